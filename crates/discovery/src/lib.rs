@@ -1,0 +1,1 @@
+//! Name resolution: mDNS, SQLite, Consul, Kubernetes DNS.

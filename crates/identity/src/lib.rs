@@ -1,0 +1,1 @@
+//! Workload identity: SPIFFE ids, trust bundles, TLS configurations, the CA client.

@@ -1,0 +1,1 @@
+//! Dapr's resource kinds: parse, validate, load from folders.

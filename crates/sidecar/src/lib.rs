@@ -1,0 +1,1 @@
+//! The data plane: the sidecar beside each app; its binary is daprd.

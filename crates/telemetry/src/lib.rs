@@ -1,0 +1,1 @@
+//! Logs, metrics, trace context and span export.
