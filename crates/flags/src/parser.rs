@@ -1,0 +1,200 @@
+//! From arguments to values.
+
+use crate::values::parse_bool;
+use crate::{Flag, FlagError, Kind, Values, number};
+
+/// A command line that was understood.
+#[derive(Debug, Clone)]
+pub enum Parsed {
+    /// `--help` or `-h`: print the usage text and exit with status 0.
+    Help,
+    /// Run with these values.
+    Run(Values),
+}
+
+/// Reads the arguments (without the program's name). Arguments that are not flags are ignored, as
+/// is everything after `--`. An argument longer than two characters with one leading dash is
+/// read as if it had two.
+pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> Result<Parsed, FlagError> {
+    let mut values = Values::new(flags);
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        if arg == "--" {
+            break;
+        }
+        let Some(body) = flag_body(&arg)? else { continue };
+        let (name, inline) = match body.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (body, None),
+        };
+        if name.is_empty() || name.starts_with('-') {
+            return Err(FlagError::Syntax(arg));
+        }
+        let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
+            if matches!(name, "help" | "h") {
+                return Ok(Parsed::Help);
+            }
+            return Err(FlagError::Unknown(name.to_owned()));
+        };
+        let value = match (inline, flag.kind) {
+            (Some(value), _) => value,
+            (None, Kind::Bool) => "true".to_owned(),
+            (None, _) => args.next().ok_or(FlagError::NoValue(flag.name))?,
+        };
+        check(flag, &value)?;
+        values.set(flag, value);
+    }
+    Ok(Parsed::Run(values))
+}
+
+/// The text after the dashes, or `None` for an argument that is not a flag.
+fn flag_body(arg: &str) -> Result<Option<&str>, FlagError> {
+    if let Some(body) = arg.strip_prefix("--") {
+        return Ok(Some(body));
+    }
+    match arg.strip_prefix('-') {
+        None | Some("") => Ok(None),
+        Some("h") => Ok(Some("h")),
+        Some(body) if arg.len() > 2 => Ok(Some(body)),
+        Some(_) => Err(FlagError::Shorthand(arg.to_owned())),
+    }
+}
+
+fn check(flag: &'static Flag, value: &str) -> Result<(), FlagError> {
+    let outcome = match flag.kind {
+        Kind::Text | Kind::List => Ok(()),
+        Kind::Bool => parse_bool(value)
+            .map(drop)
+            .ok_or_else(|| format!("parsing \"{value}\": want true or false")),
+        Kind::Int => number::read::<i64>(value).map(drop),
+        Kind::Uint => number::read::<u64>(value).map(drop),
+        Kind::Checked(_, check) => check(value),
+    };
+    outcome.map_err(|cause| FlagError::Value {
+        flag: flag.name,
+        value: value.to_owned(),
+        cause,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn even(text: &str) -> Result<(), String> {
+        if text.len().is_multiple_of(2) {
+            Ok(())
+        } else {
+            Err("odd length".into())
+        }
+    }
+
+    const FLAGS: &[Flag] = &[
+        Flag::text("name", "anon", "a name"),
+        Flag::int("port", "80", "a port"),
+        Flag::uint("streams", "3", "streams"),
+        Flag::boolean("json", "false", "JSON"),
+        Flag::list("path", "paths"),
+        Flag::new("pairs", Kind::Checked("pairs", even), "", "pairs"),
+        Flag::boolean("ssl", "false", "TLS").deprecated("use --name"),
+    ];
+
+    fn run(args: &[&str]) -> Values {
+        match parse(FLAGS, args.iter().map(|&arg| arg.to_owned())) {
+            Ok(Parsed::Run(values)) => values,
+            other => panic!("{args:?}: {other:?}"),
+        }
+    }
+
+    fn fail(args: &[&str]) -> String {
+        parse(FLAGS, args.iter().map(|&arg| arg.to_owned()))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn defaults_apply_when_absent() {
+        let values = run(&[]);
+        assert_eq!(
+            (values.text("name"), values.int("port"), values.uint("streams")),
+            ("anon", 80, 3)
+        );
+        assert!(!values.boolean("json") && values.list("path").is_empty() && !values.given("json"));
+    }
+
+    #[test]
+    fn every_form_of_a_value() {
+        let values = run(&[
+            "-name",
+            "x",
+            "ignored",
+            "--port=-1",
+            "-streams=4",
+            "--json",
+            "false",
+            "--path",
+            "a,b",
+            "-path=c",
+            "--pairs=ab",
+        ]);
+        assert_eq!(
+            (values.text("name"), values.int("port"), values.uint("streams")),
+            ("x", -1, 4)
+        );
+        assert!(values.boolean("json"), "a boolean takes no separate value");
+        assert_eq!(values.list("path"), ["a", "b", "c"]);
+        assert_eq!(values.text("pairs"), "ab");
+    }
+
+    #[test]
+    fn values_may_look_like_flags_and_the_last_one_wins() {
+        let values = run(&[
+            "--name", "--json", "--port", "1", "--port", "2", "--json=0", "--name=",
+        ]);
+        assert_eq!(values.text("name"), "");
+        assert_eq!(values.int("port"), 2);
+        assert!(values.given("json") && !values.boolean("json"));
+    }
+
+    #[test]
+    fn double_dash_ends_the_flags() {
+        assert_eq!(run(&["--", "--port", "1"]).int("port"), 80);
+    }
+
+    #[test]
+    fn deprecated_flags_leave_one_notice() {
+        let values = run(&["--ssl", "--ssl=false"]);
+        assert_eq!(values.notices(), ["Flag --ssl has been deprecated, use --name"]);
+    }
+
+    #[test]
+    fn mistakes_name_the_flag() {
+        assert_eq!(fail(&["--nope"]), "unknown flag: --nope");
+        assert_eq!(fail(&["-nope=1"]), "unknown flag: --nope");
+        assert_eq!(fail(&["-x"]), "unknown shorthand flag: -x");
+        assert_eq!(fail(&["--port"]), "flag needs an argument: --port");
+        assert_eq!(fail(&["--=1"]), "bad flag syntax: --=1");
+        assert_eq!(
+            fail(&["--port", "a"]),
+            "invalid argument \"a\" for \"--port\" flag: parsing \"a\": invalid syntax"
+        );
+        assert_eq!(
+            fail(&["--pairs=a"]),
+            "invalid argument \"a\" for \"--pairs\" flag: odd length"
+        );
+        assert!(fail(&["--json=maybe"]).contains("want true or false"));
+    }
+
+    #[test]
+    fn help_wins_over_everything_before_a_mistake() {
+        for args in [
+            &["--help"][..],
+            &["-h"],
+            &["-help"],
+            &["--port=1", "--help", "--nope"],
+        ] {
+            let parsed = parse(FLAGS, args.iter().map(|&arg| arg.to_owned()));
+            assert!(matches!(parsed, Ok(Parsed::Help)), "{args:?}");
+        }
+    }
+}
