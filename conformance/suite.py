@@ -1,0 +1,139 @@
+"""Runs cases of Dapr's integration suite against a folder of binaries and says how each one ended."""
+
+import collections
+import os
+import pathlib
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+BINARIES = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
+VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): Test/(\S+) \(")
+SWITCH = re.compile(r"^=== (?:RUN|NAME|CONT|PAUSE)\s+Test/(\S+)$")
+# Dapr refuses root where the suite plays Kubernetes, so as root the suite runs as this user.
+UNPRIVILEGED = "nobody"
+
+
+def cache():
+    """The folder that holds the suite, the reference binaries and the Go module cache."""
+    if path := os.environ.get("PEER_CACHE"):
+        return pathlib.Path(path)
+    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(base) / "outrigger" / "peer"
+
+
+def names(file):
+    """The case names in a list file; blank lines and # comments do not count."""
+    lines = (HERE / file).read_text().splitlines()
+    return [name for line in lines if (name := line.partition("#")[0].strip())]
+
+
+def area(case):
+    """The cases of an area share a process: few processes, and a panic takes few cases with it."""
+    return "/".join(case.split("/")[: 3 if case.startswith("daprd/") else 1])
+
+
+class Suite:
+    """One run: its binaries, its folder of logs, and the verdict of each case."""
+
+    def __init__(self, binaries, out=None, parallel=2):
+        subprocess.run([HERE / "build", "suite"], check=True)
+        self.out = pathlib.Path(out or tempfile.mkdtemp(prefix="conformance-")).resolve()
+        self.parallel = parallel
+        self.verdicts = {}
+        # Readable by the other user even where the checkout and the cache are not.
+        self.stage = pathlib.Path(tempfile.mkdtemp(prefix="conformance-stage-"))
+        self.stage.chmod(0o755)
+        self.scratch = self.stage / "tmp"
+        self.scratch.mkdir(mode=0o777)
+        self.scratch.chmod(0o777)
+        self.command = [self._staged(cache() / "bin" / "suite")]
+        self.env = dict(os.environ, TMPDIR=str(self.scratch), HOME=str(self.scratch))
+        self.env["DAPR_INTEGRATION_HELMTEMPLATE_PATH"] = "/bin/false"
+        for name in BINARIES:
+            path = pathlib.Path(binaries).resolve() / name
+            self.env[f"DAPR_INTEGRATION_{name.upper()}_PATH"] = str(self._staged(path) if path.exists() else path)
+
+    def _staged(self, path):
+        if os.geteuid() != 0:
+            return path
+        copy = self.stage / path.name
+        shutil.copy(path, copy)
+        copy.chmod(0o755)
+        return copy
+
+    def close(self):
+        """Removes the staged binaries and what the cases left behind; the logs stay."""
+        shutil.rmtree(self.stage, ignore_errors=True)
+
+    def run(self, cases):
+        """Runs the cases area by area; a case lost to another's panic runs again by itself."""
+        areas = collections.defaultdict(list)
+        for case in cases:
+            areas[area(case)].append(case)
+        for number, (name, members) in enumerate(sorted(areas.items()), 1):
+            if sys.stderr.isatty():
+                print(f"\r{number}/{len(areas)} {name:50.50s}", end="", file=sys.stderr, flush=True)
+            for lost in self._process(members):
+                if self._process([lost]):
+                    self.verdicts[lost] = "FAIL"
+        if sys.stderr.isatty():
+            print(f"\r{'':70s}\r", end="", file=sys.stderr)
+
+    def _process(self, cases):
+        """Runs the cases in one process of the suite and returns those that did not come to an end."""
+        pattern = "^(" + "|".join(map(re.escape, cases)) + ")$"
+        options = {"user": UNPRIVILEGED, "group": pwd.getpwnam(UNPRIVILEGED).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        process = subprocess.Popen(
+            [*self.command, "-test.v", "-test.timeout=30m", f"-test.parallel={self.parallel}", "-focus", pattern],
+            cwd=self.scratch, env=self.env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+        ended, output, current = {}, collections.defaultdict(list), cases[0]
+        wanted = set(cases)
+        for line in process.stdout:
+            if match := VERDICT.match(line):
+                if match[2] in wanted:
+                    ended[match[2]] = match[1]
+                current = owner(match[2], wanted) or current
+            elif match := SWITCH.match(line):
+                current = owner(match[1], wanted) or current
+            output[current].append(line)
+        process.wait()
+        for case in cases:
+            if case in ended or len(cases) == 1:
+                log = self.log(case)
+                log.parent.mkdir(parents=True, exist_ok=True)
+                log.write_text("".join(output[case]))
+        self.verdicts.update(ended)
+        return [case for case in cases if case not in ended]
+
+    def log(self, case):
+        """Where everything that a case and its processes wrote is kept."""
+        return self.out / f"{case}.log"
+
+    def failed(self):
+        """The cases that did not pass and were not skipped, sorted."""
+        return sorted(case for case, verdict in self.verdicts.items() if verdict == "FAIL")
+
+    def report(self):
+        """Prints a line per area, the failing cases with their logs, and the total."""
+        areas = collections.defaultdict(collections.Counter)
+        for case, verdict in self.verdicts.items():
+            areas["/".join(case.split("/")[:2])][verdict] += 1
+        for name, counts in sorted(areas.items()):
+            print(f"{name:36s} {counts['PASS']:4d} passed {counts['FAIL']:4d} failed {counts['SKIP']:4d} skipped")
+        for case in self.failed():
+            print(f"failed: {case}  ({self.log(case)})")
+        total = collections.Counter(self.verdicts.values())
+        print(f"{total['PASS']} passed, {total['FAIL']} failed, {total['SKIP']} skipped", flush=True)
+
+
+def owner(test, cases):
+    """The case that a test or one of its sub-tests belongs to."""
+    while test and test not in cases:
+        test = test.rpartition("/")[0]
+    return test
