@@ -87,7 +87,10 @@ class Suite:
     def _process(self, cases):
         """Runs the cases in one process of the suite and returns those that did not come to an end."""
         pattern = "^(" + "|".join(map(re.escape, cases)) + ")$"
-        options = {"user": UNPRIVILEGED, "group": pwd.getpwnam(UNPRIVILEGED).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        options = {}
+        if os.geteuid() == 0:
+            account = pwd.getpwnam(UNPRIVILEGED)
+            options = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
         process = subprocess.Popen(
             [*self.command, "-test.v", "-test.timeout=30m", f"-test.parallel={self.parallel}", "-focus", pattern],
             cwd=self.scratch, env=self.env, stdin=subprocess.DEVNULL,

@@ -1,0 +1,236 @@
+//! The CA, two apps and their sidecars: start, ready, stop.
+
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use crate::Failure;
+use crate::process::{Process, free_ports};
+
+const APP_PY: &str = include_str!("../app.py");
+const LOOPBACK: &str = "127.0.0.1";
+
+/// The programs of a fleet; the two sidecars may come from different builds.
+pub(crate) struct Binaries {
+    pub(crate) sentry: PathBuf,
+    pub(crate) http_sidecar: PathBuf,
+    pub(crate) grpc_sidecar: PathBuf,
+}
+
+/// A running sidecar, as its app and a scraper of metrics see it.
+pub(crate) struct Sidecar {
+    pub(crate) app_id: String,
+    pub(crate) http: u16,
+    pub(crate) grpc: u16,
+    pub(crate) metrics: u16,
+}
+
+pub(crate) struct Fleet {
+    /// Beside the HTTP app in Python.
+    pub(crate) python: Sidecar,
+    /// Beside the gRPC app in Rust.
+    pub(crate) rust: Sidecar,
+    /// In the order they were started.
+    processes: Vec<Process>,
+    dir: TempDir,
+}
+
+impl Fleet {
+    pub(crate) async fn start(binaries: &Binaries) -> Result<Self, Failure> {
+        for program in [&binaries.sentry, &binaries.http_sidecar, &binaries.grpc_sidecar] {
+            if !program.is_file() {
+                return Err(format!(
+                    "{} does not exist; build it, or name a folder with --bin-dir",
+                    program.display()
+                )
+                .into());
+            }
+        }
+        let dir = tempfile::Builder::new().prefix("outrigger-demo-").tempdir()?;
+        let [python_port, rust_port] = free_ports().await?;
+        // Peers are found by multicast: the suffix keeps two demos on one network apart.
+        let suffix: u16 = rand::random();
+        let names = [format!("python-{suffix:04x}"), format!("rust-{suffix:04x}")];
+        let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir.path()).await?;
+        let mut processes = vec![ca];
+
+        let mut http_app = http_app(python_port, dir.path())?;
+        http_app.listening(python_port).await?;
+        let mut grpc_app = grpc_app(rust_port, dir.path())?;
+        grpc_app.listening(rust_port).await?;
+        processes.extend([http_app, grpc_app]);
+
+        let [python_id, rust_id] = names;
+        let launch = Launch {
+            dir: dir.path(),
+            sentry_port,
+            anchors: &anchors,
+        };
+        let python = App {
+            id: &python_id,
+            port: python_port,
+            protocol: "http",
+            peer: &rust_id,
+        };
+        let rust = App {
+            id: &rust_id,
+            port: rust_port,
+            protocol: "grpc",
+            peer: &python_id,
+        };
+        let (python, mut first) = launch.sidecar(&binaries.http_sidecar, &python).await?;
+        let (rust, mut second) = launch.sidecar(&binaries.grpc_sidecar, &rust).await?;
+        first
+            .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", python.http))
+            .await?;
+        second
+            .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", rust.http))
+            .await?;
+        processes.extend([first, second]);
+        Ok(Self {
+            python,
+            rust,
+            processes,
+            dir,
+        })
+    }
+
+    /// Stops what was started, last first. The logs stay when something went wrong.
+    pub(crate) async fn stop(self, forget: bool) -> Result<(), Failure> {
+        let mut result = Ok(());
+        for process in self.processes.into_iter().rev() {
+            result = result.and(process.stop().await);
+        }
+        if !forget || result.is_err() {
+            eprintln!("The logs of every process are in {}", self.dir.keep().display());
+        }
+        result
+    }
+}
+
+/// A fresh CA; returns it with its port and its trust anchors.
+async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Failure> {
+    let credentials = dir.join("credentials");
+    std::fs::create_dir(&credentials)?;
+    let config = dir.join("sentry.yaml");
+    std::fs::write(
+        &config,
+        "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: sentry\nspec: {}\n",
+    )?;
+    let [port, healthz, metrics] = free_ports().await?;
+    let mut command = Command::new(program);
+    command
+        .arg("--config")
+        .arg(&config)
+        .arg("--issuer-credentials")
+        .arg(&credentials)
+        .args([
+            "--trust-domain=localhost",
+            &format!("--port={port}"),
+            &format!("--listen-address={LOOPBACK}"),
+            &format!("--healthz-port={healthz}"),
+            &format!("--metrics-port={metrics}"),
+        ]);
+    let mut process = Process::start("sentry", command, dir)?;
+    process
+        .healthy(&format!("http://{LOOPBACK}:{healthz}/healthz"))
+        .await?;
+    let anchors = std::fs::read_to_string(credentials.join("ca.crt"))?;
+    Ok((process, port, anchors))
+}
+
+fn http_app(port: u16, dir: &Path) -> Result<Process, Failure> {
+    let script = dir.join("app.py");
+    std::fs::write(&script, APP_PY)?;
+    let python = std::env::var("DEMO_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let mut command = Command::new(&python);
+    command.arg(script).arg(port.to_string());
+    Process::start("app-python", command, dir).map_err(|error| {
+        format!("{error}\nThe HTTP app needs Python 3: install it, or name it in DEMO_PYTHON").into()
+    })
+}
+
+fn grpc_app(port: u16, dir: &Path) -> Result<Process, Failure> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["app-grpc", &port.to_string()]);
+    Process::start("app-rust", command, dir)
+}
+
+/// What both sidecars are started with.
+struct Launch<'a> {
+    dir: &'a Path,
+    sentry_port: u16,
+    anchors: &'a str,
+}
+
+struct App<'a> {
+    id: &'a str,
+    port: u16,
+    protocol: &'a str,
+    /// The only app that may call this one.
+    peer: &'a str,
+}
+
+impl Launch<'_> {
+    async fn sidecar(&self, program: &Path, app: &App<'_>) -> Result<(Sidecar, Process), Failure> {
+        let config = self.dir.join(format!("{}.yaml", app.id));
+        std::fs::write(&config, access_control(app.peer))?;
+        let [http, grpc, internal, metrics] = free_ports().await?;
+        let mut command = Command::new(program);
+        command.arg("--config").arg(&config).args([
+            &format!("--app-id={}", app.id),
+            &format!("--app-port={}", app.port),
+            &format!("--app-protocol={}", app.protocol),
+            &format!("--dapr-http-port={http}"),
+            &format!("--dapr-grpc-port={grpc}"),
+            &format!("--dapr-internal-grpc-port={internal}"),
+            &format!("--dapr-listen-addresses={LOOPBACK}"),
+            &format!("--dapr-internal-grpc-listen-address={LOOPBACK}"),
+            &format!("--metrics-port={metrics}"),
+            &format!("--metrics-listen-address={LOOPBACK}"),
+            "--enable-profiling=false",
+            "--enable-mtls",
+            &format!("--sentry-address=localhost:{}", self.sentry_port),
+            "--control-plane-trust-domain=localhost",
+            "--control-plane-namespace=default",
+        ]);
+        command
+            .env("DAPR_TRUST_ANCHORS", self.anchors)
+            .env("DAPR_HOST_IP", LOOPBACK);
+        let process = Process::start(&format!("daprd-{}", app.id), command, self.dir)?;
+        Ok((
+            Sidecar {
+                app_id: app.id.to_owned(),
+                http,
+                grpc,
+                metrics,
+            },
+            process,
+        ))
+    }
+}
+
+/// Everyone is refused but the peer, by the identity in its certificate; the peer is refused `/private`.
+fn access_control(peer: &str) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1
+kind: Configuration
+metadata:
+  name: demo
+spec:
+  accessControl:
+    defaultAction: deny
+    trustDomain: public
+    policies:
+      - appId: {peer}
+        namespace: default
+        trustDomain: public
+        defaultAction: allow
+        operations:
+          - name: /private
+            httpVerb: ['*']
+            action: deny
+"
+    )
+}

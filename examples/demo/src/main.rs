@@ -1,0 +1,85 @@
+//! Starts the CA, two sidecars and two apps, makes every kind of call between them, and stops them again.
+
+mod app;
+mod calls;
+mod fleet;
+mod matrix;
+mod process;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use fleet::{Binaries, Fleet};
+
+/// Any failure of the demo; its text is all that is shown.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// The app's own gRPC service, generated from `proto/echo.proto`.
+mod echo {
+    #![allow(missing_docs, unreachable_pub, clippy::all)]
+    tonic::include_proto!("outrigger.demo.v1");
+}
+
+const USAGE: &str = "\
+usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd and sentry (default: beside this binary)
+       outrigger-demo matrix --ours DIR --peer DIR  sidecars and CAs of two folders in every mixture
+       outrigger-demo app-grpc PORT                 the gRPC app alone
+       DEMO_PYTHON names the interpreter of the HTTP app (default: python3)";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let work = dispatch(&arguments);
+    let result = tokio::select! {
+        result = work => result,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("outrigger-demo: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn dispatch(arguments: &[String]) -> Result<(), Failure> {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["run"] => demo(beside_this_binary()?).await,
+        ["run", "--bin-dir", dir] => demo(PathBuf::from(dir)).await,
+        ["matrix", "--ours", ours, "--peer", peer] => matrix::run(ours.as_ref(), peer.as_ref()).await,
+        ["app-grpc", port] => {
+            app::serve(
+                port.parse()
+                    .map_err(|_| format!("'{port}' is not a port number"))?,
+            )
+            .await
+        }
+        _ => Err(USAGE.into()),
+    }
+}
+
+async fn demo(dir: PathBuf) -> Result<(), Failure> {
+    let (sentry, daprd) = (dir.join("sentry"), dir.join("daprd"));
+    let binaries = Binaries {
+        sentry,
+        http_sidecar: daprd.clone(),
+        grpc_sidecar: daprd,
+    };
+    println!("Starting the CA, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ...");
+    let fleet = Fleet::start(&binaries).await?;
+    let called = calls::all(&fleet).await;
+    let ended = fleet.stop(called.is_ok()).await;
+    called.and(ended)?;
+    println!("Every call was answered by the right app, and everything ended cleanly.");
+    Ok(())
+}
+
+fn beside_this_binary() -> Result<PathBuf, Failure> {
+    let binary = std::env::current_exe()?;
+    Ok(binary
+        .parent()
+        .ok_or("this binary is in no folder; name one with --bin-dir")?
+        .to_owned())
+}

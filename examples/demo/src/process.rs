@@ -1,0 +1,124 @@
+//! A child process with a log of its own, ended with the demo whatever happens.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Failure;
+use crate::calls::get;
+
+/// How long a process may take to become ready, on a machine that is busy with something else.
+const READY: Duration = Duration::from_secs(60);
+/// How long a process may take to end after it was asked to.
+const END: Duration = Duration::from_secs(20);
+/// Pause between two looks at something that is about to happen.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Log lines shown of a process that failed.
+const SHOWN: usize = 15;
+
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `command`; what it writes goes to `DIR/NAME.log`.
+    pub(crate) fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self, Failure> {
+        let log = dir.join(format!("{name}.log"));
+        let file = File::create(&log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .kill_on_drop(true);
+        let program = command.as_std().get_program().to_string_lossy().into_owned();
+        let child = command
+            .spawn()
+            .map_err(|error| format!("cannot start {name} ({program}): {error}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    /// Waits until `GET url` answers with 2xx.
+    pub(crate) async fn healthy(&mut self, url: &str) -> Result<(), Failure> {
+        let deadline = Instant::now() + READY;
+        while !get(url)
+            .await
+            .is_ok_and(|(status, _)| (200..300).contains(&status))
+        {
+            self.still_starting(url, deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a port on loopback accepts connections.
+    pub(crate) async fn listening(&mut self, port: u16) -> Result<(), Failure> {
+        let deadline = Instant::now() + READY;
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            self.still_starting(&format!("port {port}"), deadline).await?;
+        }
+        Ok(())
+    }
+
+    async fn still_starting(&mut self, what: &str, deadline: Instant) -> Result<(), Failure> {
+        if let Some(status) = self.child.try_wait()? {
+            return Err(self.complaint(&format!("ended ({status}) before it was ready")));
+        }
+        if Instant::now() > deadline {
+            return Err(self.complaint(&format!("not ready after {} s: {what}", READY.as_secs())));
+        }
+        sleep(PAUSE).await;
+        Ok(())
+    }
+
+    /// Asks the process to end and waits for it; anything but exit status 0 is a failure.
+    pub(crate) async fn stop(mut self) -> Result<(), Failure> {
+        let Some(id) = self.child.id() else {
+            return Err(self.complaint("ended before it was asked to"));
+        };
+        Command::new("kill")
+            .args(["-TERM", &id.to_string()])
+            .status()
+            .await?;
+        match timeout(END, self.child.wait()).await {
+            Ok(status) => match status? {
+                status if ExitStatus::success(&status) => Ok(()),
+                status => Err(self.complaint(&format!("did not end cleanly ({status})"))),
+            },
+            Err(_) => Err(self.complaint(&format!("still running {} s after SIGTERM", END.as_secs()))),
+        }
+    }
+
+    fn complaint(&self, what: &str) -> Failure {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let tail = lines[lines.len().saturating_sub(SHOWN)..].join("\n  ");
+        format!(
+            "{} {what}; the end of {}:\n  {tail}",
+            self.name,
+            self.log.display()
+        )
+        .into()
+    }
+}
+
+/// As many distinct free ports as asked for. They are picked together so that none is handed out twice.
+pub(crate) async fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
+    let mut held = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
