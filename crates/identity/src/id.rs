@@ -1,0 +1,328 @@
+//! SPIFFE ids and trust domains, as Dapr uses them:
+//! `spiffe://<trust domain>/ns/<namespace>/<app id>`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Scheme of every SPIFFE id.
+const SCHEME: &str = "spiffe://";
+
+/// Longest accepted SPIFFE id in bytes (the limit of the SPIFFE standard).
+const MAX_ID_BYTES: usize = 2048;
+
+/// App id of the certificate authority.
+pub const SENTRY_APP_ID: &str = "dapr-sentry";
+
+/// App ids that belong to the control plane.
+pub const CONTROL_PLANE_APP_IDS: [&str; 5] = [
+    "dapr-operator",
+    "dapr-placement",
+    "dapr-injector",
+    SENTRY_APP_ID,
+    "dapr-scheduler",
+];
+
+/// Trust domain of applications that configure none.
+pub const DEFAULT_TRUST_DOMAIN: &str = "public";
+
+/// Why a SPIFFE id or a trust domain was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// The trust domain is empty.
+    #[error("trust domain is missing")]
+    TrustDomainMissing,
+    /// The trust domain has a character outside the SPIFFE set.
+    #[error(
+        "trust domain {0:?} is not valid: only lowercase letters, digits, dots, dashes and underscores are allowed"
+    )]
+    TrustDomainCharacters(String),
+    /// The text is not a SPIFFE id at all.
+    #[error("{0:?} is not a SPIFFE ID: {1}")]
+    NotSpiffe(String, &'static str),
+    /// A SPIFFE id, yet not of the form `/ns/<namespace>/<app id>`.
+    #[error("malformed SPIFFE ID {0:?}: expected spiffe://<trust domain>/ns/<namespace>/<app id>")]
+    Malformed(String),
+}
+
+/// A SPIFFE trust domain: lowercase letters, digits, `.`, `-` and `_`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TrustDomain(Arc<str>);
+
+impl TrustDomain {
+    /// The name, without scheme.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for TrustDomain {
+    type Err = IdError;
+
+    /// Accepts a bare name, or a whole SPIFFE id whose trust domain is taken.
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let name = match text.strip_prefix(SCHEME) {
+            Some(_) => split(text)?.0,
+            None => text,
+        };
+        check_trust_domain(name)?;
+        Ok(Self(name.into()))
+    }
+}
+
+impl fmt::Display for TrustDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TrustDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The identity of a workload. Cheap to clone.
+///
+/// Two ids are equal when their texts are: an id with more path segments than `/ns/<namespace>/<app id>` parses (as
+/// Dapr does), but never equals the shorter one.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct SpiffeId {
+    uri: Arc<str>,
+    /// Offset of the path's first `/`.
+    path: usize,
+    /// Offset behind the namespace.
+    namespace_end: usize,
+    /// Offset behind the app id.
+    app_end: usize,
+}
+
+impl SpiffeId {
+    /// The id of `app_id` in `namespace` of `trust_domain`.
+    ///
+    /// # Errors
+    /// [`IdError::Malformed`] when a part is empty, [`IdError::NotSpiffe`] when a part has a character that a SPIFFE path
+    /// segment cannot have (allowed: letters, digits, `.`, `-`, `_`).
+    pub fn new(trust_domain: &TrustDomain, namespace: &str, app_id: &str) -> Result<Self, IdError> {
+        let uri = format!("{SCHEME}{trust_domain}/ns/{namespace}/{app_id}");
+        if namespace.is_empty() || app_id.is_empty() {
+            return Err(IdError::Malformed(uri));
+        }
+        if namespace.contains('/') || app_id.contains('/') {
+            return Err(IdError::NotSpiffe(uri, "a part contains a slash"));
+        }
+        uri.parse()
+    }
+
+    /// The id of the certificate authority of a control plane.
+    ///
+    /// # Errors
+    /// As [`SpiffeId::new`].
+    pub fn sentry(trust_domain: &TrustDomain, namespace: &str) -> Result<Self, IdError> {
+        Self::new(trust_domain, namespace, SENTRY_APP_ID)
+    }
+
+    /// The whole id, `spiffe://…`.
+    pub fn as_str(&self) -> &str {
+        &self.uri
+    }
+
+    /// Name of the trust domain.
+    pub fn trust_domain(&self) -> &str {
+        &self.uri[SCHEME.len()..self.path]
+    }
+
+    /// The trust domain as its own value.
+    pub fn to_trust_domain(&self) -> TrustDomain {
+        TrustDomain(self.trust_domain().into())
+    }
+
+    /// The path with its leading slash, `/ns/<namespace>/<app id>`.
+    pub fn path(&self) -> &str {
+        &self.uri[self.path..]
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.uri[self.path + "/ns/".len()..self.namespace_end]
+    }
+
+    /// The app id.
+    pub fn app_id(&self) -> &str {
+        &self.uri[self.namespace_end + 1..self.app_end]
+    }
+}
+
+impl FromStr for SpiffeId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let (_, path) = split(text)?;
+        let mut segments = path.split('/').skip(1);
+        let (Some("ns"), Some(namespace), Some(app_id)) = (segments.next(), segments.next(), segments.next())
+        else {
+            return Err(IdError::Malformed(text.to_owned()));
+        };
+        let start = text.len() - path.len();
+        let namespace_end = start + "/ns/".len() + namespace.len();
+        let app_end = namespace_end + 1 + app_id.len();
+        Ok(Self {
+            uri: text.into(),
+            path: start,
+            namespace_end,
+            app_end,
+        })
+    }
+}
+
+impl fmt::Display for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.uri)
+    }
+}
+
+impl fmt::Debug for SpiffeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.uri, f)
+    }
+}
+
+/// Whether an app id belongs to the control plane.
+pub fn is_control_plane(app_id: &str) -> bool {
+    CONTROL_PLANE_APP_IDS.contains(&app_id)
+}
+
+/// Checks `uri` against the SPIFFE syntax and returns its trust domain and path (empty, or with its leading slash).
+pub(crate) fn split(uri: &str) -> Result<(&str, &str), IdError> {
+    let refuse = |why| Err(IdError::NotSpiffe(uri.chars().take(MAX_ID_BYTES).collect(), why));
+    if uri.len() > MAX_ID_BYTES {
+        return refuse("it is longer than 2048 bytes");
+    }
+    let Some(rest) = uri.strip_prefix(SCHEME) else {
+        return refuse("the scheme is not spiffe");
+    };
+    let (trust_domain, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    check_trust_domain(trust_domain)?;
+    for segment in path.split('/').skip(1) {
+        match segment {
+            "" => return refuse("a path segment is empty, or the path ends in a slash"),
+            "." | ".." => return refuse("a path segment is a dot"),
+            _ if !segment.bytes().all(is_segment_byte) => {
+                return refuse("path segments may only have letters, digits, dots, dashes and underscores");
+            }
+            _ => {}
+        }
+    }
+    Ok((trust_domain, path))
+}
+
+fn is_segment_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
+}
+
+fn check_trust_domain(name: &str) -> Result<(), IdError> {
+    if name.is_empty() {
+        return Err(IdError::TrustDomainMissing);
+    }
+    if !name
+        .bytes()
+        .all(|byte| is_segment_byte(byte) && !byte.is_ascii_uppercase())
+    {
+        return Err(IdError::TrustDomainCharacters(name.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn parts_of_an_id() {
+        let id: SpiffeId = "spiffe://cluster.local/ns/shop/cart".parse().unwrap();
+        assert_eq!(id.trust_domain(), "cluster.local");
+        assert_eq!(id.namespace(), "shop");
+        assert_eq!(id.app_id(), "cart");
+        assert_eq!(id.path(), "/ns/shop/cart");
+    }
+
+    #[test]
+    fn trailing_segments_parse_but_make_another_id() {
+        let longer: SpiffeId = "spiffe://public/ns/shop/cart/x".parse().unwrap();
+        assert_eq!((longer.namespace(), longer.app_id()), ("shop", "cart"));
+        assert_ne!(longer, "spiffe://public/ns/shop/cart".parse().unwrap());
+    }
+
+    #[test]
+    fn refused_ids() {
+        for text in [
+            "",
+            "https://public/ns/a/b",
+            "spiffe://",
+            "spiffe:///ns/a/b",
+            "spiffe://Public/ns/a/b",
+            "spiffe://public",
+            "spiffe://public/ns/a",
+            "spiffe://public/ns//b",
+            "spiffe://public/ns/a/",
+            "spiffe://public/ns/a/b/",
+            "spiffe://public/sa/a/b",
+            "spiffe://public/ns/../b",
+            "spiffe://public/ns/a/b?c",
+            "spiffe://public:80/ns/a/b",
+            "spiffe://user@public/ns/a/b",
+        ] {
+            assert!(text.parse::<SpiffeId>().is_err(), "{text} was accepted");
+        }
+    }
+
+    #[test]
+    fn building_needs_every_part() {
+        let domain: TrustDomain = "public".parse().unwrap();
+        for (namespace, app) in [("", "app"), ("ns", ""), ("a/b", "c"), ("a", "b/c"), ("a", "b c")] {
+            assert!(
+                SpiffeId::new(&domain, namespace, app).is_err(),
+                "{namespace:?} {app:?}"
+            );
+        }
+        assert_eq!(
+            SpiffeId::sentry(&domain, "dapr-system").unwrap().as_str(),
+            "spiffe://public/ns/dapr-system/dapr-sentry"
+        );
+    }
+
+    #[test]
+    fn trust_domain_syntax() {
+        for good in [
+            "localhost",
+            "a.b-c_d9",
+            "spiffe://public",
+            "spiffe://public/ns/a/b",
+        ] {
+            assert!(good.parse::<TrustDomain>().is_ok(), "{good}");
+        }
+        for bad in ["", "Upper", "a b", "a/b", "a:1", "spiffe://", "ü"] {
+            assert!(bad.parse::<TrustDomain>().is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn format_then_parse(td in "[a-z0-9._-]{1,20}", ns in "[a-zA-Z0-9_-]{1,20}", app in "[a-zA-Z0-9_-]{1,20}") {
+            let domain: TrustDomain = td.parse().unwrap();
+            let id = SpiffeId::new(&domain, &ns, &app).unwrap();
+            let again: SpiffeId = id.as_str().parse().unwrap();
+            prop_assert_eq!(again.trust_domain(), td);
+            prop_assert_eq!(again.namespace(), ns);
+            prop_assert_eq!(again.app_id(), app);
+            prop_assert_eq!(again, id);
+        }
+
+        #[test]
+        fn arbitrary_text_never_panics(text in ".{0,80}") {
+            let _ = text.parse::<SpiffeId>();
+            let _ = format!("spiffe://{text}").parse::<SpiffeId>().map(|id| (id.app_id().len(), id.namespace().len()));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The JWT that an authority may issue along with the certificate.
+//!
+//! Its signature is not checked: it came over a connection to the authority itself.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+/// Tolerated difference between the clocks.
+const SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// Why a JWT was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum JwtError {
+    /// Not a JWT, or a claim is missing or wrong.
+    #[error("error parsing JWT: {0}")]
+    Parse(String),
+    /// There is no audience, or it leaves out the trust domain of the identity.
+    #[error("JWT audience {found:?} does not contain the trust domain {expected:?}")]
+    Audience {
+        /// Audience of the token.
+        found: Vec<String>,
+        /// The trust domain.
+        expected: String,
+    },
+}
+
+/// A JWT with its time of expiry.
+#[derive(Clone)]
+pub struct JwtSvid {
+    token: String,
+    expires: Timestamp,
+}
+
+impl JwtSvid {
+    /// Reads `token`, which must be within its validity at `now` and name `trust_domain` in its audience.
+    ///
+    /// # Errors
+    /// [`JwtError::Parse`] or [`JwtError::Audience`].
+    pub fn parse(token: &str, trust_domain: &str, now: Timestamp) -> Result<Self, JwtError> {
+        let claims = claims(token)?;
+        let expires = time_claim(&claims, "exp")?.ok_or_else(|| parse_error("the claim exp is missing"))?;
+        if expires + SKEW <= now {
+            return Err(JwtError::Parse(format!("the token expired at {expires}")));
+        }
+        for claim in ["nbf", "iat"] {
+            if time_claim(&claims, claim)?.is_some_and(|from| from - SKEW > now) {
+                return Err(JwtError::Parse(format!("the claim {claim} is in the future")));
+            }
+        }
+        let found = audience(&claims);
+        if !found.iter().any(|audience| audience == trust_domain) {
+            return Err(JwtError::Audience {
+                found,
+                expected: trust_domain.to_owned(),
+            });
+        }
+        Ok(Self {
+            token: token.to_owned(),
+            expires,
+        })
+    }
+
+    /// The token in its compact form.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// When it expires.
+    pub fn expires(&self) -> Timestamp {
+        self.expires
+    }
+}
+
+impl fmt::Debug for JwtSvid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JwtSvid")
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+fn claims(token: &str) -> Result<Value, JwtError> {
+    let parts: Vec<&str> = token.split('.').collect();
+    let [header, payload, _signature] = parts.as_slice() else {
+        return Err(parse_error("it does not have three parts"));
+    };
+    let decode = |part: &str| {
+        let bytes = URL_SAFE_NO_PAD
+            .decode(part)
+            .map_err(|error| parse_error(&error.to_string()))?;
+        serde_json::from_slice::<Value>(&bytes).map_err(|error| parse_error(&error.to_string()))
+    };
+    decode(header)?;
+    match decode(payload)? {
+        claims @ Value::Object(_) => Ok(claims),
+        _ => Err(parse_error("the claims are not an object")),
+    }
+}
+
+fn time_claim(claims: &Value, name: &str) -> Result<Option<Timestamp>, JwtError> {
+    let Some(value) = claims.get(name) else {
+        return Ok(None);
+    };
+    // Fractions of a second do not matter here.
+    let seconds = value
+        .as_i64()
+        .or_else(|| value.as_f64().map(|seconds| seconds as i64));
+    seconds
+        .and_then(|seconds| Timestamp::from_second(seconds).ok())
+        // Keeps room for the tolerance to be added and subtracted.
+        .filter(|time| time.checked_add(SKEW).is_ok() && time.checked_sub(SKEW).is_ok())
+        .map(Some)
+        .ok_or_else(|| parse_error(&format!("the claim {name} is not a time")))
+}
+
+/// The audience is one string or a list of them.
+fn audience(claims: &Value) -> Vec<String> {
+    match claims.get("aud") {
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::Array(many)) => many
+            .iter()
+            .filter_map(|value| value.as_str().map(str::to_owned))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn parse_error(cause: &str) -> JwtError {
+    JwtError::Parse(cause.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const NOW: i64 = 1_750_000_000;
+
+    fn token(claims: &Value) -> String {
+        let header = URL_SAFE_NO_PAD.encode(r#"{"alg":"RS256","typ":"JWT"}"#);
+        format!("{header}.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
+    }
+
+    fn parse(claims: &Value) -> Result<JwtSvid, JwtError> {
+        JwtSvid::parse(&token(claims), "public", Timestamp::from_second(NOW).unwrap())
+    }
+
+    #[test]
+    fn a_good_token() {
+        for audience in [json!("public"), json!(["other", "public"])] {
+            let svid =
+                parse(&json!({"aud": audience, "exp": NOW + 60, "nbf": NOW - 60, "iat": NOW})).unwrap();
+            assert_eq!(svid.expires().as_second(), NOW + 60);
+        }
+    }
+
+    #[test]
+    fn the_audience_must_have_the_trust_domain() {
+        for audience in [
+            json!(null),
+            json!([]),
+            json!(["other"]),
+            json!("public2"),
+            json!(7),
+        ] {
+            let error = parse(&json!({"aud": audience, "exp": NOW + 60})).unwrap_err();
+            assert!(matches!(error, JwtError::Audience { .. }), "{audience}: {error}");
+        }
+        assert!(matches!(
+            parse(&json!({"exp": NOW + 60})),
+            Err(JwtError::Audience { .. })
+        ));
+    }
+
+    #[test]
+    fn times_have_a_tolerance_of_five_minutes() {
+        let at = |exp: i64, nbf: i64| parse(&json!({"aud": "public", "exp": exp, "nbf": nbf})).is_ok();
+        assert!(at(NOW - 299, NOW + 300));
+        assert!(!at(NOW - 300, NOW));
+        assert!(!at(NOW + 60, NOW + 301));
+    }
+
+    #[test]
+    fn broken_tokens() {
+        let now = Timestamp::from_second(NOW).unwrap();
+        for text in ["", "a.b", "a.b.c", "..", "eyJ9.eyJ9.x", "a.b.c.d"] {
+            assert!(
+                matches!(JwtSvid::parse(text, "public", now), Err(JwtError::Parse(_))),
+                "{text}"
+            );
+        }
+        for claims in [
+            json!([]),
+            json!({"aud": "public"}),
+            json!({"aud": "public", "exp": "soon"}),
+        ] {
+            assert!(matches!(parse(&claims), Err(JwtError::Parse(_))), "{claims}");
+        }
+        for exp in [json!(i64::MAX), json!(1e300), json!(i64::MIN)] {
+            assert!(parse(&json!({"aud": "public", "exp": exp})).is_err(), "{exp}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The cryptography every configuration is given explicitly; the process-wide default is never consulted.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
+
+/// aws-lc-rs with AES-128-GCM preferred: the strength matches the P-256 certificates and it costs least.
+pub(crate) fn crypto() -> &'static Arc<CryptoProvider> {
+    // Constant data, not state: every caller would build the same value.
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| {
+        Arc::new(CryptoProvider {
+            cipher_suites: vec![
+                cipher_suite::TLS13_AES_128_GCM_SHA256,
+                cipher_suite::TLS13_AES_256_GCM_SHA384,
+                cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+                cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+                cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+                cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+                cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+                cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+                cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+            ],
+            ..default_provider()
+        })
+    })
+}

@@ -1,0 +1,105 @@
+//! The identity document of this process: certificate chain, private key and, where issued, a JWT.
+
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::id::SpiffeId;
+use crate::jwt::JwtSvid;
+use crate::leaf::{self, LeafError};
+use crate::{pem, provider};
+
+/// Why a chain and a key do not make an identity.
+#[derive(Debug, thiserror::Error)]
+pub enum SvidError {
+    /// The leaf carries no identity.
+    #[error("the issued certificate is refused: {0}")]
+    Leaf(#[from] LeafError),
+    /// The key does not fit the leaf, or cannot be used.
+    #[error("the issued certificate and the private key do not fit: {0}")]
+    Key(rustls::Error),
+}
+
+/// A certificate chain with its private key.
+pub struct Svid {
+    id: SpiffeId,
+    certified: Arc<CertifiedKey>,
+    key: PrivateKeyDer<'static>,
+    not_before: Timestamp,
+    not_after: Timestamp,
+    jwt: Option<JwtSvid>,
+}
+
+impl Svid {
+    /// Puts an identity together. `chain` has the leaf first and leaves out the root.
+    ///
+    /// # Errors
+    /// When the leaf does not carry exactly one Dapr SPIFFE id, or `key` is not its key.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        jwt: Option<JwtSvid>,
+    ) -> Result<Self, SvidError> {
+        let id = leaf::peer_id(&chain)?;
+        // `peer_id` refuses an empty chain.
+        let parsed = pem::decode(&chain[0]).map_err(LeafError::Encoding)?;
+        let (not_before, not_after) = leaf::validity(&parsed)?;
+        let certified =
+            CertifiedKey::from_der(chain, key.clone_key(), provider::crypto()).map_err(SvidError::Key)?;
+        Ok(Self {
+            id,
+            certified: Arc::new(certified),
+            key,
+            not_before,
+            not_after,
+            jwt,
+        })
+    }
+
+    /// Who this process is.
+    pub fn id(&self) -> &SpiffeId {
+        &self.id
+    }
+
+    /// The certificate chain, leaf first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.certified.cert
+    }
+
+    /// The private key of the leaf.
+    pub fn key(&self) -> &PrivateKeyDer<'static> {
+        &self.key
+    }
+
+    /// Start of validity of the leaf.
+    pub fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    /// End of validity of the leaf.
+    pub fn not_after(&self) -> Timestamp {
+        self.not_after
+    }
+
+    /// The JWT issued with the certificate, if the authority issues them.
+    pub fn jwt(&self) -> Option<&JwtSvid> {
+        self.jwt.as_ref()
+    }
+
+    pub(crate) fn certified(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.certified)
+    }
+}
+
+impl fmt::Debug for Svid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Svid")
+            .field("id", &self.id)
+            .field("not_before", &self.not_before)
+            .field("not_after", &self.not_after)
+            .finish_non_exhaustive()
+    }
+}

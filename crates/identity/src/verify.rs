@@ -1,0 +1,283 @@
+//! Verification of a peer in a TLS handshake, by the X.509-SVID rules instead of the web's: the chain must lead to a
+//! trust anchor, the leaf must carry one SPIFFE id, DNS names do not count.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter};
+
+use crate::bundle::TrustAnchors;
+use crate::id::SpiffeId;
+use crate::leaf::{self, LeafError};
+use crate::{pem, provider};
+
+/// Which peer is acceptable.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Expect {
+    /// Any workload the trust anchors vouch for.
+    Any,
+    /// This identity and no other. What clients of the control plane use.
+    Exact(SpiffeId),
+    /// This namespace and app id, in whatever trust domain. What sidecars use for each other.
+    Path {
+        /// Namespace of the peer.
+        namespace: String,
+        /// App id of the peer.
+        app_id: String,
+    },
+}
+
+impl Expect {
+    /// Whether `id`, a syntactically valid SPIFFE id, is acceptable.
+    fn accepts(&self, id: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Exact(expected) => expected.as_str() == id,
+            Self::Path { namespace, app_id } => {
+                let path = crate::id::split(id).map_or("", |(_, path)| path);
+                let mut segments = path.split('/');
+                [
+                    segments.next(),
+                    segments.next(),
+                    segments.next(),
+                    segments.next(),
+                    segments.next(),
+                ] == [Some(""), Some("ns"), Some(namespace), Some(app_id), None]
+            }
+        }
+    }
+}
+
+impl fmt::Display for Expect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any SPIFFE ID"),
+            Self::Exact(id) => write!(f, "{id}"),
+            Self::Path { namespace, app_id } => {
+                write!(f, "spiffe://<any trust domain>/ns/{namespace}/{app_id}")
+            }
+        }
+    }
+}
+
+/// Why a peer was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// The leaf is not an X.509-SVID.
+    #[error(transparent)]
+    Leaf(#[from] LeafError),
+    /// The chain leads to none of the trust anchors.
+    #[error(
+        "{id}: no trust anchor vouches for the certificate ({cause}); both sides must be issued by the same CA, \
+         check the trust anchors of this process"
+    )]
+    Untrusted {
+        /// Who the peer claims to be.
+        id: String,
+        /// What verification said.
+        cause: webpki::Error,
+    },
+    /// The certificate of the peer, or one above it, is outside its validity.
+    #[error(
+        "{id}: the certificate is outside its validity ({cause}); check the clocks and whether renewal works"
+    )]
+    Validity {
+        /// Who the peer claims to be.
+        id: String,
+        /// What verification said.
+        cause: webpki::Error,
+    },
+    /// A trusted peer, yet not the one asked for.
+    #[error("the peer is {presented}, expected {expected}")]
+    Unexpected {
+        /// Who the peer is.
+        presented: String,
+        /// Who it should be.
+        expected: Expect,
+    },
+}
+
+/// Verifies peers against the trust anchors in force at the time of the handshake.
+#[derive(Debug)]
+pub(crate) struct PeerVerifier {
+    anchors: TrustAnchors,
+    expect: Expect,
+}
+
+impl PeerVerifier {
+    pub(crate) fn new(anchors: TrustAnchors, expect: Expect) -> Arc<Self> {
+        Arc::new(Self { anchors, expect })
+    }
+
+    fn verify(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        self.check(end_entity, intermediates, now)
+            .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))).into())
+    }
+
+    fn check(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), PeerError> {
+        let parsed = pem::decode(end_entity).map_err(LeafError::Encoding)?;
+        let id = leaf::check(&parsed)?;
+        let bundle = self.anchors.current();
+        match bundle.with_valid_at(now, |anchors| {
+            verify_chain(end_entity, intermediates, anchors, now)
+        }) {
+            Ok(()) if self.expect.accepts(&id) => Ok(()),
+            Ok(()) => Err(PeerError::Unexpected {
+                presented: id,
+                expected: self.expect.clone(),
+            }),
+            Err(cause @ (webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. })) => {
+                Err(PeerError::Validity { id, cause })
+            }
+            Err(cause) => Err(PeerError::Untrusted { id, cause }),
+        }
+    }
+}
+
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    provider::crypto().signature_verification_algorithms
+}
+
+fn verify_chain(
+    end_entity: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    anchors: &[TrustAnchor<'static>],
+    now: UnixTime,
+) -> Result<(), webpki::Error> {
+    let leaf = EndEntityCert::try_from(end_entity)?;
+    leaf.verify_for_usage(
+        algorithms().all,
+        anchors,
+        intermediates,
+        now,
+        AnyUsage,
+        None,
+        None,
+    )
+    .map(drop)
+}
+
+/// Extended key usages play no part in X.509-SVIDs.
+struct AnyUsage;
+
+impl ExtendedKeyUsageValidator for AnyUsage {
+    fn validate(&self, usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+        // Read to the end: an extension with unread bytes counts as malformed.
+        usages.map(|usage| usage.map(drop)).collect()
+    }
+}
+
+impl ServerCertVerifier for PeerVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verify(end_entity, intermediates, now)
+            .map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        algorithms().supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for PeerVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // Without hints a client always presents its one identity, also while roots rotate.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.verify(end_entity, intermediates, now)
+            .map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &algorithms())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &algorithms())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        algorithms().supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_ids_are_acceptable() {
+        let id = "spiffe://public/ns/shop/cart";
+        let exact = |text: &str| Expect::Exact(text.parse().unwrap());
+        let path = |namespace: &str, app_id: &str| Expect::Path {
+            namespace: namespace.into(),
+            app_id: app_id.into(),
+        };
+        assert!(Expect::Any.accepts(id));
+        assert!(exact(id).accepts(id));
+        assert!(!exact("spiffe://other/ns/shop/cart").accepts(id));
+        assert!(!exact("spiffe://public/ns/shop/cart/x").accepts(id));
+        assert!(path("shop", "cart").accepts(id));
+        assert!(path("shop", "cart").accepts("spiffe://other/ns/shop/cart"));
+        assert!(!path("shop", "cart").accepts("spiffe://other/ns/shop/cart/x"));
+        assert!(!path("shop", "till").accepts(id));
+        assert!(!path("", "cart").accepts(id));
+        assert!(!path("shop", "cart").accepts("spiffe://public"));
+    }
+}
