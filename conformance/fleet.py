@@ -1,0 +1,154 @@
+"""Starts a CA, sidecars and apps as processes on free loopback ports, and stops them again."""
+
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+
+READY_SECONDS = 60
+END_SECONDS = 20
+HOST = "127.0.0.1"
+
+
+def free_ports(count):
+    """Distinct ports that nothing listens on, picked together so that none comes twice."""
+    held = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in held]
+    for listener in held:
+        listener.close()
+    return ports
+
+
+class Sidecar:
+    """A running sidecar: its ports and its process."""
+
+    def __init__(self, app_id, process, http, grpc, metrics):
+        self.app_id, self.process = app_id, process
+        self.http, self.grpc, self.metrics = http, grpc, metrics
+
+
+class Fleet:
+    """Everything started for one check; a context manager that stops it all and tells what ended badly."""
+
+    def __init__(self, binaries):
+        self.binaries = pathlib.Path(binaries).resolve()
+        self.dir = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-fleet-"))
+        # Peers are found by multicast: the suffix keeps fleets on one network apart.
+        self.suffix = uuid.uuid4().hex[:6]
+        self.processes = {}
+        self.problems = []
+
+    def __enter__(self):
+        try:
+            self._start_sentry()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *exception):
+        self.stop()
+        if exception[0] is None and not self.problems:
+            shutil.rmtree(self.dir)
+            return
+        print(f"the logs of every process are in {self.dir}", file=sys.stderr)
+        if exception[0] is None:
+            raise RuntimeError("; ".join(self.problems))
+
+    def stop(self):
+        """Ends every process, last started first; what does not end with status 0 is a problem."""
+        for name in reversed(list(self.processes)):
+            self.end(name)
+
+    def end(self, name, ask=True):
+        """Waits for one process to end, after SIGTERM unless it was asked by other means."""
+        process = self.processes.pop(name)
+        if ask and process.poll() is None:
+            process.terminate()
+        try:
+            status = process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            status = f"killed after {END_SECONDS} s"
+        # How an app takes the signal is its own affair.
+        if status != 0 and not (name.startswith("app-") and status == -signal.SIGTERM):
+            self.problems.append(f"{name} did not end cleanly: {status}")
+        return status
+
+    def start(self, name, command, env=None):
+        """Starts a process whose output goes to a log named after it."""
+        with open(self.dir / f"{name}.log", "wb") as log:
+            self.processes[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ, **(env or {})))
+        return self.processes[name]
+
+    def app(self, name, command, port, env=None):
+        """Starts an app and waits until its port accepts connections."""
+        self.start(name, command, env)
+
+        def listening():
+            with socket.create_connection((HOST, port), 1):
+                return True
+        self._until(name, listening, f"port {port}")
+
+    def sidecar(self, name, app_port=None, protocol="http", env=None, flags=()):
+        """Starts a sidecar with mTLS and waits until it is healthy."""
+        http, grpc, internal, metrics = free_ports(4)
+        app_id = f"{name}-{self.suffix}"
+        command = [
+            self.binaries / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
+            f"--dapr-http-port={http}", f"--dapr-grpc-port={grpc}", f"--dapr-internal-grpc-port={internal}",
+            f"--dapr-listen-addresses={HOST}", f"--dapr-internal-grpc-listen-address={HOST}",
+            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false",
+            "--enable-mtls", f"--sentry-address=localhost:{self.sentry_port}",
+            "--control-plane-trust-domain=localhost", "--control-plane-namespace=default", *flags]
+        if app_port:
+            command.append(f"--app-port={app_port}")
+        env = {"DAPR_TRUST_ANCHORS": self.anchors, "DAPR_HOST_IP": HOST, **(env or {})}
+        process = self.start(f"daprd-{name}", command, env)
+        self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
+        return Sidecar(app_id, process, http, grpc, metrics)
+
+    def _start_sentry(self):
+        credentials = self.dir / "credentials"
+        credentials.mkdir()
+        config = self.dir / "sentry.yaml"
+        config.write_text(
+            "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: sentry\nspec: {}\n")
+        self.sentry_port, healthz, metrics = free_ports(3)
+        self.start("sentry", [
+            self.binaries / "sentry", f"--config={config}", f"--issuer-credentials={credentials}",
+            "--trust-domain=localhost", f"--port={self.sentry_port}", f"--listen-address={HOST}",
+            f"--healthz-port={healthz}", f"--metrics-port={metrics}"])
+        self._healthy("sentry", f"http://{HOST}:{healthz}/healthz")
+        self.anchors = (credentials / "ca.crt").read_text()
+
+    def _healthy(self, name, url):
+        def answered():
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return 200 <= answer.status < 300
+        self._until(name, answered, url)
+
+    def _until(self, name, condition, what):
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                if condition():
+                    return
+            except OSError:
+                pass  # not yet
+            ended = self.processes[name].poll()
+            if ended is not None or time.monotonic() > deadline:
+                state = f"ended with status {ended}" if ended is not None else f"not ready: {what}"
+                tail = (self.dir / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
+                raise RuntimeError("\n  ".join([f"{name} {state}; the end of its log:", *tail]))
+            time.sleep(0.02)
