@@ -4,6 +4,7 @@
 //! streamed call between two sidecars, which avoids the generated types, is [`invoke`].
 
 mod contract;
+pub mod invoke;
 
 /// `dapr.proto.common`: messages shared by the other packages.
 pub mod common {

@@ -1,0 +1,196 @@
+//! gRPC's length-prefixed frames.
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use super::FrameError;
+
+/// Bytes before each message: a compression flag and the length, big-endian.
+pub const FRAME_PREFIX: usize = 5;
+
+/// Cuts the data of a stream into messages.
+///
+/// A message that lies within one chunk is a slice of that chunk; one that spans chunks is assembled once. Memory is
+/// bounded by the limit plus one chunk, and is taken only for bytes that arrived, not for a length that was claimed.
+#[derive(Debug)]
+pub struct FrameReader {
+    max_message: usize,
+    chunk: Bytes,
+    partial: BytesMut,
+}
+
+impl FrameReader {
+    /// A reader that refuses messages of more than `max_message` bytes.
+    pub fn new(max_message: usize) -> Self {
+        Self {
+            max_message,
+            chunk: Bytes::new(),
+            partial: BytesMut::new(),
+        }
+    }
+
+    /// Takes the next data of the stream. Call [`next`](Self::next) until it returns `None` before the next push:
+    /// what is pushed on top of unread data is copied.
+    pub fn push(&mut self, chunk: Bytes) {
+        if self.chunk.is_empty() {
+            self.chunk = chunk;
+        } else {
+            let mut joined = BytesMut::with_capacity(self.chunk.len() + chunk.len());
+            joined.extend_from_slice(&self.chunk);
+            joined.extend_from_slice(&chunk);
+            self.chunk = joined.freeze();
+        }
+    }
+
+    /// The next whole message, without its prefix; `None` when more data is needed. An error is final: the reader
+    /// returns it again.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an iterator ends for good at its first None"
+    )]
+    pub fn next(&mut self) -> Result<Option<Bytes>, FrameError> {
+        if self.partial.is_empty() {
+            match self.frame_len(&self.chunk)? {
+                Some(total) if self.chunk.len() >= total => {
+                    return Ok(Some(message(self.chunk.split_to(total))));
+                }
+                // The rest of the frame comes in other chunks.
+                _ => self.fill_partial(self.chunk.len()),
+            }
+            return Ok(None);
+        }
+        self.fill_partial(FRAME_PREFIX);
+        if let Some(total) = self.frame_len(&self.partial)? {
+            self.fill_partial(total);
+            if self.partial.len() == total {
+                return Ok(Some(message(self.partial.split().freeze())));
+            }
+        }
+        Ok(None)
+    }
+
+    /// To be called at the end of the stream: an error if it came within a frame.
+    pub fn finish(&self) -> Result<(), FrameError> {
+        match self.partial.len() + self.chunk.len() {
+            0 => Ok(()),
+            have => Err(FrameError::Truncated { have }),
+        }
+    }
+
+    /// Moves data to `partial` until that holds `len` bytes or the chunk is used up.
+    fn fill_partial(&mut self, len: usize) {
+        let missing = len.saturating_sub(self.partial.len()).min(self.chunk.len());
+        self.partial.extend_from_slice(&self.chunk[..missing]);
+        self.chunk.advance(missing);
+    }
+
+    /// Length of the frame that `data` begins with, prefix included, if its prefix is there.
+    fn frame_len(&self, data: &[u8]) -> Result<Option<usize>, FrameError> {
+        let Some(&[flag, a, b, c, d]) = data.first_chunk::<FRAME_PREFIX>() else {
+            return Ok(None);
+        };
+        if flag != 0 {
+            return Err(FrameError::Compressed { flag });
+        }
+        let len = u32::from_be_bytes([a, b, c, d]) as usize;
+        if len > self.max_message {
+            return Err(FrameError::TooLarge {
+                len,
+                max: self.max_message,
+            });
+        }
+        Ok(Some(FRAME_PREFIX + len))
+    }
+}
+
+fn message(mut frame: Bytes) -> Bytes {
+    frame.advance(FRAME_PREFIX);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn framed(message: &[u8]) -> Vec<u8> {
+        let mut frame = vec![0];
+        frame.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        frame.extend_from_slice(message);
+        frame
+    }
+
+    fn read_all(reader: &mut FrameReader, into: &mut Vec<Vec<u8>>) {
+        while let Some(message) = reader.next().unwrap() {
+            into.push(message.to_vec());
+        }
+    }
+
+    #[test]
+    fn a_frame_within_one_chunk_is_not_copied() {
+        let chunk = Bytes::from([framed(b"one"), framed(b"two")].concat());
+        let mut reader = FrameReader::new(16);
+        reader.push(chunk.clone());
+        let one = reader.next().unwrap().unwrap();
+        assert_eq!(one.as_ptr(), chunk[5..].as_ptr());
+        assert_eq!(reader.next().unwrap().unwrap(), "two");
+        assert_eq!(reader.next().unwrap(), None);
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn a_compressed_frame_is_refused() {
+        let mut reader = FrameReader::new(16);
+        reader.push(Bytes::from_static(&[1, 0, 0, 0, 0]));
+        assert_eq!(reader.next(), Err(FrameError::Compressed { flag: 1 }));
+        assert_eq!(
+            reader.next(),
+            Err(FrameError::Compressed { flag: 1 }),
+            "the error is final"
+        );
+    }
+
+    #[test]
+    fn a_large_message_is_refused_before_it_arrives() {
+        let mut reader = FrameReader::new(16);
+        reader.push(Bytes::from_static(&[0, 0, 0]));
+        assert_eq!(reader.next(), Ok(None));
+        reader.push(Bytes::from_static(&[0, 17]));
+        assert_eq!(reader.next(), Err(FrameError::TooLarge { len: 17, max: 16 }));
+    }
+
+    #[test]
+    fn the_end_within_a_frame_is_noticed() {
+        let mut reader = FrameReader::new(16);
+        reader.push(Bytes::from_static(&[0, 0, 0, 0, 2, 7]));
+        assert_eq!(reader.next(), Ok(None));
+        assert_eq!(reader.finish(), Err(FrameError::Truncated { have: 6 }));
+    }
+
+    proptest! {
+        #[test]
+        fn messages_survive_any_chunking(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
+            cuts in prop::collection::vec(1usize..30, 1..20),
+            drain in any::<bool>(),
+        ) {
+            let stream: Vec<u8> = messages.iter().flat_map(|m| framed(m)).collect();
+            let mut reader = FrameReader::new(40);
+            let (mut read, mut rest) = (Vec::new(), &stream[..]);
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (chunk, tail) = rest.split_at((*cut).min(rest.len()));
+                reader.push(Bytes::copy_from_slice(chunk));
+                if drain {
+                    read_all(&mut reader, &mut read);
+                }
+                rest = tail;
+            }
+            read_all(&mut reader, &mut read);
+            prop_assert_eq!(read, messages);
+            prop_assert_eq!(reader.finish(), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! A call and its answer without their bodies.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method};
+
+use super::Verb;
+
+/// An actor a call is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Actor {
+    /// Its type.
+    pub kind: String,
+    /// Its id within the type.
+    pub id: String,
+}
+
+/// A call without its body, as read from another sidecar.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestHead {
+    /// Path of the app's method, as the caller wrote it: not normalised, usually without a leading slash.
+    pub method: String,
+    /// HTTP verb; [`Verb::None`] when absent or unknown.
+    pub verb: Verb,
+    /// Raw query string without `?`.
+    pub query: String,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// Type of the body when it is a protobuf message, else empty.
+    pub type_url: String,
+    /// The caller's headers. Names are in lower case; values keep their order; values of `-bin` names are base64
+    /// text. A pseudo-header `:path` is found as `dapr-path`, and so on. Empty when the field is absent, which
+    /// v1.17.13 refuses in the leading message of a stream.
+    pub metadata: HeaderMap,
+    /// Set for calls to an actor.
+    pub actor: Option<Actor>,
+}
+
+/// An answer without its body, as read from another sidecar.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResponseHead {
+    /// An HTTP status if at least 100, else a gRPC code.
+    pub status_code: i32,
+    /// Text belonging to the status.
+    pub status_message: String,
+    /// Encoded `google.protobuf.Any` messages.
+    pub status_details: Vec<Bytes>,
+    /// Headers, by the same rules as [`RequestHead::metadata`].
+    pub headers: HeaderMap,
+    /// Trailers, by the same rules.
+    pub trailers: HeaderMap,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// Type of the body when it is a protobuf message, else empty.
+    pub type_url: String,
+}
+
+/// What [`encode_request`](super::encode_request) writes besides metadata; borrowed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestParts<'a> {
+    /// See [`RequestHead::method`].
+    pub method: &'a str,
+    /// See [`RequestHead::verb`].
+    pub verb: Verb,
+    /// See [`RequestHead::query`].
+    pub query: &'a str,
+    /// Value of the content type header, or empty.
+    pub content_type: &'a [u8],
+    /// See [`RequestHead::type_url`].
+    pub type_url: &'a str,
+    /// Type and id of the actor.
+    pub actor: Option<(&'a str, &'a str)>,
+}
+
+/// What [`encode_response`](super::encode_response) writes besides headers and trailers; borrowed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResponseParts<'a> {
+    /// See [`ResponseHead::status_code`].
+    pub status_code: i32,
+    /// See [`ResponseHead::status_message`].
+    pub status_message: &'a str,
+    /// See [`ResponseHead::status_details`].
+    pub status_details: &'a [Bytes],
+    /// Value of the content type header, or empty.
+    pub content_type: &'a [u8],
+    /// See [`ResponseHead::type_url`].
+    pub type_url: &'a str,
+}
+
+impl RequestHead {
+    /// The head as the encoder takes it; the metadata goes beside it, through [`entries`](super::entries).
+    pub fn parts(&self) -> RequestParts<'_> {
+        RequestParts {
+            method: &self.method,
+            verb: self.verb,
+            query: &self.query,
+            content_type: self.content_type.as_ref().map_or(&[], HeaderValue::as_bytes),
+            type_url: &self.type_url,
+            actor: self.actor.as_ref().map(|a| (a.kind.as_str(), a.id.as_str())),
+        }
+    }
+}
+
+impl ResponseHead {
+    /// The head as the encoder takes it; headers and trailers go beside it.
+    pub fn parts(&self) -> ResponseParts<'_> {
+        ResponseParts {
+            status_code: self.status_code,
+            status_message: &self.status_message,
+            status_details: &self.status_details,
+            content_type: self.content_type.as_ref().map_or(&[], HeaderValue::as_bytes),
+            type_url: &self.type_url,
+        }
+    }
+}
+
+/// A piece of a body.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// Counts the pieces that hold data, from 0.
+    pub seq: u64,
+    /// A slice of the message it came in.
+    pub data: Bytes,
+}
+
+/// A message of the request stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RequestFrame {
+    /// Present in the first message only.
+    pub head: Option<RequestHead>,
+    /// Optional in the first message, present in the others.
+    pub payload: Option<Payload>,
+}
+
+/// A message of the response stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResponseFrame {
+    /// Present in the first message only.
+    pub head: Option<ResponseHead>,
+    /// Optional in the first message, present in the others.
+    pub payload: Option<Payload>,
+}
+
+/// The verb that stands for an HTTP method; [`Verb::None`] for a method the protocol has no number for.
+pub fn verb_of(method: &Method) -> Verb {
+    match method.as_str() {
+        "GET" => Verb::Get,
+        "HEAD" => Verb::Head,
+        "POST" => Verb::Post,
+        "PUT" => Verb::Put,
+        "DELETE" => Verb::Delete,
+        "CONNECT" => Verb::Connect,
+        "OPTIONS" => Verb::Options,
+        "TRACE" => Verb::Trace,
+        "PATCH" => Verb::Patch,
+        _ => Verb::None,
+    }
+}
+
+/// The HTTP method a verb stands for; `None` for [`Verb::None`].
+pub fn method_of(verb: Verb) -> Option<Method> {
+    Some(match verb {
+        Verb::None => return None,
+        Verb::Get => Method::GET,
+        Verb::Head => Method::HEAD,
+        Verb::Post => Method::POST,
+        Verb::Put => Method::PUT,
+        Verb::Delete => Method::DELETE,
+        Verb::Connect => Method::CONNECT,
+        Verb::Options => Method::OPTIONS,
+        Verb::Trace => Method::TRACE,
+        Verb::Patch => Method::PATCH,
+    })
+}
