@@ -1,0 +1,50 @@
+# Each target checks what the machine lacks and installs it where a package manager can.
+
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+PEER_BIN := $(or $(PEER_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrigger/peer)/bin
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+.PHONY: help build demo test check conformance sdk mixed measure deny
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+build: ## release binaries: daprd, sentry and the demo
+	@scripts/need cargo cc make
+	cargo build --release --workspace --bins --locked
+
+demo: ## the CA, two sidecars with mTLS and two apps; every kind of call
+	@scripts/need cargo cc make python3
+	cargo build --release --workspace --bins --locked
+	@echo
+	@$(RELEASE)/outrigger-demo run
+
+test: ## every test; says what it skips and why
+	@scripts/test
+
+check: ## format and lints
+	@scripts/need cargo rustfmt clippy cc make
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+conformance: build ## the cases of Dapr's own suite that are known to pass
+	@scripts/need python3 venv
+	conformance/check $(RELEASE)
+
+sdk: build ## Dapr's official Python SDK against our binaries
+	@scripts/need python3 venv
+	conformance/sdk/run $(RELEASE)
+
+mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
+	@scripts/need python3 venv
+	conformance/build reference
+	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
+
+measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
+	@scripts/need python3 venv
+	conformance/build fortio reference
+	scripts/measure $(RELEASE) $(PEER_BIN)
+
+deny: ## licences, bans and sources of every dependency
+	@cargo deny --version >/dev/null 2>&1 || { echo "missing cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }
+	cargo deny --all-features check licenses bans sources
