@@ -1,19 +1,28 @@
 //! Workload identity: SPIFFE ids, trust bundles, TLS configurations, the CA client.
 
+mod anchors_file;
 mod bundle;
+mod ca;
+mod dial;
+mod directory;
 mod id;
 mod identity;
 mod jwt;
 mod leaf;
 pub mod pem;
 mod provider;
+mod renewal;
+mod security;
 mod svid;
 #[cfg(any(test, feature = "testing"))]
-#[allow(clippy::expect_used, reason = "support of tests")]
 pub mod testing;
+mod token;
 mod verify;
 
+pub use anchors_file::{AnchorsFile, AnchorsFileError};
 pub use bundle::{BundleError, TrustAnchors, TrustBundle};
+pub use ca::{CaClient, CaConfig, FetchError, SvidSource};
+pub use directory::IdentityDirectory;
 pub use id::{
     CONTROL_PLANE_APP_IDS, DEFAULT_TRUST_DOMAIN, IdError, SENTRY_APP_ID, SpiffeId, TrustDomain,
     is_control_plane,
@@ -21,5 +30,8 @@ pub use id::{
 pub use identity::{Identity, anonymous_client_config, server_name};
 pub use jwt::{JwtError, JwtSvid};
 pub use leaf::{LeafError, peer_id};
+pub use renewal::{Clock, EventSink, IdentityEvent, Renewal, renew_at};
+pub use security::{AnchorsSource, SecurityConfig, StartError, TRUST_ANCHORS_VARIABLE, refuse_root, start};
 pub use svid::{Svid, SvidError};
+pub use token::{Env, Mode, TokenError};
 pub use verify::{Expect, PeerError};

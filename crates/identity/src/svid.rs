@@ -38,11 +38,7 @@ impl Svid {
     ///
     /// # Errors
     /// When the leaf does not carry exactly one Dapr SPIFFE id, or `key` is not its key.
-    pub fn new(
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-        jwt: Option<JwtSvid>,
-    ) -> Result<Self, SvidError> {
+    pub fn new(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Result<Self, SvidError> {
         let id = leaf::peer_id(&chain)?;
         // `peer_id` refuses an empty chain.
         let parsed = pem::decode(&chain[0]).map_err(LeafError::Encoding)?;
@@ -55,8 +51,17 @@ impl Svid {
             key,
             not_before,
             not_after,
-            jwt,
+            jwt: None,
         })
+    }
+
+    /// The same identity with a JWT.
+    #[must_use]
+    pub fn with_jwt(self, jwt: JwtSvid) -> Self {
+        Self {
+            jwt: Some(jwt),
+            ..self
+        }
     }
 
     /// Who this process is.

@@ -108,7 +108,7 @@ pub struct Issued {
 impl Issued {
     /// As the identity of a workload.
     pub fn into_svid(self) -> Svid {
-        Svid::new(self.chain, self.key, None).expect("the issued identity is complete")
+        Svid::new(self.chain, self.key).expect("the issued identity is complete")
     }
 }
 

@@ -176,9 +176,9 @@ fn verify_chain(
 struct AnyUsage;
 
 impl ExtendedKeyUsageValidator for AnyUsage {
-    fn validate(&self, usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+    fn validate(&self, mut usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
         // Read to the end: an extension with unread bytes counts as malformed.
-        usages.map(|usage| usage.map(drop)).collect()
+        usages.try_for_each(|usage| usage.map(drop))
     }
 }
 

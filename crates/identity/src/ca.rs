@@ -1,0 +1,289 @@
+//! The client of the certificate authority (`dapr.proto.sentry.v1.CA`).
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_wire::sentry::v1::{SignCertificateRequest, SignCertificateResponse};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+
+use crate::bundle::TrustAnchors;
+use crate::dial::{AttemptError, Sentry};
+use crate::id::{IdError, SpiffeId, TrustDomain, is_control_plane};
+use crate::jwt::{JwtError, JwtSvid};
+use crate::pem::{self, PemError};
+use crate::svid::{Svid, SvidError};
+use crate::token::{self, Env, Mode, TokenError};
+
+/// Attempts per request, the first one included.
+const ATTEMPTS: u32 = 5;
+/// Time each attempt may take.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Pause between attempts, before jitter.
+const BACKOFF: Duration = Duration::from_millis(50);
+/// Largest deviation of a pause, as a fraction.
+const JITTER: f64 = 0.1;
+/// Replaces the app id as the identity asked for.
+const IDENTITY_VARIABLE: &str = "SENTRY_LOCAL_IDENTITY";
+/// Namespace of this workload.
+const NAMESPACE_VARIABLE: &str = "NAMESPACE";
+/// Namespace when none is given.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// Whom to ask for an identity, and what to ask for.
+#[derive(Clone)]
+pub struct CaConfig {
+    /// `host:port` of the authority.
+    pub sentry_address: String,
+    /// Trust domain of the control plane.
+    pub control_plane_trust_domain: TrustDomain,
+    /// Namespace of the control plane.
+    pub control_plane_namespace: String,
+    /// App id of this workload.
+    pub app_id: String,
+    /// Namespace of this workload; `None` takes env `NAMESPACE`, and without that `default`.
+    pub namespace: Option<String>,
+    /// Audiences the JWT should have besides the trust domain.
+    pub jwt_audiences: Vec<String>,
+    /// Where this process runs; decides which token is sent.
+    pub mode: Mode,
+    /// A file with the token, ahead of all other places.
+    pub token_file: Option<PathBuf>,
+    /// The environment.
+    pub env: Env,
+}
+
+/// Why an identity could not be obtained.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The address of the authority is not usable.
+    #[error("sentry address {address:?} is not valid: {cause}; expected host:port, see --sentry-address")]
+    Address {
+        /// The address as configured.
+        address: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The identity of the authority cannot be formed from the configuration.
+    #[error("the identity of sentry cannot be formed from the control plane namespace: {0}")]
+    ControlPlane(#[from] IdError),
+    /// No connection.
+    #[error(
+        "error establishing connection to sentry at {address}: {cause}; check that sentry runs there, and that the \
+         trust anchors of this process are its own"
+    )]
+    Connection {
+        /// The address.
+        address: String,
+        /// What the last attempt met.
+        cause: String,
+    },
+    /// No token.
+    #[error("error obtaining token: {0}")]
+    Token(#[from] TokenError),
+    /// The authority refused, or did not answer in time.
+    #[error(
+        "sentry at {address} did not sign the certificate of {app_id:?} in namespace {namespace:?}: {cause}; {remedy}"
+    )]
+    Sign {
+        /// The address.
+        address: String,
+        /// App id asked for.
+        app_id: String,
+        /// Namespace asked for.
+        namespace: String,
+        /// The answer.
+        cause: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The answer has no usable time.
+    #[error("error parsing ValidUntil: {0}")]
+    ValidUntil(&'static str),
+    /// The certificates in the answer cannot be decoded.
+    #[error("error parsing newly signed certificate: {0}")]
+    Certificate(#[from] PemError),
+    /// The certificates in the answer are not an identity for our key.
+    #[error(transparent)]
+    Svid(#[from] SvidError),
+    /// The JWT in the answer is refused.
+    #[error(transparent)]
+    Jwt(#[from] JwtError),
+    /// The key or the request could not be made, or the identity could not be stored.
+    #[error("{0}")]
+    Local(String),
+}
+
+impl FetchError {
+    /// Value of the label `reason` of the metrics that count failures.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Address { .. } | Self::ControlPlane(_) | Self::Connection { .. } => "sentry_conn",
+            Self::Token(_) => "sentry_token",
+            Self::Sign { .. } | Self::Certificate(_) | Self::Svid(_) | Self::Local(_) => "sign",
+            Self::ValidUntil(_) => "invalid_ts",
+            Self::Jwt(JwtError::Parse(_)) => "jwt_parse",
+            Self::Jwt(JwtError::Audience { .. }) => "jwt_aud",
+        }
+    }
+}
+
+/// Something that issues the identity of this process: the authority's client, or the authority itself.
+pub trait SvidSource: Send + Sync {
+    /// A new identity, on a new key.
+    fn fetch(&self) -> Pin<Box<dyn Future<Output = Result<Svid, FetchError>> + Send + '_>>;
+}
+
+/// Asks the authority for identities.
+pub struct CaClient {
+    config: CaConfig,
+    sentry: Sentry,
+    namespace: String,
+}
+
+impl CaClient {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// [`FetchError::Address`] or [`FetchError::ControlPlane`].
+    pub fn new(config: CaConfig, anchors: TrustAnchors) -> Result<Self, FetchError> {
+        let id = SpiffeId::sentry(
+            &config.control_plane_trust_domain,
+            &config.control_plane_namespace,
+        )?;
+        let sentry =
+            Sentry::new(&config.sentry_address, id, anchors).map_err(|cause| FetchError::Address {
+                address: config.sentry_address.clone(),
+                cause,
+            })?;
+        let namespace = config
+            .namespace
+            .clone()
+            .or_else(|| (config.env)(NAMESPACE_VARIABLE))
+            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        Ok(Self {
+            config,
+            sentry,
+            namespace,
+        })
+    }
+
+    async fn request_identity(&self) -> Result<Svid, FetchError> {
+        let key =
+            KeyPair::generate().map_err(|error| FetchError::Local(format!("no private key: {error}")))?;
+        let request = self.request(&key).await?;
+        let response = self.sign(&request).await?;
+        accept(response, key)
+    }
+
+    async fn request(&self, key: &KeyPair) -> Result<SignCertificateRequest, FetchError> {
+        let config = &self.config;
+        let token = token::select(
+            config.token_file.as_deref(),
+            config.mode,
+            &config.env,
+            Path::new("/"),
+        )
+        .await?;
+        let is_control_plane =
+            is_control_plane(&config.app_id) && self.namespace == config.control_plane_namespace;
+        Ok(SignCertificateRequest {
+            id: self.app_id(),
+            token: token.text,
+            trust_domain: match is_control_plane {
+                true => config.control_plane_trust_domain.to_string(),
+                // The authority decides.
+                false => String::new(),
+            },
+            namespace: self.namespace.clone(),
+            certificate_signing_request: signing_request(key)?.into(),
+            token_validator: token.validator.into(),
+            jwt_audiences: config.jwt_audiences.clone(),
+        })
+    }
+
+    fn app_id(&self) -> String {
+        (self.config.env)(IDENTITY_VARIABLE)
+            .filter(|id| !id.is_empty())
+            .unwrap_or_else(|| self.config.app_id.clone())
+    }
+
+    async fn sign(&self, request: &SignCertificateRequest) -> Result<SignCertificateResponse, FetchError> {
+        let mut attempt = 1;
+        loop {
+            let outcome = tokio::time::timeout(ATTEMPT_TIMEOUT, self.sentry.sign(request.clone())).await;
+            let error = match outcome {
+                Ok(Ok(response)) => return Ok(response),
+                Ok(Err(error)) => error,
+                Err(_) => AttemptError::Timeout,
+            };
+            if attempt == ATTEMPTS || !error.is_transient() {
+                return Err(self.failure(request, &error, attempt));
+            }
+            tracing::debug!(attempt, "sentry did not sign: {error}");
+            attempt += 1;
+            let deviation = rand::random_range(-JITTER..=JITTER);
+            tokio::time::sleep(BACKOFF.mul_f64(1.0 + deviation)).await;
+        }
+    }
+
+    fn failure(&self, request: &SignCertificateRequest, error: &AttemptError, attempts: u32) -> FetchError {
+        let address = self.config.sentry_address.clone();
+        let cause = match attempts {
+            1 => error.to_string(),
+            _ => format!("{error} (after {attempts} attempts)"),
+        };
+        match error {
+            AttemptError::Connect(_) => FetchError::Connection { address, cause },
+            AttemptError::Status(_) | AttemptError::Timeout => FetchError::Sign {
+                address,
+                app_id: request.id.clone(),
+                namespace: request.namespace.clone(),
+                cause,
+                remedy: error.remedy(),
+            },
+        }
+    }
+}
+
+impl SvidSource for CaClient {
+    fn fetch(&self) -> Pin<Box<dyn Future<Output = Result<Svid, FetchError>> + Send + '_>> {
+        Box::pin(self.request_identity())
+    }
+}
+
+/// A certificate request without subject, as PEM.
+fn signing_request(key: &KeyPair) -> Result<String, FetchError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .serialize_request(key)
+        .map(|request| pem::encode("CERTIFICATE REQUEST", request.der()))
+        .map_err(|error| FetchError::Local(format!("no certificate request: {error}")))
+}
+
+/// Checks what the authority answered.
+fn accept(response: SignCertificateResponse, key: KeyPair) -> Result<Svid, FetchError> {
+    // The times `google.protobuf.Timestamp` allows: years 1 to 9999.
+    const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+    const NANOS: std::ops::Range<i32> = 0..1_000_000_000;
+    let until = response
+        .valid_until
+        .ok_or(FetchError::ValidUntil("it is missing"))?;
+    if !SECONDS.contains(&until.seconds) || !NANOS.contains(&until.nanos) {
+        return Err(FetchError::ValidUntil("it is out of range"));
+    }
+    let chain = pem::parse_certificates(&response.workload_certificate)?;
+    let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let svid = Svid::new(chain, key)?;
+    match response.jwt.filter(|token| !token.is_empty()) {
+        Some(token) => {
+            let jwt = JwtSvid::parse(&token, svid.id().trust_domain(), Timestamp::now())?;
+            Ok(svid.with_jwt(jwt))
+        }
+        None => Ok(svid),
+    }
+}

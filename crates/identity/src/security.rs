@@ -1,0 +1,147 @@
+//! Start of the identity: trust anchors, first certificate, and the driver that renews both.
+
+use std::path::PathBuf;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::anchors_file::{AnchorsFile, AnchorsFileError};
+use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
+use crate::ca::{CaClient, CaConfig, FetchError, SvidSource};
+use crate::directory::IdentityDirectory;
+use crate::identity::Identity;
+use crate::renewal::{self, EventSink, IdentityEvent, Renewal};
+use crate::svid::Svid;
+use crate::token::{Env, Mode};
+
+/// Holds the trust anchors of a sidecar, as PEM.
+pub const TRUST_ANCHORS_VARIABLE: &str = "DAPR_TRUST_ANCHORS";
+/// Set to `true`, allows root in Kubernetes.
+const ALLOW_ROOT_VARIABLE: &str = "DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK";
+
+/// Where the trust anchors come from.
+#[derive(Debug)]
+pub enum AnchorsSource {
+    /// PEM text, for the life of the process. Empty text is refused.
+    Pem(String),
+    /// A file, waited for and then followed.
+    File(PathBuf),
+    /// A bundle already decoded.
+    Bundle(TrustBundle),
+}
+
+impl AnchorsSource {
+    /// The text in env `DAPR_TRUST_ANCHORS`, empty if it is not set.
+    pub fn from_env(env: &Env) -> Self {
+        Self::Pem(env(TRUST_ANCHORS_VARIABLE).unwrap_or_default())
+    }
+}
+
+/// What [`start`] needs.
+pub struct SecurityConfig {
+    /// Whom to ask, and for what.
+    pub ca: CaConfig,
+    /// Whom to trust.
+    pub anchors: AnchorsSource,
+    /// Where to keep the identity as files too.
+    pub directory: Option<IdentityDirectory>,
+    /// Receives what happens, to be counted.
+    pub events: EventSink,
+}
+
+/// Why a process has no identity. It cannot go on without.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Root in Kubernetes.
+    #[error(
+        "this process runs as root (user id 0), which is refused in Kubernetes; set runAsNonRoot and a user id in the \
+         security context, or the environment variable DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK=true"
+    )]
+    Root,
+    /// The trust anchors given directly are not usable.
+    #[error("{0}; set the environment variable DAPR_TRUST_ANCHORS to the root certificates of sentry")]
+    Bundle(#[from] BundleError),
+    /// The file of trust anchors is not usable.
+    #[error(transparent)]
+    AnchorsFile(#[from] AnchorsFileError),
+    /// No first identity.
+    #[error("failed to retrieve the initial identity: {0}")]
+    Fetch(#[from] FetchError),
+    /// Stopped before there was an identity.
+    #[error("stopped while retrieving the initial identity")]
+    Cancelled,
+}
+
+/// Obtains the first identity. The returned [`Renewal`] must be run for it to stay valid.
+///
+/// # Errors
+/// All are fatal to the process, see [`StartError`].
+pub async fn start(
+    config: SecurityConfig,
+    cancel: &CancellationToken,
+) -> Result<(Identity, Renewal), StartError> {
+    refuse_root(config.ca.mode, &config.ca.env)?;
+    let (anchors, file) = open(config.anchors, cancel).await?;
+    tracing::info!("Fetching initial identity");
+    let fetch = first(config.ca, &anchors, config.directory.as_ref());
+    let (client, svid) = match cancel.run_until_cancelled(fetch).await {
+        Some(Ok(first)) => first,
+        Some(Err(error)) => {
+            (config.events)(IdentityEvent::InitFailed(error.reason()));
+            return Err(error.into());
+        }
+        None => return Err(StartError::Cancelled),
+    };
+    tracing::info!(id = %svid.id(), expires = %svid.not_after(), "Security is initialized successfully");
+    (config.events)(IdentityEvent::InitOk);
+    let identity = Identity::new(svid, anchors);
+    let renewal = Renewal::new(Box::new(client), identity.clone(), config.events)
+        .with_directory(config.directory)
+        .with_anchors_file(file);
+    Ok((identity, renewal))
+}
+
+async fn first(
+    config: CaConfig,
+    anchors: &TrustAnchors,
+    directory: Option<&IdentityDirectory>,
+) -> Result<(CaClient, Svid), FetchError> {
+    let client = CaClient::new(config, anchors.clone())?;
+    let svid = client.fetch().await?;
+    if let Some(directory) = directory {
+        renewal::store(directory, &svid, anchors.current().pem())?;
+    }
+    Ok((client, svid))
+}
+
+async fn open(
+    source: AnchorsSource,
+    cancel: &CancellationToken,
+) -> Result<(TrustAnchors, Option<AnchorsFile>), StartError> {
+    match source {
+        AnchorsSource::Pem(text) => Ok((TrustAnchors::new(TrustBundle::from_pem(text.as_bytes())?), None)),
+        AnchorsSource::Bundle(bundle) => Ok((TrustAnchors::new(bundle), None)),
+        AnchorsSource::File(path) => {
+            let file = AnchorsFile::open(&path, cancel).await?;
+            Ok((file.anchors(), Some(file)))
+        }
+    }
+}
+
+/// In Kubernetes a process does not run as root, unless told to.
+///
+/// # Errors
+/// [`StartError::Root`].
+pub fn refuse_root(mode: Mode, env: &Env) -> Result<(), StartError> {
+    let allowed = env(ALLOW_ROOT_VARIABLE).is_some_and(|value| value == "true");
+    match mode == Mode::Kubernetes && !allowed && effective_user() == Some(0) {
+        true => Err(StartError::Root),
+        false => Ok(()),
+    }
+}
+
+/// The effective user id, where the system tells it in `/proc` (Linux).
+fn effective_user() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    ids.split_whitespace().nth(1)?.parse().ok()
+}
