@@ -1,0 +1,102 @@
+//! `Component` (`dapr.io/v1alpha1`).
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::meta::{Auth, NameValue, ObjectMeta, Source, find};
+use crate::value::go_duration;
+
+/// How long a component may take to initialise when its spec does not say (or says it wrongly).
+pub const DEFAULT_INIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A building block's backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Component {
+    /// `metadata.name`: what API callers use.
+    pub name: String,
+    /// `metadata.namespace`; empty = none.
+    pub namespace: String,
+    /// `spec.type`, as `category.name`.
+    pub kind: String,
+    /// `spec.version`; empty, `v0` and `v1` mean the same.
+    pub version: String,
+    /// `spec.ignoreErrors`: a failed initialisation does not end the sidecar.
+    pub ignore_errors: bool,
+    /// `spec.initTimeout`.
+    pub init_timeout: Duration,
+    /// `spec.metadata`.
+    pub metadata: Vec<NameValue>,
+    /// `auth.secretStore`; empty = none given.
+    pub secret_store: String,
+    /// `scopes`: app ids; empty = all.
+    pub scopes: Vec<String>,
+    /// Where it was read.
+    pub source: Source,
+}
+
+impl Component {
+    /// `NAME (TYPE/VERSION)`, or `NAME (TYPE)` without version.
+    pub fn log_name(&self) -> String {
+        if self.version.is_empty() {
+            format!("{} ({})", self.name, self.kind)
+        } else {
+            format!("{} ({}/{})", self.name, self.kind, self.version)
+        }
+    }
+
+    /// The text of a metadata item, its name in any case; `None` when absent or without value.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        find(&self.metadata, name)?.value.as_deref()
+    }
+
+    /// Whether both describe the same component, wherever they were read: what hot reload compares.
+    pub fn same_as(&self, other: &Component) -> bool {
+        let at = |c: &Component| Component {
+            source: Source::default(),
+            namespace: String::new(),
+            ..c.clone()
+        };
+        at(self) == at(other)
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Raw {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    metadata: ObjectMeta,
+    spec: Spec,
+    auth: Auth,
+    scopes: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    r#type: String,
+    version: String,
+    ignore_errors: bool,
+    init_timeout: String,
+    metadata: Vec<NameValue>,
+}
+
+impl Raw {
+    pub(crate) fn finish(self, source: Source) -> Component {
+        Component {
+            name: self.metadata.name,
+            namespace: self.metadata.namespace,
+            kind: self.spec.r#type,
+            version: self.spec.version,
+            ignore_errors: self.spec.ignore_errors,
+            init_timeout: go_duration(&self.spec.init_timeout).unwrap_or(DEFAULT_INIT_TIMEOUT),
+            metadata: self.spec.metadata,
+            secret_store: self.auth.secret_store,
+            scopes: self.scopes,
+            source,
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! `Configuration` (`dapr.io/v1alpha1`): what a sidecar (or the CA) is told beyond its flags.
+
+mod access;
+mod expand;
+mod features;
+mod merge;
+mod metrics;
+mod mtls;
+mod otel_env;
+mod raw;
+mod secrets;
+mod tracing;
+mod workflow;
+
+use std::path::Path;
+
+pub use access::{AccessControl, AppOperation, AppPolicy};
+pub use expand::expand;
+pub use features::{
+    ACTOR_STATE_TTL, Features, HOT_RELOAD, WORKFLOWS_CLUSTERED, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
+};
+pub use metrics::{DEFAULT_LATENCY_BUCKETS, HttpMetrics, LabelRule, MetricRule, Metrics};
+pub use mtls::{Mtls, TokenValidator};
+pub use secrets::SecretScope;
+pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};
+pub use workflow::{Retention, Workflow};
+
+use crate::component::Component;
+use crate::problem::Problem;
+use crate::yaml::{self, Flavour, Node};
+
+/// Largest configuration or resource file read.
+pub const MAX_FILE_SIZE: u64 = 4 << 20;
+
+/// Everything a Configuration can say, defaults filled in.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Configuration {
+    /// `metadata.name` of the last document merged; empty for the built-in defaults.
+    pub name: String,
+    /// `httpPipeline.handlers`: middleware around the public HTTP API, outermost first.
+    pub http_pipeline: Vec<Handler>,
+    /// `appHttpPipeline.handlers`: middleware around HTTP calls to the app and external endpoints.
+    pub app_http_pipeline: Vec<Handler>,
+    /// `tracing`.
+    pub tracing: Tracing,
+    /// `metric`, overridden field by field by `metrics`.
+    pub metrics: Metrics,
+    /// `mtls`: read by the CA; the sidecar uses its flags.
+    pub mtls: Mtls,
+    /// `secrets.scopes`: a store without entry allows everything.
+    pub secrets: Vec<SecretScope>,
+    /// `accessControl`.
+    pub access_control: AccessControl,
+    /// `nameResolution`.
+    pub name_resolution: NameResolution,
+    /// `features`.
+    pub features: Features,
+    /// `api.allowed`.
+    pub api_allowed: Vec<ApiRule>,
+    /// `api.denied`.
+    pub api_denied: Vec<ApiRule>,
+    /// `components.deny`: `type` or `type/version`, exact.
+    pub denied_components: Vec<String>,
+    /// `logging.apiLogging`.
+    pub api_logging: ApiLogging,
+    /// `wasm.strictSandbox`: forces `strictSandbox` on every WASM component.
+    pub wasm_strict_sandbox: bool,
+    /// `workflow`.
+    pub workflow: Workflow,
+}
+
+/// One middleware of a pipeline.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub struct Handler {
+    /// Name of the middleware component.
+    pub name: String,
+    /// Its type, `middleware.http.*`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its version; empty = `v1`.
+    pub version: String,
+    /// `selector`: read and unused, as in the contract.
+    selector: serde_json::Value,
+}
+
+/// One entry of `api.allowed` or `api.denied`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default)]
+pub struct ApiRule {
+    /// API, as `state`.
+    pub name: String,
+    /// Version, as `v1.0` (HTTP) or `v1` (gRPC).
+    pub version: String,
+    /// `http` or `grpc`, in any case.
+    pub protocol: String,
+}
+
+/// `logging.apiLogging`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ApiLogging {
+    /// Log API calls unless the flag says otherwise.
+    pub enabled: bool,
+    /// Log the route instead of the path.
+    #[serde(rename = "obfuscateURLs")]
+    pub obfuscate_urls: bool,
+    /// Leave health checks out.
+    pub omit_health_checks: bool,
+}
+
+/// `nameResolution`.
+#[derive(Debug, Clone, Default, PartialEq, serde::Deserialize)]
+#[serde(default)]
+pub struct NameResolution {
+    /// Resolver; empty = the default of the mode (`mdns`, `kubernetes`).
+    pub component: String,
+    /// Version; empty = `v1`.
+    pub version: String,
+    /// Any value, read by the resolver; null when absent.
+    pub configuration: serde_json::Value,
+}
+
+/// A Configuration and what is odd but not wrong about its files.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LoadedConfiguration {
+    /// The merged result.
+    pub configuration: Configuration,
+    /// Unknown keys.
+    pub warnings: Vec<Problem>,
+}
+
+impl Configuration {
+    /// Whether a component may not be loaded: its type, or type and version, are on the deny list, or
+    /// there is such a list and the component does not say what it is.
+    pub fn denies(&self, component: &Component) -> bool {
+        let Component { kind, version, .. } = component;
+        !self.denied_components.is_empty()
+            && (kind.is_empty()
+                || version.is_empty()
+                || self.denied_components.iter().any(|entry| {
+                    entry == kind
+                        || entry
+                            .split_once('/')
+                            .is_some_and(|(k, v)| k == kind && v == version)
+                }))
+    }
+
+    /// The scope of a secret store; `None` = everything allowed.
+    pub fn secret_scope(&self, store: &str) -> Option<&SecretScope> {
+        self.secrets.iter().find(|scope| scope.store_name == store)
+    }
+
+    /// Reads a Configuration from the JSON an operator sends.
+    pub fn from_json(json: &[u8]) -> Result<Configuration, String> {
+        let node = yaml::from_json(json).map_err(|e| e.to_string())?;
+        let raw = yaml::decode::<raw::Raw>(&node, Flavour::Json).map_err(|e| e.to_string())?;
+        raw.value.finish()
+    }
+}
+
+/// Loads files in order, each over the previous and over the built-in defaults.
+/// `$VAR` and `${VAR}` are expanded from `env` first; unset = empty. No files = the defaults.
+pub fn load<P: AsRef<Path>>(
+    files: &[P],
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<LoadedConfiguration, Vec<Problem>> {
+    let (mut merged, mut problems, mut warnings) = (Node::null(0), Vec::new(), Vec::new());
+    let mut last = Path::new("");
+    for file in files.iter().map(AsRef::as_ref) {
+        match document(file, &env) {
+            // Each file is decoded by itself too: only then do errors and warnings know their file.
+            Ok(Some(node)) => match yaml::decode::<raw::Raw>(&node, Flavour::Text) {
+                Ok(decoded) => {
+                    warnings.extend(
+                        decoded
+                            .unknown
+                            .iter()
+                            .map(|e| Problem::from_yaml(file, e, UNKNOWN_KEY)),
+                    );
+                    merge::over(&mut merged, node);
+                    last = file;
+                }
+                Err(error) => problems.push(Problem::from_yaml(file, &error, "correct the value")),
+            },
+            Ok(None) => {}
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let fail = |what: String| vec![Problem::new(last, 0, what, "correct the Configuration")];
+    let raw = yaml::decode::<raw::Raw>(&merged, Flavour::Text).map_err(|e| fail(e.to_string()))?;
+    let configuration = raw.value.finish().map_err(fail)?;
+    Ok(LoadedConfiguration {
+        configuration,
+        warnings,
+    })
+}
+
+pub(crate) const UNKNOWN_KEY: &str = "the key is ignored; check its spelling and where it stands";
+
+fn document(file: &Path, env: &impl Fn(&str) -> Option<String>) -> Result<Option<Node>, Problem> {
+    let text = crate::load::read(file)?;
+    yaml::parse(&expand(&text, env), 1).map_err(|e| Problem::from_yaml(file, &e, "correct the YAML"))
+}
+
+#[cfg(test)]
+mod tests;

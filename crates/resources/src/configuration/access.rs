@@ -1,0 +1,77 @@
+//! `accessControl`: who may call this app's methods.
+
+use serde::Deserialize;
+
+/// `accessControl`, as written; rules are compiled and evaluated by the policy engine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessControl {
+    /// `allow` or `deny`. Empty when the file says so: deny if there are policies, else allow.
+    pub default_action: String,
+    /// The trust domain this app asks the CA for.
+    pub trust_domain: String,
+    /// Per caller.
+    pub policies: Vec<AppPolicy>,
+}
+
+impl Default for AccessControl {
+    fn default() -> Self {
+        AccessControl {
+            default_action: "allow".to_owned(),
+            trust_domain: "public".to_owned(),
+            policies: Vec::new(),
+        }
+    }
+}
+
+/// Rules for one caller.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AppPolicy {
+    /// Caller; required.
+    pub app_id: String,
+    /// Action for operations not listed; empty = the global default.
+    pub default_action: String,
+    /// The caller's trust domain; required.
+    pub trust_domain: String,
+    /// The caller's namespace; required.
+    pub namespace: String,
+    /// Rules in declaration order.
+    pub operations: Vec<AppOperation>,
+}
+
+/// One rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct AppOperation {
+    /// Path or gRPC method, wildcards included.
+    pub name: String,
+    /// Upper-case verbs or `*`.
+    pub http_verb: Vec<String>,
+    /// `allow` or `deny`.
+    pub action: String,
+}
+
+impl AccessControl {
+    /// Checks that every policy says whom it is about; the text is the contract's.
+    pub fn check(&self) -> Result<(), String> {
+        let missing = |absent: fn(&AppPolicy) -> bool| -> Vec<&str> {
+            self.policies
+                .iter()
+                .filter(|p| !p.app_id.is_empty() && absent(p))
+                .map(|p| p.app_id.as_str())
+                .collect()
+        };
+        let no_trust_domain = missing(|p| p.trust_domain.is_empty());
+        let no_namespace = missing(|p| p.namespace.is_empty());
+        let no_name = self.policies.iter().any(|p| p.app_id.is_empty());
+        if no_trust_domain.is_empty() && no_namespace.is_empty() && !no_name {
+            return Ok(());
+        }
+        Err(format!(
+            "invalid access control spec. missing trustdomain for apps: [{}], missing namespace for apps: [{}], \
+             missing app name on at least one of the app policies: {no_name}",
+            no_trust_domain.join(" "),
+            no_namespace.join(" "),
+        ))
+    }
+}

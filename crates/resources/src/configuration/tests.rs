@@ -1,0 +1,295 @@
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+
+struct Files {
+    paths: Vec<PathBuf>,
+    _dir: tempfile::TempDir,
+}
+
+impl Files {
+    fn with(texts: &[&str]) -> Files {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = texts.iter().enumerate().map(|(n, text)| {
+            let path = dir.path().join(format!("{n}.yaml"));
+            fs::write(&path, text).unwrap();
+            path
+        });
+        let paths = paths.collect();
+        Files { paths, _dir: dir }
+    }
+
+    fn load(&self) -> Result<LoadedConfiguration, Vec<Problem>> {
+        load(&self.paths, |name| (name == "RATE").then(|| "0.5".to_owned()))
+    }
+}
+
+fn one(text: &str) -> Configuration {
+    let loaded = Files::with(&[text]).load().unwrap();
+    assert_eq!(loaded.warnings, []);
+    loaded.configuration
+}
+
+fn spec(body: &str) -> String {
+    format!("apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata: {{name: c}}\nspec:\n{body}")
+}
+
+#[test]
+fn no_file_means_the_defaults() {
+    let c = load::<PathBuf>(&[], |_| None).unwrap().configuration;
+    assert_eq!(c, Configuration::default());
+    assert_eq!(
+        (
+            c.access_control.default_action.as_str(),
+            c.access_control.trust_domain.as_str()
+        ),
+        ("allow", "public")
+    );
+    assert!(c.metrics.enabled && c.tracing.otel.secure && c.metrics.http.legacy_paths());
+    assert_eq!(c.metrics.latency_buckets, DEFAULT_LATENCY_BUCKETS);
+    assert_eq!(c.tracing.rate(), DEFAULT_SAMPLING);
+    assert_eq!(Files::with(&["", "# nothing\n"]).load().unwrap().configuration, c);
+}
+
+#[test]
+fn later_files_go_over_earlier_ones() {
+    let first = spec(
+        "  tracing: {samplingRate: \"1\", otel: {endpointAddress: a:1, protocol: grpc}}\n  features: [{name: A, enabled: true}]\n  \
+         nameResolution: {component: consul, configuration: {selfRegister: true}}\n",
+    );
+    let second = spec(
+        "  tracing: {otel: {isSecure: false, headers: [x=y, bad]}}\n  features: [{name: B, enabled: true}]\n  \
+         nameResolution: {component: sqlite, configuration: {connectionString: f}}\n  metric:\n",
+    );
+    let c = Files::with(&[&first, &second]).load().unwrap().configuration;
+    assert_eq!(
+        (
+            c.tracing.rate(),
+            c.tracing.otel.endpoint.as_str(),
+            c.tracing.otel.secure
+        ),
+        (1.0, "a:1", false)
+    );
+    assert_eq!(c.tracing.otel.headers, [("x".to_owned(), "y".to_owned())]);
+    assert_eq!(c.features.names().collect::<Vec<_>>(), ["B"]);
+    assert_eq!(c.name_resolution.component, "sqlite");
+    assert_eq!(
+        c.name_resolution.configuration,
+        serde_json::json!({"connectionString": "f"})
+    );
+    assert!(c.metrics.enabled);
+}
+
+#[test]
+fn variables_are_expanded() {
+    let c = one(&spec(
+        "  tracing: {samplingRate: \"$RATE\", zipkin: {endpointAddress: \"http://${UNSET}z\"}}\n",
+    ));
+    assert_eq!(
+        (c.tracing.rate(), c.tracing.zipkin_endpoint.as_str()),
+        (0.5, "http://z")
+    );
+}
+
+#[test]
+fn every_section_is_read() {
+    let c = one(&spec(
+        r#"
+  httpPipeline:
+    handlers: [{name: u, type: middleware.http.uppercase, selector: {fields: [{field: a, value: b}]}}]
+  appHttpPipeline: {handlers: [{name: r, type: middleware.http.routerchecker, version: v1}]}
+  mtls:
+    enabled: true
+    workloadCertTTL: 24h
+    allowedClockSkew: 15m
+    tokenValidators: [{name: JWKS, options: {source: https://x, minRefreshInterval: 2m, caCertificate: 5}}]
+  secrets:
+    scopes:
+    - {storeName: a, defaultAccess: Deny, allowedSecrets: [one]}
+    - {storeName: b, deniedSecrets: [two]}
+  accessControl:
+    defaultAction: deny
+    policies:
+    - {appId: x, defaultAction: allow, trustDomain: public, namespace: default,
+       operations: [{name: /op, httpVerb: [POST, "*"], action: allow}]}
+  api: {allowed: [{name: state, version: v1.0, protocol: http}], denied: [{name: publish, version: v1, protocol: GRPC}]}
+  components: {deny: [state.redis, bindings.http/v1]}
+  logging: {apiLogging: {enabled: true, obfuscateURLs: true, omitHealthChecks: true}}
+  wasm: {strictSandbox: true}
+  workflow:
+    maxConcurrentWorkflowInvocations: 10
+    maxConcurrentActivityInvocations: -1
+    stateRetentionPolicy: {anyTerminal: 72h, completed: 0s}
+"#,
+    ));
+    assert_eq!(
+        (
+            c.name.as_str(),
+            c.http_pipeline[0].name.as_str(),
+            c.app_http_pipeline[0].version.as_str()
+        ),
+        ("c", "u", "v1")
+    );
+    assert_eq!((c.mtls.enabled, c.mtls.workload_cert_ttl.as_str()), (true, "24h"));
+    assert_eq!(c.mtls.token_validators[0].options["caCertificate"], "5");
+    assert!(
+        c.secret_scope("a")
+            .is_some_and(|s| s.allows("one") && !s.allows("two"))
+    );
+    assert!(
+        c.secret_scope("b")
+            .is_some_and(|s| s.allows("one") && !s.allows("two"))
+    );
+    assert!(c.secret_scope("c").is_none());
+    assert_eq!(c.access_control.trust_domain, "public");
+    assert_eq!(
+        c.access_control.policies[0].operations[0].http_verb,
+        ["POST", "*"]
+    );
+    assert_eq!(
+        (
+            c.api_allowed[0].version.as_str(),
+            c.api_denied[0].protocol.as_str()
+        ),
+        ("v1.0", "GRPC")
+    );
+    assert!(c.api_logging.enabled && c.api_logging.obfuscate_urls && c.api_logging.omit_health_checks);
+    assert!(c.wasm_strict_sandbox);
+    assert_eq!(
+        (c.workflow.max_workflows, c.workflow.max_activities),
+        (Some(10), None)
+    );
+    let retention = c.workflow.retention.unwrap();
+    assert_eq!(
+        (retention.any, retention.completed, retention.failed),
+        (Some(Duration::from_secs(259_200)), Some(Duration::ZERO), None)
+    );
+}
+
+#[test]
+fn metrics_go_over_metric_field_by_field() {
+    let c = one(&spec(
+        r#"
+  metric: {enabled: false, recordErrorCodes: true, latencyDistributionBuckets: [1, 2], http: {excludeVerbs: true}}
+  metrics:
+    enabled: true
+    http: {increasedCardinality: false, pathMatching: [/a]}
+    rules: [{name: m, labels: [{name: l, regex: {"x": "y.*"}}]}]
+"#,
+    ));
+    assert!(c.metrics.enabled && c.metrics.record_error_codes && !c.metrics.http.legacy_paths());
+    assert_eq!(
+        (c.metrics.latency_buckets, c.metrics.http.exclude_verbs),
+        (vec![1, 2], false)
+    );
+    assert_eq!(c.metrics.rules[0].labels[0].regex["x"], "y.*");
+}
+
+#[test]
+fn an_empty_default_action_is_kept() {
+    assert_eq!(
+        one(&spec("  accessControl: {defaultAction: \"\"}\n"))
+            .access_control
+            .default_action,
+        ""
+    );
+}
+
+#[test]
+fn policies_must_say_whom_they_are_about() {
+    let c = one(&spec(
+        "  accessControl:\n    policies: [{appId: a}, {appId: b, trustDomain: t}, {namespace: n, trustDomain: t}]\n",
+    ));
+    assert_eq!(
+        c.access_control.check().unwrap_err(),
+        "invalid access control spec. missing trustdomain for apps: [a], missing namespace for apps: [a b], \
+         missing app name on at least one of the app policies: true"
+    );
+    assert_eq!(Configuration::default().access_control.check(), Ok(()));
+}
+
+#[test]
+fn features_are_exact_and_the_last_word_counts() {
+    let c = one(&spec(
+        "  features:\n  - {name: HotReload, enabled: yes}\n  - {name: X, enabled: true}\n  - {name: X, enabled: false}\n",
+    ));
+    assert!(c.features.enabled(HOT_RELOAD) && !c.features.enabled("X") && !c.features.enabled("hotreload"));
+}
+
+#[test]
+fn the_deny_list_knows_types_and_versions() {
+    let c = one(&spec("  components: {deny: [state.redis, bindings.http/v1]}\n"));
+    let denied = |kind: &str, version: &str| {
+        let json = format!(r#"{{"spec":{{"type":"{kind}","version":"{version}"}}}}"#);
+        let component = crate::load::component_from_json(json.as_bytes()).unwrap();
+        assert!(!Configuration::default().denies(&component));
+        c.denies(&component)
+    };
+    assert!(denied("state.redis", "v1") && denied("state.redis", "v2") && denied("bindings.http", "v1"));
+    assert!(!denied("bindings.http", "v2") && !denied("State.redis", "v1"));
+    assert!(denied("", "v1") && denied("state.mysql", ""));
+}
+
+#[test]
+fn secret_scopes_are_checked() {
+    for (body, text) in [
+        (
+            "[{storeName: a}, {storeName: a}]",
+            "a storeName is repeated in secrets configuration",
+        ),
+        (
+            "[{storeName: a, defaultAccess: maybe}]",
+            "defaultAccess maybe can be either allow or deny",
+        ),
+    ] {
+        let problems = Files::with(&[&spec(&format!("  secrets: {{scopes: {body}}}\n"))])
+            .load()
+            .unwrap_err();
+        assert_eq!(problems[0].what, text);
+    }
+}
+
+#[test]
+fn all_problems_come_at_once_with_their_place() {
+    let files = Files::with(&[
+        "a: [",
+        &spec("  tracing:\n    stdout: maybe\n"),
+        &spec("  mtls: [1]\n"),
+    ]);
+    let mut paths = files.paths.clone();
+    paths.push(PathBuf::from("/no/such/file.yaml"));
+    let problems = load(&paths, |_| None).unwrap_err();
+    assert_eq!(problems.len(), 4, "{problems:?}");
+    assert_eq!(
+        (problems[1].line, problems[1].what.as_str()),
+        (
+            6,
+            "spec.tracing.stdout: expected true or false without quotes, found \"maybe\""
+        )
+    );
+    assert!(problems[3].what.contains("cannot read file"));
+}
+
+#[test]
+fn unknown_keys_warn() {
+    let loaded = Files::with(&[&spec("  traicing: {}\n")]).load().unwrap();
+    assert_eq!(
+        (loaded.warnings[0].line, loaded.warnings[0].what.as_str()),
+        (5, "spec: unknown key \"traicing\"")
+    );
+}
+
+#[test]
+fn operators_send_json_with_header_objects() {
+    let json =
+        br#"{"metadata":{"name":"k"},"spec":{"tracing":{"samplingRate":"1","otel":{"endpointAddress":"a:1",
+        "isSecure":false,"protocol":"grpc","timeout":"5s","headers":[{"name":"x","value":"y"}]}}}}"#;
+    let c = Configuration::from_json(json).unwrap();
+    assert_eq!(c.tracing.otel.headers, [("x".to_owned(), "y".to_owned())]);
+    assert_eq!(
+        (c.tracing.otel.timeout, c.name.as_str()),
+        (Some(Duration::from_secs(5)), "k")
+    );
+}

@@ -1,0 +1,65 @@
+//! `workflow`: limits and retention.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::raw::GoDuration;
+
+/// `workflow`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Workflow {
+    /// Workflows this sidecar runs at once; `None` = unlimited.
+    pub max_workflows: Option<u32>,
+    /// Activities this sidecar runs at once; `None` = unlimited.
+    pub max_activities: Option<u32>,
+    /// When finished instances are purged; `None` = never by itself.
+    pub retention: Option<Retention>,
+}
+
+/// How long finished instances stay, by final state. Zero = gone at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Any final state without an entry of its own.
+    pub any: Option<Duration>,
+    /// `completed`.
+    pub completed: Option<Duration>,
+    /// `failed`.
+    pub failed: Option<Duration>,
+    /// `terminated`.
+    pub terminated: Option<Duration>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct Raw {
+    max_concurrent_workflow_invocations: i32,
+    max_concurrent_activity_invocations: i32,
+    state_retention_policy: Option<RawRetention>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawRetention {
+    any_terminal: Option<GoDuration>,
+    completed: Option<GoDuration>,
+    failed: Option<GoDuration>,
+    terminated: Option<GoDuration>,
+}
+
+impl From<Raw> for Workflow {
+    fn from(raw: Raw) -> Workflow {
+        let limit = |n: i32| u32::try_from(n).ok().filter(|n| *n > 0);
+        let time = |d: Option<GoDuration>| d.map(|d| d.0);
+        Workflow {
+            max_workflows: limit(raw.max_concurrent_workflow_invocations),
+            max_activities: limit(raw.max_concurrent_activity_invocations),
+            retention: raw.state_retention_policy.map(|r| Retention {
+                any: time(r.any_terminal),
+                completed: time(r.completed),
+                failed: time(r.failed),
+                terminated: time(r.terminated),
+            }),
+        }
+    }
+}

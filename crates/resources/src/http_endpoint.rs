@@ -1,0 +1,125 @@
+//! `HTTPEndpoint` (`dapr.io/v1alpha1`): a service outside, invoked by name.
+
+use serde::Deserialize;
+
+use crate::meta::{Auth, NameValue, ObjectMeta, SecretKeyRef, Source};
+
+/// A service outside the sidecars' reach, invoked by name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpEndpoint {
+    /// `metadata.name`: the app id callers use.
+    pub name: String,
+    /// `metadata.namespace`; empty = none.
+    pub namespace: String,
+    /// `spec.baseUrl`: calls go to this, `/`, and the method.
+    pub base_url: String,
+    /// `spec.headers`: set on every call.
+    pub headers: Vec<NameValue>,
+    /// `spec.clientTLS`.
+    pub tls: Option<ClientTls>,
+    /// `auth.secretStore`; empty = none given.
+    pub secret_store: String,
+    /// `scopes`: app ids; empty = all.
+    pub scopes: Vec<String>,
+    /// Where it was read.
+    pub source: Source,
+}
+
+/// `spec.clientTLS`: documents are PEM. Each is a [`NameValue`] named after its key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// `rootCA`.
+    pub root_ca: Option<NameValue>,
+    /// `certificate`.
+    pub certificate: Option<NameValue>,
+    /// `privateKey`.
+    pub private_key: Option<NameValue>,
+    /// `renegotiation`: `Never`, `OnceAsClient` or `FreelyAsClient`; empty = `Never`. Others fail the channel.
+    pub renegotiation: String,
+}
+
+impl HttpEndpoint {
+    /// `NAME (BASEURL)`.
+    pub fn log_name(&self) -> String {
+        format!("{} ({})", self.name, self.base_url)
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Raw {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    metadata: ObjectMeta,
+    spec: Spec,
+    auth: Auth,
+    scopes: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    base_url: String,
+    headers: Vec<NameValue>,
+    #[serde(rename = "clientTLS")]
+    client_tls: Option<RawTls>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawTls {
+    #[serde(rename = "rootCA")]
+    root_ca: Option<NameValue>,
+    certificate: Option<NameValue>,
+    private_key: Option<NameValue>,
+    renegotiation: String,
+}
+
+impl Raw {
+    pub(crate) fn finish(self, source: Source) -> HttpEndpoint {
+        let named = |name: &str, item: Option<NameValue>| {
+            item.map(|i| NameValue {
+                name: name.to_owned(),
+                ..i
+            })
+        };
+        HttpEndpoint {
+            name: self.metadata.name,
+            namespace: self.metadata.namespace,
+            base_url: self.spec.base_url,
+            headers: self.spec.headers,
+            tls: self.spec.client_tls.map(|tls| ClientTls {
+                root_ca: named("rootCA", tls.root_ca),
+                certificate: named("certificate", tls.certificate),
+                private_key: named("privateKey", tls.private_key),
+                renegotiation: tls.renegotiation,
+            }),
+            secret_store: self.auth.secret_store,
+            scopes: self.scopes,
+            source,
+        }
+    }
+
+    pub(crate) fn has_base_url(&self) -> bool {
+        !self.spec.base_url.is_empty()
+    }
+}
+
+/// The secrets an endpoint's TLS documents refer to.
+impl ClientTls {
+    /// Documents that are given, in the order root, certificate, key.
+    pub fn documents(&self) -> impl Iterator<Item = &NameValue> {
+        [&self.root_ca, &self.certificate, &self.private_key]
+            .into_iter()
+            .flatten()
+    }
+
+    /// References that still lack a value.
+    pub fn pending_secrets(&self) -> impl Iterator<Item = &SecretKeyRef> {
+        self.documents()
+            .filter(|d| d.value.is_none())
+            .filter_map(|d| d.secret.as_ref())
+    }
+}

@@ -1,0 +1,299 @@
+//! Reads folders of resource files.
+//!
+//! A document that cannot be read is a warning and the others still load; a folder that cannot be read,
+//! or two resources of one kind and name, end the start.
+
+mod document;
+mod split;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use crate::component::{self, Component};
+use crate::configuration::MAX_FILE_SIZE;
+use crate::http_endpoint::HttpEndpoint;
+use crate::meta::{Source, in_scope};
+use crate::problem::Problem;
+use crate::resiliency::Resiliency;
+use crate::subscription::Subscription;
+use crate::yaml::{self, Flavour};
+
+use document::Resource;
+
+/// The kinds a sidecar loads from folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// `Component`.
+    Component,
+    /// `HTTPEndpoint`.
+    HttpEndpoint,
+    /// `Subscription`, both versions.
+    Subscription,
+    /// `Resiliency`.
+    Resiliency,
+}
+
+/// A set of [`Kind`]s.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kinds {
+    /// Load components.
+    pub components: bool,
+    /// Load HTTP endpoints.
+    pub http_endpoints: bool,
+    /// Load subscriptions.
+    pub subscriptions: bool,
+    /// Load resiliency policies.
+    pub resiliency: bool,
+}
+
+impl Kinds {
+    /// Everything.
+    pub const ALL: Kinds = Kinds {
+        components: true,
+        http_endpoints: true,
+        subscriptions: true,
+        resiliency: true,
+    };
+    /// What hot reload watches.
+    pub const RELOADABLE: Kinds = Kinds {
+        components: true,
+        http_endpoints: false,
+        subscriptions: true,
+        resiliency: false,
+    };
+
+    /// Whether a kind is in the set.
+    pub fn has(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Component => self.components,
+            Kind::HttpEndpoint => self.http_endpoints,
+            Kind::Subscription => self.subscriptions,
+            Kind::Resiliency => self.resiliency,
+        }
+    }
+
+    /// Only resiliency policies may come from folders that do not exist.
+    fn needs_folder(self) -> bool {
+        self.components || self.http_endpoints || self.subscriptions
+    }
+}
+
+/// What to load, and for whom.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// Folders in order; not searched deeper.
+    pub paths: &'a [PathBuf],
+    /// Kinds wanted; others are ignored.
+    pub kinds: Kinds,
+    /// `NAMESPACE` as set; `None` or empty = components and endpoints of every namespace.
+    pub namespace: Option<&'a str>,
+    /// The app whose scopes count.
+    pub app_id: &'a str,
+}
+
+/// The resources of a sidecar, in order of folder, file name and place in the file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Loaded {
+    /// Components in scope.
+    pub components: Vec<Component>,
+    /// HTTP endpoints in scope.
+    pub http_endpoints: Vec<HttpEndpoint>,
+    /// Subscriptions in scope; of equal names the last.
+    pub subscriptions: Vec<Subscription>,
+    /// Resiliency documents in scope.
+    pub resiliency: Vec<Resiliency>,
+    /// What was skipped or looks odd.
+    pub warnings: Vec<Problem>,
+}
+
+/// Loads the resources an app sees. `Err` holds everything that must end the start.
+pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
+    let mut loading = Loading {
+        request,
+        loaded: Loaded::default(),
+        errors: Vec::new(),
+        names: HashMap::new(),
+    };
+    for folder in request.paths {
+        match files(folder) {
+            Ok(files) => files.iter().for_each(|file| loading.file(file)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound && !request.kinds.needs_folder() => {}
+            Err(e) => loading.errors.push(Problem::new(
+                folder,
+                0,
+                format!("cannot read resources folder: {e}"),
+                "create the folder or correct --resources-path",
+            )),
+        }
+    }
+    if loading.errors.is_empty() {
+        Ok(loading.loaded)
+    } else {
+        Err(loading.errors)
+    }
+}
+
+/// A component from the JSON an operator sends.
+pub fn component_from_json(json: &[u8]) -> Result<Component, String> {
+    let node = yaml::from_json(json).map_err(|e| e.to_string())?;
+    let raw = yaml::decode::<component::Raw>(&node, Flavour::Json).map_err(|e| e.to_string())?;
+    Ok(raw.value.finish(Source::default()))
+}
+
+/// The files of a folder by name; folders in it are left out.
+fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_type()?.is_dir() {
+            files.push(entry.path());
+        }
+    }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// The text of a file within the size limit.
+pub(crate) fn read(file: &Path) -> Result<String, Problem> {
+    let unreadable = |e: std::io::Error| {
+        Problem::new(
+            file,
+            0,
+            format!("cannot read file: {e}"),
+            "check path and permissions",
+        )
+    };
+    let handle = fs::File::open(file).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    handle
+        .take(MAX_FILE_SIZE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_FILE_SIZE {
+        let what = format!("file is larger than {} MiB", MAX_FILE_SIZE >> 20);
+        return Err(Problem::new(file, 0, what, "split the file"));
+    }
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Problem::new(file, 0, "file is not UTF-8 text", "save the file as UTF-8"))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+struct Loading<'a> {
+    request: &'a Request<'a>,
+    loaded: Loaded,
+    errors: Vec<Problem>,
+    /// What holds a name already, by kind and name.
+    names: HashMap<(Kind, String), (String, Source)>,
+}
+
+impl Loading<'_> {
+    fn file(&mut self, file: &Path) {
+        let yaml = file
+            .extension()
+            .is_some_and(|e| e.eq_ignore_ascii_case("yaml") || e.eq_ignore_ascii_case("yml"));
+        if !yaml {
+            let what = "a non-YAML file was detected, it will not be loaded";
+            let remedy = "name resource files *.yaml or *.yml and keep other files elsewhere";
+            self.loaded.warnings.push(Problem::new(file, 0, what, remedy));
+            return;
+        }
+        let text = match read(file) {
+            Ok(text) => text,
+            Err(problem) => return self.loaded.warnings.push(problem),
+        };
+        for (index, chunk) in split::documents(&text).enumerate() {
+            if index == split::MAX_DOCUMENTS {
+                let what = format!(
+                    "more than {} documents, the rest is not loaded",
+                    split::MAX_DOCUMENTS
+                );
+                self.loaded
+                    .warnings
+                    .push(Problem::new(file, chunk.line, what, "split the file"));
+                return;
+            }
+            let warnings = &mut self.loaded.warnings;
+            if let Some(resource) = document::read(file, index, &chunk, self.request.kinds, warnings) {
+                self.accept(resource);
+            }
+        }
+    }
+
+    fn accept(&mut self, resource: Resource) {
+        match resource {
+            Resource::Component(c) => {
+                if self.admit(
+                    Kind::Component,
+                    &c.name,
+                    &c.namespace,
+                    &c.scopes,
+                    c.log_name(),
+                    &c.source,
+                ) {
+                    self.loaded.components.push(c);
+                }
+            }
+            Resource::HttpEndpoint(e) => {
+                if self.admit(
+                    Kind::HttpEndpoint,
+                    &e.name,
+                    &e.namespace,
+                    &e.scopes,
+                    e.log_name(),
+                    &e.source,
+                ) {
+                    self.loaded.http_endpoints.push(e);
+                }
+            }
+            Resource::Subscription(s) if in_scope(&s.scopes, self.request.app_id) => {
+                self.loaded.subscriptions.retain(|known| known.name != s.name);
+                self.loaded.subscriptions.push(s);
+            }
+            Resource::Resiliency(r) if in_scope(&r.scopes, self.request.app_id) => {
+                self.loaded.resiliency.push(r)
+            }
+            Resource::Subscription(_) | Resource::Resiliency(_) => {}
+        }
+    }
+
+    /// Namespace, then uniqueness, then scope.
+    fn admit(
+        &mut self,
+        kind: Kind,
+        name: &str,
+        namespace: &str,
+        scopes: &[String],
+        log_name: String,
+        source: &Source,
+    ) -> bool {
+        let ours = self.request.namespace.unwrap_or("");
+        if !ours.is_empty() && !namespace.is_empty() && ours != namespace {
+            return false;
+        }
+        let key = (kind, name.to_owned());
+        if let Some((existing, place)) = self.names.get(&key) {
+            let kind = if kind == Kind::Component {
+                "Component"
+            } else {
+                "HTTPEndpoint"
+            };
+            let what = format!("duplicate definition of {kind} name {log_name} with existing {existing}");
+            let remedy = format!(
+                "the other is at {place}: rename or remove one, or give them other scopes or namespaces"
+            );
+            self.errors
+                .push(Problem::new(&source.file, source.line, what, remedy));
+            return false;
+        }
+        if !in_scope(scopes, self.request.app_id) {
+            return false;
+        }
+        self.names.insert(key, (log_name, source.clone()));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

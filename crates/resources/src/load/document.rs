@@ -1,0 +1,125 @@
+//! One document: is it ours, may it have that name, what does it say.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+
+use super::Kinds;
+use super::split::Chunk;
+use crate::component::{self, Component};
+use crate::configuration::UNKNOWN_KEY;
+use crate::http_endpoint::{self, HttpEndpoint};
+use crate::meta::{Source, valid_name};
+use crate::problem::Problem;
+use crate::resiliency::{self, Resiliency};
+use crate::subscription::{self, Subscription};
+use crate::yaml::{self, Flavour, Node};
+
+pub(super) enum Resource {
+    Component(Component),
+    HttpEndpoint(HttpEndpoint),
+    Subscription(Subscription),
+    Resiliency(Resiliency),
+}
+
+/// Reads a document of a wanted kind; anything wrong becomes a warning. `index` is its place in the file.
+pub(super) fn read(
+    file: &Path,
+    index: usize,
+    chunk: &Chunk<'_>,
+    kinds: Kinds,
+    warnings: &mut Vec<Problem>,
+) -> Option<Resource> {
+    let node = match yaml::parse(chunk.text, chunk.line) {
+        Ok(node) => node?,
+        Err(error) => {
+            warnings.push(Problem::from_yaml(
+                file,
+                &error,
+                "correct the YAML; the document is not loaded",
+            ));
+            return None;
+        }
+    };
+    let mut document = Document {
+        file,
+        node: &node,
+        warnings,
+    };
+    let kind = node.text("kind")?;
+    match (node.text("apiVersion").unwrap_or(""), kind) {
+        ("dapr.io/v1alpha1", "Component") if kinds.components => document
+            .decode::<component::Raw>()
+            .map(|(raw, at)| Resource::Component(raw.finish(at))),
+        ("dapr.io/v1alpha1", "HTTPEndpoint") if kinds.http_endpoints => {
+            let (raw, at) = document.decode::<http_endpoint::Raw>()?;
+            if !raw.has_base_url() {
+                document.warn(
+                    "spec.baseUrl is missing",
+                    "set spec.baseUrl to the URL of the service",
+                );
+            }
+            Some(Resource::HttpEndpoint(raw.finish(at)))
+        }
+        ("dapr.io/v2alpha1", "Subscription") if kinds.subscriptions => document
+            .decode::<subscription::RawV2>()
+            .map(|(raw, at)| Resource::Subscription(raw.finish(at))),
+        ("dapr.io/v1alpha1", "Subscription") if kinds.subscriptions => document
+            .decode::<subscription::RawV1>()
+            .map(|(raw, at)| Resource::Subscription(raw.finish(at))),
+        // Of these only the first document of a file counts, whatever its apiVersion.
+        (_, "Resiliency") if kinds.resiliency && index == 0 => document
+            .decode::<resiliency::Raw>()
+            .map(|(raw, at)| Resource::Resiliency(raw.finish(at))),
+        (_, "Resiliency") if kinds.resiliency => {
+            document.warn(
+                "only the first document of a file can be a Resiliency",
+                "move it to a file of its own; it is not loaded",
+            );
+            None
+        }
+        _ => None,
+    }
+}
+
+struct Document<'a> {
+    file: &'a Path,
+    node: &'a Node,
+    warnings: &'a mut Vec<Problem>,
+}
+
+impl Document<'_> {
+    fn warn(&mut self, what: impl Into<String>, remedy: &str) {
+        self.warnings
+            .push(Problem::new(self.file, self.node.line, what, remedy));
+    }
+
+    /// The document as `T`, unless its name cannot be used.
+    fn decode<T: DeserializeOwned>(&mut self) -> Option<(T, Source)> {
+        if let Some(name) = self.node.get("metadata").and_then(|m| m.text("name"))
+            && let Err(why) = valid_name(name)
+        {
+            let kind = self.node.text("kind").unwrap_or_default();
+            self.warn(
+                format!("invalid name {name:?} for {kind:?}: {why}"),
+                "rename it; it is not loaded",
+            );
+            return None;
+        }
+        match yaml::decode::<T>(self.node, Flavour::Json) {
+            Ok(decoded) => {
+                let unknown = decoded
+                    .unknown
+                    .iter()
+                    .map(|e| Problem::from_yaml(self.file, e, UNKNOWN_KEY));
+                self.warnings.extend(unknown);
+                Some((decoded.value, Source::new(self.file, self.node.line)))
+            }
+            Err(error) => {
+                let remedy = "correct the value; the document is not loaded";
+                self.warnings.push(Problem::from_yaml(self.file, &error, remedy));
+                None
+            }
+        }
+    }
+}

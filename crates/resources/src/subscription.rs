@@ -1,0 +1,159 @@
+//! `Subscription` (`dapr.io/v2alpha1`, and `v1alpha1` read as the former).
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::meta::{ObjectMeta, Source};
+
+/// A declared subscription of an app to a topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscription {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`; empty = none.
+    pub namespace: String,
+    /// `spec.pubsubname`.
+    pub pubsub: String,
+    /// `spec.topic`.
+    pub topic: String,
+    /// `spec.routes`, or `spec.route` as the default.
+    pub routes: Routes,
+    /// `spec.deadLetterTopic`; empty = none.
+    pub dead_letter_topic: String,
+    /// `spec.bulkSubscribe`.
+    pub bulk: BulkSubscribe,
+    /// `spec.metadata`: passed to the pub/sub component; `rawPayload` and the like are read from it too.
+    pub metadata: BTreeMap<String, String>,
+    /// `scopes`: app ids; empty = all.
+    pub scopes: Vec<String>,
+    /// Where it was read.
+    pub source: Source,
+}
+
+impl Subscription {
+    /// Whether both describe the same subscription, wherever they were read: what hot reload compares.
+    pub fn same_as(&self, other: &Subscription) -> bool {
+        let at = |s: &Subscription| Subscription {
+            source: Source::default(),
+            namespace: String::new(),
+            ..s.clone()
+        };
+        at(self) == at(other)
+    }
+}
+
+/// Where events of a subscription go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Routes {
+    /// Tried in order.
+    pub rules: Vec<Rule>,
+    /// Path (HTTP) or method (gRPC) when no rule matches; empty = none.
+    pub default: String,
+}
+
+/// One route.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Rule {
+    /// CEL expression on `event`; empty = always.
+    pub r#match: String,
+    /// Path (HTTP) or method (gRPC).
+    pub path: String,
+}
+
+/// `spec.bulkSubscribe`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BulkSubscribe {
+    /// Deliver several events in one call.
+    pub enabled: bool,
+    /// Most events in one call; 0 = the default.
+    pub max_messages_count: i32,
+    /// Longest wait for more events, in milliseconds; 0 = the default.
+    pub max_await_duration_ms: i32,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct RawV2 {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    metadata: ObjectMeta,
+    spec: SpecV2,
+    scopes: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SpecV2 {
+    pubsubname: String,
+    topic: String,
+    metadata: BTreeMap<String, String>,
+    routes: Routes,
+    dead_letter_topic: String,
+    bulk_subscribe: BulkSubscribe,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct RawV1 {
+    #[serde(rename = "apiVersion")]
+    _api_version: String,
+    #[serde(rename = "kind")]
+    _kind: String,
+    metadata: ObjectMeta,
+    spec: SpecV1,
+    scopes: Vec<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct SpecV1 {
+    pubsubname: String,
+    topic: String,
+    metadata: BTreeMap<String, String>,
+    route: String,
+    dead_letter_topic: String,
+    bulk_subscribe: BulkSubscribe,
+}
+
+impl RawV2 {
+    pub(crate) fn finish(self, source: Source) -> Subscription {
+        Subscription {
+            name: self.metadata.name,
+            namespace: self.metadata.namespace,
+            pubsub: self.spec.pubsubname,
+            topic: self.spec.topic,
+            routes: self.spec.routes,
+            dead_letter_topic: self.spec.dead_letter_topic,
+            bulk: self.spec.bulk_subscribe,
+            metadata: self.spec.metadata,
+            scopes: self.scopes,
+            source,
+        }
+    }
+}
+
+impl RawV1 {
+    pub(crate) fn finish(self, source: Source) -> Subscription {
+        Subscription {
+            name: self.metadata.name,
+            namespace: self.metadata.namespace,
+            pubsub: self.spec.pubsubname,
+            topic: self.spec.topic,
+            routes: Routes {
+                rules: Vec::new(),
+                default: self.spec.route,
+            },
+            dead_letter_topic: self.spec.dead_letter_topic,
+            bulk: self.spec.bulk_subscribe,
+            metadata: self.spec.metadata,
+            scopes: self.scopes,
+            source,
+        }
+    }
+}

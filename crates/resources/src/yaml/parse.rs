@@ -1,0 +1,304 @@
+//! Text to tree, within a budget.
+
+use std::collections::HashMap;
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+
+use super::{Entry, Error, Kind, Node, Scalar};
+
+/// Deepest nesting of lists and mappings.
+const MAX_DEPTH: usize = 64;
+/// Most values in one document, aliases counted in full.
+const MAX_NODES: usize = 200_000;
+
+/// Parses the first document of `text`; `None` when there is none. `first_line` is the line of its start.
+pub(crate) fn parse(text: &str, first_line: usize) -> Result<Option<Node>, Error> {
+    let mut parser = Parser::new_from_str(text);
+    let mut tree = Tree {
+        offset: first_line.saturating_sub(1),
+        ..Tree::default()
+    };
+    while let Some(event) = parser.next_event() {
+        let (event, span) = event
+            .map_err(|e| Error::at(e.marker().line() + tree.offset, format!("not YAML: {}", e.kind())))?;
+        if matches!(event, Event::DocumentEnd | Event::StreamEnd) {
+            break;
+        }
+        tree.take(event, span)?;
+    }
+    Ok(tree.root)
+}
+
+/// A tree from JSON, as operators send it.
+pub(crate) fn from_json(json: &[u8]) -> Result<Node, Error> {
+    let value: serde_json::Value =
+        serde_json::from_slice(json).map_err(|e| Error::at(e.line(), format!("not JSON: {e}")))?;
+    Ok(convert(value))
+}
+
+fn convert(value: serde_json::Value) -> Node {
+    use serde_json::Value;
+    let kind = match value {
+        Value::Null => return Node::null(0),
+        Value::Bool(b) => Kind::Scalar(Scalar::plain(b.to_string())),
+        Value::Number(n) => Kind::Scalar(Scalar::plain(n.to_string())),
+        Value::String(s) => Kind::Scalar(Scalar::quoted(s)),
+        Value::Array(items) => Kind::Seq(items.into_iter().map(convert).collect()),
+        Value::Object(map) => Kind::Map(
+            map.into_iter()
+                .map(|(key, v)| Entry {
+                    key: Scalar::quoted(key),
+                    line: 0,
+                    value: convert(v),
+                })
+                .collect(),
+        ),
+    };
+    Node { line: 0, kind }
+}
+
+#[derive(Default)]
+struct Tree {
+    offset: usize,
+    nodes: usize,
+    open: Vec<Open>,
+    anchors: HashMap<usize, Node>,
+    root: Option<Node>,
+}
+
+/// A list or mapping whose end has not come yet.
+struct Open {
+    node: Node,
+    anchor: usize,
+    /// The key waiting for its value.
+    key: Option<(Scalar, usize)>,
+    /// Contents of `<<`, which yield to the mapping's own keys.
+    merged: Vec<Entry>,
+}
+
+impl Tree {
+    fn take(&mut self, event: Event<'_>, span: Span) -> Result<(), Error> {
+        let line = span.start.line() + self.offset;
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && !tag.as_deref().is_some_and(is_text);
+                let node = Node {
+                    line,
+                    kind: Kind::Scalar(Scalar {
+                        text: text.into_owned(),
+                        plain,
+                    }),
+                };
+                self.count(1, line)?;
+                self.close(node, anchor)
+            }
+            Event::SequenceStart(_, anchor, _) => self.open(Kind::Seq(Vec::new()), anchor, line),
+            Event::MappingStart(_, anchor, _) => self.open(Kind::Map(Vec::new()), anchor, line),
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(open) => {
+                    let anchor = open.anchor;
+                    self.close(open.finish(), anchor)
+                }
+                None => Ok(()),
+            },
+            Event::Alias(id) => {
+                let Some(target) = self.anchors.get(&id) else {
+                    return Err(Error::at(line, "an alias refers to the value that contains it"));
+                };
+                let mut node = target.clone();
+                node.line = line;
+                self.count(size(&node), line)?;
+                self.close(node, 0)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, more: usize, line: usize) -> Result<(), Error> {
+        self.nodes += more;
+        if self.nodes > MAX_NODES {
+            return Err(Error::at(
+                line,
+                format!("more than {MAX_NODES} values in one document"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, kind: Kind, anchor: usize, line: usize) -> Result<(), Error> {
+        if self.open.len() == MAX_DEPTH {
+            return Err(Error::at(line, format!("nested deeper than {MAX_DEPTH} levels")));
+        }
+        self.count(1, line)?;
+        self.open.push(Open {
+            node: Node { line, kind },
+            anchor,
+            key: None,
+            merged: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Puts a complete value where it belongs.
+    fn close(&mut self, node: Node, anchor: usize) -> Result<(), Error> {
+        if anchor != 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        let Some(open) = self.open.last_mut() else {
+            self.root.get_or_insert(node);
+            return Ok(());
+        };
+        match &mut open.node.kind {
+            Kind::Seq(items) => items.push(node),
+            Kind::Map(entries) => match open.key.take() {
+                None => match node.kind {
+                    Kind::Scalar(key) => open.key = Some((key, node.line)),
+                    _ => return Err(Error::at(node.line, "a key of a mapping must be a single value")),
+                },
+                Some((key, line)) if key.plain && key.text == "<<" => open.merged.extend(merged(node, line)?),
+                Some((key, line)) => entries.push(Entry {
+                    key,
+                    line,
+                    value: node,
+                }),
+            },
+            Kind::Scalar(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Open {
+    fn finish(mut self) -> Node {
+        if let Kind::Map(entries) = &mut self.node.kind {
+            for entry in self.merged {
+                if !entries.iter().any(|e| e.key.text == entry.key.text) {
+                    entries.push(entry);
+                }
+            }
+        }
+        self.node
+    }
+}
+
+/// The entries a `<<` brings: of one mapping, or of several where the first wins.
+fn merged(node: Node, line: usize) -> Result<Vec<Entry>, Error> {
+    let refuse = || Error::at(line, "`<<` takes a mapping or a list of mappings");
+    match node.kind {
+        Kind::Map(entries) => Ok(entries),
+        Kind::Seq(items) => {
+            let mut all: Vec<Entry> = Vec::new();
+            for item in items {
+                let Kind::Map(entries) = item.kind else {
+                    return Err(refuse());
+                };
+                all.extend(entries);
+            }
+            Ok(all)
+        }
+        Kind::Scalar(_) => Err(refuse()),
+    }
+}
+
+fn size(node: &Node) -> usize {
+    1 + match &node.kind {
+        Kind::Scalar(_) => 0,
+        Kind::Seq(items) => items.iter().map(size).sum::<usize>(),
+        Kind::Map(entries) => entries.iter().map(|e| 1 + size(&e.value)).sum::<usize>(),
+    }
+}
+
+/// `!!str` and the bare `!` say: this is text.
+fn is_text(tag: &Tag) -> bool {
+    tag.is_yaml_core_schema_tag("str")
+        || (tag.handle().is_empty() && tag.suffix() == "!")
+        || tag.original() == "!"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yaml::{Flavour, Resolved};
+
+    fn root(text: &str) -> Node {
+        parse(text, 1).expect("parses").expect("has a document")
+    }
+
+    #[test]
+    fn values_know_their_line() {
+        let node = parse("a: 1\nb:\n- x\n- y: 2\n", 10).unwrap().unwrap();
+        assert_eq!(node.get("a").unwrap().line, 10);
+        let Kind::Seq(items) = &node.get("b").unwrap().kind else {
+            panic!("b is a list")
+        };
+        assert_eq!((items[0].line, items[1].get("y").unwrap().line), (12, 13));
+    }
+
+    #[test]
+    fn nothing_is_no_document() {
+        assert_eq!(parse("", 1).unwrap(), None);
+        assert_eq!(parse("# only a comment\n", 1).unwrap(), None);
+    }
+
+    #[test]
+    fn tags_and_quotes_make_text() {
+        let node = root("a: !!str 5\nb: '5'\nc: 5\nd: ! 5\n");
+        for (key, text) in [("a", true), ("b", true), ("c", false), ("d", true)] {
+            let Kind::Scalar(s) = &node.get(key).unwrap().kind else {
+                panic!("scalar")
+            };
+            assert_eq!(s.resolve(Flavour::Json) == Resolved::Str, text, "{key}");
+        }
+    }
+
+    #[test]
+    fn aliases_and_merge_keys_are_followed() {
+        let node = root("base: &b {x: 1, y: 2}\nuse:\n  <<: *b\n  y: 3\ncopy: *b\n");
+        assert_eq!(node.get("use").unwrap().text("x"), Some("1"));
+        assert_eq!(node.get("use").unwrap().text("y"), Some("3"));
+        assert_eq!(node.get("copy").unwrap().text("y"), Some("2"));
+        assert!(parse("a: &x [*x]", 1).is_err());
+        assert!(parse("a: {<<: 5}", 1).is_err());
+    }
+
+    #[test]
+    fn syntax_errors_name_the_line() {
+        let error = parse("a: 1\nb: [1\nc: 2\n", 5).unwrap_err();
+        assert!(error.line >= 6, "{error:?}");
+        assert!(error.what.starts_with("not YAML"), "{error}");
+    }
+
+    #[test]
+    fn budgets_hold() {
+        let deep = "[".repeat(70) + &"]".repeat(70);
+        assert!(parse(&deep, 1).unwrap_err().what.contains("nested deeper"));
+        let mut bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n".to_owned();
+        for n in 1..9 {
+            let aliases = vec![format!("*a{}", n - 1); 10].join(",");
+            bomb += &format!("a{n}: &a{n} [{aliases}]\n");
+        }
+        assert!(
+            parse(&bomb, 1)
+                .unwrap_err()
+                .what
+                .contains("values in one document")
+        );
+    }
+
+    #[test]
+    fn json_becomes_a_tree() {
+        let node = from_json(br#"{"a":"5","b":5,"c":[null,true]}"#).unwrap();
+        assert_eq!(node.text("a"), Some("5"));
+        assert!(from_json(b"{").is_err());
+    }
+
+    proptest::proptest! {
+        /// Whatever a file holds, loading it ends in a value or an error.
+        #[test]
+        fn no_text_panics(text in "([a-c*&<!|>'\"{}\\[\\]:,# \n-]|\\PC){0,80}") {
+            if let Ok(Some(node)) = parse(&text, 1) {
+                let _ = crate::yaml::decode::<crate::component::Raw>(&node, Flavour::Json);
+            }
+        }
+    }
+}
