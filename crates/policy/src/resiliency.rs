@@ -1,0 +1,415 @@
+//! Timeouts, retries and circuit breakers: which apply to a target, and how one run goes under them.
+
+mod breaker;
+mod builtin;
+mod execution;
+mod lru;
+mod named;
+mod policy;
+mod retry;
+mod trip;
+
+use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use outrigger_resources::meta::in_scope;
+use outrigger_resources::resiliency as spec;
+
+pub use breaker::{Breaker, BreakerError, BreakerSpec, BreakerState, Permit, StateChange};
+pub use builtin::Builtin;
+pub use execution::{Attempt, Event, Execution, Next, Outcome};
+pub use policy::{Direction, Key, Labels, Policy, Resource};
+pub use retry::{Backoff, CodeListError, CodeMatch, RetrySpec, RetryState};
+pub use trip::{Counts, Trip, TripError};
+
+use lru::Lru;
+use named::{Named, Rules};
+use policy::{Breakers, Seed, Subject};
+
+/// Breakers kept per app, when the target does not say.
+const APP_BREAKERS: usize = 100;
+/// Breakers kept per actor type, when the target does not say.
+const ACTOR_BREAKERS: usize = 5000;
+/// Most breakers any target may keep; a larger number in a document is lowered to this.
+const MAX_BREAKERS: usize = 1 << 20;
+/// Targets without an entry whose default policies are kept.
+const DEFAULT_TARGETS: usize = 1024;
+
+/// Something in a document that could not be used as written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Log as an error, not as a warning.
+    pub error: bool,
+    /// The text to log.
+    pub text: String,
+}
+
+impl Problem {
+    fn warning(text: String) -> Self {
+        Self { error: false, text }
+    }
+
+    fn in_document(name: &str, what: &str) -> Self {
+        Self {
+            error: true,
+            text: format!("Could not read resiliency policy {name}: {what}"),
+        }
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What applies to an app, an HTTPEndpoint or a URL.
+#[derive(Debug, Clone, Default)]
+pub struct AppPolicy {
+    /// The user's policy, own or default; `None`: nothing applies, call once.
+    pub policy: Option<Arc<Policy>>,
+    /// Whether the app has an entry in `targets.apps`; if not, [`Builtin::ServiceRetries`] covers the connection.
+    pub has_target: bool,
+}
+
+/// What applies to an actor type.
+#[derive(Debug, Clone, Default)]
+pub struct ActorPolicy {
+    /// Retry and breaker, around waiting for the actor's turn.
+    pub before_lock: Option<Arc<Policy>>,
+    /// Timeout, around the turn.
+    pub after_lock: Option<Arc<Policy>>,
+    /// Whether the type has an entry in `targets.actors`; if not, [`Builtin::ActorNotFoundRetries`] covers routing.
+    pub has_target: bool,
+}
+
+/// The kinds of component that policies tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ComponentKind {
+    /// Input and output bindings.
+    Binding,
+    /// Configuration stores.
+    Configuration,
+    /// Locks.
+    Lock,
+    /// Message brokers.
+    Pubsub,
+    /// Key vaults and cryptography.
+    Crypto,
+    /// Language models.
+    Conversation,
+    /// Secret stores.
+    Secretstore,
+    /// State stores.
+    Statestore,
+}
+
+impl ComponentKind {
+    /// The name in default policy names and metric labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Binding => "Binding",
+            Self::Configuration => "Configuration",
+            Self::Lock => "Lock",
+            Self::Pubsub => "Pubsub",
+            Self::Crypto => "Crypto",
+            Self::Conversation => "Conversation",
+            Self::Secretstore => "Secretstore",
+            Self::Statestore => "Statestore",
+        }
+    }
+}
+
+/// All policies of a sidecar.
+#[derive(Debug)]
+pub struct Resiliency {
+    loaded: Vec<Resource>,
+    resource: Arc<Resource>,
+    named: Named,
+    apps: HashMap<String, Option<Arc<Policy>>>,
+    actors: HashMap<String, ActorPolicy>,
+    components: HashMap<String, spec::ComponentTarget>,
+    app_default: Rules,
+    actor_default: Rules,
+    default_apps: Mutex<Lru<Arc<Policy>>>,
+    default_actors: Mutex<Lru<ActorPolicy>>,
+    component_breakers: Mutex<Lru<Arc<Breaker>>>,
+    builtin: [Arc<Policy>; 5],
+}
+
+impl Resiliency {
+    /// Merges the documents that are in scope for an app, in order. What cannot be used is reported and left out;
+    /// if a document has a policy that cannot be read, its targets do not apply.
+    pub fn build<'d>(
+        docs: impl IntoIterator<Item = &'d spec::Resiliency>,
+        app_id: &str,
+    ) -> (Self, Vec<Problem>) {
+        let mut problems = Vec::new();
+        let mut named = Named::builtin();
+        let mut targets = spec::Targets::default();
+        let mut loaded = Vec::new();
+        let mut resource = Arc::default();
+        for doc in docs.into_iter().filter(|doc| in_scope(&doc.scopes, app_id)) {
+            let this = Resource {
+                name: doc.name.clone(),
+                namespace: doc.namespace.clone(),
+            };
+            resource = Arc::new(this.clone());
+            let before = problems.len();
+            if named.add(doc, &mut problems).is_ok() {
+                add_targets(&mut targets, doc, &mut problems);
+            }
+            if !problems[before..].iter().any(|problem| problem.error) {
+                loaded.push(this);
+            }
+        }
+        (Self::new(named, targets, resource, loaded), problems)
+    }
+
+    /// Only the built-in policies.
+    pub fn none() -> Self {
+        Self::new(
+            Named::builtin(),
+            spec::Targets::default(),
+            Arc::default(),
+            Vec::new(),
+        )
+    }
+
+    fn new(named: Named, targets: spec::Targets, resource: Arc<Resource>, loaded: Vec<Resource>) -> Self {
+        let builtin = Builtin::ALL.map(|builtin| {
+            Arc::new(Policy {
+                subject: Subject::Builtin(builtin.name()),
+                target: String::new(),
+                resource: Arc::clone(&resource),
+                timeout: None,
+                retry: named.retry(builtin.name()),
+                breakers: Breakers::None,
+                seed: Seed::random(),
+            })
+        });
+        let mut this = Self {
+            loaded,
+            app_default: named.defaults(&["App".to_owned()]),
+            actor_default: named.defaults(&["Actor".to_owned()]),
+            named,
+            apps: HashMap::new(),
+            actors: HashMap::new(),
+            components: targets.components.into_iter().collect(),
+            default_apps: Mutex::new(Lru::new(DEFAULT_TARGETS)),
+            default_actors: Mutex::new(Lru::new(DEFAULT_TARGETS)),
+            component_breakers: Mutex::new(Lru::new(MAX_BREAKERS)),
+            builtin,
+            resource,
+        };
+        for (id, target) in targets.apps {
+            let rules = this
+                .named
+                .rules(&target.timeout, &target.retry, &target.circuit_breaker);
+            let size = cache_size(target.circuit_breaker_cache_size, APP_BREAKERS);
+            let policy = (!rules.is_empty()).then(|| this.app_policy(&id, rules, size));
+            this.apps.insert(id, policy);
+        }
+        for (kind, target) in targets.actors {
+            let policy = this.actor_target(&kind, &target);
+            this.actors.insert(kind, policy);
+        }
+        this
+    }
+
+    /// The documents that were loaded without error: one `resiliency_loaded` each.
+    pub fn loaded(&self) -> &[Resource] {
+        &self.loaded
+    }
+
+    /// What applies to an app id (with its namespace, if the caller gave one), an HTTPEndpoint name, or a URL.
+    pub fn app(&self, id: &str) -> AppPolicy {
+        if let Some(policy) = self.apps.get(id) {
+            return AppPolicy {
+                policy: policy.clone(),
+                has_target: true,
+            };
+        }
+        if self.app_default.is_empty() {
+            return AppPolicy::default();
+        }
+        let mut cache = self.default_apps.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || self.app_policy(id, self.app_default.clone(), APP_BREAKERS);
+        AppPolicy {
+            policy: Some(Arc::clone(cache.get_or_insert_with(id, make))),
+            has_target: false,
+        }
+    }
+
+    /// Whether an app id has an entry in `targets.apps`.
+    pub fn has_app_target(&self, id: &str) -> bool {
+        self.apps.contains_key(id)
+    }
+
+    /// What applies to an actor type.
+    pub fn actor(&self, kind: &str) -> ActorPolicy {
+        if let Some(policy) = self.actors.get(kind) {
+            return policy.clone();
+        }
+        if self.actor_default.is_empty() {
+            return ActorPolicy::default();
+        }
+        let mut cache = self.default_actors.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || self.actor_policy(kind, self.actor_default.clone(), Scope::Type, false);
+        cache.get_or_insert_with(kind, make).clone()
+    }
+
+    /// What applies to a component in one direction. Look it up when the component is loaded, and keep it.
+    pub fn component(&self, name: &str, kind: ComponentKind, direction: Direction) -> Option<Arc<Policy>> {
+        let rules = match self.components.get(name) {
+            Some(target) => {
+                let names = match direction {
+                    Direction::Inbound => &target.inbound,
+                    Direction::Outbound => &target.outbound,
+                };
+                self.named
+                    .rules(&names.timeout, &names.retry, &names.circuit_breaker)
+            }
+            None => {
+                let way = match direction {
+                    Direction::Inbound => "Inbound",
+                    Direction::Outbound => "Outbound",
+                };
+                let levels = [
+                    format!("{}Component{way}", kind.as_str()),
+                    format!("Component{way}"),
+                    "Component".to_owned(),
+                ];
+                self.named.defaults(&levels)
+            }
+        };
+        if rules.is_empty() {
+            return None;
+        }
+        let breakers = rules.breaker.map_or(Breakers::None, |spec| {
+            let mut all = self
+                .component_breakers
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let make = || {
+                Arc::new(Breaker::new(
+                    format!("{}-{name}", spec.name),
+                    spec.clone(),
+                    Instant::now(),
+                ))
+            };
+            Breakers::One(Arc::clone(all.get_or_insert_with(name, make)))
+        });
+        Some(Arc::new(Policy {
+            subject: Subject::Component {
+                name: name.to_owned(),
+                direction,
+            },
+            target: format!("{}_{name}", kind.as_str()),
+            resource: Arc::clone(&self.resource),
+            timeout: rules.timeout,
+            retry: rules.retry,
+            breakers,
+            seed: Seed::random(),
+        }))
+    }
+
+    /// A built-in policy: retries only, as overridden by the user.
+    pub fn builtin(&self, builtin: Builtin) -> &Arc<Policy> {
+        &self.builtin[builtin as usize]
+    }
+
+    fn app_policy(&self, id: &str, rules: Rules, breakers: usize) -> Arc<Policy> {
+        Arc::new(Policy {
+            subject: Subject::App(id.to_owned()),
+            target: format!("app_{id}"),
+            resource: Arc::clone(&self.resource),
+            timeout: rules.timeout,
+            retry: rules.retry,
+            breakers: rules.breaker.map_or(Breakers::None, |spec| {
+                Breakers::per_key(spec, String::new(), breakers)
+            }),
+            seed: Seed::random(),
+        })
+    }
+
+    fn actor_target(&self, kind: &str, target: &spec::ActorTarget) -> ActorPolicy {
+        let rules = self
+            .named
+            .rules(&target.timeout, &target.retry, &target.circuit_breaker);
+        let size = cache_size(target.circuit_breaker_cache_size, ACTOR_BREAKERS);
+        let scope = if target.circuit_breaker_scope == "type" {
+            Scope::Type
+        } else {
+            Scope::Id { size }
+        };
+        self.actor_policy(kind, rules, scope, true)
+    }
+
+    fn actor_policy(&self, kind: &str, rules: Rules, scope: Scope, has_target: bool) -> ActorPolicy {
+        let policy = |timeout, retry, breakers| {
+            Arc::new(Policy {
+                subject: Subject::Actor(kind.to_owned()),
+                target: format!("actor_{kind}"),
+                resource: Arc::clone(&self.resource),
+                timeout,
+                retry,
+                breakers,
+                seed: Seed::random(),
+            })
+        };
+        let breakers = rules.breaker.map_or(Breakers::None, |spec| match scope {
+            Scope::Type => Breakers::One(Arc::new(Breaker::new(kind.to_owned(), spec, Instant::now()))),
+            Scope::Id { size } => Breakers::per_key(spec, format!("{kind}-"), size),
+        });
+        let guarded = rules.retry.is_some() || !matches!(breakers, Breakers::None);
+        ActorPolicy {
+            before_lock: guarded.then(|| policy(None, rules.retry, breakers)),
+            after_lock: rules
+                .timeout
+                .map(|timeout| policy(Some(timeout), None, Breakers::None)),
+            has_target,
+        }
+    }
+}
+
+/// How finely the breakers of an actor type are told apart.
+enum Scope {
+    /// One for the type.
+    Type,
+    /// One per actor.
+    Id { size: usize },
+}
+
+/// The size of a breaker cache; 0 and absurd numbers are replaced.
+fn cache_size(configured: i64, default: usize) -> usize {
+    match usize::try_from(configured) {
+        Ok(0) | Err(_) => default,
+        Ok(size) => size.min(MAX_BREAKERS),
+    }
+}
+
+fn add_targets(targets: &mut spec::Targets, doc: &spec::Resiliency, problems: &mut Vec<Problem>) {
+    targets.apps.extend(doc.targets.apps.clone());
+    targets.components.extend(doc.targets.components.clone());
+    for (kind, target) in &doc.targets.actors {
+        let refused = match target.circuit_breaker_scope.as_str() {
+            _ if target.circuit_breaker.is_empty() => None,
+            "type" | "id" | "both" => None,
+            "" => Some("actor circuit breakers must include scope".to_owned()),
+            unknown => Some(format!("unknown circuit breaker scope {unknown:?}")),
+        };
+        match refused {
+            None => {
+                targets.actors.insert(kind.clone(), target.clone());
+            }
+            Some(why) => problems.push(Problem::in_document(&doc.name, &why)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "resiliency/tests.rs"]
+mod tests;

@@ -1,0 +1,243 @@
+//! One run of an operation under a policy, outside in: retry, breaker, timeout.
+//!
+//! The run only decides. The caller makes the attempts, measures the time limit, sleeps, logs and counts:
+//!
+//! ```text
+//! let mut run = policy.start(key, now);
+//! loop {
+//!     let attempt = run.before(now)?;                   // a refusal ends the run
+//!     let outcome = call within attempt.timeout;
+//!     match run.after(outcome, now) {
+//!         Next::Retry { after, .. } => sleep(after),
+//!         Next::Done | Next::GiveUp => break,
+//!     }
+//! }
+//! for event in run.take_events() { log and count it }
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::breaker::{Breaker, BreakerError, BreakerState, Permit, StateChange};
+use super::policy::{Key, Policy};
+use super::retry::RetryState;
+
+/// What the caller may do now: one attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attempt {
+    /// 1 for the first.
+    pub number: u32,
+    /// Time limit of this attempt.
+    pub timeout: Option<Duration>,
+}
+
+/// How an attempt went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It succeeded.
+    Success,
+    /// It failed, with the status code of the failure if the operation attaches one: HTTP 100-599 or gRPC 0-16.
+    Failure {
+        /// The code that retry policies match.
+        code: Option<i32>,
+    },
+    /// It took longer than its time limit.
+    TimedOut,
+    /// It failed in a way no retry helps with, or the request cannot be sent again. The breaker counts it.
+    Final,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// The operation succeeded.
+    Done,
+    /// Wait, then make another attempt.
+    Retry {
+        /// How long to wait.
+        after: Duration,
+        /// Number of the coming attempt, from 2.
+        attempt: u32,
+        /// This is the first retry of the run: the one that is logged.
+        first: bool,
+    },
+    /// Answer with the last failure.
+    GiveUp,
+}
+
+/// Something to log or count.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// An attempt ran into its time limit, for the first time in this run. Counts as a `timeout` activation.
+    TimeoutExpired,
+    /// The first retry of this run. Counts as a `retry` activation; logged as a warning:
+    /// `Error processing operation NAME. Retrying in D…`.
+    RetryStarted {
+        /// The wait before it.
+        after: Duration,
+    },
+    /// A retried run succeeded; logged as info: `Recovered processing operation NAME after N attempts`.
+    Recovered {
+        /// Attempts made.
+        attempts: u32,
+    },
+    /// A breaker changed state; logged as info: `Circuit breaker "N" changed state from A to B`.
+    BreakerChanged {
+        /// The breaker.
+        breaker: Arc<Breaker>,
+        /// What happened.
+        change: StateChange,
+        /// Whether it counts as a `circuitbreaker` activation: the end of the open time does not.
+        counted: bool,
+    },
+}
+
+/// One run. Dropping it in the middle of an attempt counts as a failure of that attempt.
+#[derive(Debug)]
+pub struct Execution<'p> {
+    policy: &'p Policy,
+    key: Key<'p>,
+    breaker: Option<Arc<Breaker>>,
+    retry: Option<RetryState>,
+    /// Set while an attempt is under way: its permit and when it began.
+    permit: Option<(Permit, Instant)>,
+    attempts: u32,
+    timeout_seen: bool,
+    retry_seen: bool,
+    events: Vec<Event>,
+}
+
+impl<'p> Execution<'p> {
+    pub(super) fn new(
+        policy: &'p Policy,
+        key: Key<'p>,
+        breaker: Option<Arc<Breaker>>,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            policy,
+            key,
+            breaker,
+            retry: policy.retry.as_ref().map(|spec| RetryState::new(spec, now, seed)),
+            permit: None,
+            attempts: 0,
+            timeout_seen: false,
+            retry_seen: false,
+            events: Vec::new(),
+        }
+    }
+
+    /// Begins an attempt.
+    ///
+    /// # Errors
+    /// The breaker refuses; the run is over.
+    pub fn before(&mut self, now: Instant) -> Result<Attempt, BreakerError> {
+        if let Some(breaker) = &self.breaker {
+            let permit = breaker.allow(now)?;
+            if let Some(change) = permit.change {
+                self.events.push(Event::BreakerChanged {
+                    breaker: Arc::clone(breaker),
+                    change,
+                    counted: false,
+                });
+            }
+            self.permit = Some((permit, now));
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        Ok(Attempt {
+            number: self.attempts,
+            timeout: self.policy.timeout,
+        })
+    }
+
+    /// Ends an attempt.
+    pub fn after(&mut self, outcome: Outcome, now: Instant) -> Next {
+        self.tell_breaker(outcome == Outcome::Success, now);
+        let code = match outcome {
+            Outcome::Success => {
+                if self.retry_seen {
+                    self.events.push(Event::Recovered {
+                        attempts: self.attempts,
+                    });
+                }
+                return Next::Done;
+            }
+            Outcome::Final => return Next::GiveUp,
+            Outcome::Failure { code } => code,
+            Outcome::TimedOut => {
+                if !std::mem::replace(&mut self.timeout_seen, true) {
+                    self.events.push(Event::TimeoutExpired);
+                }
+                None
+            }
+        };
+        let (Some(state), Some(spec)) = (&mut self.retry, &self.policy.retry) else {
+            return Next::GiveUp;
+        };
+        let Some(after) = state.next_delay(spec, code, now) else {
+            return Next::GiveUp;
+        };
+        let first = !std::mem::replace(&mut self.retry_seen, true);
+        if first {
+            self.events.push(Event::RetryStarted { after });
+        }
+        Next::Retry {
+            after,
+            attempt: self.attempts.saturating_add(1),
+            first,
+        }
+    }
+
+    /// Attempts made so far.
+    pub const fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// How logs call this operation.
+    pub fn operation(&self) -> String {
+        self.policy.operation(self.key)
+    }
+
+    /// The policy of this run.
+    pub const fn policy(&self) -> &'p Policy {
+        self.policy
+    }
+
+    /// The state of the breaker, if there is one: the metric `resiliency_count` carries it.
+    pub fn breaker_state(&self, now: Instant) -> Option<BreakerState> {
+        self.breaker.as_ref().map(|breaker| breaker.state(now))
+    }
+
+    /// What happened since the last time this was asked.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    fn tell_breaker(&mut self, success: bool, now: Instant) {
+        let (Some(breaker), Some((permit, _))) = (&self.breaker, self.permit.take()) else {
+            return;
+        };
+        if let Some(change) = breaker.record(permit, success, now) {
+            self.events.push(Event::BreakerChanged {
+                breaker: Arc::clone(breaker),
+                change,
+                counted: true,
+            });
+        }
+    }
+}
+
+impl Drop for Execution<'_> {
+    fn drop(&mut self) {
+        // A cancelled probe must not hold the half-open breaker's place for ever.
+        if let Some((_, began)) = &self.permit {
+            let began = *began;
+            self.tell_breaker(false, began);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "execution_tests.rs"]
+mod tests;

@@ -1,0 +1,168 @@
+use std::sync::Arc;
+
+use super::super::breaker::{BreakerSpec, BreakerState};
+use super::super::policy::{Breakers, Seed, Subject};
+use super::super::retry::{Backoff, CodeMatch, RetrySpec};
+use super::super::trip::Trip;
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+const FAILED: Outcome = Outcome::Failure { code: Some(500) };
+
+fn policy(retries: Option<u32>, trip: Option<&str>) -> Policy {
+    Policy {
+        subject: Subject::App("app".into()),
+        target: "app_app".into(),
+        resource: Arc::default(),
+        timeout: Some(SECOND),
+        retry: retries.map(|retries| {
+            Arc::new(RetrySpec {
+                backoff: Backoff::Constant(SECOND),
+                max_retries: Some(retries),
+                matching: CodeMatch::parse("500-599", "").unwrap(),
+            })
+        }),
+        breakers: trip.map_or(Breakers::None, |trip| {
+            let spec = BreakerSpec {
+                trip: Trip::compile(trip).unwrap(),
+                ..BreakerSpec::named("cb")
+            };
+            Breakers::PerKey {
+                spec,
+                prefix: String::new(),
+                cache: Lru::new(2).into(),
+            }
+        }),
+        seed: Seed::random(),
+    }
+}
+
+fn key() -> Key<'static> {
+    Key::app("app", "method")
+}
+
+#[test]
+fn retries_then_recovers() {
+    let (policy, now) = (policy(Some(3), None), Instant::now());
+    let mut run = policy.start(key(), now);
+    assert_eq!(
+        run.before(now),
+        Ok(Attempt {
+            number: 1,
+            timeout: Some(SECOND)
+        })
+    );
+    assert_eq!(
+        run.after(FAILED, now),
+        Next::Retry {
+            after: SECOND,
+            attempt: 2,
+            first: true
+        }
+    );
+    assert_eq!(run.before(now).unwrap().number, 2);
+    assert_eq!(
+        run.after(Outcome::TimedOut, now),
+        Next::Retry {
+            after: SECOND,
+            attempt: 3,
+            first: false
+        }
+    );
+    assert_eq!(run.before(now).unwrap().number, 3);
+    assert_eq!(run.after(Outcome::Success, now), Next::Done);
+    let events = run.take_events();
+    assert!(matches!(
+        events[..],
+        [
+            Event::RetryStarted { after: SECOND },
+            Event::TimeoutExpired,
+            Event::Recovered { attempts: 3 }
+        ]
+    ));
+    assert!(run.take_events().is_empty());
+    assert_eq!(run.operation(), "endpoint[app, app:method]");
+}
+
+#[test]
+fn gives_up() {
+    let (policy, now) = (policy(Some(1), None), Instant::now());
+    for outcomes in [
+        vec![FAILED, FAILED],
+        vec![Outcome::Failure { code: Some(404) }],
+        vec![Outcome::Final],
+        vec![Outcome::Failure { code: None }, Outcome::TimedOut],
+    ] {
+        let mut run = policy.start(key(), now);
+        let mut next = Next::Done;
+        for outcome in &outcomes {
+            run.before(now).unwrap();
+            next = run.after(*outcome, now);
+        }
+        assert_eq!(next, Next::GiveUp, "{outcomes:?}");
+        assert_eq!(run.attempts() as usize, outcomes.len());
+    }
+}
+
+#[test]
+fn without_retries_one_attempt_is_made() {
+    let (policy, now) = (policy(None, None), Instant::now());
+    let mut run = policy.start(key(), now);
+    run.before(now).unwrap();
+    assert_eq!(run.after(FAILED, now), Next::GiveUp);
+    assert!(run.take_events().is_empty());
+}
+
+#[test]
+fn a_breaker_that_opens_ends_the_retries() {
+    let (policy, now) = (policy(Some(10), Some("consecutiveFailures > 1")), Instant::now());
+    let mut run = policy.start(key(), now);
+    for _ in 0..2 {
+        run.before(now).unwrap();
+        assert!(matches!(run.after(FAILED, now), Next::Retry { .. }));
+    }
+    assert_eq!(run.before(now), Err(BreakerError::Open));
+    let events = run.take_events();
+    assert!(matches!(
+        events[..],
+        [
+            Event::RetryStarted { .. },
+            Event::BreakerChanged { counted: true, .. }
+        ]
+    ));
+    assert_eq!(run.breaker_state(now), Some(BreakerState::Open));
+
+    let mut other = policy.start(Key::app("app", "other"), now);
+    assert!(other.before(now).is_ok(), "each key has its own breaker");
+    let later = now + Duration::from_secs(61);
+    let mut run = policy.start(key(), later);
+    assert!(run.before(later).is_ok());
+    assert_eq!(run.after(Outcome::Success, later), Next::Done);
+    assert!(matches!(
+        run.take_events()[..],
+        [
+            Event::BreakerChanged { counted: false, .. },
+            Event::BreakerChanged { counted: true, .. }
+        ]
+    ));
+}
+
+#[test]
+fn a_cancelled_probe_gives_its_place_back() {
+    let (policy, now) = (policy(None, Some("consecutiveFailures > 0")), Instant::now());
+    let fail = |now| {
+        let mut run = policy.start(key(), now);
+        run.before(now).unwrap();
+        run.after(FAILED, now)
+    };
+    assert_eq!(fail(now), Next::GiveUp);
+    let later = now + Duration::from_secs(61);
+    let mut probe = policy.start(key(), later);
+    probe.before(later).unwrap();
+    drop(probe);
+    let mut run = policy.start(key(), later);
+    assert_eq!(run.before(later), Err(BreakerError::Open), "counted as a failure");
+    let much_later = later + Duration::from_secs(61);
+    assert!(run.before(much_later).is_ok());
+    assert_eq!(run.after(Outcome::Success, much_later), Next::Done);
+}

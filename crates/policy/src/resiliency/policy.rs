@@ -1,0 +1,246 @@
+//! What applies to one target: time limit, retries, breaker, and how logs and metrics call it.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::{self, Display, Formatter};
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::breaker::{Breaker, BreakerSpec};
+use super::execution::Execution;
+use super::lru::Lru;
+use super::retry::RetrySpec;
+
+/// Which way data flows between the app and a component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the component to the app.
+    Inbound,
+    /// From the app to the target.
+    Outbound,
+}
+
+impl Direction {
+    /// The value of the metric label `flow_direction`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::Outbound => "outbound",
+        }
+    }
+}
+
+/// The labels of the resiliency metrics, besides policy and status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Labels<'a> {
+    /// Name of the last loaded Resiliency resource.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// `app_ID`, `actor_TYPE` or `Statestore_NAME`.
+    pub target: &'a str,
+    /// Which way the call goes.
+    pub direction: Direction,
+}
+
+/// A loaded Resiliency resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resource {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+}
+
+/// Which of a target's breakers a call belongs to, and how its operation is called in logs. Costs nothing to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key<'a> {
+    head: &'a str,
+    joint: &'static str,
+    tail: &'a str,
+}
+
+impl<'a> Key<'a> {
+    /// For targets with one breaker: components, built-in policies.
+    pub const NONE: Key<'static> = Key {
+        head: "",
+        joint: "",
+        tail: "",
+    };
+
+    /// A method of an app: `ID:METHOD`. For gRPC proxying the full method with its leading slash.
+    pub const fn app(id: &'a str, method: &'a str) -> Self {
+        Self {
+            head: id,
+            joint: ":",
+            tail: method,
+        }
+    }
+
+    /// An HTTPEndpoint resource: `NAME:BASEURL`.
+    pub const fn http_endpoint(name: &'a str, base_url: &'a str) -> Self {
+        Self {
+            head: name,
+            joint: ":",
+            tail: base_url,
+        }
+    }
+
+    /// A method under an absolute URL: `URL/METHOD`.
+    pub const fn url(url: &'a str, method: &'a str) -> Self {
+        Self {
+            head: url,
+            joint: "/",
+            tail: method,
+        }
+    }
+
+    /// An actor, by its id.
+    pub const fn actor(id: &'a str) -> Self {
+        Self {
+            head: id,
+            joint: "",
+            tail: "",
+        }
+    }
+}
+
+impl Display for Key<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.head)?;
+        f.write_str(self.joint)?;
+        f.write_str(self.tail)
+    }
+}
+
+/// Who a policy is for.
+#[derive(Debug)]
+pub(super) enum Subject {
+    App(String),
+    Actor(String),
+    Component { name: String, direction: Direction },
+    Builtin(&'static str),
+}
+
+/// The breakers of a target.
+#[derive(Debug)]
+pub(super) enum Breakers {
+    None,
+    /// One for all its calls.
+    One(Arc<Breaker>),
+    PerKey(Box<Pool>),
+}
+
+/// One breaker per key, the key prefixed with a text; the least recently used are forgotten.
+#[derive(Debug)]
+pub(super) struct Pool {
+    spec: BreakerSpec,
+    prefix: String,
+    breakers: Mutex<Lru<Arc<Breaker>>>,
+}
+
+impl Breakers {
+    pub(super) fn per_key(spec: BreakerSpec, prefix: String, capacity: usize) -> Self {
+        Self::PerKey(Box::new(Pool {
+            spec,
+            prefix,
+            breakers: Mutex::new(Lru::new(capacity)),
+        }))
+    }
+
+    fn find(&self, key: Key<'_>, now: Instant) -> Option<Arc<Breaker>> {
+        match self {
+            Self::None => None,
+            Self::One(breaker) => Some(Arc::clone(breaker)),
+            Self::PerKey(pool) => {
+                let name = format!("{}{key}", pool.prefix);
+                let mut breakers = pool.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+                let make = || Arc::new(Breaker::new(name.clone(), pool.spec.clone(), now));
+                Some(Arc::clone(breakers.get_or_insert_with(&name, make)))
+            }
+        }
+    }
+}
+
+/// Everything that applies to one target. Keep it with the target instead of looking it up per call.
+#[derive(Debug)]
+pub struct Policy {
+    pub(super) subject: Subject,
+    pub(super) target: String,
+    pub(super) resource: Arc<Resource>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) retry: Option<Arc<RetrySpec>>,
+    pub(super) breakers: Breakers,
+    pub(super) seed: Seed,
+}
+
+impl Policy {
+    /// Starts one run of an operation. Where there is no policy there is no run: call the operation once.
+    pub fn start<'p>(&'p self, key: Key<'p>, now: Instant) -> Execution<'p> {
+        let breaker = self.breakers.find(key, now);
+        Execution::new(self, key, breaker, self.seed.next(), now)
+    }
+
+    /// The time limit of each attempt.
+    pub const fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// The retry policy.
+    pub fn retry(&self) -> Option<&RetrySpec> {
+        self.retry.as_deref()
+    }
+
+    /// Whether a failed call may be made again, so that its request has to be kept.
+    pub fn may_retry(&self) -> bool {
+        self.retry.as_ref().is_some_and(|retry| retry.retries())
+    }
+
+    /// Labels of the resiliency metrics; built-in policies have none.
+    pub fn labels(&self) -> Option<Labels<'_>> {
+        let direction = match self.subject {
+            Subject::Builtin(_) => return None,
+            Subject::Component { direction, .. } => direction,
+            Subject::App(_) | Subject::Actor(_) => Direction::Outbound,
+        };
+        Some(Labels {
+            name: &self.resource.name,
+            namespace: &self.resource.namespace,
+            target: &self.target,
+            direction,
+        })
+    }
+
+    /// How logs call an operation, for example `endpoint[app, app:method]`.
+    pub fn operation(&self, key: Key<'_>) -> String {
+        match &self.subject {
+            Subject::App(id) => format!("endpoint[{id}, {key}]"),
+            Subject::Actor(kind) => format!("actor[{kind}, {key}]"),
+            Subject::Component {
+                name,
+                direction: Direction::Inbound,
+            } => format!("component[{name}] input"),
+            Subject::Component {
+                name,
+                direction: Direction::Outbound,
+            } => format!("component[{name}] output"),
+            Subject::Builtin(name) => (*name).to_owned(),
+        }
+    }
+}
+
+/// A source of different jitter seeds, so that callers that failed together do not retry together.
+#[derive(Debug)]
+pub(super) struct Seed(AtomicU64);
+
+impl Seed {
+    pub(super) fn random() -> Self {
+        // Every hasher the standard library makes is keyed from the system's entropy.
+        Self(AtomicU64::new(RandomState::new().build_hasher().finish()))
+    }
+
+    fn next(&self) -> u64 {
+        self.0.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,252 @@
+//! Whether and when a failed call is made again.
+
+use std::ops::RangeInclusive;
+use std::time::{Duration, Instant};
+
+/// How the time between attempts develops.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Backoff {
+    /// The same time before every retry.
+    Constant(Duration),
+    /// Times that grow, with jitter.
+    Exponential {
+        /// Before the first retry; not limited by `max`.
+        initial: Duration,
+        /// No time grows beyond this, jitter aside.
+        max: Duration,
+        /// All attempts and waits together; `None`: no limit.
+        max_elapsed: Option<Duration>,
+    },
+}
+
+impl Backoff {
+    /// First wait of exponential policies.
+    pub const INITIAL: Duration = Duration::from_millis(500);
+    /// Each wait is this many times the one before.
+    pub const MULTIPLIER: f64 = 1.5;
+    /// Waits are spread by this fraction in both directions.
+    pub const RANDOMIZATION: f64 = 0.5;
+    /// Time limit of exponential policies.
+    pub const MAX_ELAPSED: Duration = Duration::from_secs(15 * 60);
+
+    /// The exponential policy users can configure.
+    pub const fn exponential(max: Duration) -> Self {
+        Self::Exponential {
+            initial: Self::INITIAL,
+            max,
+            max_elapsed: Some(Self::MAX_ELAPSED),
+        }
+    }
+}
+
+/// A retry policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetrySpec {
+    /// Time between attempts.
+    pub backoff: Backoff,
+    /// Retries after the first attempt; `None`: no limit.
+    pub max_retries: Option<u32>,
+    /// Which status codes are worth a retry.
+    pub matching: CodeMatch,
+}
+
+impl RetrySpec {
+    /// Default time between attempts of constant policies.
+    pub const DEFAULT_DURATION: Duration = Duration::from_secs(5);
+    /// Default limit of growing times.
+    pub const DEFAULT_MAX_INTERVAL: Duration = Duration::from_secs(60);
+
+    /// Whether there is any retry at all, so that the request must be kept for one.
+    pub const fn retries(&self) -> bool {
+        !matches!(self.max_retries, Some(0))
+    }
+}
+
+/// The status codes a policy retries. An absent list matches every code of its kind.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CodeMatch {
+    http: Option<Vec<RangeInclusive<i64>>>,
+    grpc: Option<Vec<RangeInclusive<i64>>>,
+}
+
+/// A list of status codes cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CodeListError {
+    /// Not a number.
+    #[error("failed to parse {which} code {code} from pattern {pattern} to int")]
+    Number {
+        /// `start` or `end`.
+        which: &'static str,
+        /// What stands where the number should be.
+        code: String,
+        /// The list entry.
+        pattern: String,
+    },
+    /// More than one dash.
+    #[error("invalid pattern {0}, more than one '-' exists")]
+    Dashes(String),
+    /// No status code of this kind.
+    #[error("invalid pattern {pattern}, {which} code {code} is not valid")]
+    Range {
+        /// `start` or `end`.
+        which: &'static str,
+        /// The number.
+        code: i64,
+        /// The list entry.
+        pattern: String,
+    },
+    /// The end comes before the start.
+    #[error("invalid pattern {0}, start value should not bigger than end value")]
+    Backwards(String),
+}
+
+const HTTP_CODES: RangeInclusive<i64> = 100..=599;
+const GRPC_CODES: RangeInclusive<i64> = 0..=16;
+
+impl CodeMatch {
+    /// Reads lists such as `429,500-504` (HTTP, 100-599) and `2,14` (gRPC, 0-16). Empty: every code.
+    ///
+    /// # Errors
+    /// The first entry that is not a code or a range of codes.
+    pub fn parse(http: &str, grpc: &str) -> Result<Self, CodeListError> {
+        Ok(Self {
+            http: ranges(http, &HTTP_CODES)?,
+            grpc: ranges(grpc, &GRPC_CODES)?,
+        })
+    }
+
+    /// Whether a status code is retried. Numbers that are neither gRPC codes nor HTTP statuses never are.
+    pub fn takes(&self, code: i32) -> bool {
+        let code = i64::from(code);
+        let list = if GRPC_CODES.contains(&code) {
+            &self.grpc
+        } else if HTTP_CODES.contains(&code) {
+            &self.http
+        } else {
+            return false;
+        };
+        list.as_ref()
+            .is_none_or(|ranges| ranges.iter().any(|range| range.contains(&code)))
+    }
+}
+
+fn ranges(
+    list: &str,
+    valid: &RangeInclusive<i64>,
+) -> Result<Option<Vec<RangeInclusive<i64>>>, CodeListError> {
+    if list.is_empty() {
+        return Ok(None);
+    }
+    let entries = list.split(',').filter(|entry| !entry.is_empty());
+    entries
+        .map(|entry| range(entry, valid))
+        .collect::<Result<_, _>>()
+        .map(Some)
+}
+
+fn range(pattern: &str, valid: &RangeInclusive<i64>) -> Result<RangeInclusive<i64>, CodeListError> {
+    let code = |which, code: &str| {
+        let number = code.parse().map_err(|_| CodeListError::Number {
+            which,
+            code: code.to_owned(),
+            pattern: pattern.to_owned(),
+        })?;
+        if valid.contains(&number) {
+            Ok(number)
+        } else {
+            Err(CodeListError::Range {
+                which,
+                code: number,
+                pattern: pattern.to_owned(),
+            })
+        }
+    };
+    let (start, end) = match pattern.split_once('-') {
+        Some((_, end)) if end.contains('-') => return Err(CodeListError::Dashes(pattern.to_owned())),
+        Some((start, end)) => (code("start", start)?, code("end", end)?),
+        None => {
+            let only = code("start", pattern)?;
+            (only, only)
+        }
+    };
+    if end < start {
+        return Err(CodeListError::Backwards(pattern.to_owned()));
+    }
+    Ok(start..=end)
+}
+
+/// The retries of one run of an operation.
+#[derive(Debug)]
+pub struct RetryState {
+    started: Instant,
+    retries: u32,
+    /// Nanoseconds of the next wait before jitter.
+    interval: f64,
+    random: u64,
+}
+
+impl RetryState {
+    /// The state before the first attempt. `seed` determines the jitter.
+    pub fn new(spec: &RetrySpec, now: Instant, seed: u64) -> Self {
+        let first = match spec.backoff {
+            Backoff::Constant(duration) => duration,
+            Backoff::Exponential { initial, .. } => initial,
+        };
+        Self {
+            started: now,
+            retries: 0,
+            interval: nanos(first),
+            random: seed,
+        }
+    }
+
+    /// After a failure with this status code, if it had one: how long to wait before the next attempt, or `None`
+    /// to give up.
+    pub fn next_delay(&mut self, spec: &RetrySpec, code: Option<i32>, now: Instant) -> Option<Duration> {
+        if code.is_some_and(|code| !spec.matching.takes(code)) {
+            return None;
+        }
+        if spec.max_retries.is_some_and(|max| self.retries >= max) {
+            return None;
+        }
+        self.retries = self.retries.saturating_add(1);
+        match spec.backoff {
+            Backoff::Constant(duration) => Some(duration),
+            Backoff::Exponential { max, max_elapsed, .. } => {
+                let delay = self.jittered();
+                let max = nanos(max);
+                self.interval = if self.interval >= max / Backoff::MULTIPLIER {
+                    max
+                } else {
+                    self.interval * Backoff::MULTIPLIER
+                };
+                let elapsed = now.saturating_duration_since(self.started).saturating_add(delay);
+                max_elapsed.is_none_or(|limit| elapsed <= limit).then_some(delay)
+            }
+        }
+    }
+
+    fn jittered(&mut self) -> Duration {
+        let spread = Backoff::RANDOMIZATION * self.interval;
+        let value = self.interval - spread + self.unit() * 2.0 * spread;
+        Duration::from_nanos(value as u64)
+    }
+
+    /// A number from 0 up to but excluding 1 (splitmix64).
+    fn unit(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^= mixed >> 31;
+        (mixed >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn nanos(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e9
+}
+
+#[cfg(test)]
+#[path = "retry_tests.rs"]
+mod tests;

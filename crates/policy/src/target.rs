@@ -1,0 +1,421 @@
+//! Who a service invocation is for, and which method it calls.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use base64::Engine as _;
+use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
+
+use crate::escape::{EscapeError, path_unescape, query_unescape};
+use crate::path::{MethodError, canonical, clean};
+
+/// The request header that names the target app, and the user name of its basic authentication form.
+pub const APP_ID_HEADER: &str = "dapr-app-id";
+
+/// Why a request names no target that could be called.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// The request path has a malformed escape: HTTP 400.
+    #[error(transparent)]
+    Path(#[from] EscapeError),
+    /// Nothing in the request names a target: HTTP 404 `ERR_DIRECT_INVOKE`.
+    #[error("failed getting app id either from the URL path or the header dapr-app-id")]
+    Missing,
+    /// The method is refused: gRPC `InvalidArgument`, HTTP 500 `ERR_DIRECT_INVOKE`.
+    #[error("invalid method: {0}")]
+    Method(#[from] MethodError),
+    /// The target id is empty.
+    #[error("app id is empty")]
+    EmptyAppId,
+    /// The target id has more than one dot: HTTP 500 `ERR_DIRECT_INVOKE`.
+    #[error("invalid app id {0}")]
+    AppId(String),
+}
+
+/// A target id, taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target<'a> {
+    /// An app, or an HTTPEndpoint resource of that name (the caller knows which).
+    App {
+        /// App id without the namespace.
+        id: &'a str,
+        /// The namespace after the dot; `None` means the caller's own.
+        namespace: Option<&'a str>,
+    },
+    /// An absolute `http://` or `https://` URL.
+    Url(&'a str),
+}
+
+impl<'a> Target<'a> {
+    /// Takes a target id apart: `app`, `app.namespace`, `http://...` or `https://...`.
+    ///
+    /// # Errors
+    /// [`TargetError::EmptyAppId`], or [`TargetError::AppId`] when there is more than one dot.
+    pub fn parse(id: &'a str) -> Result<Self, TargetError> {
+        if id.starts_with("http://") || id.starts_with("https://") {
+            return Ok(Self::Url(id));
+        }
+        match id.split_once('.') {
+            None if id.is_empty() => Err(TargetError::EmptyAppId),
+            None => Ok(Self::App { id, namespace: None }),
+            Some((_, namespace)) if namespace.contains('.') => Err(TargetError::AppId(id.to_owned())),
+            Some((id, namespace)) => Ok(Self::App {
+                id,
+                namespace: Some(namespace),
+            }),
+        }
+    }
+}
+
+/// Where a request said who it is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The `dapr-app-id` header, which must not be forwarded.
+    Header,
+    /// The `Authorization` header, which is forwarded.
+    BasicAuth,
+    /// The request path.
+    Path,
+}
+
+/// A service invocation as an HTTP request expresses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invocation<'a> {
+    /// The target id as given, namespace included: the name resiliency targets are looked up by.
+    pub id: Cow<'a, str>,
+    /// The canonical method path, never with a leading slash unless the caller encoded one.
+    pub method: Cow<'a, str>,
+    /// Where the target id was found.
+    pub source: Source,
+}
+
+impl<'a> Invocation<'a> {
+    /// Reads target and method of a request; the first of header, basic authentication and path that names a
+    /// target wins. `path` is the request path as received, without the query; `app_id` and `authorization` are
+    /// the values of those headers.
+    ///
+    /// # Errors
+    /// [`TargetError`], except its two id forms, which [`Invocation::target`] reports.
+    pub fn parse(
+        path: &'a str,
+        app_id: Option<&'a str>,
+        authorization: Option<&str>,
+    ) -> Result<Self, TargetError> {
+        let decoded = path_unescape(path)?;
+        if let Some(id) = app_id.filter(|id| !id.is_empty()) {
+            return Self::whole_path(Cow::Borrowed(id), decoded, Source::Header);
+        }
+        if let Some(id) = authorization.and_then(basic_app_id) {
+            if id.is_empty() {
+                return Err(TargetError::Missing);
+            }
+            return Self::whole_path(Cow::Owned(id), decoded, Source::BasicAuth);
+        }
+        Self::from_path(&decoded)
+    }
+
+    /// The target id, taken apart.
+    ///
+    /// # Errors
+    /// [`TargetError::EmptyAppId`] or [`TargetError::AppId`].
+    pub fn target(&self) -> Result<Target<'_>, TargetError> {
+        Target::parse(&self.id)
+    }
+
+    fn whole_path(id: Cow<'a, str>, decoded: Cow<'a, str>, source: Source) -> Result<Self, TargetError> {
+        let method = map(decoded, |path| {
+            Ok(match clean(path) {
+                Cow::Borrowed(cleaned) => canonical(cleaned.strip_prefix('/').unwrap_or(cleaned))?,
+                Cow::Owned(cleaned) => {
+                    Cow::Owned(canonical(cleaned.strip_prefix('/').unwrap_or(&cleaned))?.into_owned())
+                }
+            })
+        })?;
+        Ok(Self { id, method, source })
+    }
+
+    fn from_path(decoded: &Cow<'a, str>) -> Result<Self, TargetError> {
+        const SEPARATOR: &str = "/method/";
+        let start = after_prefix(decoded, ["v1.0", "invoke"]).ok_or(TargetError::Missing)?;
+        let length = decoded[start..]
+            .find(SEPARATOR)
+            .filter(|&length| length > 0)
+            .ok_or(TargetError::Missing)?;
+        let end = start + length;
+        // Decoded a second time on purpose: a URL may arrive as one segment that was escaped twice.
+        let id = map(part(decoded, start..end), |id| {
+            Ok(match query_unescape(id) {
+                Ok(unescaped) if !unescaped.is_empty() => unescaped,
+                _ => Cow::Borrowed(id),
+            })
+        })?;
+        let method = map(
+            part(decoded, end + SEPARATOR.len()..decoded.len()),
+            |method| match clean(method) {
+                Cow::Borrowed(cleaned) => Ok(canonical(cleaned)?),
+                Cow::Owned(cleaned) => Ok(Cow::Owned(canonical(&cleaned)?.into_owned())),
+            },
+        )?;
+        Ok(Self {
+            id,
+            method,
+            source: Source::Path,
+        })
+    }
+}
+
+/// Applies a borrowing transformation to a text that may be owned.
+fn map<'a>(
+    text: Cow<'a, str>,
+    transform: impl for<'t> Fn(&'t str) -> Result<Cow<'t, str>, TargetError>,
+) -> Result<Cow<'a, str>, TargetError> {
+    match text {
+        Cow::Borrowed(text) => transform(text),
+        Cow::Owned(text) => Ok(Cow::Owned(transform(&text)?.into_owned())),
+    }
+}
+
+fn part<'a>(text: &Cow<'a, str>, range: Range<usize>) -> Cow<'a, str> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(&text[range]),
+        Cow::Owned(text) => Cow::Owned(text[range].to_owned()),
+    }
+}
+
+/// The offset of what follows the given leading segments and their slashes; slashes may be repeated. `None` when
+/// the path does not start with those segments or nothing follows them.
+fn after_prefix(path: &str, prefix: [&str; 2]) -> Option<usize> {
+    let skip = |from: usize| from + path[from..].bytes().take_while(|byte| *byte == b'/').count();
+    let mut position = skip(0);
+    for segment in prefix {
+        let end = position + segment.len();
+        if !path[position..].starts_with(segment) || path.as_bytes().get(end) != Some(&b'/') {
+            return None;
+        }
+        position = skip(end);
+    }
+    (position < path.len()).then_some(position)
+}
+
+/// The password of `Basic` credentials whose user name is `dapr-app-id`.
+fn basic_app_id(authorization: &str) -> Option<String> {
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &base64::alphabet::STANDARD,
+        GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+    );
+    let decoded = LENIENT.decode(authorization.strip_prefix("Basic ")?).ok()?;
+    let decoded = String::from_utf8(decoded).ok()?;
+    let (user, id) = decoded.split_once(':')?;
+    (user.eq_ignore_ascii_case(APP_ID_HEADER) && !id.contains(':')).then(|| id.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// `dapr-app-id:auth`
+    const AUTH: &str = "Basic ZGFwci1hcHAtaWQ6YXV0aA==";
+
+    fn parsed<'a>(path: &'a str, header: Option<&'a str>, auth: Option<&str>) -> (String, String, Source) {
+        let invocation = Invocation::parse(path, header, auth).unwrap();
+        (
+            invocation.id.into_owned(),
+            invocation.method.into_owned(),
+            invocation.source,
+        )
+    }
+
+    #[test]
+    fn header_then_credentials_then_path() {
+        let expect = |id: &str, method: &str, source| (id.to_owned(), method.to_owned(), source);
+        assert_eq!(
+            parsed("/foo/bar", Some("myapp"), None),
+            expect("myapp", "foo/bar", Source::Header)
+        );
+        assert_eq!(
+            parsed("/foo/bar", Some("myapp"), Some(AUTH)),
+            expect("myapp", "foo/bar", Source::Header)
+        );
+        assert_eq!(
+            parsed("/foo/bar", Some(""), Some(AUTH)),
+            expect("auth", "foo/bar", Source::BasicAuth)
+        );
+        assert_eq!(
+            parsed("///foo//bar", Some("myapp"), None),
+            expect("myapp", "foo/bar", Source::Header)
+        );
+        assert_eq!(
+            parsed("/", Some("myapp"), None),
+            expect("myapp", "", Source::Header)
+        );
+        assert_eq!(
+            parsed("/v1.0/invoke/myapp/method/foo", None, Some(AUTH)),
+            expect("auth", "v1.0/invoke/myapp/method/foo", Source::BasicAuth)
+        );
+    }
+
+    #[test]
+    fn path_forms() {
+        for (path, id, method) in [
+            ("/v1.0/invoke/myapp/method/foo", "myapp", "foo"),
+            ("/v1.0/invoke/myapp.ns/method/foo/bar", "myapp.ns", "foo/bar"),
+            ("//v1.0///invoke//myapp/method/foo", "myapp", "foo"),
+            ("/v1.0/invoke/myapp/method/", "myapp", ""),
+            ("/v1.0/invoke/myapp/method/.", "myapp", ""),
+            ("/v1.0/invoke/myapp/method//a//b/", "myapp", "/a/b"),
+            ("/v1.0/invoke/myapp/method/a/method/b", "myapp", "a/method/b"),
+            ("/v1.0/invoke/myapp/method/a%2Fb%20c", "myapp", "a/b c"),
+            ("/v1.0/invoke/myapp/method/admin%2F..%2Fpublic", "myapp", "public"),
+            ("/v1.0/invoke/myapp/method/../../x", "myapp", "x"),
+            (
+                "/v1.0/invoke/http://example.com/method/foo",
+                "http://example.com",
+                "foo",
+            ),
+            (
+                "/v1.0/invoke/https://example.com:80/p/method/foo",
+                "https://example.com:80/p",
+                "foo",
+            ),
+            (
+                "/v1.0/invoke/http%3A%2F%2Fexample.com/method/foo",
+                "http://example.com",
+                "foo",
+            ),
+            (
+                "/v1.0/invoke/https%3A/%2Fexample.com/method/foo",
+                "https://example.com",
+                "foo",
+            ),
+            (
+                "/v1.0/invoke/https%253A%252F%252Fexample.com/method/foo",
+                "https://example.com",
+                "foo",
+            ),
+            ("/v1.0/invoke/my+app/method/foo", "my app", "foo"),
+            ("/v1.0/invoke/50%25/method/foo", "50%", "foo"),
+        ] {
+            assert_eq!(
+                parsed(path, None, None),
+                (id.to_owned(), method.to_owned(), Source::Path),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_names_a_target() {
+        for path in [
+            "/",
+            "",
+            "/foo/bar",
+            "/v1.0/invoke/myapp/method",
+            "/v1.0/invoke/myapp",
+            "/v1.0/invoke/",
+            "/v1.0/invoke",
+            "/v1.0/invoke//method/",
+            "/v1.0x/invoke/myapp/method/foo",
+            "/v1.0/state/myapp/method/foo",
+        ] {
+            assert_eq!(
+                Invocation::parse(path, None, None),
+                Err(TargetError::Missing),
+                "{path}"
+            );
+        }
+        // `dapr-app-id:`
+        let empty = Some("Basic ZGFwci1hcHAtaWQ6");
+        assert_eq!(
+            Invocation::parse("/v1.0/invoke/a/method/b", None, empty),
+            Err(TargetError::Missing)
+        );
+    }
+
+    #[test]
+    fn other_credentials_are_ignored() {
+        for auth in [
+            "Bearer x",
+            "Basic !!",
+            "Basic dXNlcjpwYXNz",
+            "basic ZGFwci1hcHAtaWQ6YXV0aA==",
+        ] {
+            assert_eq!(
+                parsed("/v1.0/invoke/a/method/b", None, Some(auth)).0,
+                "a",
+                "{auth}"
+            );
+        }
+        // `Dapr-App-ID:x`
+        assert_eq!(parsed("/b", None, Some("Basic RGFwci1BcHAtSUQ6eA==")).0, "x");
+    }
+
+    #[test]
+    fn bad_paths_and_methods() {
+        assert!(matches!(
+            Invocation::parse("/%zz", Some("a"), None),
+            Err(TargetError::Path(_))
+        ));
+        let refused = Invocation::parse("/v1.0/invoke/a/method/b%23c", None, None).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            r#"invalid method: method contains forbidden character: "b#c""#
+        );
+        assert!(Invocation::parse("/a%0Ab", Some("a"), None).is_err());
+    }
+
+    #[test]
+    fn target_forms() {
+        assert_eq!(
+            Target::parse("app"),
+            Ok(Target::App {
+                id: "app",
+                namespace: None
+            })
+        );
+        assert_eq!(
+            Target::parse("app.ns"),
+            Ok(Target::App {
+                id: "app",
+                namespace: Some("ns")
+            })
+        );
+        assert_eq!(Target::parse("https://a.b.c"), Ok(Target::Url("https://a.b.c")));
+        assert_eq!(Target::parse(""), Err(TargetError::EmptyAppId));
+        assert_eq!(
+            Target::parse("a.b.c").unwrap_err().to_string(),
+            "invalid app id a.b.c"
+        );
+    }
+
+    #[test]
+    fn plain_requests_are_borrowed() {
+        let invocation = Invocation::parse("/v1.0/invoke/myapp/method/foo/bar", None, None).unwrap();
+        assert!(matches!(invocation.id, Cow::Borrowed("myapp")));
+        assert!(matches!(invocation.method, Cow::Borrowed("foo/bar")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_request_is_read_or_refused(path in ".{0,40}", id in proptest::option::of(".{0,8}")) {
+            if let Ok(invocation) = Invocation::parse(&path, id.as_deref(), None) {
+                let again = canonical(&invocation.method).unwrap();
+                prop_assert_eq!(&again, &invocation.method);
+                prop_assert!(!invocation.id.is_empty());
+            }
+        }
+
+        #[test]
+        fn escaping_does_not_change_the_method(method in "[a-z./]{1,16}", escape in any::<u64>()) {
+            let escaped: String = method
+                .bytes()
+                .enumerate()
+                .map(|(i, b)| if escape >> i & 1 == 1 { format!("%{b:02X}") } else { char::from(b).to_string() })
+                .collect();
+            let plain = format!("/v1.0/invoke/app/method/{method}");
+            let escaped = format!("/v1.0/invoke/app/method/{escaped}");
+            prop_assert_eq!(parsed(&plain, None, None), parsed(&escaped, None, None));
+        }
+    }
+}
