@@ -1,27 +1,37 @@
-"""Print, as JSON, every message, enum and service the installed `dapr` and `durabletask` packages declare."""
+"""Print, as JSON, the messages, enums and services of Dapr's wire contract.
+
+Without argument: those of the installed Python packages. With a file holding an encoded FileDescriptorSet: those of
+its packages that the Python packages do not carry.
+"""
 
 import importlib
-import importlib.metadata
 import json
 import pkgutil
 import sys
 
-from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
 
-PACKAGES = {"dapr.proto": "dapr", "durabletask.internal": "durabletask-dapr"}
+MODULES = ("dapr.proto", "durabletask.internal")
+PUBLIC = ("dapr.proto.common.v1", "dapr.proto.runtime.v1")
 
 
-def descriptors():
-    """The file descriptors of all generated modules, in a stable order."""
+def installed():
+    """The file descriptors of all generated modules."""
     files = {}
-    for package in PACKAGES:
+    for package in MODULES:
         root = importlib.import_module(package)
         for module in pkgutil.walk_packages(root.__path__, package + "."):
             if module.name.endswith("_pb2"):
                 proto = FileDescriptorProto()
                 importlib.import_module(module.name).DESCRIPTOR.CopyToProto(proto)
                 files[proto.name] = proto
-    return [files[name] for name in sorted(files)]
+    return list(files.values())
+
+
+def collected(path):
+    with open(path, "rb") as file:
+        files = FileDescriptorSet.FromString(file.read()).file
+    return [f for f in files if f.package.startswith(("dapr.", "durabletask.")) and f.package not in PUBLIC]
 
 
 def scalar_or_name(field):
@@ -78,9 +88,9 @@ def add_service(out, prefix, service):
 
 
 def main():
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES.values()}
-    out = {"packages": versions, "services": {}, "messages": {}, "enums": {}}
-    for file in descriptors():
+    files = collected(sys.argv[1]) if len(sys.argv) > 1 else installed()
+    out = {"services": {}, "messages": {}, "enums": {}}
+    for file in files:
         prefix = file.package + "." if file.package else ""
         for service in file.service:
             add_service(out, prefix, service)
