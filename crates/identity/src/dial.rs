@@ -15,7 +15,7 @@ use tonic::{Code, Status};
 use crate::bundle::TrustAnchors;
 use crate::id::SpiffeId;
 use crate::identity::{anonymous_client_config, server_name};
-use crate::verify::Expect;
+use crate::verify::{Expect, PeerError};
 
 /// Port when the address names none.
 const DEFAULT_PORT: u16 = 443;
@@ -133,8 +133,11 @@ fn split(address: &str) -> Result<(&str, u16), String> {
     }
 }
 
-/// The messages of an error and its sources, each one once.
+/// The messages of an error and its sources, each one once; for a refused peer, the reason alone.
 fn chain(error: &(dyn Error + 'static)) -> String {
+    if let Some(refused) = PeerError::find(error) {
+        return refused.to_string();
+    }
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

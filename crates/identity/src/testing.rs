@@ -131,13 +131,13 @@ impl Authority {
         Self::lasting(trust_domain, algorithm, Duration::days(365))
     }
 
-    /// As [`Authority::new`], with an end of validity relative to now.
+    /// As [`Authority::new`], with an end of the root's validity relative to now.
     pub fn lasting(trust_domain: &str, algorithm: Algorithm, until: Duration) -> Self {
         let root_key = KeyPair::generate_for(algorithm.rcgen()).expect("key generation");
         let issuer_key = KeyPair::generate_for(algorithm.rcgen()).expect("key generation");
         let root_params = authority_params(trust_domain, until);
-        let issuer_params =
-            authority_params(&format!("spiffe://{trust_domain}/ns/default/dapr-sentry"), until);
+        let issuer_name = format!("spiffe://{trust_domain}/ns/default/dapr-sentry");
+        let issuer_params = authority_params(&issuer_name, Duration::days(365));
         let root = root_params.self_signed(&root_key).expect("self-signing");
         let issuer = issuer_params
             .signed_by(&issuer_key, &Issuer::from_params(&root_params, &root_key))

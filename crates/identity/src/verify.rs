@@ -1,6 +1,7 @@
 //! Verification of a peer in a TLS handshake, by the X.509-SVID rules instead of the web's: the chain must lead to a
 //! trust anchor, the leaf must carry one SPIFFE id, DNS names do not count.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ impl fmt::Display for Expect {
 }
 
 /// Why a peer was refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum PeerError {
     /// The leaf is not an X.509-SVID.
     #[error(transparent)]
@@ -100,6 +101,37 @@ pub enum PeerError {
         /// Who it should be.
         expected: Expect,
     },
+}
+
+impl PeerError {
+    /// The reason of a failed handshake, if this side refused the peer: looks through `error` (as returned by a TLS
+    /// connect or accept) and its sources.
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(inner)))) =
+                error.downcast_ref()
+            {
+                return inner.downcast_ref();
+            }
+            // An I/O error passes over what it wraps when asked for its source.
+            next = match error
+                .downcast_ref::<std::io::Error>()
+                .and_then(std::io::Error::get_ref)
+            {
+                Some(wrapped) => Some(wrapped),
+                None => error.source(),
+            };
+        }
+        None
+    }
+}
+
+impl fmt::Debug for PeerError {
+    /// The message: the TLS library shows errors of verifiers in this form, and people read them in logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Verifies peers against the trust anchors in force at the time of the handshake.

@@ -1,0 +1,335 @@
+//! The client of the authority against an authority in this process.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod stub;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_identity::testing::{Algorithm, Authority};
+use outrigger_identity::{
+    AnchorsSource, CaClient, CaConfig, Env, FetchError, IdentityDirectory, IdentityEvent, Mode,
+    SecurityConfig, SvidSource, TrustAnchors, start,
+};
+use rcgen::CertificateSigningRequestParams;
+use stub::{Answer, StubCa};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+const SENTRY: &str = "spiffe://localhost/ns/dapr-system/dapr-sentry";
+
+fn config(address: &str, env: &[(&str, &str)]) -> CaConfig {
+    let env: HashMap<String, String> = env
+        .iter()
+        .map(|(name, value)| ((*name).into(), (*value).into()))
+        .collect();
+    CaConfig {
+        sentry_address: address.to_owned(),
+        control_plane_trust_domain: "localhost".parse().unwrap(),
+        control_plane_namespace: "dapr-system".to_owned(),
+        app_id: "cart".to_owned(),
+        namespace: None,
+        jwt_audiences: vec!["shop".to_owned()],
+        mode: Mode::Standalone,
+        token_file: None,
+        env: Arc::new(move |name| env.get(name).cloned()),
+    }
+}
+
+fn client(stub: &StubCa, env: &[(&str, &str)]) -> CaClient {
+    CaClient::new(
+        config(&stub.address, env),
+        TrustAnchors::new(stub.authority.bundle()),
+    )
+    .unwrap()
+}
+
+async fn fetch_error(answers: Vec<Answer>) -> (FetchError, usize) {
+    let stub = StubCa::start(SENTRY, answers).await;
+    let error = client(&stub, &[]).fetch().await.unwrap_err();
+    (error, stub.requests().len())
+}
+
+#[tokio::test]
+async fn an_identity_is_issued() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
+    let svid = client(&stub, &[]).fetch().await.unwrap();
+    assert_eq!(svid.id().as_str(), "spiffe://public/ns/default/cart");
+    assert_eq!(svid.chain().len(), 2);
+    assert!(svid.jwt().is_none());
+
+    let [request] = stub.requests().try_into().unwrap();
+    assert_eq!(
+        (request.id.as_str(), request.namespace.as_str()),
+        ("cart", "default")
+    );
+    assert_eq!(
+        (
+            request.trust_domain.as_str(),
+            request.token.as_str(),
+            request.token_validator
+        ),
+        ("", "", 0)
+    );
+    assert_eq!(request.jwt_audiences, ["shop"]);
+    let text = String::from_utf8(request.certificate_signing_request.to_vec()).unwrap();
+    assert!(text.starts_with("-----BEGIN CERTIFICATE REQUEST-----\n"));
+    let signing_request = CertificateSigningRequestParams::from_pem(&text).unwrap();
+    assert_eq!(signing_request.params.distinguished_name.iter().count(), 0);
+    assert!(signing_request.params.subject_alt_names.is_empty());
+    assert_eq!(
+        signing_request.public_key.algorithm(),
+        &rcgen::PKCS_ECDSA_P256_SHA256
+    );
+}
+
+#[tokio::test]
+async fn every_request_is_on_a_new_key() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign, Answer::Sign]).await;
+    let client = client(&stub, &[]);
+    let (one, two) = (client.fetch().await.unwrap(), client.fetch().await.unwrap());
+    assert_ne!(one.key(), two.key());
+}
+
+#[tokio::test]
+async fn the_environment_names_identity_namespace_and_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "secret").unwrap();
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
+    let env = [
+        ("SENTRY_LOCAL_IDENTITY", "till"),
+        ("NAMESPACE", "shop"),
+        ("DAPR_SENTRY_TOKEN_FILE", token.to_str().unwrap()),
+    ];
+    let svid = client(&stub, &env).fetch().await.unwrap();
+    assert_eq!(svid.id().path(), "/ns/shop/till");
+    let [request] = stub.requests().try_into().unwrap();
+    assert_eq!(
+        (request.id.as_str(), request.namespace.as_str()),
+        ("till", "shop")
+    );
+    assert_eq!((request.token.as_str(), request.token_validator), ("secret", 3));
+}
+
+#[tokio::test]
+async fn only_the_control_plane_asks_for_its_trust_domain() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign, Answer::Sign, Answer::Sign]).await;
+    for (app_id, namespace) in [
+        ("dapr-placement", "dapr-system"),
+        ("dapr-placement", "shop"),
+        ("cart", "dapr-system"),
+    ] {
+        let mut config = config(&stub.address, &[("NAMESPACE", "ignored")]);
+        config.app_id = app_id.to_owned();
+        config.namespace = Some(namespace.to_owned());
+        let client = CaClient::new(config, TrustAnchors::new(stub.authority.bundle())).unwrap();
+        client.fetch().await.unwrap();
+    }
+    let domains: Vec<_> = stub
+        .requests()
+        .into_iter()
+        .map(|request| request.trust_domain)
+        .collect();
+    assert_eq!(domains, ["localhost", "", ""]);
+}
+
+#[tokio::test]
+async fn what_may_pass_is_tried_again() {
+    let busy = |code| Answer::Refuse(Status::new(code, "busy"));
+    let answers = vec![
+        busy(Code::Unavailable),
+        busy(Code::ResourceExhausted),
+        Answer::Drop,
+        busy(Code::Unavailable),
+        Answer::Sign,
+    ];
+    let stub = StubCa::start(SENTRY, answers).await;
+    client(&stub, &[]).fetch().await.unwrap();
+    assert_eq!(stub.requests().len(), 5);
+}
+
+#[tokio::test]
+async fn five_attempts_and_no_more() {
+    let answers = (0..6)
+        .map(|_| Answer::Refuse(Status::unavailable("busy")))
+        .collect();
+    let (error, requests) = fetch_error(answers).await;
+    assert_eq!((requests, error.reason()), (5, "sign"));
+    assert!(error.to_string().contains("after 5 attempts"), "{error}");
+}
+
+#[tokio::test]
+async fn a_refusal_is_final_and_explained() {
+    let answers = vec![
+        Answer::Refuse(Status::permission_denied("token validation failed")),
+        Answer::Sign,
+    ];
+    let (error, requests) = fetch_error(answers).await;
+    assert_eq!((requests, error.reason()), (1, "sign"));
+    let text = error.to_string();
+    for part in [
+        "127.0.0.1:",
+        "\"cart\"",
+        "\"default\"",
+        "token validation failed",
+        "DAPR_SENTRY_TOKEN_FILE",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn an_authority_that_hangs_is_asked_again_after_three_seconds() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Hang, Answer::Sign]).await;
+    let begin = Instant::now();
+    client(&stub, &[]).fetch().await.unwrap();
+    assert!(begin.elapsed() >= Duration::from_secs(3));
+    assert_eq!(stub.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn an_impostor_is_recognised() {
+    let stub = StubCa::start(
+        "spiffe://localhost/ns/dapr-system/dapr-placement",
+        vec![Answer::Sign],
+    )
+    .await;
+    let error = client(&stub, &[]).fetch().await.unwrap_err();
+    assert_eq!((error.reason(), stub.requests().len()), ("sentry_conn", 0));
+    let text = error.to_string();
+    assert!(
+        text.contains(&stub.address) && text.contains("dapr-placement, expected"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn an_authority_with_another_root_is_refused() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
+    let other = Authority::new("localhost", Algorithm::P256);
+    let client = CaClient::new(config(&stub.address, &[]), TrustAnchors::new(other.bundle())).unwrap();
+    let error = client.fetch().await.unwrap_err();
+    assert_eq!(error.reason(), "sentry_conn");
+    assert!(error.to_string().contains("trust anchor"), "{error}");
+}
+
+#[tokio::test]
+async fn no_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let closing = tokio::spawn(async move {
+        loop {
+            drop(listener.accept().await);
+        }
+    });
+    let anchors = TrustAnchors::new(Authority::new("td", Algorithm::P256).bundle());
+    let error = CaClient::new(config(&address, &[]), anchors.clone())
+        .unwrap()
+        .fetch()
+        .await
+        .unwrap_err();
+    closing.abort();
+    assert_eq!(error.reason(), "sentry_conn");
+    assert!(error.to_string().contains(&address), "{error}");
+    assert!(matches!(
+        CaClient::new(config("", &[]), anchors),
+        Err(FetchError::Address { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_token_that_cannot_be_read() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
+    let error = client(&stub, &[("DAPR_SENTRY_TOKEN_FILE", "")])
+        .fetch()
+        .await
+        .unwrap_err();
+    assert_eq!((error.reason(), stub.requests().len()), ("sentry_token", 0));
+}
+
+#[tokio::test]
+async fn answers_are_checked() {
+    for (answer, reason) in [
+        (Answer::without_time(), "invalid_ts"),
+        (Answer::with_time(i64::MAX), "invalid_ts"),
+        (Answer::with_certificate("nonsense"), "sign"),
+        (
+            Answer::with_certificate(&Authority::new("td", Algorithm::P256).root_pem()),
+            "sign",
+        ),
+        (Answer::with_jwt("nonsense"), "jwt_parse"),
+        (Answer::with_jwt(&stub::jwt("[]")), "jwt_aud"),
+        (Answer::with_jwt(&stub::jwt(r#"["elsewhere"]"#)), "jwt_aud"),
+    ] {
+        let (error, requests) = fetch_error(vec![answer]).await;
+        assert_eq!((error.reason(), requests), (reason, 1), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_jwt_is_kept() {
+    let token = stub::jwt(r#"["public","shop"]"#);
+    let stub = StubCa::start(SENTRY, vec![Answer::with_jwt(&token), Answer::with_jwt("")]).await;
+    let client = client(&stub, &[]);
+    assert_eq!(client.fetch().await.unwrap().jwt().unwrap().token(), token);
+    assert!(client.fetch().await.unwrap().jwt().is_none());
+}
+
+fn events() -> (Arc<Mutex<Vec<IdentityEvent>>>, outrigger_identity::EventSink) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&seen);
+    (seen, Arc::new(move |event| sink.lock().unwrap().push(event)))
+}
+
+#[tokio::test]
+async fn start_to_stop() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Sign]).await;
+    let base = tempfile::tempdir().unwrap();
+    let (seen, events) = events();
+    let pem = stub.authority.root_pem();
+    let env: Env = Arc::new(move |name| (name == "DAPR_TRUST_ANCHORS").then(|| pem.clone()));
+    let directory = IdentityDirectory::new(base.path().join("identity"));
+    let security = SecurityConfig {
+        ca: config(&stub.address, &[]),
+        anchors: AnchorsSource::from_env(&env),
+        directory: Some(directory.clone()),
+        events,
+    };
+    let cancel = CancellationToken::new();
+    let (identity, renewal) = start(security, &cancel).await.unwrap();
+    assert_eq!(identity.id().app_id(), "cart");
+    assert!(directory.path().join("cert.pem").exists());
+    let running = tokio::spawn(renewal.run(cancel.clone()));
+    cancel.cancel();
+    running.await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), [IdentityEvent::InitOk]);
+}
+
+#[tokio::test]
+async fn a_failed_start() {
+    let stub = StubCa::start(SENTRY, vec![Answer::Refuse(Status::permission_denied("no"))]).await;
+    let cancel = CancellationToken::new();
+    for (anchors, expected, text) in [
+        (String::new(), vec![], "trust anchors are required"),
+        (
+            stub.authority.root_pem(),
+            vec![IdentityEvent::InitFailed("sign")],
+            "initial identity",
+        ),
+    ] {
+        let (seen, events) = events();
+        let ca = config(&stub.address, &[]);
+        let security = SecurityConfig {
+            ca,
+            anchors: AnchorsSource::Pem(anchors),
+            directory: None,
+            events,
+        };
+        let error = start(security, &cancel).await.err().unwrap().to_string();
+        assert!(error.contains(text), "{error}");
+        assert_eq!(*seen.lock().unwrap(), expected);
+    }
+}

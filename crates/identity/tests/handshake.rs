@@ -1,0 +1,422 @@
+//! Who may talk to whom: handshakes over an in-memory stream, with certificates of every good and bad kind.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::sync::Arc;
+
+use outrigger_identity::testing::{Algorithm, Authority, Issued, Leaf};
+use outrigger_identity::{
+    Expect, Identity, Svid, TrustAnchors, TrustBundle, anonymous_client_config, peer_id, server_name,
+};
+use rcgen::{ExtendedKeyUsagePurpose, KeyUsagePurpose};
+use rustls::{ClientConfig, ProtocolVersion, ServerConfig};
+use time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio_rustls::{TlsAcceptor, TlsConnector, client, server};
+
+type Ends = (client::TlsStream<DuplexStream>, server::TlsStream<DuplexStream>);
+
+/// Both ends of a connection over which a byte went each way, or what either side said.
+async fn connect(client: Arc<ClientConfig>, server: Arc<ServerConfig>) -> Result<Ends, String> {
+    let (near, far) = tokio::io::duplex(1 << 16);
+    let dial = async {
+        let mut stream = TlsConnector::from(client)
+            .connect(server_name("127.0.0.1"), near)
+            .await?;
+        stream.write_all(b"?").await?;
+        // With TLS 1.3 the server judges the client's certificate after the client is done.
+        stream.read_exact(&mut [0]).await?;
+        Ok::<_, std::io::Error>(stream)
+    };
+    let accept = async {
+        let mut stream = TlsAcceptor::from(server).accept(far).await?;
+        stream.read_exact(&mut [0]).await?;
+        stream.write_all(b"!").await?;
+        Ok::<_, std::io::Error>(stream)
+    };
+    match tokio::join!(dial, accept) {
+        (Ok(near), Ok(far)) => Ok((near, far)),
+        (near, far) => Err(format!("client: {:?}; server: {:?}", near.err(), far.err())),
+    }
+}
+
+fn identity(authority: &Authority, issued: Issued) -> Identity {
+    Identity::new(issued.into_svid(), TrustAnchors::new(authority.bundle()))
+}
+
+fn exact(id: &str) -> Expect {
+    Expect::Exact(id.parse().unwrap())
+}
+
+fn path(namespace: &str, app_id: &str) -> Expect {
+    Expect::Path {
+        namespace: namespace.into(),
+        app_id: app_id.into(),
+    }
+}
+
+/// A handshake between `caller` in `ns` and a server with the certificate `issued`.
+async fn call(authority: &Authority, issued: Issued, expect: Expect) -> Result<Ends, String> {
+    let caller = identity(authority, authority.workload("ns", "caller"));
+    let server = identity(authority, issued);
+    connect(caller.client_config(expect), server.server_config()).await
+}
+
+#[tokio::test]
+async fn the_right_peer_over_tls13_and_h2() {
+    let authority = Authority::new("public", Algorithm::P256);
+    for expect in [
+        exact("spiffe://public/ns/ns/target"),
+        path("ns", "target"),
+        Expect::Any,
+    ] {
+        let (near, far) = call(&authority, authority.workload("ns", "target"), expect)
+            .await
+            .unwrap();
+        let near = near.get_ref().1;
+        assert_eq!(near.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+        assert_eq!(near.alpn_protocol(), Some(&b"h2"[..]));
+        let suite = near.negotiated_cipher_suite().unwrap().suite();
+        assert_eq!(suite, rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+        let caller = peer_id(far.get_ref().1.peer_certificates().unwrap()).unwrap();
+        assert_eq!(caller.as_str(), "spiffe://public/ns/ns/caller");
+    }
+}
+
+#[tokio::test]
+async fn tls12_is_accepted() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let caller = identity(&authority, authority.workload("ns", "caller"));
+    let target = identity(&authority, authority.workload("ns", "target"));
+    let old = restrict_to_tls12(&authority, authority.workload("ns", "caller"));
+    let (near, _) = connect(old, target.server_config()).await.unwrap();
+    assert_eq!(
+        near.get_ref().1.protocol_version(),
+        Some(ProtocolVersion::TLSv1_2)
+    );
+    assert!(
+        connect(caller.client_config(path("ns", "target")), target.server_config())
+            .await
+            .is_ok()
+    );
+}
+
+/// A client of another make: TLS 1.2 only, an ordinary verifier of certificates.
+fn restrict_to_tls12(authority: &Authority, issued: Issued) -> Arc<ClientConfig> {
+    let own = anonymous_client_config(TrustAnchors::new(authority.bundle()), path("ns", "target"));
+    let provider = Arc::clone(own.crypto_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(authority.root.clone()).unwrap();
+    let verifier =
+        rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyName(verifier.build().unwrap())))
+        .with_client_auth_cert(issued.chain, issued.key)
+        .unwrap();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
+}
+
+/// The ordinary verifier, with the one DNS name the test certificates carry.
+#[derive(Debug)]
+struct AnyName(Arc<rustls::client::WebPkiServerVerifier>);
+
+impl rustls::client::danger::ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &rustls::pki_types::CertificateDer<'_>,
+        intermediates: &[rustls::pki_types::CertificateDer<'_>],
+        _server_name: &rustls::pki_types::ServerName<'_>,
+        ocsp_response: &[u8],
+        now: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        let name = server_name("other.example");
+        self.0
+            .verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signature: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[tokio::test]
+async fn every_key_type_of_the_authority() {
+    for algorithm in [
+        Algorithm::P384,
+        Algorithm::P521,
+        Algorithm::Ed25519,
+        Algorithm::Rsa,
+    ] {
+        let authority = Authority::new("public", algorithm);
+        let outcome = call(
+            &authority,
+            authority.workload("ns", "target"),
+            path("ns", "target"),
+        )
+        .await;
+        assert!(outcome.is_ok(), "{algorithm:?}: {:?}", outcome.err());
+    }
+}
+
+#[tokio::test]
+async fn extended_key_usages_do_not_matter() {
+    let authority = Authority::new("public", Algorithm::P256);
+    for usages in [vec![], vec![ExtendedKeyUsagePurpose::CodeSigning]] {
+        let mut leaf = Leaf::workload("spiffe://public/ns/ns/target");
+        leaf.extended_usages = usages;
+        call(&authority, authority.issue(leaf), path("ns", "target"))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_wrong_peer_is_refused_and_named() {
+    let authority = Authority::new("public", Algorithm::P256);
+    for expect in [
+        path("ns", "other"),
+        path("other", "target"),
+        exact("spiffe://public/ns/ns/other"),
+        exact("spiffe://elsewhere/ns/ns/target"),
+    ] {
+        let error = call(&authority, authority.workload("ns", "target"), expect.clone())
+            .await
+            .unwrap_err();
+        assert!(
+            error.contains("the peer is spiffe://public/ns/ns/target"),
+            "{error}"
+        );
+        assert!(error.contains(&format!("expected {expect}")), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn another_trust_domain_below_the_same_anchors() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let elsewhere = || authority.issue(Leaf::workload("spiffe://elsewhere/ns/ns/target"));
+    call(&authority, elsewhere(), path("ns", "target")).await.unwrap();
+    call(&authority, elsewhere(), exact("spiffe://public/ns/ns/target"))
+        .await
+        .unwrap_err();
+}
+
+/// A server certificate with one thing wrong; part of what the client should say about it.
+fn bad_leaves() -> Vec<(Leaf, &'static str)> {
+    let good = || Leaf::workload("spiffe://public/ns/ns/target");
+    let with_uris = |uris: &[&str]| {
+        let uris = uris.iter().map(|uri| (*uri).to_owned()).collect();
+        Leaf { uris, ..good() }
+    };
+    let with_usage = |usage| Leaf {
+        usages: vec![KeyUsagePurpose::DigitalSignature, usage],
+        ..good()
+    };
+    vec![
+        (
+            Leaf {
+                is_ca: true,
+                ..good()
+            },
+            "marked as a CA",
+        ),
+        (with_usage(KeyUsagePurpose::KeyCertSign), "may sign certificates"),
+        (with_usage(KeyUsagePurpose::CrlSign), "may sign certificates"),
+        (
+            with_uris(&["spiffe://public/ns/ns/target", "spiffe://public/ns/ns/b"]),
+            "2 URI names",
+        ),
+        (
+            with_uris(&["spiffe://public/ns/ns/target", "https://x.example"]),
+            "2 URI names",
+        ),
+        (with_uris(&[]), "0 URI names"),
+        (with_uris(&["https://public/ns/ns/target"]), "not a SPIFFE ID"),
+        (with_uris(&["spiffe://PUBLIC/ns/ns/target"]), "trust domain"),
+        (
+            Leaf {
+                until: Duration::minutes(-1),
+                ..good()
+            },
+            "outside its validity",
+        ),
+        (
+            Leaf {
+                from: Duration::minutes(1),
+                ..good()
+            },
+            "outside its validity",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn bad_server_certificates() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let caller = identity(&authority, authority.workload("ns", "caller"));
+    for (leaf, complaint) in bad_leaves() {
+        // A server of another make, since ours would not start with such a certificate.
+        let issued = authority.issue(leaf);
+        let provider = Arc::clone(caller.server_config().crypto_provider());
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(issued.chain, issued.key);
+        let Ok(server) = server else {
+            panic!("the server refuses its certificate ({complaint})")
+        };
+        let error = connect(caller.client_config(path("ns", "target")), Arc::new(server))
+            .await
+            .unwrap_err();
+        assert!(error.contains(complaint), "expected {complaint:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn bad_client_certificates() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let server = identity(&authority, authority.workload("ns", "target"));
+    for (leaf, complaint) in bad_leaves() {
+        let issued = authority.issue(leaf);
+        let client = restrict_to_tls12(&authority, issued);
+        let error = connect(client, server.server_config()).await.unwrap_err();
+        assert!(error.contains(complaint), "expected {complaint:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_without_certificate() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let server = identity(&authority, authority.workload("ns", "target"));
+    let anonymous = || {
+        anonymous_client_config(
+            TrustAnchors::new(authority.bundle()),
+            exact("spiffe://public/ns/ns/target"),
+        )
+    };
+    connect(anonymous(), server.server_config()).await.unwrap_err();
+    let (_, far) = connect(anonymous(), server.server_config_no_client_auth())
+        .await
+        .unwrap();
+    assert!(far.get_ref().1.peer_certificates().is_none());
+}
+
+#[tokio::test]
+async fn a_server_for_one_client() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let one = identity(&authority, authority.workload("ns", "dapr-placement"));
+    let other = identity(&authority, authority.workload("ns", "app"));
+    let server = || one.server_config_for(exact("spiffe://public/ns/ns/dapr-placement"));
+    connect(one.client_config(Expect::Any), server()).await.unwrap();
+    connect(other.client_config(Expect::Any), server())
+        .await
+        .unwrap_err();
+}
+
+#[tokio::test]
+async fn strangers_are_refused_on_both_sides() {
+    let ours = Authority::new("public", Algorithm::P256);
+    let theirs = Authority::new("public", Algorithm::P256);
+    let here = identity(&ours, ours.workload("ns", "here"));
+    let there = identity(&theirs, theirs.workload("ns", "there"));
+    let error = connect(here.client_config(path("ns", "there")), there.server_config())
+        .await
+        .unwrap_err();
+    assert!(error.contains("no trust anchor vouches"), "{error}");
+    let trusting = Identity::new(ours.workload("ns", "here").into_svid(), both(&ours, &theirs));
+    let error = connect(trusting.client_config(path("ns", "there")), there.server_config())
+        .await
+        .unwrap_err();
+    assert!(
+        error.contains("spiffe://public/ns/ns/here: no trust anchor vouches"),
+        "{error}"
+    );
+}
+
+fn both(one: &Authority, two: &Authority) -> TrustAnchors {
+    TrustAnchors::new(overlap(one, two))
+}
+
+fn overlap(one: &Authority, two: &Authority) -> TrustBundle {
+    TrustBundle::from_pem(format!("{}{}", one.root_pem(), two.root_pem()).as_bytes()).unwrap()
+}
+
+#[tokio::test]
+async fn roots_rotate_with_overlap_under_configurations_that_stay() {
+    let (old, new) = (
+        Authority::new("public", Algorithm::P256),
+        Authority::new("public", Algorithm::P256),
+    );
+    let here = identity(&old, old.workload("ns", "here"));
+    let there = identity(&old, old.workload("ns", "there"));
+    let (client, server) = (here.client_config(path("ns", "there")), there.server_config());
+    let serial = async || {
+        let (near, _) = connect(client.clone(), server.clone()).await.unwrap();
+        near.get_ref().1.peer_certificates().unwrap()[0].clone()
+    };
+    let first = serial().await;
+
+    // Both roots everywhere, then new certificates one by one, then the old root goes.
+    here.anchors().replace(overlap(&old, &new));
+    there.anchors().replace(overlap(&old, &new));
+    assert_eq!(serial().await, first);
+    let mut renewals = there.subscribe();
+    there.replace(new.workload("ns", "there").into_svid());
+    assert!(renewals.has_changed().unwrap());
+    assert_eq!(renewals.borrow_and_update().chain(), there.svid().chain());
+    assert_ne!(serial().await, first);
+    here.replace(new.workload("ns", "here").into_svid());
+    serial().await;
+    here.anchors().replace(new.bundle());
+    there.anchors().replace(new.bundle());
+    serial().await;
+
+    let late = identity(&old, old.workload("ns", "late"));
+    connect(late.client_config(path("ns", "there")), server.clone())
+        .await
+        .unwrap_err();
+}
+
+#[tokio::test]
+async fn an_expired_root_vouches_for_nobody() {
+    let authority = Authority::lasting("public", Algorithm::P256, Duration::minutes(-1));
+    let error = call(
+        &authority,
+        authority.workload("ns", "target"),
+        path("ns", "target"),
+    )
+    .await
+    .unwrap_err();
+    assert!(error.contains("no trust anchor vouches"), "{error}");
+}
+
+#[test]
+fn an_identity_needs_its_own_key_and_a_dapr_id() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let (one, two) = (authority.workload("ns", "one"), authority.workload("ns", "two"));
+    assert!(Svid::new(one.chain, two.key).is_err());
+    let odd = authority.issue(Leaf::workload("spiffe://public/workload"));
+    assert!(Svid::new(odd.chain, odd.key).is_err());
+    assert!(Svid::new(Vec::new(), authority.workload("ns", "x").key).is_err());
+}
