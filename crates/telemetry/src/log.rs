@@ -1,0 +1,265 @@
+//! Process log in Dapr's format: logrus text lines or JSON objects.
+//!
+//! Events arrive through `tracing` macros: the event's `target` becomes `scope`, its message `msg`, every other field
+//! a field of the line. A line is formatted on the calling thread and written by a thread of its own.
+
+mod format;
+mod output;
+mod subscriber;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use format::{Field, Identity, Value};
+use output::Output;
+use subscriber::LogSubscriber;
+
+/// How long [`flush`], [`fatal`] and the end of a [`Guard`] wait for a stuck output.
+const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+
+/// Targets whose lines are written at info level whatever the configured level is (API logging).
+pub const API_TARGETS: [&str; 2] = [crate::apilog::HTTP_TARGET, crate::apilog::GRPC_TARGET];
+
+/// Lowest severity that is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// Everything the runtime says.
+    Debug = 0,
+    /// The default.
+    #[default]
+    Info = 1,
+    /// Written as `warning`.
+    Warn = 2,
+    /// Failures the process survives.
+    Error = 3,
+    /// Only what ends the process.
+    Fatal = 4,
+}
+
+impl Level {
+    /// The name in the `level` field.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Info => "info",
+            Self::Warn => "warning",
+            Self::Error => "error",
+            Self::Fatal => "fatal",
+        }
+    }
+
+    fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Debug,
+            1 => Self::Info,
+            2 => Self::Warn,
+            3 => Self::Error,
+            _ => Self::Fatal,
+        }
+    }
+}
+
+impl FromStr for Level {
+    type Err = LogError;
+
+    fn from_str(text: &str) -> Result<Self, LogError> {
+        match text.to_ascii_lowercase().as_str() {
+            "debug" => Ok(Self::Debug),
+            "info" => Ok(Self::Info),
+            "warn" | "warning" => Ok(Self::Warn),
+            "error" => Ok(Self::Error),
+            "fatal" => Ok(Self::Fatal),
+            _ => Err(LogError::Level(text.to_owned())),
+        }
+    }
+}
+
+/// What can be wrong with a log configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The level has no known name.
+    #[error("undefined log output level: {0} (use debug, info, warn, error or fatal)")]
+    Level(String),
+    /// The log file cannot be opened for appending.
+    #[error("cannot open log file {}: {source} (check the path and its permissions)", path.display())]
+    File {
+        /// The configured path.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The writer thread did not start.
+    #[error("cannot start the log writer thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Configuration of the process log.
+#[derive(Clone, Debug, Default)]
+pub struct LogConfig {
+    /// Lowest severity written.
+    pub level: Level,
+    /// JSON objects instead of text lines.
+    pub json: bool,
+    /// Append to this file instead of standard output.
+    pub file: Option<PathBuf>,
+    /// `app_id` field; left out when empty.
+    pub app_id: String,
+    /// `ver` field.
+    pub version: String,
+    /// `instance` field: the host name.
+    pub instance: String,
+}
+
+/// Where the process log goes. One per [`init`]; the newest receives the lines.
+#[derive(Debug)]
+struct Sink {
+    level: AtomicU8,
+    json: bool,
+    identity: Identity,
+    output: Output,
+}
+
+impl Sink {
+    fn level(&self) -> Level {
+        Level::from_u8(self.level.load(Ordering::Relaxed))
+    }
+
+    fn line<'a>(&'a self, level: Level, scope: &'a str, msg: &str, fields: Vec<Field<'a>>) -> String {
+        format::line(
+            self.json,
+            &self.identity,
+            jiff::Timestamp::now(),
+            level,
+            scope,
+            msg,
+            fields,
+        )
+    }
+}
+
+/// The process-wide sink, shared with the installed `tracing` subscriber.
+static SINK: OnceLock<Arc<ArcSwap<Sink>>> = OnceLock::new();
+
+/// Keeps the log output: dropping it writes out everything logged so far.
+#[derive(Debug)]
+#[must_use = "lines still queued are written when this is dropped"]
+pub struct Guard {
+    sink: Arc<Sink>,
+}
+
+impl Guard {
+    /// API log lines thrown away so far because the output was too slow.
+    pub fn dropped_lines(&self) -> u64 {
+        self.sink.output.dropped()
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.sink.output.flush(FLUSH_LIMIT);
+    }
+}
+
+/// Installs the process log. A second call in the same process (tests) redirects it to the new configuration.
+///
+/// # Errors
+/// When the log file cannot be opened or the writer thread cannot start.
+pub fn init(config: LogConfig) -> Result<Guard, LogError> {
+    let out: Box<dyn Write + Send> = match &config.file {
+        None => Box::new(std::io::stdout()),
+        Some(path) => Box::new(OpenOptions::new().create(true).append(true).open(path).map_err(
+            |source| LogError::File {
+                path: path.clone(),
+                source,
+            },
+        )?),
+    };
+    let output = Output::spawn(out).map_err(LogError::Thread)?;
+    let sink = Arc::new(Sink {
+        level: AtomicU8::new(config.level as u8),
+        json: config.json,
+        identity: Identity {
+            app_id: config.app_id,
+            version: config.version,
+            instance: config.instance,
+        },
+        output,
+    });
+    let shared = SINK.get_or_init(|| Arc::new(ArcSwap::from(sink.clone())));
+    shared.store(sink.clone());
+    // Fails when a subscriber is installed already: ours (which sees the new sink), or one of the embedding program,
+    // which then keeps deciding.
+    let _ = tracing::subscriber::set_global_default(LogSubscriber::new(shared.clone()));
+    tracing::callsite::rebuild_interest_cache();
+    Ok(Guard { sink })
+}
+
+/// Changes the lowest severity written, at once.
+pub fn set_level(level: Level) {
+    if let Some(sink) = SINK.get() {
+        sink.load().level.store(level as u8, Ordering::Relaxed);
+        tracing::callsite::rebuild_interest_cache();
+    }
+}
+
+/// Writes a line at `fatal` level and waits until it is out. The caller ends the process.
+pub fn fatal(scope: &str, msg: &str) {
+    match SINK.get() {
+        Some(sink) => {
+            let sink = sink.load_full();
+            sink.output.push(&sink.line(Level::Fatal, scope, msg, Vec::new()));
+            sink.output.flush(FLUSH_LIMIT);
+        }
+        // Nothing is configured yet (bad flags): same shape, standard error.
+        None => {
+            let identity = Identity::default();
+            let now = jiff::Timestamp::now();
+            let line = format::line(false, &identity, now, Level::Fatal, scope, msg, Vec::new());
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+/// Waits (at most two seconds) until every line logged so far is written.
+pub fn flush() {
+    if let Some(sink) = SINK.get() {
+        sink.load_full().output.flush(FLUSH_LIMIT);
+    }
+}
+
+/// The text as a Go string literal, as error texts of the contract quote it.
+pub(crate) fn go_quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    format::push_go_quoted(&mut out, text);
+    out
+}
+
+/// Writes an API log line, unless the output lags behind: then it is counted as dropped.
+fn push_api_line(sink: &Sink, line: &str) {
+    if let Some(lost) = sink.output.push_lossy(line) {
+        let msg = format!("{lost} API log lines were dropped: the log output is slower than the API traffic");
+        let fields = vec![Field::new("dropped", Value::Plain(lost.to_string()))];
+        sink.output
+            .push(&sink.line(Level::Warn, "dapr.runtime", &msg, fields));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_parse_like_the_flag() {
+        assert_eq!("WARN".parse::<Level>().unwrap(), Level::Warn);
+        assert_eq!(Level::Warn.as_str(), "warning");
+        assert!("loud".parse::<Level>().unwrap_err().to_string().contains("loud"));
+    }
+}

@@ -1,0 +1,351 @@
+//! The two line formats.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::Level;
+
+/// Fields every line carries.
+#[derive(Debug, Default)]
+pub(super) struct Identity {
+    pub(super) app_id: String,
+    pub(super) version: String,
+    pub(super) instance: String,
+}
+
+/// A field value: text, or something JSON writes without quotes.
+#[derive(Debug)]
+pub(super) enum Value<'a> {
+    Text(Cow<'a, str>),
+    Plain(String),
+}
+
+#[derive(Debug)]
+pub(super) struct Field<'a> {
+    key: Cow<'a, str>,
+    value: Value<'a>,
+}
+
+impl<'a> Field<'a> {
+    /// logrus renames fields that clash with its own three.
+    pub(super) fn new(key: &'a str, value: Value<'a>) -> Self {
+        let key = match key {
+            "time" | "level" | "msg" => Cow::Owned(format!("fields.{key}")),
+            _ => Cow::Borrowed(key),
+        };
+        Self { key, value }
+    }
+
+    fn text(key: &'a str, value: &'a str) -> Self {
+        Self {
+            key: Cow::Borrowed(key),
+            value: Value::Text(Cow::Borrowed(value)),
+        }
+    }
+}
+
+/// One line with its newline. Fields of the event win over the fields every line carries.
+pub(super) fn line<'a>(
+    json: bool,
+    identity: &'a Identity,
+    now: Timestamp,
+    level: Level,
+    scope: &'a str,
+    msg: &str,
+    mut fields: Vec<Field<'a>>,
+) -> String {
+    let time = rfc3339_nano(now, &TimeZone::system());
+    let common = [
+        ("app_id", identity.app_id.as_str()),
+        ("instance", &identity.instance),
+        ("scope", scope),
+        ("type", "log"),
+        ("ver", &identity.version),
+    ];
+    for (key, value) in common {
+        let absent = key == "app_id" && value.is_empty();
+        if !absent && !fields.iter().any(|f| f.key == key) {
+            fields.push(Field::text(key, value));
+        }
+    }
+    let mut out = String::with_capacity(256 + msg.len());
+    if json {
+        fields.push(Field {
+            key: "level".into(),
+            value: Value::Text(level.as_str().into()),
+        });
+        fields.push(Field {
+            key: "msg".into(),
+            value: Value::Text(Cow::Owned(msg.to_owned())),
+        });
+        fields.push(Field {
+            key: "time".into(),
+            value: Value::Text(time.into()),
+        });
+        sort(&mut fields);
+        write_json(&mut out, &fields);
+    } else {
+        sort(&mut fields);
+        write_text(&mut out, &time, level, msg, &fields);
+    }
+    out.push('\n');
+    out
+}
+
+/// Sorted by key; of equal keys the last one recorded stays.
+fn sort(fields: &mut Vec<Field<'_>>) {
+    fields.reverse();
+    fields.sort_by(|a, b| a.key.cmp(&b.key));
+    fields.dedup_by(|later, earlier| later.key == earlier.key);
+}
+
+fn write_text(out: &mut String, time: &str, level: Level, msg: &str, fields: &[Field<'_>]) {
+    out.push_str("time=");
+    push_text_value(out, time);
+    out.push_str(" level=");
+    out.push_str(level.as_str());
+    if !msg.is_empty() {
+        out.push_str(" msg=");
+        push_text_value(out, msg);
+    }
+    for field in fields {
+        out.push(' ');
+        out.push_str(&field.key);
+        out.push('=');
+        match &field.value {
+            Value::Text(text) => push_text_value(out, text),
+            Value::Plain(text) => push_text_value(out, text),
+        }
+    }
+}
+
+/// Bare when every character is a letter, digit or one of `-._/@^+`, otherwise quoted as Go's `%q` does.
+fn push_text_value(out: &mut String, value: &str) {
+    let bare =
+        |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'/' | b'@' | b'^' | b'+');
+    if value.bytes().all(bare) {
+        out.push_str(value);
+    } else {
+        push_go_quoted(out, value);
+    }
+}
+
+/// Appends `value` as a Go string literal.
+pub(crate) fn push_go_quoted(out: &mut String, value: &str) {
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            ' '..='~' => out.push(c),
+            // Writing to a String cannot fail.
+            '\0'..='\u{7f}' => drop(write!(out, "\\x{:02x}", c as u32)),
+            _ if printable(c) => out.push(c),
+            '\u{80}'..='\u{ffff}' => drop(write!(out, "\\u{:04x}", c as u32)),
+            _ => drop(write!(out, "\\U{:08x}", c as u32)),
+        }
+    }
+    out.push('"');
+}
+
+/// Rust's own idea of printable, which matches Go's closely. The leading letter keeps combining marks unescaped.
+fn printable(c: char) -> bool {
+    let mut buf = [0u8; 5];
+    buf[0] = b'a';
+    let len = 1 + c.encode_utf8(&mut buf[1..]).len();
+    let pair = std::str::from_utf8(&buf[..len]).unwrap_or_default();
+    pair.escape_debug().nth(1) == Some(c)
+}
+
+fn write_json(out: &mut String, fields: &[Field<'_>]) {
+    for (i, field) in fields.iter().enumerate() {
+        out.push(if i == 0 { '{' } else { ',' });
+        push_json_string(out, &field.key);
+        out.push(':');
+        match &field.value {
+            Value::Text(text) => push_json_string(out, text),
+            Value::Plain(text) => out.push_str(text),
+        }
+    }
+    out.push('}');
+}
+
+/// JSON string with the characters `<`, `>`, `&` escaped too, as Go's encoder does.
+fn push_json_string(out: &mut String, value: &str) {
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                drop(write!(out, "\\u{:04x}", c as u32));
+            }
+            _ => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// RFC 3339 with up to nine fractional digits, trailing zeros left out, `Z` for UTC.
+pub(super) fn rfc3339_nano(now: Timestamp, zone: &TimeZone) -> String {
+    let offset = zone.to_offset(now);
+    let local = offset.to_datetime(now);
+    let mut out = String::with_capacity(35);
+    let (y, mo, d) = (local.year(), local.month(), local.day());
+    let (h, mi, s) = (local.hour(), local.minute(), local.second());
+    // Writing to a String cannot fail.
+    let _ = write!(out, "{y:04}-{mo:02}-{d:02}T{h:02}:{mi:02}:{s:02}");
+    let nanos = local.subsec_nanosecond();
+    if nanos != 0 {
+        let digits = format!("{nanos:09}");
+        out.push('.');
+        out.push_str(digits.trim_end_matches('0'));
+    }
+    match offset.seconds() {
+        0 => out.push('Z'),
+        secs => {
+            let minutes = secs.abs() / 60;
+            let sign = if secs < 0 { '-' } else { '+' };
+            let _ = write!(out, "{sign}{:02}:{:02}", minutes / 60, minutes % 60);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            app_id: "my-app".into(),
+            version: "1.17.13".into(),
+            instance: "host1".into(),
+        }
+    }
+
+    fn after_time(line: &str) -> &str {
+        &line[line.find(" level=").unwrap()..]
+    }
+
+    #[test]
+    fn text_line() {
+        let id = identity();
+        let fields = vec![
+            Field::new("component", Value::Text("store (state.redis/v1)".into())),
+            Field::new("code", Value::Plain("200".into())),
+        ];
+        let line = line(
+            false,
+            &id,
+            Timestamp::now(),
+            Level::Warn,
+            "dapr.runtime",
+            "it's \"odd\"\n",
+            fields,
+        );
+        assert!(line.starts_with("time=\"2"), "{line}");
+        assert_eq!(
+            after_time(&line),
+            " level=warning msg=\"it's \\\"odd\\\"\\n\" app_id=my-app code=200 component=\"store (state.redis/v1)\" \
+             instance=host1 scope=dapr.runtime type=log ver=1.17.13\n"
+        );
+    }
+
+    #[test]
+    fn single_words_are_bare_and_empty_values_too() {
+        let mut id = identity();
+        id.version = String::new();
+        let line = line(
+            false,
+            &id,
+            Timestamp::now(),
+            Level::Info,
+            "dapr.runtime",
+            "ready",
+            Vec::new(),
+        );
+        assert_eq!(
+            after_time(&line),
+            " level=info msg=ready app_id=my-app instance=host1 scope=dapr.runtime type=log ver=\n"
+        );
+    }
+
+    #[test]
+    fn json_line_is_sorted_and_escaped() {
+        let id = identity();
+        let fields = vec![
+            Field::new("size", Value::Plain("7".into())),
+            Field::new("msg", Value::Text("x".into())),
+        ];
+        let line = line(
+            true,
+            &id,
+            Timestamp::now(),
+            Level::Fatal,
+            "dapr",
+            "a<b>\t\"q\"",
+            fields,
+        );
+        let (head, tail) = line.split_once("\"time\":").unwrap();
+        assert_eq!(
+            head,
+            "{\"app_id\":\"my-app\",\"fields.msg\":\"x\",\"instance\":\"host1\",\"level\":\"fatal\",\
+             \"msg\":\"a\\u003cb\\u003e\\t\\\"q\\\"\",\"scope\":\"dapr\",\"size\":7,"
+        );
+        assert!(
+            tail.ends_with(",\"type\":\"log\",\"ver\":\"1.17.13\"}\n"),
+            "{tail}"
+        );
+    }
+
+    #[test]
+    fn event_fields_win() {
+        let id = identity();
+        let fields = vec![Field::new("app_id", Value::Text("other".into()))];
+        let line = line(false, &id, Timestamp::now(), Level::Info, "s", "m", fields);
+        assert!(
+            line.contains(" app_id=other ") && !line.contains("my-app"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn no_app_id_no_field() {
+        let id = Identity::default();
+        let line = line(false, &id, Timestamp::now(), Level::Info, "s", "m", Vec::new());
+        assert!(!line.contains("app_id"), "{line}");
+    }
+
+    #[test]
+    fn quoting_follows_go() {
+        let mut out = String::new();
+        push_go_quoted(&mut out, "é\u{0}\u{7f}\u{200b}日e\u{301}\u{1f600}\u{feff}");
+        assert_eq!(out, "\"é\\x00\\x7f\\u200b日e\u{301}\u{1f600}\\ufeff\"");
+    }
+
+    #[test]
+    fn times() {
+        let zone = TimeZone::fixed(jiff::tz::offset(2));
+        let ts: Timestamp = "2024-05-06T07:08:09.120300000Z".parse().unwrap();
+        assert_eq!(rfc3339_nano(ts, &TimeZone::UTC), "2024-05-06T07:08:09.1203Z");
+        assert_eq!(rfc3339_nano(ts, &zone), "2024-05-06T09:08:09.1203+02:00");
+        let whole: Timestamp = "2024-05-06T07:08:09Z".parse().unwrap();
+        assert_eq!(rfc3339_nano(whole, &TimeZone::UTC), "2024-05-06T07:08:09Z");
+    }
+}

@@ -1,0 +1,196 @@
+//! The writer thread and its bounded buffer.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// API log lines are dropped above this many waiting bytes.
+const LOSSY_LIMIT: usize = 1 << 20;
+/// Other lines wait above this many waiting bytes, each at most [`PUSH_LIMIT`].
+const BUFFER_LIMIT: usize = 4 << 20;
+const PUSH_LIMIT: Duration = Duration::from_secs(1);
+
+/// Lines on their way to a file or pipe. Dropping it ends the thread once everything is written.
+#[derive(Debug)]
+pub(super) struct Output {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// The writer waits here for lines.
+    filled: Condvar,
+    /// Producers and flushers wait here for the writer.
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: Vec<u8>,
+    /// Bytes ever accepted and ever handed to the operating system.
+    accepted: u64,
+    done: u64,
+    dropped: u64,
+    dropped_unreported: u64,
+    writer_waits: bool,
+    closed: bool,
+}
+
+impl Shared {
+    /// The state is plain counters and bytes: a panicking holder leaves it usable.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn append(&self, state: &mut State, line: &str) {
+        state.pending.extend_from_slice(line.as_bytes());
+        state.accepted += line.len() as u64;
+        if state.writer_waits {
+            state.writer_waits = false;
+            self.filled.notify_one();
+        }
+    }
+
+    fn write_loop(&self, mut out: Box<dyn Write + Send>) {
+        let mut batch = Vec::new();
+        loop {
+            let mut state = self.lock();
+            while state.pending.is_empty() {
+                if state.closed {
+                    return;
+                }
+                state.writer_waits = true;
+                state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            std::mem::swap(&mut batch, &mut state.pending);
+            drop(state);
+            // A closed pipe or a full disk must not stop the process.
+            let _ = out.write_all(&batch).and_then(|()| out.flush());
+            let mut state = self.lock();
+            state.done += batch.len() as u64;
+            drop(state);
+            batch.clear();
+            batch.shrink_to(LOSSY_LIMIT);
+            self.written.notify_all();
+        }
+    }
+}
+
+impl Output {
+    pub(super) fn spawn(out: Box<dyn Write + Send>) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let writer = shared.clone();
+        std::thread::Builder::new()
+            .name("log".into())
+            .spawn(move || writer.write_loop(out))?;
+        Ok(Self { shared })
+    }
+
+    /// Accepts the line; when the buffer is full, after a wait of at most a second (then it is counted as dropped).
+    pub(super) fn push(&self, line: &str) {
+        let mut state = self.shared.lock();
+        if state.pending.len() > BUFFER_LIMIT {
+            let full = |s: &mut State| s.pending.len() > BUFFER_LIMIT;
+            let waited = self.shared.written.wait_timeout_while(state, PUSH_LIMIT, full);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.pending.len() > BUFFER_LIMIT {
+                state.dropped += 1;
+                return;
+            }
+        }
+        self.shared.append(&mut state, line);
+    }
+
+    /// Accepts the line, or counts it as dropped when the writer lags. Returns the number dropped since the last
+    /// report once lines are accepted again.
+    pub(super) fn push_lossy(&self, line: &str) -> Option<u64> {
+        let mut state = self.shared.lock();
+        if state.pending.len() > LOSSY_LIMIT {
+            state.dropped += 1;
+            state.dropped_unreported += 1;
+            return None;
+        }
+        self.shared.append(&mut state, line);
+        match std::mem::take(&mut state.dropped_unreported) {
+            0 => None,
+            lost => Some(lost),
+        }
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        self.shared.lock().dropped
+    }
+
+    /// Waits until everything accepted before the call is written; false when `limit` passed first.
+    pub(super) fn flush(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        let mut state = self.shared.lock();
+        let goal = state.accepted;
+        while state.done < goal {
+            let Some(left) = deadline.checked_duration_since(Instant::now()) else {
+                return false;
+            };
+            let waited = self.shared.written.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.filled.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    struct Gate {
+        open: mpsc::Receiver<()>,
+        seen: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            // An error means the test dropped its end: let everything through.
+            let _ = self.open.recv();
+            self.seen.lock().unwrap().extend_from_slice(buf);
+            Ok(buf.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_output_drops_api_lines_only_and_reports_them() {
+        let (open, gate) = mpsc::channel();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let out = Output::spawn(Box::new(Gate {
+            open: gate,
+            seen: seen.clone(),
+        }))
+        .unwrap();
+        let big = "x".repeat(LOSSY_LIMIT / 2) + "\n";
+        out.push("first\n");
+        assert!(!out.flush(Duration::ZERO));
+        for _ in 0..8 {
+            out.push_lossy(&big);
+        }
+        assert!(out.dropped() >= 4);
+        out.push("kept\n");
+        drop(open);
+        assert!(out.flush(Duration::from_secs(30)));
+        assert_eq!(out.push_lossy("again\n"), Some(out.dropped()));
+        assert!(out.flush(Duration::from_secs(30)));
+        let seen = String::from_utf8(seen.lock().unwrap().clone()).unwrap();
+        assert!(seen.starts_with("first\n") && seen.contains("\nkept\n") && seen.ends_with("again\n"));
+    }
+}

@@ -1,0 +1,130 @@
+//! Small read-mostly maps for values that are known only when a call ends.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use arc_swap::ArcSwap;
+
+/// Statuses remembered per target. Beyond it handles are resolved anew each time.
+const MAX_STATUSES: usize = 64;
+/// Keys remembered per map, and the number of misses after which a full map starts over.
+const MAX_KEYS: usize = 512;
+const MISSES_BEFORE_RESET: u32 = 16 * MAX_KEYS as u32;
+
+/// Handles of one target by status code: a lock-free read and a scan of the one to three codes in use.
+pub(super) struct ByStatus<T> {
+    entries: ArcSwap<Vec<(i32, T)>>,
+}
+
+impl<T> Default for ByStatus<T> {
+    fn default() -> Self {
+        Self {
+            entries: ArcSwap::from_pointee(Vec::new()),
+        }
+    }
+}
+
+impl<T> fmt::Debug for ByStatus<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByStatus")
+    }
+}
+
+impl<T: Clone> ByStatus<T> {
+    /// Calls `record` with the status's value, made by `resolve` the first time.
+    pub(super) fn with(&self, status: i32, resolve: impl FnOnce() -> T, record: impl FnOnce(&T)) {
+        if let Some((_, value)) = self.entries.load().iter().find(|(s, _)| *s == status) {
+            return record(value);
+        }
+        let value = resolve();
+        record(&value);
+        self.entries.rcu(|entries| {
+            let mut entries = Vec::clone(entries);
+            if entries.len() < MAX_STATUSES && !entries.iter().any(|(s, _)| *s == status) {
+                entries.push((status, value.clone()));
+            }
+            entries
+        });
+    }
+}
+
+/// Values by text, copied as a whole when one is added. When full, new keys are not remembered; after many misses it
+/// starts over, so that keys that are no longer used do not stay for ever.
+pub(super) struct Remembered<T> {
+    entries: ArcSwap<HashMap<Box<str>, T>>,
+    misses: AtomicU32,
+}
+
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Self {
+            entries: ArcSwap::from_pointee(HashMap::new()),
+            misses: AtomicU32::new(0),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Remembered<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Remembered")
+    }
+}
+
+impl<T: Clone> Remembered<T> {
+    /// The value of `key`, made by `resolve` when it is not remembered.
+    pub(super) fn get(&self, key: &str, resolve: impl FnOnce() -> T) -> T {
+        let entries = self.entries.load();
+        if let Some(value) = entries.get(key) {
+            return value.clone();
+        }
+        let value = resolve();
+        let full = entries.len() >= MAX_KEYS;
+        drop(entries);
+        if !full {
+            self.entries.rcu(|entries| {
+                let mut entries = HashMap::clone(entries);
+                entries.insert(key.into(), value.clone());
+                entries
+            });
+        } else if self.misses.fetch_add(1, Ordering::Relaxed) >= MISSES_BEFORE_RESET {
+            self.misses.store(0, Ordering::Relaxed);
+            self.entries.store(Arc::new(HashMap::new()));
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resolves_once_per_status() {
+        let map = ByStatus::default();
+        let mut resolved = 0;
+        for status in [200, 404, 200, 200, 404] {
+            map.with(
+                status,
+                || {
+                    resolved += 1;
+                    status
+                },
+                |value| assert_eq!(*value, status),
+            );
+        }
+        assert_eq!(resolved, 2);
+    }
+
+    #[test]
+    fn stays_bounded_and_starts_over() {
+        let map = Remembered::default();
+        let total = MAX_KEYS as u32 + MISSES_BEFORE_RESET + 1;
+        for i in 0..total {
+            assert_eq!(map.get(&i.to_string(), || i), i);
+            assert!(map.entries.load().len() <= MAX_KEYS);
+        }
+        assert!(map.entries.load().is_empty());
+    }
+}

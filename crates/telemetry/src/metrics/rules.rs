@@ -1,0 +1,71 @@
+//! Rewriting of label values.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use regex::Regex;
+
+use super::{MetricsError, RewriteRule};
+
+/// All rules, found by metric and label when a family is made.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    rules: Vec<(String, String, LabelRules)>,
+}
+
+/// The rewrites of one label, in order. Usually none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LabelRules(Option<Arc<[(Regex, String)]>>);
+
+impl Rules {
+    pub(super) fn new(rules: &[RewriteRule]) -> Result<Self, MetricsError> {
+        let mut out = Vec::new();
+        for rule in rules {
+            let metric = rule
+                .name
+                .strip_prefix("dapr_")
+                .unwrap_or(&rule.name)
+                .replace('/', "_");
+            for label in &rule.labels {
+                let mut pairs = Vec::with_capacity(label.regex.len());
+                for (replacement, pattern) in &label.regex {
+                    let regex = Regex::new(pattern).map_err(|source| MetricsError::Regex {
+                        metric: rule.name.clone(),
+                        label: label.name.clone(),
+                        replacement: replacement.clone(),
+                        source: Box::new(source),
+                    })?;
+                    pairs.push((regex, replacement.clone()));
+                }
+                out.push((metric.clone(), label.name.clone(), LabelRules(Some(pairs.into()))));
+            }
+        }
+        Ok(Self { rules: out })
+    }
+
+    /// The rules of a label; of several for the same label the last counts.
+    pub(super) fn of(&self, metric: &str, label: &str) -> LabelRules {
+        let found = self
+            .rules
+            .iter()
+            .rev()
+            .find(|(m, l, _)| m == metric && l == label);
+        found.map(|(_, _, rules)| rules.clone()).unwrap_or_default()
+    }
+}
+
+impl LabelRules {
+    /// Every match of every pattern replaced. Empty values stay empty.
+    pub(super) fn apply<'a>(&self, value: &'a str) -> Cow<'a, str> {
+        let mut value = Cow::Borrowed(value);
+        for (regex, replacement) in self.0.iter().flat_map(|rules| rules.iter()) {
+            if value.is_empty() {
+                break;
+            }
+            if let Cow::Owned(new) = regex.replace_all(&value, replacement.as_str()) {
+                value = Cow::Owned(new);
+            }
+        }
+        value
+    }
+}

@@ -1,0 +1,84 @@
+//! Components and workload identity.
+
+use super::{Counter, Family, Registry};
+
+/// `dapr_runtime_component_*` and `dapr_runtime_mtls_*`. None of these is recorded per request.
+#[derive(Clone, Debug)]
+pub struct RuntimeMetrics {
+    loaded: Family<Counter, 0>,
+    init: Family<Counter, 1>,
+    init_fail: Family<Counter, 3>,
+    mtls_init: Family<Counter, 0>,
+    mtls_init_fail: Family<Counter, 1>,
+    rotated: Family<Counter, 0>,
+    rotated_fail: Family<Counter, 1>,
+}
+
+impl RuntimeMetrics {
+    pub(super) fn new(registry: &Registry) -> Self {
+        Self {
+            loaded: registry.counter("runtime_component_loaded", "Components loaded.", []),
+            init: registry.counter(
+                "runtime_component_init_total",
+                "Components initialised.",
+                ["component"],
+            ),
+            init_fail: registry.counter(
+                "runtime_component_init_fail_total",
+                "Components that failed to initialise.",
+                ["component", "reason", "componentName"],
+            ),
+            mtls_init: registry.counter("runtime_mtls_init_total", "Workload identities obtained.", []),
+            mtls_init_fail: registry.counter(
+                "runtime_mtls_init_fail_total",
+                "Failures to obtain the workload identity.",
+                ["reason"],
+            ),
+            rotated: registry.counter(
+                "runtime_mtls_workload_cert_rotated_total",
+                "Workload certificates renewed.",
+                [],
+            ),
+            rotated_fail: registry.counter(
+                "runtime_mtls_workload_cert_rotated_fail_total",
+                "Failures to renew the workload certificate.",
+                ["reason"],
+            ),
+        }
+    }
+
+    /// A component was loaded.
+    pub fn component_loaded(&self) {
+        self.loaded.with([]).inc();
+    }
+
+    /// A component of this type (`state.redis`) was initialised.
+    pub fn component_initialized(&self, component_type: &str) {
+        self.init.with([component_type]).inc();
+    }
+
+    /// A component failed; `reason` is `creation` or `init`.
+    pub fn component_init_failed(&self, component_type: &str, reason: &str, name: &str) {
+        self.init_fail.with([component_type, reason, name]).inc();
+    }
+
+    /// The workload identity was obtained.
+    pub fn mtls_initialized(&self) {
+        self.mtls_init.with([]).inc();
+    }
+
+    /// The workload identity was not obtained.
+    pub fn mtls_init_failed(&self, reason: &str) {
+        self.mtls_init_fail.with([reason]).inc();
+    }
+
+    /// The workload certificate was renewed.
+    pub fn certificate_rotated(&self) {
+        self.rotated.with([]).inc();
+    }
+
+    /// Renewal failed: `sentry_conn`, `sentry_token`, `sign`, `invalid_ts`, `jwt_parse`, `jwt_aud`.
+    pub fn certificate_rotation_failed(&self, reason: &str) {
+        self.rotated_fail.with([reason]).inc();
+    }
+}

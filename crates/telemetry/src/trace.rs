@@ -1,0 +1,21 @@
+//! W3C trace context, sampling and spans.
+//!
+//! The sampling decision comes first: an unsampled request costs one random span id and a `Copy` context, a sampled
+//! one a boxed recording that [`Span::end`] hands to the exporters' queues ([`crate::export`]).
+
+mod baggage;
+mod context;
+mod names;
+mod queue;
+mod sampler;
+mod span;
+mod state;
+mod tracer;
+
+pub use baggage::{Baggage, BaggageError};
+pub use context::{GRPC_TRACE_BIN, TRACEPARENT, TRACESTATE, TraceContext, TraceParent};
+pub use queue::SpanQueue;
+pub use sampler::Sampler;
+pub use span::{Span, SpanData, SpanKind, Status};
+pub use state::{MAX_TRACESTATE, TraceState};
+pub use tracer::{Parent, Tracer};

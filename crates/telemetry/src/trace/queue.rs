@@ -1,0 +1,51 @@
+//! Finished spans on their way to one exporter.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::SpanData;
+
+/// Spans held for an exporter before new ones are dropped.
+const CAPACITY: usize = 2048;
+/// The exporter is woken early when this many wait; otherwise it comes by itself.
+pub(crate) const BATCH: usize = 512;
+
+/// Bounded queue between the request path, which never waits, and an exporter.
+#[derive(Debug, Default)]
+pub struct SpanQueue {
+    spans: Mutex<Vec<Arc<SpanData>>>,
+    dropped: AtomicU64,
+    full_batch: Notify,
+}
+
+impl SpanQueue {
+    /// Queues a finished span, or counts it as dropped when the exporter is too slow.
+    pub fn push(&self, span: Arc<SpanData>) {
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        if spans.len() >= CAPACITY {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        spans.push(span);
+        if spans.len() == BATCH {
+            self.full_batch.notify_one();
+        }
+    }
+
+    /// Everything queued, oldest first.
+    pub fn take(&self) -> Vec<Arc<SpanData>> {
+        std::mem::take(&mut *self.spans.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Spans dropped because the queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when a full batch waits.
+    pub(crate) async fn batch_ready(&self) {
+        self.full_batch.notified().await;
+    }
+}

@@ -1,0 +1,111 @@
+//! W3C `tracestate`.
+
+use http::HeaderValue;
+
+/// Longest `tracestate` passed on, in bytes.
+pub const MAX_TRACESTATE: usize = 512;
+const MAX_MEMBERS: usize = 32;
+
+/// A well-formed `tracestate`. Cloning is a reference count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceState(HeaderValue);
+
+impl TraceState {
+    /// `None` when the text is empty, malformed or longer than [`MAX_TRACESTATE`]: it is then not passed on.
+    pub fn parse(text: &str) -> Option<Self> {
+        well_formed(text).then(|| HeaderValue::from_str(text).ok().map(Self))?
+    }
+
+    /// As [`TraceState::parse`], sharing the header's bytes.
+    pub fn from_header(value: &HeaderValue) -> Option<Self> {
+        well_formed(value.to_str().ok()?).then(|| Self(value.clone()))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        self.0.to_str().unwrap_or_default()
+    }
+
+    /// As a header value.
+    pub fn to_header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+fn well_formed(text: &str) -> bool {
+    if text.is_empty() || text.len() > MAX_TRACESTATE {
+        return false;
+    }
+    let mut keys: [&str; MAX_MEMBERS] = [""; MAX_MEMBERS];
+    let mut count = 0;
+    for member in text.split(',') {
+        let member = member.trim_matches([' ', '\t']);
+        if member.is_empty() {
+            continue;
+        }
+        let Some((key, value)) = member.split_once('=') else {
+            return false;
+        };
+        if count == MAX_MEMBERS || !key_ok(key) || !value_ok(value) || keys[..count].contains(&key) {
+            return false;
+        }
+        keys[count] = key;
+        count += 1;
+    }
+    count > 0
+}
+
+/// `key` or `tenant@system` of lower-case letters, digits and `_-*/`.
+fn key_ok(key: &str) -> bool {
+    let part = |text: &str, max: usize, digit_first: bool| {
+        let first = text.bytes().next();
+        first.is_some_and(|b| b.is_ascii_lowercase() || (digit_first && b.is_ascii_digit()))
+            && text.len() <= max
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-*/".contains(&b))
+    };
+    match key.split_once('@') {
+        Some((tenant, system)) => part(tenant, 241, true) && part(system, 14, false),
+        None => part(key, 256, true),
+    }
+}
+
+fn value_ok(value: &str) -> bool {
+    !value.is_empty()
+        && value.len() <= 256
+        && !value.ends_with(' ')
+        && value
+            .bytes()
+            .all(|b| (0x20..=0x7e).contains(&b) && b != b',' && b != b'=')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepts_and_refuses() {
+        for (text, ok) in [
+            ("congo=t61rcWkgMzE", true),
+            ("rojo=00f067aa0ba902b7, congo=t61rcWkgMzE", true),
+            ("fw529a3039@dt=FfAAIMPXGqM", true),
+            ("", false),
+            ("noequals", false),
+            ("Upper=1", false),
+            ("a=1,a=2", false),
+            ("a=b=c", false),
+            ("a=", false),
+        ] {
+            assert_eq!(TraceState::parse(text).is_some(), ok, "{text}");
+        }
+        assert!(TraceState::parse(&format!("a={}", "x".repeat(200))).is_some());
+        let long = (0..3)
+            .map(|i| format!("k{i}={}", "x".repeat(250)))
+            .collect::<Vec<_>>()
+            .join(",");
+        assert!(TraceState::parse(&long).is_none());
+        let many = (0..33).map(|i| format!("k{i}=v")).collect::<Vec<_>>().join(",");
+        assert!(TraceState::parse(&many).is_none());
+    }
+}

@@ -1,0 +1,324 @@
+//! Starts spans and carries contexts across process boundaries.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use http::{HeaderMap, HeaderValue};
+
+use super::span::Recording;
+use super::{
+    GRPC_TRACE_BIN, Sampler, Span, SpanData, SpanKind, SpanQueue, Status, TRACEPARENT, TRACESTATE,
+    TraceContext, TraceState,
+};
+
+/// Scope name of all spans but workflow ones.
+const SCOPE: &str = "dapr-diagnostics";
+
+/// What a request brings along: its caller's context, if it sent a valid one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Parent {
+    /// Context of the caller's span.
+    pub context: Option<TraceContext>,
+    /// Trace state of the caller; meaningful only with a context.
+    pub state: Option<TraceState>,
+}
+
+impl Parent {
+    /// From `traceparent` and `tracestate` of an HTTP request.
+    pub fn from_http(headers: &HeaderMap) -> Self {
+        let context = headers.get(TRACEPARENT).and_then(TraceContext::from_header);
+        let state = context
+            .and_then(|_| headers.get(TRACESTATE))
+            .and_then(TraceState::from_header);
+        Self { context, state }
+    }
+
+    /// From gRPC metadata: `grpc-trace-bin`, else `traceparent` with `tracestate`.
+    pub fn from_grpc(headers: &HeaderMap) -> Self {
+        match headers.get(GRPC_TRACE_BIN).and_then(decode_bin) {
+            Some(context) => Self {
+                context: Some(context),
+                state: None,
+            },
+            None => Self::from_http(headers),
+        }
+    }
+
+    /// From the text fields of a CloudEvent.
+    pub fn from_text(traceparent: &str, tracestate: &str) -> Self {
+        let context = TraceContext::parse_traceparent(traceparent);
+        Self {
+            context,
+            state: context.and_then(|_| TraceState::parse(tracestate)),
+        }
+    }
+
+    /// Puts `traceparent` and `tracestate` into HTTP headers, replacing what is there.
+    pub fn inject_http(&self, headers: &mut HeaderMap) {
+        inject_http(self.context, self.state.as_ref(), headers);
+    }
+
+    /// Puts `traceparent` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
+    pub fn inject_grpc(&self, headers: &mut HeaderMap) {
+        inject_grpc(self.context, headers);
+    }
+}
+
+impl From<TraceContext> for Parent {
+    fn from(context: TraceContext) -> Self {
+        Self {
+            context: Some(context),
+            state: None,
+        }
+    }
+}
+
+/// `-bin` metadata is base64, with or without padding.
+fn decode_bin(value: &HeaderValue) -> Option<TraceContext> {
+    let bytes = value.as_bytes();
+    if bytes.len() > 64 {
+        return None;
+    }
+    let text = bytes
+        .strip_suffix(b"==")
+        .or_else(|| bytes.strip_suffix(b"="))
+        .unwrap_or(bytes);
+    TraceContext::from_grpc_trace_bin(&STANDARD_NO_PAD.decode(text).ok()?)
+}
+
+pub(super) fn inject_http(
+    context: Option<TraceContext>,
+    state: Option<&TraceState>,
+    headers: &mut HeaderMap,
+) {
+    let Some(context) = context else { return };
+    headers.insert(TRACEPARENT, context.traceparent().to_header());
+    if let Some(state) = state {
+        headers.insert(TRACESTATE, state.to_header());
+    }
+}
+
+pub(super) fn inject_grpc(context: Option<TraceContext>, headers: &mut HeaderMap) {
+    let Some(context) = context else { return };
+    headers.insert(TRACEPARENT, context.traceparent().to_header());
+    let bin = STANDARD_NO_PAD.encode(context.to_grpc_trace_bin());
+    if let Ok(bin) = HeaderValue::from_str(&bin) {
+        headers.insert(GRPC_TRACE_BIN, bin);
+    }
+}
+
+/// What becomes of a request's trace.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// `samplingRate: 0`: tracing does not exist.
+    Off,
+    /// No exporter and no rate: contexts pass through unchanged.
+    PassThrough,
+    Sampling(Sampler),
+}
+
+/// Starts spans. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Tracer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    mode: Mode,
+    queues: Vec<Arc<SpanQueue>>,
+}
+
+impl Inner {
+    pub(super) fn finish(&self, data: SpanData) {
+        match self.queues.as_slice() {
+            [] => {}
+            [queue] => queue.push(Arc::new(data)),
+            queues => {
+                let data = Arc::new(data);
+                queues.iter().for_each(|queue| queue.push(data.clone()));
+            }
+        }
+    }
+}
+
+impl Tracer {
+    /// Tracing switched off: no trace or baggage handling at all.
+    pub fn off() -> Self {
+        Self::with_mode(Mode::Off, Vec::new())
+    }
+
+    /// No spans; contexts of callers pass through unchanged.
+    pub fn pass_through() -> Self {
+        Self::with_mode(Mode::PassThrough, Vec::new())
+    }
+
+    /// Spans for sampled requests, each given to every queue.
+    pub fn sampling(sampler: Sampler, queues: Vec<Arc<SpanQueue>>) -> Self {
+        if sampler.is_off() {
+            Self::off()
+        } else {
+            Self::with_mode(Mode::Sampling(sampler), queues)
+        }
+    }
+
+    fn with_mode(mode: Mode, queues: Vec<Arc<SpanQueue>>) -> Self {
+        Self {
+            inner: Arc::new(Inner { mode, queues }),
+        }
+    }
+
+    /// Whether requests go through trace and baggage handling (false for `samplingRate: 0`).
+    pub fn enabled(&self) -> bool {
+        self.inner.mode != Mode::Off
+    }
+
+    /// Starts a span of the given name. The caller's decision counts when there is a parent, the sampler's otherwise.
+    pub fn start(&self, kind: SpanKind, name: &str, parent: &Parent) -> Span {
+        self.start_scoped(SCOPE, kind, name, parent)
+    }
+
+    /// As [`Tracer::start`] with another instrumentation scope (workflow spans: `durabletask`).
+    pub fn start_scoped(&self, scope: &'static str, kind: SpanKind, name: &str, parent: &Parent) -> Span {
+        let Mode::Sampling(sampler) = self.inner.mode else {
+            return Span {
+                context: parent.context,
+                state: parent.state.clone(),
+                recording: None,
+            };
+        };
+        let context = match parent.context {
+            Some(above) => above.child(above.is_sampled()),
+            None => {
+                let mut root = TraceContext::random();
+                root.flags = u8::from(sampler.samples(&root.trace_id, None));
+                root
+            }
+        };
+        let recording = context.is_sampled().then(|| {
+            let now = SystemTime::now();
+            Box::new(Recording {
+                data: SpanData {
+                    name: name.to_owned().into(),
+                    scope,
+                    kind,
+                    context,
+                    state: parent.state.clone(),
+                    parent: parent.context.map(|p| p.span_id),
+                    start: now,
+                    end: now,
+                    attributes: Vec::with_capacity(8),
+                    status: Status::Unset,
+                },
+                tracer: self.inner.clone(),
+            })
+        });
+        Span {
+            context: Some(context),
+            state: parent.state.clone(),
+            recording,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn tracer(rate: f64) -> (Tracer, Arc<SpanQueue>) {
+        let queue = Arc::new(SpanQueue::default());
+        (Tracer::sampling(Sampler::new(rate), vec![queue.clone()]), queue)
+    }
+
+    #[test]
+    fn sampled_spans_reach_every_queue() {
+        let queues = [Arc::new(SpanQueue::default()), Arc::new(SpanQueue::default())];
+        let tracer = Tracer::sampling(Sampler::new(1.0), queues.to_vec());
+        let mut span = tracer.start(SpanKind::Client, "a", &Parent::from_text(SAMPLED, "x=1"));
+        span.set("k", "v");
+        span.set("empty", "");
+        span.set("k", "w");
+        span.set_default("k", "z");
+        span.set_status(Status::Error("bad".into()));
+        let context = span.context().unwrap();
+        span.end();
+        for queue in queues {
+            let spans = queue.take();
+            assert_eq!(spans.len(), 1);
+            let data = &spans[0];
+            assert_eq!(
+                (data.name.as_ref(), data.context, data.scope),
+                ("a", context, "dapr-diagnostics")
+            );
+            assert_eq!(
+                data.parent,
+                Some([0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7])
+            );
+            assert_eq!(data.attributes, [("k".into(), "w".into())]);
+            assert_eq!(data.state.as_ref().unwrap().as_str(), "x=1");
+            assert!(data.end >= data.start);
+        }
+    }
+
+    #[test]
+    fn unsampled_spans_only_carry_a_context() {
+        let (tracer, queue) = tracer(1e-18);
+        let root = tracer.start(SpanKind::Client, "a", &Parent::default());
+        assert!(!root.is_recording() && !root.context().unwrap().is_sampled());
+        let child = tracer.start(SpanKind::Server, "b", &root.as_parent());
+        assert_eq!(
+            child.context().unwrap().trace_id,
+            root.context().unwrap().trace_id
+        );
+        drop((root, child));
+        assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn modes_without_spans_pass_the_parent_through() {
+        let parent = Parent::from_text(SAMPLED, "");
+        for tracer in [
+            Tracer::off(),
+            Tracer::pass_through(),
+            Tracer::sampling(Sampler::new(0.0), vec![]),
+        ] {
+            let span = tracer.start(SpanKind::Client, "a", &parent);
+            assert_eq!(span.context(), parent.context);
+            assert!(!span.is_recording());
+            assert_eq!(
+                tracer.start(SpanKind::Client, "a", &Parent::default()).context(),
+                None
+            );
+        }
+        assert!(!Tracer::sampling(Sampler::new(0.0), vec![]).enabled() && Tracer::pass_through().enabled());
+    }
+
+    #[test]
+    fn headers_both_ways() {
+        let (tracer, _queue) = tracer(1.0);
+        let span = tracer.start(SpanKind::Client, "a", &Parent::from_text(SAMPLED, "x=1"));
+        let mut http = HeaderMap::new();
+        span.inject_http(&mut http);
+        assert_eq!(Parent::from_http(&http), span.as_parent());
+        let mut grpc = HeaderMap::new();
+        span.inject_grpc(&mut grpc);
+        assert_eq!(Parent::from_grpc(&grpc).context, span.context());
+        grpc.remove(GRPC_TRACE_BIN);
+        assert_eq!(Parent::from_grpc(&grpc).context, span.context());
+        grpc.insert(GRPC_TRACE_BIN, HeaderValue::from_static("AAAA"));
+        assert_eq!(Parent::from_grpc(&grpc).context, span.context());
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let (tracer, queue) = tracer(1.0);
+        for _ in 0..2050 {
+            tracer.start(SpanKind::Client, "a", &Parent::default()).end();
+        }
+        assert_eq!((queue.take().len(), queue.dropped()), (2048, 2));
+    }
+}
