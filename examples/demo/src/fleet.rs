@@ -48,22 +48,35 @@ impl Fleet {
             }
         }
         let dir = tempfile::Builder::new().prefix("outrigger-demo-").tempdir()?;
+        match Self::start_in(binaries, dir.path()).await {
+            Ok((python, rust, processes)) => Ok(Self {
+                python,
+                rust,
+                processes,
+                dir,
+            }),
+            Err(failure) => {
+                // The message names a log in it.
+                let _kept = dir.keep();
+                Err(failure)
+            }
+        }
+    }
+
+    async fn start_in(binaries: &Binaries, dir: &Path) -> Result<(Sidecar, Sidecar, Vec<Process>), Failure> {
         let [python_port, rust_port] = free_ports().await?;
         // Peers are found by multicast: the suffix keeps two demos on one network apart.
         let suffix: u16 = rand::random();
-        let names = [format!("python-{suffix:04x}"), format!("rust-{suffix:04x}")];
-        let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir.path()).await?;
-        let mut processes = vec![ca];
+        let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
+        let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir).await?;
 
-        let mut http_app = http_app(python_port, dir.path())?;
+        let mut http_app = http_app(python_port, dir)?;
         http_app.listening(python_port).await?;
-        let mut grpc_app = grpc_app(rust_port, dir.path())?;
+        let mut grpc_app = grpc_app(rust_port, dir)?;
         grpc_app.listening(rust_port).await?;
-        processes.extend([http_app, grpc_app]);
 
-        let [python_id, rust_id] = names;
         let launch = Launch {
-            dir: dir.path(),
+            dir,
             sentry_port,
             anchors: &anchors,
         };
@@ -87,13 +100,7 @@ impl Fleet {
         second
             .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", rust.http))
             .await?;
-        processes.extend([first, second]);
-        Ok(Self {
-            python,
-            rust,
-            processes,
-            dir,
-        })
+        Ok((python, rust, vec![ca, http_app, grpc_app, first, second]))
     }
 
     /// Stops what was started, last first. The logs stay when something went wrong.
