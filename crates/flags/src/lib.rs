@@ -25,7 +25,7 @@ pub use table::{Flag, Kind, usage};
 pub use values::Values;
 
 /// Exit status of a process that could not understand its command line.
-pub const EXIT_USAGE: i32 = 2;
+pub const EXIT_USAGE: u8 = 2;
 
 /// What was wrong with a command line. The text names the flag; callers print it together with
 /// [`usage`] and exit with [`EXIT_USAGE`].

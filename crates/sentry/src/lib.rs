@@ -1,1 +1,36 @@
-//! The certificate authority of the control plane.
+//! The certificate authority of the control plane: it gives every workload its SPIFFE identity, as
+//! an X.509 certificate and, when asked to, as a JWT.
+//!
+//! [`Config`] → [`Sentry::build`] → [`Sentry::run`].
+
+mod authority;
+pub mod config;
+mod csr;
+mod error;
+mod grpc;
+mod health;
+mod jwt;
+mod material;
+mod metrics;
+mod oidc;
+mod own_certificate;
+mod reload;
+mod sentry;
+mod server;
+mod service;
+mod settings;
+mod validator;
+mod watch;
+mod x509;
+
+pub use authority::AuthorityError;
+pub use config::{Config, ConfigError};
+pub use error::{OwnCertificateError, SentryError, chain};
+pub use jwt::Algorithm;
+pub use material::{File, MaterialError, Paths};
+pub use sentry::{Addresses, Sentry};
+pub use server::BindError;
+pub use settings::SettingsError;
+pub use validator::JwksError;
+pub use watch::WatchError;
+pub use x509::{GenerateError, SigningError};

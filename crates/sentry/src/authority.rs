@@ -1,0 +1,184 @@
+//! The authority as a whole: loaded from its files, or generated into them.
+
+use std::time::Duration;
+
+use outrigger_identity::SpiffeId;
+
+use crate::{
+    config::{Config, JwtConfig},
+    jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
+    material::{self, File, MaterialError, Paths},
+    x509::{self, GenerateError, X509Authority},
+};
+
+/// Everything that signs. Replaced as a whole when the files change.
+#[derive(Debug)]
+pub(crate) struct Authority {
+    pub x509: X509Authority,
+    /// Absent when no tokens are issued.
+    pub jwt: Option<JwtAuthority>,
+}
+
+/// The authority cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// The files cannot be used.
+    #[error(transparent)]
+    Material(#[from] MaterialError),
+    /// New certificates cannot be made.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// A new JWT key cannot be made.
+    #[error("cannot generate a JWT signing key")]
+    GenerateJwt,
+}
+
+/// Where an authority comes from and what it is for.
+#[derive(Debug, Clone)]
+pub(crate) struct Origin {
+    pub paths: Paths,
+    pub sentry: SpiffeId,
+    pub skew: Duration,
+    pub jwt: Option<JwtConfig>,
+}
+
+impl Origin {
+    pub(crate) fn new(config: &Config, sentry: SpiffeId, skew: Duration) -> Self {
+        Self {
+            paths: config.paths.clone(),
+            sentry,
+            skew,
+            jwt: config.jwt.clone(),
+        }
+    }
+
+    /// Loads the authority at start: what is missing is generated and written. The flag tells
+    /// whether anything was. Blocking.
+    pub(crate) fn load_or_generate(&self) -> Result<(Authority, bool), AuthorityError> {
+        let (pem, new_pem) = match self.read_x509()? {
+            Found::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
+            missing => {
+                warn_of_replacement("certificates", &missing);
+                (self.generate_x509()?, true)
+            }
+        };
+        let x509 = x509::load(&pem).map_err(|fault| fault.at(&self.paths))?;
+        let (jwt, new_jwt) = match &self.jwt {
+            None => (None, false),
+            Some(config) => {
+                let (authority, new) = self.load_or_generate_jwt(config)?;
+                (Some(authority), new)
+            }
+        };
+        if !new_pem && !new_jwt {
+            tracing::info!(target: "dapr.sentry.ca", "Root and issuer certs found: using credentials from store");
+        }
+        Ok((Authority { x509, jwt }, new_pem || new_jwt))
+    }
+
+    /// Loads the authority again after a change. Nothing is generated while a part of the old
+    /// material remains: files are usually replaced one after the other. Blocking.
+    pub(crate) fn reload(&self) -> Result<Authority, AuthorityError> {
+        self.read_x509()?.refuse_partial()?;
+        if self.jwt.is_some() {
+            self.read_jwt()?.refuse_partial()?;
+        }
+        Ok(self.load_or_generate()?.0)
+    }
+
+    fn generate_x509(&self) -> Result<x509::Pem, AuthorityError> {
+        tracing::info!(
+            target: "dapr.sentry.ca",
+            "Root and issuer certs not found: generating self signed CA and writing it to {}",
+            material::folder(&self.paths.root).display()
+        );
+        let skew = time::Duration::try_from(self.skew).unwrap_or(time::Duration::MAX);
+        let pem = x509::generate(&self.sentry, skew)?;
+        material::write(&self.paths, File::IssuerKey, &pem.key)?;
+        material::write(&self.paths, File::Issuer, &pem.issuer)?;
+        material::write(&self.paths, File::Root, &pem.root)?;
+        Ok(pem)
+    }
+
+    fn load_or_generate_jwt(&self, config: &JwtConfig) -> Result<(JwtAuthority, bool), AuthorityError> {
+        let (files, config, new) = match self.read_jwt()? {
+            Found::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
+            missing => {
+                warn_of_replacement("JWT keys", &missing);
+                let config = JwtConfig {
+                    algorithm: Algorithm::Rs256,
+                    key_id: None,
+                    ..config.clone()
+                };
+                (self.generate_jwt()?, config, true)
+            }
+        };
+        let authority =
+            JwtAuthority::load(&files, &config, self.skew).map_err(|fault| fault.at(&self.paths))?;
+        tracing::info!(target: "dapr.sentry.ca", "JWT issuing enabled");
+        Ok((authority, new))
+    }
+
+    fn generate_jwt(&self) -> Result<JwtFiles, AuthorityError> {
+        tracing::info!(target: "dapr.sentry.ca", "Generating JWT signing key and persisting to store");
+        let files = jwt::generate().map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
+        material::write(&self.paths, File::JwtKey, &files.key)?;
+        material::write(&self.paths, File::Jwks, &files.jwks)?;
+        Ok(files)
+    }
+
+    fn read_x509(&self) -> Result<Found<3>, MaterialError> {
+        Found::read(&self.paths, [File::Root, File::Issuer, File::IssuerKey])
+    }
+
+    fn read_jwt(&self) -> Result<Found<2>, MaterialError> {
+        Found::read(&self.paths, [File::JwtKey, File::Jwks])
+    }
+}
+
+/// Files that belong together.
+enum Found<const N: usize> {
+    All([Vec<u8>; N]),
+    None,
+    /// Some exist; the path is one that does not.
+    Partial(std::path::PathBuf),
+}
+
+impl<const N: usize> Found<N> {
+    fn read(paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
+        let mut contents = Vec::with_capacity(N);
+        let mut missing = None;
+        for file in files {
+            match material::read(paths, file)? {
+                Some(found) => contents.push(found),
+                None => missing = Some(paths.of(file).to_owned()),
+            }
+        }
+        let any = !contents.is_empty();
+        Ok(match (<[Vec<u8>; N]>::try_from(contents), missing) {
+            (Ok(all), _) => Self::All(all),
+            (Err(_), Some(path)) if any => Self::Partial(path),
+            _ => Self::None,
+        })
+    }
+
+    fn refuse_partial(self) -> Result<(), MaterialError> {
+        match self {
+            Self::Partial(path) => Err(MaterialError::Incomplete(path)),
+            Self::All(_) | Self::None => Ok(()),
+        }
+    }
+}
+
+fn warn_of_replacement<const N: usize>(what: &str, found: &Found<N>) {
+    if let Found::Partial(path) = found {
+        tracing::warn!(
+            target: "dapr.sentry.ca",
+            "{} is missing: all {what} are generated anew, those that exist are replaced",
+            path.display()
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

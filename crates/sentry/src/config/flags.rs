@@ -1,0 +1,118 @@
+//! The flags of the sentry binary: names and defaults are those of Dapr 1.17.
+
+use outrigger_flags::{Flag, Kind};
+use outrigger_resources::value::go_duration;
+
+fn check_duration(text: &str) -> Result<(), String> {
+    go_duration(text).map(drop).map_err(|error| error.to_string())
+}
+
+/// All flags of the sentry binary.
+pub const FLAGS: &[Flag] = &[
+    Flag::text(
+        "config",
+        "daprsystem",
+        "Path of the Configuration file with the mtls settings",
+    ),
+    Flag::text(
+        "issuer-credentials",
+        "/var/run/secrets/dapr.io/credentials",
+        "Folder of the CA's certificates and keys",
+    ),
+    Flag::text("issuer-ca-filename", "ca.crt", "File of the root certificates"),
+    Flag::text(
+        "issuer-certificate-filename",
+        "issuer.crt",
+        "File of the issuer certificate chain",
+    ),
+    Flag::text(
+        "issuer-key-filename",
+        "issuer.key",
+        "File of the issuer's private key",
+    ),
+    Flag::text("trust-domain", "localhost", "Trust domain of the control plane"),
+    Flag::int("port", "50001", "Port of the gRPC server"),
+    Flag::text(
+        "listen-address",
+        "",
+        "Address of the gRPC server, all addresses when empty",
+    ),
+    Flag::int("healthz-port", "8080", "Port of the health server"),
+    Flag::text(
+        "healthz-listen-address",
+        "",
+        "No effect: the health server listens on all addresses",
+    ),
+    Flag::text(
+        "mode",
+        "standalone",
+        "Where sentry runs: standalone or kubernetes",
+    ),
+    Flag::text("kubeconfig", "", "Path of a kubeconfig file, for Kubernetes mode"),
+    Flag::boolean("jwt-enabled", "false", "Issue JWTs besides certificates"),
+    Flag::text(
+        "jwt-key-filename",
+        "jwt.key",
+        "Absolute path of the private key that signs JWTs",
+    ),
+    Flag::text(
+        "jwks-filename",
+        "jwks.json",
+        "Absolute path of the JWK set that verifies JWTs",
+    ),
+    Flag::text("jwt-issuer", "", "The iss claim of JWTs"),
+    Flag::text(
+        "jwt-signing-algorithm",
+        "RS256",
+        "RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, ES512 or EdDSA; has to fit the key",
+    ),
+    Flag::text(
+        "jwt-key-id",
+        "",
+        "The kid of JWTs; by default the thumbprint of the key",
+    ),
+    Flag::new(
+        "jwt-ttl",
+        Kind::Checked("duration", check_duration),
+        "24h",
+        "Lifetime of JWTs",
+    ),
+    Flag::boolean(
+        "oidc-enabled",
+        "false",
+        "Serve OIDC discovery and the JWK set over HTTP",
+    ),
+    Flag::int("oidc-server-listen-port", "9080", "Port of the OIDC server"),
+    Flag::text(
+        "oidc-server-listen-address",
+        "localhost",
+        "Address of the OIDC server",
+    ),
+    Flag::boolean(
+        "oidc-server-tls-enabled",
+        "true",
+        "Insist on TLS files for the OIDC server",
+    ),
+    Flag::text("oidc-server-tls-cert-file", "", "Certificate of the OIDC server"),
+    Flag::text("oidc-server-tls-key-file", "", "Private key of the OIDC server"),
+    Flag::text("oidc-jwks-uri", "", "URI of the JWK set as others reach it"),
+    Flag::text("oidc-path-prefix", "", "Path in front of the OIDC endpoints"),
+    Flag::list(
+        "oidc-allowed-hosts",
+        "Hosts OIDC requests may name, all when empty",
+    ),
+    Flag::text(
+        "log-level",
+        "info",
+        "Lowest severity logged: debug, info, warn, error or fatal",
+    ),
+    Flag::boolean("log-as-json", "false", "Log JSON lines"),
+    Flag::text("log-file", "", "Append the log to this file"),
+    Flag::boolean("enable-metrics", "true", "Serve Prometheus metrics"),
+    Flag::text("metrics-port", "9090", "Port of the metrics server"),
+    Flag::text(
+        "metrics-listen-address",
+        "0.0.0.0",
+        "No effect: the metrics server listens on all addresses",
+    ),
+];

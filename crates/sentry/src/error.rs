@@ -1,0 +1,76 @@
+//! Errors of the process as a whole.
+
+use std::{error::Error, io};
+
+use crate::{
+    authority::AuthorityError, server::BindError, settings::SettingsError, validator::JwksError,
+    watch::WatchError, x509::SigningError,
+};
+
+/// Sentry cannot start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum SentryError {
+    /// The Configuration file.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The CA's files.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+    /// The JWKS validator.
+    #[error(transparent)]
+    Jwks(#[from] JwksError),
+    /// Sentry's namespace makes no identity.
+    #[error("the namespace \"{namespace}\" (from NAMESPACE) cannot be used in a SPIFFE id: {cause}")]
+    Namespace {
+        /// The namespace.
+        namespace: String,
+        /// Why.
+        cause: outrigger_identity::IdError,
+    },
+    /// A port is taken.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A folder cannot be watched.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+    /// The certificate of the gRPC server.
+    #[error("cannot issue the certificate of the gRPC server")]
+    OwnCertificate(#[from] OwnCertificateError),
+    /// The certificate of the OIDC server.
+    #[error(
+        "cannot load the TLS certificate of the OIDC server: {0}; check --oidc-server-tls-cert-file and --oidc-server-tls-key-file"
+    )]
+    OidcTls(String),
+    /// A part of the process ended in a panic.
+    #[error("a task of sentry failed: {0}")]
+    Task(String),
+    /// The runtime.
+    #[error("cannot set up the process: {0}")]
+    Setup(#[from] io::Error),
+}
+
+/// Sentry's own certificate could not be issued.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnCertificateError {
+    /// No key.
+    #[error("cannot generate a key: {0}")]
+    Key(#[from] rcgen::Error),
+    /// No signature.
+    #[error(transparent)]
+    Sign(#[from] SigningError),
+    /// The TLS library refused it.
+    #[error("TLS refuses the certificate: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

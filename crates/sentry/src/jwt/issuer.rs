@@ -1,0 +1,197 @@
+//! The JWT half of the authority: its key, its key set, and the tokens it issues.
+
+use std::time::{Duration, SystemTime};
+
+use aws_lc_rs::{
+    encoding::{AsDer, Pkcs8V1Der},
+    rsa::{KeyPair, KeySize},
+};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use outrigger_identity::{SpiffeId, pem};
+use rustls_pki_types::PrivateKeyDer;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{Algorithm, KeySet, key::PublicKey, signer::Signer};
+use crate::{
+    config::JwtConfig,
+    material::{Fault, File},
+};
+
+/// The files of the JWT half.
+#[derive(Debug, Clone)]
+pub(crate) struct JwtFiles {
+    /// PEM private key.
+    pub key: Vec<u8>,
+    /// The JWK set served to verifiers.
+    pub jwks: Vec<u8>,
+}
+
+/// Issues tokens to workloads.
+#[derive(Debug)]
+pub(crate) struct JwtAuthority {
+    signer: Signer,
+    jwks: Bytes,
+    issuer: Option<String>,
+    ttl: Duration,
+    skew: Duration,
+}
+
+/// Whom a token is for.
+#[derive(Debug)]
+pub(crate) struct JwtRequest<'a> {
+    pub id: &'a SpiffeId,
+    /// Audiences besides the trust domain.
+    pub audiences: &'a [String],
+}
+
+/// A token could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("the system's source of random numbers failed")]
+    Random,
+    #[error("the token could not be signed")]
+    Sign,
+}
+
+#[derive(Serialize)]
+struct Claims<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iss: Option<&'a str>,
+    sub: &'a str,
+    aud: Vec<&'a str>,
+    iat: u64,
+    nbf: u64,
+    exp: u64,
+    jti: String,
+    #[serde(rename = "use")]
+    usage: &'static str,
+}
+
+/// A new RSA key, for RS256, with its key set.
+pub(crate) fn generate() -> Result<JwtFiles, TokenError> {
+    let pair = KeyPair::generate(KeySize::Rsa2048).map_err(|_| TokenError::Sign)?;
+    let der: Pkcs8V1Der<'static> = pair.as_der().map_err(|_| TokenError::Sign)?;
+    let key = PrivateKeyDer::Pkcs8(der.as_ref().to_vec().into());
+    let public = public_half(&key).map_err(|_| TokenError::Sign)?;
+    let jwks = json!({"keys": [public.to_jwk(&thumbprint_kid(&public), Algorithm::Rs256)]});
+    Ok(JwtFiles {
+        key: pem::encode("PRIVATE KEY", der.as_ref()).into(),
+        jwks: jwks.to_string().into(),
+    })
+}
+
+impl JwtAuthority {
+    /// Checks the files against each other and against the configuration.
+    pub(crate) fn load(files: &JwtFiles, config: &JwtConfig, skew: Duration) -> Result<Self, Fault> {
+        let key = pem::parse_private_key(&files.key)
+            .map_err(|error| File::JwtKey.fault(error, "It must hold a PEM private key"))?;
+        let public = public_half(&key).map_err(|error| File::JwtKey.fault(error, ""))?;
+        check_key_set(&files.jwks, &public, config.key_id.as_deref())?;
+        let kid = config.key_id.clone().unwrap_or_else(|| {
+            let kid = thumbprint_kid(&public);
+            tracing::info!(
+                target: "dapr.sentry.ca",
+                "Using JWT kid from thumbprint: {kid}, the JWKS should name the key so"
+            );
+            kid
+        });
+        let signer = Signer::new(&key, &public, config.algorithm, &kid).map_err(|error| {
+            File::JwtKey.fault(
+                error,
+                "Set --jwt-signing-algorithm to one that fits the key, or provide another key",
+            )
+        })?;
+        Ok(Self {
+            signer,
+            jwks: Bytes::copy_from_slice(&files.jwks),
+            issuer: config.issuer.clone(),
+            ttl: config.ttl,
+            skew,
+        })
+    }
+
+    /// The key set as it is in the file.
+    pub(crate) fn jwks(&self) -> Bytes {
+        self.jwks.clone()
+    }
+
+    pub(crate) fn algorithm(&self) -> Algorithm {
+        self.signer.algorithm()
+    }
+
+    /// A token for a workload: valid from a little earlier than now, as its certificate is.
+    pub(crate) fn issue(&self, request: &JwtRequest<'_>) -> Result<String, TokenError> {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let mut nonce = [0u8; 16];
+        aws_lc_rs::rand::fill(&mut nonce).map_err(|_| TokenError::Random)?;
+        let audiences = request.audiences.iter().map(String::as_str);
+        let claims = Claims {
+            iss: self.issuer.as_deref(),
+            sub: request.id.as_str(),
+            aud: std::iter::once(request.id.trust_domain())
+                .chain(audiences)
+                .collect(),
+            iat: now.as_secs(),
+            nbf: now.saturating_sub(self.skew).as_secs(),
+            exp: now.saturating_add(self.ttl).as_secs(),
+            jti: nonce.iter().map(|byte| format!("{byte:02x}")).collect(),
+            usage: "sig",
+        };
+        self.signer.sign(&claims).ok_or(TokenError::Sign)
+    }
+}
+
+fn public_half(key: &PrivateKeyDer<'_>) -> Result<PublicKey, String> {
+    let spki = pem::public_key_of(key).map_err(|error| error.to_string())?;
+    PublicKey::from_spki(&spki).ok_or_else(|| "the key is not an RSA, ECDSA or Ed25519 key".to_owned())
+}
+
+/// Key ids of keys that have no name: standard base64 of the thumbprint.
+fn thumbprint_kid(key: &PublicKey) -> String {
+    STANDARD.encode(key.thumbprint())
+}
+
+/// Verifiers must find the signing key in the set, under its configured id when there is one.
+fn check_key_set(jwks: &[u8], public: &PublicKey, key_id: Option<&str>) -> Result<(), Fault> {
+    let set = KeySet::parse(jwks).map_err(|error| {
+        File::Jwks.fault(
+            error,
+            "It must hold the JWK set with the public half of the JWT signing key",
+        )
+    })?;
+    if set.len() == 0 {
+        return Err(File::Jwks.fault(
+            "the set has no keys",
+            "Add the public half of the JWT signing key",
+        ));
+    }
+    let named: Vec<_> = set
+        .keys
+        .iter()
+        .filter(|key| key_id.is_none_or(|id| key.kid.as_deref() == Some(id)))
+        .collect();
+    if named.is_empty() {
+        return Err(File::Jwks.fault(
+            format!(
+                "the set has no key with the id \"{}\"",
+                key_id.unwrap_or_default()
+            ),
+            "Name the key in the set as --jwt-key-id says",
+        ));
+    }
+    if named
+        .iter()
+        .any(|key| key.is_for_signatures() && key.key.as_ref() == Some(public))
+    {
+        return Ok(());
+    }
+    Err(File::Jwks.fault(
+        "no key of the set is the public half of the JWT signing key",
+        "Add it, with \"use\" absent or \"sig\"",
+    ))
+}

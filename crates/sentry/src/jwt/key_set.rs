@@ -1,0 +1,88 @@
+//! JWK sets (RFC 7517).
+
+use serde_json::{Map, Value};
+
+use super::key::PublicKey;
+
+/// Most keys of a set that are looked at.
+const MAX_KEYS: usize = 1000;
+
+/// The public keys of a JWK set.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KeySet {
+    pub(super) keys: Vec<Jwk>,
+}
+
+/// One key of a set.
+#[derive(Debug, Clone)]
+pub(super) struct Jwk {
+    pub kid: Option<String>,
+    /// The only algorithm the key may be used with, when given.
+    pub alg: Option<String>,
+    usage: Option<String>,
+    /// `None` for types of keys that cannot verify a signature here.
+    pub key: Option<PublicKey>,
+}
+
+/// The text is no JWK set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum KeySetError {
+    #[error("not JSON: {0}")]
+    Json(String),
+    #[error("not a JWK set: want an object with a \"keys\" array")]
+    Shape,
+    #[error("key {0}: {1}")]
+    Key(usize, String),
+    #[error("the set has more than {MAX_KEYS} keys")]
+    TooMany,
+}
+
+impl KeySet {
+    /// Reads a set, or a lone key, which counts as a set of one.
+    pub(crate) fn parse(json: &[u8]) -> Result<Self, KeySetError> {
+        let value: Value =
+            serde_json::from_slice(json).map_err(|error| KeySetError::Json(error.to_string()))?;
+        let Value::Object(object) = value else {
+            return Err(KeySetError::Shape);
+        };
+        let keys = match object.get("keys") {
+            Some(Value::Array(keys)) => keys.clone(),
+            None if object.contains_key("kty") => vec![Value::Object(object)],
+            _ => return Err(KeySetError::Shape),
+        };
+        if keys.len() > MAX_KEYS {
+            return Err(KeySetError::TooMany);
+        }
+        let keys = keys.iter().enumerate().map(|(index, key)| {
+            let key = key.as_object().ok_or(KeySetError::Shape)?;
+            Jwk::parse(key).map_err(|error| KeySetError::Key(index, error))
+        });
+        Ok(Self {
+            keys: keys.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Number of keys, of whatever type.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+impl Jwk {
+    fn parse(jwk: &Map<String, Value>) -> Result<Self, String> {
+        let text = |name: &str| jwk.get(name).and_then(Value::as_str).map(str::to_owned);
+        Ok(Self {
+            kid: text("kid"),
+            alg: text("alg"),
+            usage: text("use"),
+            key: PublicKey::from_jwk(jwk)?,
+        })
+    }
+
+    /// Whether the key is meant for signatures: a key that says nothing is.
+    pub(super) fn is_for_signatures(&self) -> bool {
+        self.usage
+            .as_deref()
+            .is_none_or(|usage| usage.is_empty() || usage == "sig")
+    }
+}

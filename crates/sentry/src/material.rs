@@ -1,0 +1,205 @@
+//! The files of the authority: reading, writing, and saying what is wrong with them.
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+/// Largest credential file that is read, in bytes.
+const MAX_FILE: u64 = 4 << 20;
+
+/// Where the authority's files are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// Root certificates, PEM.
+    pub root: PathBuf,
+    /// Issuer certificate chain, PEM.
+    pub issuer: PathBuf,
+    /// Private key of the issuer, PEM.
+    pub issuer_key: PathBuf,
+    /// Private key that signs JWTs, PEM.
+    pub jwt_key: PathBuf,
+    /// Public keys that verify JWTs, a JWK set.
+    pub jwks: PathBuf,
+}
+
+impl Paths {
+    /// The path of one file.
+    pub fn of(&self, file: File) -> &Path {
+        match file {
+            File::Root => &self.root,
+            File::Issuer => &self.issuer,
+            File::IssuerKey => &self.issuer_key,
+            File::JwtKey => &self.jwt_key,
+            File::Jwks => &self.jwks,
+        }
+    }
+}
+
+/// The folder of a file.
+pub(crate) fn folder(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// One of the authority's files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum File {
+    /// Root certificates.
+    Root,
+    /// Issuer certificate chain.
+    Issuer,
+    /// Private key of the issuer.
+    IssuerKey,
+    /// Private key that signs JWTs.
+    JwtKey,
+    /// Public keys that verify JWTs.
+    Jwks,
+}
+
+impl File {
+    fn title(self) -> &'static str {
+        match self {
+            Self::Root => "root certificates",
+            Self::Issuer => "issuer certificate",
+            Self::IssuerKey => "issuer key",
+            Self::JwtKey => "JWT signing key",
+            Self::Jwks => "JWKS",
+        }
+    }
+
+    pub(crate) fn fault(self, problem: impl Display, remedy: &'static str) -> Fault {
+        Fault {
+            file: self,
+            problem: problem.to_string(),
+            remedy,
+        }
+    }
+}
+
+/// Something wrong with the contents of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub file: File,
+    pub problem: String,
+    pub remedy: &'static str,
+}
+
+impl Fault {
+    pub(crate) fn at(self, paths: &Paths) -> MaterialError {
+        let remedy = if self.remedy.is_empty() {
+            String::new()
+        } else {
+            format!(". {}", self.remedy)
+        };
+        MaterialError::Invalid {
+            title: self.file.title(),
+            path: paths.of(self.file).to_owned(),
+            problem: self.problem,
+            remedy,
+        }
+    }
+}
+
+/// The authority's files could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MaterialError {
+    /// A file has contents that cannot be used.
+    #[error("{title} in {}: {problem}{remedy}", path.display())]
+    Invalid {
+        /// What the file holds.
+        title: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+        /// What to do, as a sentence after the problem; may be empty.
+        remedy: String,
+    },
+    /// A file exists and cannot be read.
+    #[error("{title}: cannot read {}", path.display())]
+    Read {
+        /// What the file holds.
+        title: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file cannot be written.
+    #[error(
+        "{title}: cannot write {}; the folder must exist and be writable, or hold your own CA material",
+        path.display()
+    )]
+    Write {
+        /// What the file holds.
+        title: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Some of the files disappeared while others remain; new material would not match them.
+    #[error("{} disappeared while other files of the CA remain; restore it, or remove all to start anew", .0.display())]
+    Incomplete(PathBuf),
+}
+
+/// Reads a file; `None` when it does not exist.
+pub(crate) fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
+    let path = paths.of(file);
+    let fail = |source| MaterialError::Read {
+        title: file.title(),
+        path: path.to_owned(),
+        source,
+    };
+    let mut handle = match std::fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(fail)?,
+    };
+    let mut contents = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(&mut handle, MAX_FILE + 1), &mut contents).map_err(fail)?;
+    if contents.len() as u64 > MAX_FILE {
+        return Err(file.fault("the file is larger than 4 MiB", "").at(paths));
+    }
+    Ok(Some(contents))
+}
+
+/// Replaces a file as a whole, readable by its owner only.
+pub(crate) fn write(paths: &Paths, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+    let path = paths.of(file);
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    let draft = folder(path).join(name);
+    let replace = || {
+        let mut handle = private_file(&draft)?;
+        handle.write_all(contents)?;
+        handle.sync_all()?;
+        std::fs::rename(&draft, path)
+    };
+    replace().map_err(|source| {
+        // Best effort: the draft may not exist.
+        let _ = std::fs::remove_file(&draft);
+        MaterialError::Write {
+            title: file.title(),
+            path: path.to_owned(),
+            source,
+        }
+    })
+}
+
+fn private_file(path: &Path) -> io::Result<std::fs::File> {
+    // A draft left over from a crash could have another mode.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path)
+}

@@ -1,0 +1,113 @@
+//! The OIDC server: the key set, and the discovery document that leads to it.
+
+mod respond;
+mod tls;
+
+use std::{convert::Infallible, sync::Arc};
+
+use arc_swap::ArcSwap;
+use http::{Request, header};
+use hyper::{body::Incoming, service::service_fn};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    authority::Authority,
+    config::OidcConfig,
+    health::Part,
+    server::{Server, connection},
+};
+use respond::{Asked, Endpoints};
+
+pub(crate) use tls::OidcTls;
+
+const LOG: &str = "dapr.sentry.oidc";
+
+/// The OIDC server, bound and not serving yet.
+#[derive(Debug)]
+pub(crate) struct Oidc {
+    pub server: Server,
+    pub authority: Arc<ArcSwap<Authority>>,
+    pub endpoints: Arc<Endpoints>,
+    /// Absent for plain HTTP.
+    pub tls: Option<Arc<OidcTls>>,
+    pub ready: Part,
+}
+
+impl Oidc {
+    pub(crate) fn new(
+        server: Server,
+        config: &OidcConfig,
+        issuer: Option<String>,
+        authority: Arc<ArcSwap<Authority>>,
+        ready: Part,
+    ) -> Self {
+        Self {
+            server,
+            authority,
+            endpoints: Arc::new(Endpoints::new(config, issuer)),
+            tls: config.tls.clone().map(|files| Arc::new(OidcTls::new(files))),
+            ready,
+        }
+    }
+
+    /// Serves until told to stop. With TLS, first waits for its files to appear.
+    pub(crate) async fn serve(self, drain: CancellationToken) -> Result<(), String> {
+        let tls = match &self.tls {
+            None => None,
+            Some(tls) => {
+                tokio::select! {
+                    () = drain.cancelled() => return Ok(()),
+                    loaded = tls.wait() => loaded?,
+                }
+                Some(tls.server_config()?)
+            }
+        };
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        tracing::info!(target: LOG, "Starting OIDC HTTP server on {scheme}://{}", self.server.address());
+        self.ready.set(true);
+        let handle = |stream: TcpStream, drain: CancellationToken| {
+            let (tls, authority, endpoints) = (tls.clone(), self.authority.clone(), self.endpoints.clone());
+            let service = service_fn(move |request: Request<Incoming>| {
+                let response = endpoints.respond(&Asked::new(&request), authority.load().jwt.as_ref());
+                async move { Ok::<_, Infallible>(response) }
+            });
+            async move {
+                match tls {
+                    None => connection::http1(stream, service, drain).await,
+                    Some(tls) => {
+                        if let Some(stream) = connection::handshake(stream, tls, &drain).await {
+                            connection::http1(stream, service, drain).await;
+                        }
+                    }
+                }
+            }
+        };
+        self.server.serve(drain, handle).await;
+        self.ready.set(false);
+        Ok(())
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn new<B>(request: &'a Request<B>) -> Self {
+        let text = |name| {
+            request
+                .headers()
+                .get(name)
+                .and_then(|value: &http::HeaderValue| value.to_str().ok())
+        };
+        Self {
+            method: request.method(),
+            path: request.uri().path(),
+            host: request
+                .uri()
+                .authority()
+                .map(http::uri::Authority::as_str)
+                .or(text(header::HOST))
+                .unwrap_or_default(),
+            forwarded_host: text(header::HeaderName::from_static("x-forwarded-host"))
+                .filter(|host| !host.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The certificate of sentry's own gRPC server: signed by itself, kept in memory, renewed at half
+//! of its lifetime.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use outrigger_identity::SpiffeId;
+use rustls::{
+    server::{ClientHello, ResolvesServerCert},
+    sign::CertifiedKey,
+};
+use rustls_pki_types::PrivateKeyDer;
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    authority::Authority,
+    error::OwnCertificateError,
+    metrics::Metrics,
+    x509::{self, Issued},
+};
+
+/// Longest time between two looks at the clock, which may jump.
+const CHECK: Duration = Duration::from_secs(60);
+/// Time until the next try after a failure.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Issues and holds the certificate.
+#[derive(Debug)]
+pub(crate) struct OwnCertificate {
+    id: SpiffeId,
+    authority: Arc<ArcSwap<Authority>>,
+    ttl: time::Duration,
+    skew: time::Duration,
+    metrics: Arc<Metrics>,
+    current: Arc<CurrentCertificate>,
+    /// When to renew, in seconds since 1970.
+    renew_at: AtomicI64,
+}
+
+/// The certificate a TLS server presents; replaced without touching open connections.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentCertificate(ArcSwapOption<CertifiedKey>);
+
+impl CurrentCertificate {
+    pub(crate) fn set(&self, key: CertifiedKey) {
+        self.0.store(Some(Arc::new(key)));
+    }
+}
+
+impl ResolvesServerCert for CurrentCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.load_full()
+    }
+}
+
+impl OwnCertificate {
+    /// Issues the first certificate.
+    pub(crate) fn issue(
+        id: SpiffeId,
+        authority: Arc<ArcSwap<Authority>>,
+        ttl: time::Duration,
+        skew: time::Duration,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, OwnCertificateError> {
+        let own = Self {
+            id,
+            authority,
+            ttl,
+            skew,
+            metrics,
+            current: Arc::default(),
+            renew_at: AtomicI64::new(0),
+        };
+        own.renew()?;
+        Ok(own)
+    }
+
+    /// What the TLS server presents.
+    pub(crate) fn current(&self) -> Arc<CurrentCertificate> {
+        self.current.clone()
+    }
+
+    /// Issues a certificate for a new key, now.
+    pub(crate) fn renew(&self) -> Result<(), OwnCertificateError> {
+        let (key, issued) = self
+            .sign()
+            .inspect_err(|_| self.metrics.own_certificate_failed())?;
+        let (start, end) = (
+            issued.not_before.unix_timestamp(),
+            issued.not_after.unix_timestamp(),
+        );
+        self.renew_at.store(start + (end - start) / 2, Ordering::Relaxed);
+        self.current.set(key);
+        Ok(())
+    }
+
+    /// Renews the certificate in time, until told to stop.
+    pub(crate) async fn keep_fresh(&self, drain: CancellationToken) {
+        let mut retry = None;
+        loop {
+            // At least a second: a lifetime shorter than the skew is over half when it begins.
+            let wait = retry.take().unwrap_or_else(|| self.time_left().clamp(Duration::from_secs(1), CHECK));
+            tokio::select! {
+                () = drain.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+            if self.time_left() > Duration::ZERO {
+                continue;
+            }
+            match self.renew() {
+                Ok(()) => tracing::info!(target: "dapr.sentry", "Renewed the certificate of the gRPC server"),
+                Err(error) => {
+                    tracing::error!(target: "dapr.sentry", "Cannot renew the certificate of the gRPC server: {error}");
+                    retry = Some(RETRY);
+                }
+            }
+        }
+    }
+
+    /// Until renewal; zero when it is due.
+    fn time_left(&self) -> Duration {
+        let left = self.renew_at.load(Ordering::Relaxed) - OffsetDateTime::now_utc().unix_timestamp();
+        u64::try_from(left).map_or(Duration::ZERO, Duration::from_secs)
+    }
+
+    fn sign(&self) -> Result<(CertifiedKey, Issued), OwnCertificateError> {
+        let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
+        let public_key = rcgen::PublicKeyData::subject_public_key_info(&key);
+        let issued = self.authority.load().x509.sign(&x509::Request {
+            public_key: &public_key,
+            id: &self.id,
+            dns: &[],
+            ttl: self.ttl,
+            skew: self.skew,
+        })?;
+        let signer = rustls::crypto::aws_lc_rs::sign::any_supported_type(&PrivateKeyDer::Pkcs8(key.into()))?;
+        Ok((CertifiedKey::new(issued.chain.clone(), signer), issued))
+    }
+}

@@ -1,0 +1,261 @@
+//! The only place where the parts are wired: a configuration becomes a sentry, a sentry runs.
+//!
+//! Dapr's sentry restarts its servers when the CA's files change. This one keeps them running and
+//! replaces the authority behind them: no connection is cut, no port is closed, and material that
+//! turns out to be unusable leaves the one in use as it is.
+
+use std::{future::Future, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use outrigger_identity::SpiffeId;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    authority::{Authority, Origin},
+    config::{Config, Listen},
+    error::SentryError,
+    grpc,
+    health::{Health, Part},
+    material,
+    metrics::Metrics,
+    oidc::Oidc,
+    own_certificate::OwnCertificate,
+    reload::Reloader,
+    server::{Server, plain},
+    service::CaService,
+    settings::Settings,
+    validator::{JwksValidator, Validators},
+    watch::FolderWatch,
+};
+
+const LOG: &str = "dapr.sentry";
+
+/// A certificate authority with its ports bound, ready to run.
+#[derive(Debug)]
+pub struct Sentry {
+    grpc: Server,
+    healthz: Server,
+    metrics_server: Option<Server>,
+    oidc: Option<Oidc>,
+    service: CaService,
+    own: Arc<OwnCertificate>,
+    validators: Arc<Validators>,
+    reloader: Reloader,
+    health: Arc<Health>,
+    /// What is ready once all servers run.
+    parts: Vec<Part>,
+    metrics: Arc<Metrics>,
+}
+
+/// Addresses the servers are bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// The CA.
+    pub grpc: SocketAddr,
+    /// `/healthz`.
+    pub healthz: SocketAddr,
+    /// Metrics, when on.
+    pub metrics: Option<SocketAddr>,
+    /// OIDC, when on.
+    pub oidc: Option<SocketAddr>,
+}
+
+impl Sentry {
+    /// Loads or generates the CA, loads the key set of the validator, and binds every port. `env`
+    /// reads the environment variables that the Configuration file refers to.
+    pub async fn build(config: Config, env: impl Fn(&str) -> Option<String>) -> Result<Self, SentryError> {
+        let settings = Settings::load(&config.configuration, env)?;
+        let id = SpiffeId::sentry(&config.trust_domain, &config.namespace).map_err(|cause| {
+            SentryError::Namespace {
+                namespace: config.namespace.clone(),
+                cause,
+            }
+        })?;
+        let metrics = Arc::new(Metrics::default());
+        let origin = Origin::new(&config, id.clone(), settings.skew);
+        let authority = load(&origin, &metrics).await?;
+
+        let mut health = Health::default();
+        let names = ["sentry-server", "healthz-server", "security-provider"];
+        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
+        let validators = Arc::new(Validators::new(match &settings.jwks {
+            None => {
+                tracing::info!(target: LOG, "Using validator 'insecure'");
+                None
+            }
+            Some(options) => {
+                tracing::info!(target: LOG, "Using validator 'jwks' for the audience {id}");
+                parts.push(health.part("sentry-jwks-validator"));
+                Some(JwksValidator::new(options, id.clone()).await?)
+            }
+        }));
+
+        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let everywhere = |port| Listen {
+            host: String::new(),
+            port,
+        };
+        let healthz = Server::bind("health", "healthz-port", &everywhere(config.healthz_port)).await?;
+        let metrics_server = match config.metrics_port {
+            None => None,
+            Some(port) => {
+                parts.push(health.part("metrics-exporter"));
+                Some(Server::bind("metrics", "metrics-port", &everywhere(port)).await?)
+            }
+        };
+        let oidc = bind_oidc(&config, &authority, &mut health).await?;
+
+        let (ttl, skew) = (span(settings.workload_ttl), span(settings.skew));
+        let own = OwnCertificate::issue(id.clone(), authority.clone(), ttl, skew, metrics.clone())?;
+        let own = Arc::new(own);
+        let service = CaService {
+            authority: authority.clone(),
+            validators: validators.clone(),
+            metrics: metrics.clone(),
+            sentry: id,
+            ttl,
+            skew,
+        };
+        let reloader = Reloader {
+            watch: FolderWatch::new(watched(&config))?,
+            origin,
+            authority,
+            own: own.clone(),
+            oidc: oidc.as_ref().and_then(|oidc| oidc.tls.clone()),
+            metrics: metrics.clone(),
+        };
+        let health = Arc::new(health);
+        Ok(Self {
+            grpc,
+            healthz,
+            metrics_server,
+            oidc,
+            service,
+            own,
+            validators,
+            reloader,
+            health,
+            parts,
+            metrics,
+        })
+    }
+
+    /// Where the servers listen.
+    pub fn addresses(&self) -> Addresses {
+        Addresses {
+            grpc: self.grpc.address(),
+            healthz: self.healthz.address(),
+            metrics: self.metrics_server.as_ref().map(Server::address),
+            oidc: self.oidc.as_ref().map(|oidc| oidc.server.address()),
+        }
+    }
+
+    /// Serves until `drain` is cancelled, then lets open calls finish. Ends early only when a part
+    /// cannot go on.
+    pub async fn run(self, drain: CancellationToken) -> Result<(), SentryError> {
+        // Everything ends together: by the caller's wish, or because one part ended.
+        let stop = drain.child_token();
+        let mut tasks = JoinSet::new();
+        tracing::info!(target: "dapr.sentry.server", "Running gRPC server on {}", self.grpc.address());
+        let (current, token) = (self.own.current(), stop.clone());
+        tasks.spawn(async move {
+            let served = grpc::serve(self.grpc, current, self.service, token).await;
+            served.map_err(|error| SentryError::OwnCertificate(error.into()))
+        });
+        tasks.spawn(fine(plain::serve_health(self.healthz, self.health, stop.clone())));
+        if let Some(server) = self.metrics_server {
+            tasks.spawn(fine(plain::serve_metrics(server, self.metrics, stop.clone())));
+        }
+        match self.oidc {
+            None => tracing::info!(target: LOG, "OIDC HTTP server is disabled"),
+            Some(oidc) => {
+                let token = stop.clone();
+                tasks.spawn(async move { oidc.serve(token).await.map_err(SentryError::OidcTls) });
+            }
+        }
+        let (own, token) = (self.own, stop.clone());
+        tasks.spawn(fine(async move { own.keep_fresh(token).await }));
+        if let Some(jwks) = self.validators.jwks().cloned() {
+            let token = stop.clone();
+            tasks.spawn(async move { Ok(jwks.refresh(token).await?) });
+        }
+        tasks.spawn(fine(self.reloader.run(stop.clone())));
+
+        self.parts.iter().for_each(|part| part.set(true));
+        let outcome = supervise(tasks, &stop).await;
+        self.parts.iter().for_each(|part| part.set(false));
+        outcome
+    }
+}
+
+/// Waits for all tasks; the end of one is the end of all. The first error is the outcome.
+async fn supervise(
+    mut tasks: JoinSet<Result<(), SentryError>>,
+    stop: &CancellationToken,
+) -> Result<(), SentryError> {
+    let mut outcome = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        stop.cancel();
+        let ended = ended.unwrap_or_else(|error| Err(SentryError::Task(error.to_string())));
+        if outcome.is_ok() {
+            outcome = ended;
+        }
+    }
+    outcome
+}
+
+/// A task that cannot fail.
+async fn fine(task: impl Future<Output = ()>) -> Result<(), SentryError> {
+    task.await;
+    Ok(())
+}
+
+async fn load(origin: &Origin, metrics: &Metrics) -> Result<Arc<ArcSwap<Authority>>, SentryError> {
+    let blocking = origin.clone();
+    let loaded = tokio::task::spawn_blocking(move || blocking.load_or_generate()).await;
+    let (authority, new) = loaded.map_err(|error| SentryError::Task(error.to_string()))??;
+    if new {
+        metrics.issuer_changed();
+    }
+    metrics.issuer_expires(authority.x509.not_after().unix_timestamp());
+    tracing::info!(target: LOG, "CA certificate key pair ready");
+    Ok(Arc::new(ArcSwap::from_pointee(authority)))
+}
+
+/// The OIDC server publishes the keys of tokens, so it is pointless without them.
+async fn bind_oidc(
+    config: &Config,
+    authority: &Arc<ArcSwap<Authority>>,
+    health: &mut Health,
+) -> Result<Option<Oidc>, SentryError> {
+    let (Some(oidc), Some(jwt)) = (&config.oidc, &config.jwt) else {
+        return Ok(None);
+    };
+    let server = Server::bind("OIDC", "oidc-server-listen-port", &oidc.listen).await?;
+    let ready = health.part("oidc-server");
+    Ok(Some(Oidc::new(
+        server,
+        oidc,
+        jwt.issuer.clone(),
+        authority.clone(),
+        ready,
+    )))
+}
+
+/// The folders whose changes matter.
+fn watched(config: &Config) -> Vec<PathBuf> {
+    let paths = &config.paths;
+    let mut files = vec![&paths.root, &paths.issuer, &paths.issuer_key];
+    if config.jwt.is_some() {
+        files.extend([&paths.jwt_key, &paths.jwks]);
+        if let Some(tls) = config.oidc.as_ref().and_then(|oidc| oidc.tls.as_ref()) {
+            files.extend([&tls.certificate, &tls.key]);
+        }
+    }
+    files.into_iter().map(|file| material::folder(file)).collect()
+}
+
+fn span(duration: Duration) -> time::Duration {
+    time::Duration::try_from(duration).unwrap_or(time::Duration::MAX)
+}

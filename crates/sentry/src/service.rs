@@ -1,0 +1,162 @@
+//! The gRPC service: from a signing request to a certificate, and a token.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use outrigger_identity::{SpiffeId, pem};
+use outrigger_wire::sentry::v1::{SignCertificateRequest, SignCertificateResponse, ca_server::Ca};
+use time::OffsetDateTime;
+use tonic::{Request, Response, Status};
+
+use crate::{
+    authority::Authority,
+    csr,
+    jwt::JwtRequest,
+    metrics::Metrics,
+    validator::{Refusal, Validators},
+    x509,
+};
+
+const LOG: &str = "dapr.sentry.server";
+
+/// Replicas of the scheduler that get a DNS name each.
+const SCHEDULER_REPLICAS: usize = 3;
+
+/// Implements `dapr.proto.sentry.v1.CA`.
+#[derive(Debug)]
+pub(crate) struct CaService {
+    pub authority: Arc<ArcSwap<Authority>>,
+    pub validators: Arc<Validators>,
+    pub metrics: Arc<Metrics>,
+    /// Sentry's own identity.
+    pub sentry: SpiffeId,
+    /// Lifetime of certificates.
+    pub ttl: time::Duration,
+    /// How far back they start to be valid.
+    pub skew: time::Duration,
+}
+
+#[tonic::async_trait]
+impl Ca for CaService {
+    async fn sign_certificate(
+        &self,
+        request: Request<SignCertificateRequest>,
+    ) -> Result<Response<SignCertificateResponse>, Status> {
+        self.metrics.request_received();
+        let request = request.into_inner();
+        match self.sign(&request) {
+            Ok(response) => {
+                self.metrics.request_succeeded();
+                Ok(Response::new(response))
+            }
+            Err(status) => {
+                self.metrics.request_failed();
+                let (namespace, id) = (&request.namespace, &request.id);
+                tracing::debug!(
+                    target: LOG,
+                    "Refused to sign a certificate for {namespace}/{id}: {}", status.message()
+                );
+                Err(status)
+            }
+        }
+    }
+}
+
+impl CaService {
+    fn sign(&self, request: &SignCertificateRequest) -> Result<SignCertificateResponse, Status> {
+        let id = self
+            .validators
+            .validate(request)
+            .map_err(|refusal| match refusal {
+                Refusal::NoValidator | Refusal::NotEnabled => Status::invalid_argument(refusal.to_string()),
+                Refusal::Denied(reason) => Status::permission_denied(reason),
+            })?;
+        let public_key = csr::public_key(&request.certificate_signing_request)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+
+        // One authority for certificate and token, even if it is replaced meanwhile.
+        let authority = self.authority.load();
+        let issued = authority
+            .x509
+            .sign(&x509::Request {
+                public_key: &public_key,
+                id: &id,
+                dns: &dns_names(&self.sentry, &id),
+                ttl: self.ttl,
+                skew: self.skew,
+            })
+            .map_err(|error| {
+                tracing::error!(target: LOG, "Error signing identity: {error}");
+                Status::internal("failed to sign certificate")
+            })?;
+        let jwt = match &authority.jwt {
+            None => None,
+            Some(jwt) => {
+                let token = jwt.issue(&JwtRequest {
+                    id: &id,
+                    audiences: &request.jwt_audiences,
+                });
+                Some(token.map_err(|error| Status::internal(format!("failed to generate JWT: {error}")))?)
+            }
+        };
+        tracing::debug!(target: LOG, "Signed a certificate for {id}");
+        Ok(SignCertificateResponse {
+            workload_certificate: pem::encode_certificates(&issued.chain).into(),
+            trust_chain_certificates: vec![authority.x509.trust_anchors().to_owned().into()],
+            valid_until: Some(timestamp(issued.not_after)),
+            jwt,
+        })
+    }
+}
+
+fn timestamp(at: OffsetDateTime) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: at.unix_timestamp(),
+        nanos: 0,
+    }
+}
+
+/// Services of the control plane that others reach by DNS name get these names. Standalone, the
+/// cluster's domain is taken to be the trust domain.
+fn dns_names(sentry: &SpiffeId, id: &SpiffeId) -> Vec<String> {
+    let namespace = id.namespace();
+    if namespace != sentry.namespace() {
+        return Vec::new();
+    }
+    let domain = sentry.trust_domain();
+    match id.app_id() {
+        "dapr-injector" => vec![format!("dapr-sidecar-injector.{namespace}.svc")],
+        "dapr-operator" => vec![format!("dapr-webhook.{namespace}.svc")],
+        "dapr-scheduler" => (0..SCHEDULER_REPLICAS)
+            .map(|n| format!("dapr-scheduler-server-{n}.dapr-scheduler-server.{namespace}.svc.{domain}"))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_control_plane_gets_dns_names() {
+        let sentry: SpiffeId = "spiffe://td.example/ns/dapr/dapr-sentry".parse().unwrap();
+        let names = |id: &str| dns_names(&sentry, &id.parse().unwrap());
+        assert_eq!(
+            names("spiffe://public/ns/dapr/dapr-injector"),
+            ["dapr-sidecar-injector.dapr.svc"]
+        );
+        assert_eq!(
+            names("spiffe://public/ns/dapr/dapr-operator"),
+            ["dapr-webhook.dapr.svc"]
+        );
+        let scheduler = names("spiffe://public/ns/dapr/dapr-scheduler");
+        assert_eq!(scheduler.len(), 3);
+        assert_eq!(
+            scheduler[2],
+            "dapr-scheduler-server-2.dapr-scheduler-server.dapr.svc.td.example"
+        );
+        assert!(names("spiffe://public/ns/dapr/myapp").is_empty());
+        assert!(names("spiffe://public/ns/other/dapr-injector").is_empty());
+    }
+}

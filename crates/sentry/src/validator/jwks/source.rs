@@ -1,0 +1,235 @@
+//! Where a JWK set comes from: a URL, a file, or the configuration itself.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use outrigger_identity::pem;
+
+use crate::{
+    jwt::{KeySet, KeySetError},
+    material,
+    settings::JwksOptions,
+    watch::{FolderWatch, WatchError},
+};
+
+/// Largest key set accepted, in bytes.
+const MAX_SIZE: usize = 1 << 20;
+/// Time limit of the first load of a file.
+const FILE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The origin of a key set.
+#[derive(Debug)]
+pub(super) enum Source {
+    Url {
+        url: reqwest::Url,
+        client: reqwest::Client,
+        interval: Duration,
+    },
+    File(PathBuf),
+    Inline(KeySet),
+}
+
+/// The key set of the jwks validator cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum JwksError {
+    /// The option is neither URL nor file nor set.
+    #[error(
+        "the jwks validator's source is no https:// or http:// URL, no existing file, and no JWK set \
+         as JSON or base64"
+    )]
+    Source,
+    /// The URL cannot be parsed.
+    #[error("the jwks validator's source \"{0}\" is not a valid URL")]
+    Url(String),
+    /// The custom CA cannot be used.
+    #[error(
+        "the jwks validator's caCertificate cannot be used: {0}; want PEM certificates or the path of a file with them"
+    )]
+    Ca(String),
+    /// The HTTP client cannot be set up.
+    #[error("cannot set up HTTPS for the jwks validator: {0}")]
+    Client(String),
+    /// The fetch failed.
+    #[error("cannot fetch the JWKS from {url}")]
+    Fetch {
+        /// The URL.
+        url: String,
+        /// Why.
+        source: reqwest::Error,
+    },
+    /// The answer is too large.
+    #[error("the JWKS from {0} is larger than 1 MiB")]
+    TooLarge(String),
+    /// The file cannot be read.
+    #[error("cannot read the JWKS from {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The contents are no key set.
+    #[error("the JWKS from {0} is not valid: {1}")]
+    Invalid(String, String),
+    /// Changes of the file cannot be noticed.
+    #[error(transparent)]
+    Watch(#[from] WatchError),
+}
+
+impl Source {
+    pub(super) fn new(options: &JwksOptions) -> Result<Self, JwksError> {
+        let source = options.source.trim();
+        if source.starts_with("https://") || source.starts_with("http://") {
+            let url = source.parse().map_err(|_| JwksError::Url(source.to_owned()))?;
+            return Ok(Self::Url {
+                url,
+                client: client(options)?,
+                interval: options.min_refresh,
+            });
+        }
+        // A set is never taken for a path: paths do not start with a brace.
+        if !source.starts_with('{') && Path::new(source).exists() {
+            return Ok(Self::File(source.into()));
+        }
+        let decoded = [STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD]
+            .iter()
+            .find_map(|engine| engine.decode(source).ok())
+            .unwrap_or_else(|| source.as_bytes().to_vec());
+        match KeySet::parse(&decoded) {
+            Ok(keys) => Ok(Self::Inline(keys)),
+            Err(KeySetError::Json(_)) => Err(JwksError::Source),
+            Err(error) => Err(JwksError::Invalid(
+                "the configuration".to_owned(),
+                error.to_string(),
+            )),
+        }
+    }
+
+    /// The key set as it is now.
+    pub(super) async fn load(&self) -> Result<KeySet, JwksError> {
+        match self {
+            Self::Inline(keys) => Ok(keys.clone()),
+            Self::File(path) => {
+                let fail = |source| JwksError::File {
+                    path: path.clone(),
+                    source,
+                };
+                let read = tokio::time::timeout(FILE_TIMEOUT, read_limited(path));
+                let contents = read
+                    .await
+                    .map_err(|_| fail(io::ErrorKind::TimedOut.into()))?
+                    .map_err(fail)?;
+                parse(&path.display().to_string(), &contents)
+            }
+            Self::Url { url, client, .. } => parse(url.as_str(), &fetch(client, url).await?),
+        }
+    }
+
+    /// When to load again.
+    pub(super) fn changes(&self) -> Result<Changes, JwksError> {
+        Ok(match self {
+            Self::Inline(_) => Changes::Never,
+            Self::File(path) => Changes::Folder(FolderWatch::new([material::folder(path)])?),
+            Self::Url { interval, .. } => Changes::Every(*interval),
+        })
+    }
+}
+
+/// When a source has to be loaded again.
+#[derive(Debug)]
+pub(super) enum Changes {
+    Never,
+    Every(Duration),
+    Folder(FolderWatch),
+}
+
+impl Changes {
+    pub(super) async fn next(&mut self) {
+        match self {
+            Self::Never => std::future::pending().await,
+            Self::Every(interval) => tokio::time::sleep(*interval).await,
+            Self::Folder(watch) => watch.changed().await,
+        }
+    }
+}
+
+fn parse(origin: &str, contents: &[u8]) -> Result<KeySet, JwksError> {
+    KeySet::parse(contents).map_err(|error| JwksError::Invalid(origin.to_owned(), error.to_string()))
+}
+
+async fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+    use tokio::io::AsyncReadExt;
+    let mut contents = Vec::new();
+    tokio::fs::File::open(path)
+        .await?
+        .take(MAX_SIZE as u64 + 1)
+        .read_to_end(&mut contents)
+        .await?;
+    if contents.len() > MAX_SIZE {
+        return Err(io::Error::other("the file is larger than 1 MiB"));
+    }
+    Ok(contents)
+}
+
+async fn fetch(client: &reqwest::Client, url: &reqwest::Url) -> Result<Vec<u8>, JwksError> {
+    let fail = |source: reqwest::Error| JwksError::Fetch {
+        url: url.to_string(),
+        source: source.without_url(),
+    };
+    let mut response = client
+        .get(url.clone())
+        .send()
+        .await
+        .and_then(reqwest::Response::error_for_status)
+        .map_err(fail)?;
+    let mut contents = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(fail)? {
+        if contents.len() + chunk.len() > MAX_SIZE {
+            return Err(JwksError::TooLarge(url.to_string()));
+        }
+        contents.extend_from_slice(&chunk);
+    }
+    Ok(contents)
+}
+
+/// A client that trusts the configured CA, or else those of the system; TLS 1.2 at least.
+fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
+    let fail = |error: String| JwksError::Client(error);
+    let mut roots = rustls::RootCertStore::empty();
+    if options.ca_certificate.is_empty() {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    } else {
+        for certificate in custom_ca(&options.ca_certificate)? {
+            roots
+                .add(certificate)
+                .map_err(|error| JwksError::Ca(error.to_string()))?;
+        }
+    }
+    let tls =
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| fail(error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    reqwest::Client::builder()
+        .tls_backend_preconfigured(tls)
+        .timeout(options.request_timeout)
+        .build()
+        .map_err(|error| fail(error.to_string()))
+}
+
+/// The option is a path, or PEM itself.
+fn custom_ca(option: &str) -> Result<Vec<rustls_pki_types::CertificateDer<'static>>, JwksError> {
+    let contents = if option.contains("-----BEGIN") {
+        option.as_bytes().to_vec()
+    } else {
+        std::fs::read(option.trim()).map_err(|error| JwksError::Ca(format!("{option}: {error}")))?
+    };
+    pem::parse_certificates(&contents).map_err(|error| JwksError::Ca(error.to_string()))
+}

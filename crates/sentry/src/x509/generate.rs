@@ -1,0 +1,67 @@
+//! A new authority: a root whose key is thrown away after it signed one issuer.
+
+use outrigger_identity::{SpiffeId, pem};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, SerialNumber,
+};
+use time::{Duration, OffsetDateTime};
+
+use super::{Pem, SigningError, random_serial, whole_seconds};
+
+/// Lifetime of a generated root and of its issuer.
+const LIFETIME: Duration = Duration::days(365);
+
+/// A new authority could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// No random serial number.
+    #[error(transparent)]
+    Serial(#[from] SigningError),
+    /// A key or a certificate could not be made.
+    #[error("cannot generate a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+}
+
+/// Makes a root for the trust domain of `sentry`, and an issuer named after `sentry` itself.
+pub(crate) fn generate(sentry: &SpiffeId, skew: Duration) -> Result<Pem, GenerateError> {
+    let root_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let root_usages = [
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+        KeyUsagePurpose::KeyCertSign,
+    ];
+    let root = authority(sentry.trust_domain(), &root_usages, skew)?;
+    let root_certificate = root.self_signed(&root_key)?;
+
+    let issuer_key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    let issuer_usages = [root_usages.as_slice(), &[KeyUsagePurpose::CrlSign]].concat();
+    let mut issuer = authority(sentry.as_str(), &issuer_usages, skew)?;
+    issuer.use_authority_key_identifier_extension = true;
+    let issuer_certificate = issuer.signed_by(&issuer_key, &Issuer::new(root, root_key))?;
+
+    Ok(Pem {
+        root: pem::encode("CERTIFICATE", root_certificate.der()).into(),
+        issuer: pem::encode("CERTIFICATE", issuer_certificate.der()).into(),
+        key: pem::encode("PRIVATE KEY", issuer_key.serialized_der()).into(),
+    })
+}
+
+fn authority(
+    organization: &str,
+    usages: &[KeyUsagePurpose],
+    skew: Duration,
+) -> Result<CertificateParams, GenerateError> {
+    let now = whole_seconds(OffsetDateTime::now_utc());
+    let mut params = CertificateParams::default();
+    params.serial_number = Some(SerialNumber::from_slice(&random_serial()?));
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::OrganizationName, organization);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = usages.to_vec();
+    params.not_before = now.saturating_sub(skew);
+    params.not_after = now + LIFETIME;
+    Ok(params)
+}
