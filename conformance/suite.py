@@ -1,6 +1,7 @@
 """Runs cases of Dapr's integration suite against a folder of binaries and says how each one ended."""
 
 import collections
+import fcntl
 import os
 import pathlib
 import pwd
@@ -45,6 +46,13 @@ class Suite:
         self.out = pathlib.Path(out or tempfile.mkdtemp(prefix="conformance-")).resolve()
         self.parallel = parallel
         self.verdicts = {}
+        # The suite hands out ports from 1025 up: two runs at once would take each other's.
+        self.turn = open(cache() / "turn", "w")
+        try:
+            fcntl.flock(self.turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("waiting for another run of the suite to end", file=sys.stderr, flush=True)
+            fcntl.flock(self.turn, fcntl.LOCK_EX)
         # Readable by the other user even where the checkout and the cache are not.
         self.stage = pathlib.Path(tempfile.mkdtemp(prefix="conformance-stage-"))
         self.stage.chmod(0o755)
@@ -69,6 +77,7 @@ class Suite:
     def close(self):
         """Removes the staged binaries and what the cases left behind; the logs stay."""
         shutil.rmtree(self.stage, ignore_errors=True)
+        self.turn.close()
 
     def run(self, cases):
         """Runs the cases area by area; a case lost to another's panic runs again by itself."""
