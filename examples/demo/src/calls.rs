@@ -73,10 +73,12 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
             millis(median)
         );
     }
-    println!(
-        "{:24} {:32} {as_rust:50}",
-        "HTTP -> /private", "refused by the callee's policy"
-    );
+    for id in [&as_rust, &as_python] {
+        println!(
+            "{:24} {:32} {id}",
+            "HTTP -> /private", "refused by the callee's policy"
+        );
+    }
     Ok(())
 }
 
