@@ -81,7 +81,7 @@ pub struct Handler {
     /// Its version; empty = `v1`.
     pub version: String,
     /// `selector`: read and unused, as in the contract.
-    selector: serde_json::Value,
+    pub selector: serde_json::Value,
 }
 
 /// One entry of `api.allowed` or `api.denied`.

@@ -4,6 +4,7 @@
 //! or two resources of one kind and name, end the start.
 
 mod document;
+mod json;
 mod split;
 
 use std::collections::HashMap;
@@ -11,16 +12,16 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::component::{self, Component};
+use crate::component::Component;
 use crate::configuration::MAX_FILE_SIZE;
 use crate::http_endpoint::HttpEndpoint;
 use crate::meta::{Source, in_scope};
 use crate::problem::Problem;
 use crate::resiliency::Resiliency;
 use crate::subscription::Subscription;
-use crate::yaml::{self, Flavour};
 
 use document::Resource;
+pub use json::FromJson;
 
 /// The kinds a sidecar loads from folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,11 +136,17 @@ pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
     }
 }
 
-/// A component from the JSON an operator sends.
-pub fn component_from_json(json: &[u8]) -> Result<Component, String> {
-    let node = yaml::from_json(json).map_err(|e| e.to_string())?;
-    let raw = yaml::decode::<component::Raw>(&node, Flavour::Json).map_err(|e| e.to_string())?;
-    Ok(raw.value.finish(Source::default()))
+/// The resources of a text, as if it were a file of a folder, for an app; for tests and tools.
+pub fn text(text: &str, app_id: &str) -> Result<Loaded, Vec<Problem>> {
+    let request = Request {
+        paths: &[],
+        kinds: Kinds::ALL,
+        namespace: None,
+        app_id,
+    };
+    let mut loading = Loading::new(&request);
+    loading.documents(Path::new(""), text);
+    loading.finish()
 }
 
 /// The files of a folder by name; folders in it are left out.
@@ -188,7 +195,24 @@ struct Loading<'a> {
     names: HashMap<(Kind, String), (String, Source)>,
 }
 
-impl Loading<'_> {
+impl<'a> Loading<'a> {
+    fn new(request: &'a Request<'a>) -> Loading<'a> {
+        Loading {
+            request,
+            loaded: Loaded::default(),
+            errors: Vec::new(),
+            names: HashMap::new(),
+        }
+    }
+
+    fn finish(self) -> Result<Loaded, Vec<Problem>> {
+        if self.errors.is_empty() {
+            Ok(self.loaded)
+        } else {
+            Err(self.errors)
+        }
+    }
+
     fn file(&mut self, file: &Path) {
         let yaml = file
             .extension()
@@ -199,11 +223,14 @@ impl Loading<'_> {
             self.loaded.warnings.push(Problem::new(file, 0, what, remedy));
             return;
         }
-        let text = match read(file) {
-            Ok(text) => text,
-            Err(problem) => return self.loaded.warnings.push(problem),
-        };
-        for (index, chunk) in split::documents(&text).enumerate() {
+        match read(file) {
+            Ok(text) => self.documents(file, &text),
+            Err(problem) => self.loaded.warnings.push(problem),
+        }
+    }
+
+    fn documents(&mut self, file: &Path, text: &str) {
+        for (index, chunk) in split::documents(text).enumerate() {
             if index == split::MAX_DOCUMENTS {
                 let what = format!(
                     "more than {} documents, the rest is not loaded",
@@ -244,7 +271,7 @@ impl Loading<'_> {
                     e.log_name(),
                     &e.source,
                 ) {
-                    self.loaded.http_endpoints.push(e);
+                    self.loaded.http_endpoints.push(*e);
                 }
             }
             Resource::Subscription(s) if in_scope(&s.scopes, self.request.app_id) => {

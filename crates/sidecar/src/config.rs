@@ -3,8 +3,23 @@
 //! Names, defaults and texts follow Dapr 1.17.13. Everything wrong with a command line is reported
 //! at once; nothing here touches the process environment, the network or the disk.
 
+mod address;
+mod command;
+mod environment;
+mod flags;
+mod given;
+mod invalid;
+mod port;
+mod settle;
+
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use address::{HostAddressError, host_address, is_localhost};
+pub use command::Command;
+pub use flags::usage;
+pub use invalid::{Exit, Invalid};
+pub use port::stable_port;
 
 /// The contract version: what `--version`, `/v1.0/metadata` and the tools that read them report.
 pub const VERSION: &str = "1.17.13";
@@ -158,12 +173,16 @@ pub struct Api {
 impl Api {
     /// The socket of the HTTP API, when sockets are used.
     pub fn http_socket(&self, app_id: &str) -> Option<PathBuf> {
-        self.socket_dir.as_ref().map(|dir| dir.join(format!("dapr-{app_id}-http.socket")))
+        self.socket_dir
+            .as_ref()
+            .map(|dir| dir.join(format!("dapr-{app_id}-http.socket")))
     }
 
     /// The socket of the gRPC API, when sockets are used.
     pub fn grpc_socket(&self, app_id: &str) -> Option<PathBuf> {
-        self.socket_dir.as_ref().map(|dir| dir.join(format!("dapr-{app_id}-grpc.socket")))
+        self.socket_dir
+            .as_ref()
+            .map(|dir| dir.join(format!("dapr-{app_id}-grpc.socket")))
     }
 }
 

@@ -223,7 +223,7 @@ fn the_deny_list_knows_types_and_versions() {
     let c = one(&spec("  components: {deny: [state.redis, bindings.http/v1]}\n"));
     let denied = |kind: &str, version: &str| {
         let json = format!(r#"{{"spec":{{"type":"{kind}","version":"{version}"}}}}"#);
-        let component = crate::load::component_from_json(json.as_bytes()).unwrap();
+        let component = <Component as crate::load::FromJson>::from_json(json.as_bytes()).unwrap();
         assert!(!Configuration::default().denies(&component));
         c.denies(&component)
     };
@@ -258,7 +258,7 @@ fn all_problems_come_at_once_with_their_place() {
         &spec("  tracing:\n    stdout: maybe\n"),
         &spec("  mtls: [1]\n"),
     ]);
-    let mut paths = files.paths.clone();
+    let mut paths = files.paths;
     paths.push(PathBuf::from("/no/such/file.yaml"));
     let problems = load(&paths, |_| None).unwrap_err();
     assert_eq!(problems.len(), 4, "{problems:?}");

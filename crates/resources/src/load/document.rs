@@ -17,7 +17,7 @@ use crate::yaml::{self, Flavour, Node};
 
 pub(super) enum Resource {
     Component(Component),
-    HttpEndpoint(HttpEndpoint),
+    HttpEndpoint(Box<HttpEndpoint>),
     Subscription(Subscription),
     Resiliency(Resiliency),
 }
@@ -59,7 +59,7 @@ pub(super) fn read(
                     "set spec.baseUrl to the URL of the service",
                 );
             }
-            Some(Resource::HttpEndpoint(raw.finish(at)))
+            Some(Resource::HttpEndpoint(Box::new(raw.finish(at))))
         }
         ("dapr.io/v2alpha1", "Subscription") if kinds.subscriptions => document
             .decode::<subscription::RawV2>()

@@ -116,7 +116,7 @@ fn an_unusable_timeout_is_the_default() {
     let text = store("s").replace("version: v1", "version: v1, initTimeout: soon");
     assert_eq!(
         Folder::with(&[("a.yaml", &text)]).load().components[0].init_timeout,
-        component::DEFAULT_INIT_TIMEOUT
+        crate::component::DEFAULT_INIT_TIMEOUT
     );
 }
 
@@ -417,9 +417,16 @@ fn reload_compares_what_a_component_says_not_where() {
 fn operators_send_json() {
     let json = br#"{"apiVersion":"dapr.io/v1alpha1","kind":"Component","metadata":{"name":"s","creationTimestamp":null},
         "spec":{"type":"state.redis","version":"v1","metadata":[{"name":"a","value":"b","secretKeyRef":{"name":"","key":""}}]}}"#;
-    let c = component_from_json(json).unwrap();
+    let c = Component::from_json(json).unwrap();
     assert_eq!(
         (c.name.as_str(), c.property("a"), &c.metadata[0].secret),
         ("s", Some("b"), &None)
     );
+}
+
+#[test]
+fn a_text_loads_like_a_file() {
+    let loaded = text(&format!("{}---\n{}", store("a"), store("b")), "app").unwrap();
+    assert_eq!(names(&loaded.components), ["a", "b"]);
+    assert!(text(&format!("{}---\n{}", store("a"), store("a")), "app").is_err());
 }

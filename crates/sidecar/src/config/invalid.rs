@@ -1,0 +1,73 @@
+//! What is wrong with a command line.
+
+use super::flags::usage;
+
+/// One wrong setting.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what} ({place}: {remedy})")]
+pub struct Invalid {
+    /// The flag or variable, as `--app-id`.
+    pub place: String,
+    /// What is wrong, in the contract's words where it has some.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Invalid {
+    pub(super) fn new(
+        place: impl Into<String>,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Invalid {
+        Invalid {
+            place: place.into(),
+            what: what.into(),
+            remedy: remedy.into(),
+        }
+    }
+
+    pub(super) fn flag(name: &str, what: impl Into<String>, remedy: impl Into<String>) -> Invalid {
+        Invalid::new(format!("--{name}"), what, remedy)
+    }
+}
+
+/// Why the sidecar does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// Unknown flags or values of the wrong type.
+    Syntax(Vec<Invalid>),
+    /// Well-formed settings that cannot be used.
+    Settings(Vec<Invalid>),
+}
+
+impl Exit {
+    /// The process exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Exit::Syntax(_) => 2,
+            Exit::Settings(_) => 1,
+        }
+    }
+
+    /// Everything that is wrong, with places and remedies.
+    pub fn invalid(&self) -> &[Invalid] {
+        match self {
+            Exit::Syntax(all) | Exit::Settings(all) => all,
+        }
+    }
+}
+
+/// For [`Exit::Syntax`] one line each and the usage, for stderr. For [`Exit::Settings`] the message of
+/// the last log line.
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines: Vec<_> = self.invalid().iter().map(ToString::to_string).collect();
+        match self {
+            Exit::Syntax(_) => write!(f, "{}\n{}", lines.join("\n"), usage()),
+            Exit::Settings(_) => write!(f, "Fatal error from runtime: {}", lines.join("\n")),
+        }
+    }
+}
+
+impl std::error::Error for Exit {}

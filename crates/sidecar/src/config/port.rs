@@ -1,0 +1,71 @@
+//! The internal server's port when nobody chose one: the same at every start of the same app, if free.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::Internal;
+
+/// First of the 2048 ports to choose from.
+const FIRST: u16 = 47_300;
+
+/// The port an app gets on this machine: from its id, working directory, user and host name.
+pub fn stable_port(app_id: &str) -> u16 {
+    let folder = std::env::current_dir().unwrap_or_default();
+    let host = hostname::get().unwrap_or_default();
+    port_of(app_id, &folder, user_id(), &host.to_string_lossy())
+}
+
+/// Eleven bits of a hash of the four parts.
+fn port_of(app_id: &str, folder: &Path, user: u32, host: &str) -> u16 {
+    let hash = Sha256::digest(format!("{app_id}|{}|{user}|{host}", folder.display()));
+    FIRST + u16::from(hash[0]) + (u16::from(hash[1] >> 5) << 8)
+}
+
+/// The user running this process, as the owner of its `/proc` entry; 0 where there is none.
+fn user_id() -> u32 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").map_or(0, |meta| meta.uid())
+}
+
+impl Internal {
+    /// The port to use: the given one, the stable one if it is free, else any free one.
+    pub fn choose_port(&self, app_id: &str) -> std::io::Result<u16> {
+        if let Some(port) = self.port {
+            return Ok(port);
+        }
+        let stable = stable_port(app_id);
+        if TcpListener::bind(("localhost", stable)).is_ok() {
+            return Ok(stable);
+        }
+        Ok(TcpListener::bind(("localhost", 0))?.local_addr()?.port())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_follows_from_its_four_parts() {
+        // Hash bytes 0 and 1 of "myapp|/srv/app|1000|host-1", computed with sha256sum.
+        assert_eq!(port_of("myapp", Path::new("/srv/app"), 1000, "host-1"), 48_562);
+        assert_eq!(stable_port("a"), stable_port("a"));
+        assert!((FIRST..FIRST + 2048).contains(&stable_port("b")));
+    }
+
+    #[test]
+    fn a_given_port_is_used_and_a_taken_one_avoided() {
+        let given = Internal {
+            port: Some(1234),
+            listen_address: String::new(),
+        };
+        assert_eq!(given.choose_port("app").unwrap(), 1234);
+        let app = format!("port-test-{}", std::process::id());
+        let Ok(_taken) = TcpListener::bind(("localhost", stable_port(&app))) else {
+            return;
+        };
+        assert_ne!(Internal::default().choose_port(&app).unwrap(), stable_port(&app));
+    }
+}
