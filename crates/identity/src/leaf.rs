@@ -87,3 +87,29 @@ fn uri<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, LeafError> {
 fn encoding(error: impl std::fmt::Display) -> LeafError {
     LeafError::Encoding(error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Algorithm, Authority};
+
+    #[test]
+    fn damaged_certificates_are_refused_or_read_but_never_panic() {
+        let authority = Authority::new("td", Algorithm::P256);
+        let chain = authority.workload("ns", "app").chain;
+        assert_eq!(peer_id(&chain).unwrap().as_str(), "spiffe://td/ns/ns/app");
+        for position in 0..chain[0].len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut bytes = chain[0].to_vec();
+                bytes[position] ^= flip;
+                let _ = peer_id(&[bytes.into()]);
+            }
+            assert!(
+                peer_id(&[chain[0][..position].to_vec().into()]).is_err(),
+                "cut at {position}"
+            );
+        }
+        assert_eq!(peer_id(&[]), Err(LeafError::Missing));
+        assert_eq!(peer_id(&[authority.root]), Err(LeafError::UriCount(0)));
+    }
+}
