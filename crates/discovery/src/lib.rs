@@ -1,1 +1,40 @@
-//! Name resolution: mDNS, SQLite, Consul, Kubernetes DNS.
+//! Name resolution: finds the sidecars of an app, and lets other sidecars find this one.
+//!
+//! [`build`] makes the resolver that the Configuration resource names: multicast DNS, a shared
+//! SQLite file, a Consul agent, or the DNS of a Kubernetes cluster. All speak to the same
+//! registries as Dapr's resolvers, record for record and row for row, so that both kinds of
+//! sidecars find each other.
+
+mod address;
+mod catalog;
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+mod mdns;
+#[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
+mod polled;
+mod registration;
+mod resolver;
+#[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
+mod settings;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+#[cfg(feature = "consul")]
+pub use crate::consul::{AgentError, ConsulConfigError, ConsulError};
+#[cfg(feature = "kubernetes")]
+pub use crate::kubernetes::{KubernetesError, TemplateError};
+#[cfg(feature = "fuzzing")]
+pub use crate::mdns::fuzz_message;
+#[cfg(any(feature = "sqlite", feature = "consul", feature = "kubernetes"))]
+pub use crate::settings::SettingsError;
+#[cfg(feature = "sqlite")]
+pub use crate::sqlite::{SqliteConfigError, SqliteError};
+pub use crate::{
+    address::{Address, AddressError},
+    catalog::{BuildError, FatalError, FatalHook, Options, REGISTERED, build, default_component},
+    mdns::{Mdns, MdnsError, NameError, NoMulticast},
+    registration::Registration,
+    resolver::{Addresses, ResolveError, Resolver},
+};

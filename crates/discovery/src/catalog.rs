@@ -1,0 +1,179 @@
+//! The name resolvers there are, by the names a Configuration resource uses.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{Mdns, MdnsError, Registration, Resolver};
+
+/// Names [`build`] knows, with their aliases; `aws.cloudmap` is known but not supported.
+pub const REGISTERED: &[&str] = &[
+    "mdns",
+    #[cfg(feature = "kubernetes")]
+    "kubernetes",
+    #[cfg(feature = "consul")]
+    "consul",
+    #[cfg(feature = "consul")]
+    "hashicorp.consul",
+    #[cfg(feature = "sqlite")]
+    "sqlite",
+];
+
+/// What a resolver is made from: `spec.nameResolution` of the Configuration, and this sidecar.
+#[derive(Clone)]
+pub struct Options {
+    /// Name in any case; see [`default_component`].
+    pub component: String,
+    /// Empty, `v0` and `v1` all mean the first version.
+    pub version: String,
+    /// Settings of the resolver; null when there are none.
+    pub configuration: Value,
+    /// This sidecar.
+    pub registration: Registration,
+    /// Called when the sidecar must not go on.
+    pub on_fatal: FatalHook,
+}
+
+/// Called at most once; must not block.
+pub type FatalHook = Arc<dyn Fn(FatalError) + Send + Sync>;
+
+/// Why the sidecar must not go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FatalError {
+    /// SQLite: another sidecar registered the address of this one, so calls for this app would
+    /// reach the other.
+    #[error("Host registration lost: another sidecar registered {address}")]
+    RegistrationLost {
+        /// The address both claim.
+        address: String,
+    },
+}
+
+/// Why there is no resolver.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// No such component.
+    #[error("couldn't find name resolver {name}/{version}; available: {}", REGISTERED.join(", "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The version asked for.
+        version: String,
+    },
+    /// A component of Dapr that this program does not have.
+    #[error(
+        "name resolver {name} is not supported; in spec.nameResolution of the Configuration choose \
+         one of: {}",
+        REGISTERED.join(", ")
+    )]
+    Unsupported {
+        /// The name asked for.
+        name: String,
+    },
+    /// Multicast DNS did not start.
+    #[error(transparent)]
+    Mdns(#[from] MdnsError),
+    /// The settings of the SQLite resolver are not usable.
+    #[cfg(feature = "sqlite")]
+    #[error("SQLite name resolver: {0}")]
+    SqliteConfig(#[from] crate::SqliteConfigError),
+    /// The SQLite resolver did not start.
+    #[cfg(feature = "sqlite")]
+    #[error(transparent)]
+    Sqlite(#[from] crate::SqliteError),
+    /// The Consul resolver did not start.
+    #[cfg(feature = "consul")]
+    #[error("Consul name resolver: {0}")]
+    Consul(#[from] crate::ConsulError),
+    /// The Kubernetes resolver did not start.
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Kubernetes(#[from] crate::KubernetesError),
+}
+
+/// The component used when the Configuration names none.
+pub fn default_component(kubernetes_mode: bool) -> &'static str {
+    if kubernetes_mode { "kubernetes" } else { "mdns" }
+}
+
+/// Makes a resolver, registers this sidecar with it, and starts its background work. Needs a
+/// tokio runtime.
+pub async fn build(options: Options) -> Result<Arc<dyn Resolver>, BuildError> {
+    let Options {
+        component,
+        version,
+        registration,
+        ..
+    } = &options;
+    let name = component.to_ascii_lowercase();
+    if !matches!(&version.to_ascii_lowercase()[..], "" | "v0" | "v1") {
+        return Err(unknown(&options));
+    }
+    Ok(match &name[..] {
+        "mdns" => Arc::new(Mdns::start(registration)?),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            let hook = Arc::clone(&options.on_fatal);
+            let registry = crate::sqlite::Sqlite::start(&options.configuration, registration, hook).await?;
+            Arc::new(crate::polled::Polled::new(registry))
+        }
+        #[cfg(feature = "consul")]
+        "consul" | "hashicorp.consul" => {
+            let registry = crate::consul::Consul::start(&options.configuration, registration).await?;
+            Arc::new(crate::polled::Polled::new(registry))
+        }
+        #[cfg(feature = "kubernetes")]
+        "kubernetes" => {
+            let registry = crate::kubernetes::Kubernetes::start(&options.configuration, registration)?;
+            Arc::new(crate::polled::Polled::new(registry))
+        }
+        "aws.cloudmap" => {
+            return Err(BuildError::Unsupported {
+                name: component.clone(),
+            });
+        }
+        _ => return Err(unknown(&options)),
+    })
+}
+
+fn unknown(options: &Options) -> BuildError {
+    BuildError::Unknown {
+        name: options.component.clone(),
+        version: options.version.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(component: &str, version: &str) -> Options {
+        Options {
+            component: component.to_owned(),
+            version: version.to_owned(),
+            configuration: Value::Null,
+            registration: Registration::default(),
+            on_fatal: Arc::new(|_| {}),
+        }
+    }
+
+    async fn error(component: &str, version: &str) -> BuildError {
+        build(options(component, version)).await.err().unwrap()
+    }
+
+    #[tokio::test]
+    async fn names_and_versions_are_checked() {
+        let text = error("structuredformat", "v1").await.to_string();
+        assert!(
+            text.starts_with("couldn't find name resolver structuredformat/v1; available: mdns"),
+            "{text}"
+        );
+        assert!(matches!(error("mdns", "v2").await, BuildError::Unknown { .. }));
+        assert!(matches!(
+            error("AWS.CloudMap", "").await,
+            BuildError::Unsupported { .. }
+        ));
+        // Found in any case; refused because the registration is empty.
+        assert!(matches!(error("mDNS", "V1").await, BuildError::Mdns(_)));
+    }
+}

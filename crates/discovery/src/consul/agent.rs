@@ -1,0 +1,253 @@
+//! A thin client for the four endpoints of a Consul agent that are needed.
+
+use std::{fs, path::Path, time::Duration};
+
+use reqwest::{RequestBuilder, Response, StatusCode, Url};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    config::{Client, Query},
+    tls,
+};
+
+/// Time for a request that does not wait for a change.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the agent may hold a blocking query.
+const DEFAULT_WAIT: Duration = Duration::from_secs(60);
+/// The agent adds up to a sixteenth to the wait time, and then there is the network.
+const WAIT_SLACK: Duration = Duration::from_secs(15);
+/// Largest answer read.
+const MAX_BODY: usize = 8 << 20;
+
+/// Why the agent could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The address cannot be made into a URL.
+    #[error("the address of the Consul agent is not usable: {0}")]
+    Address(String),
+    /// A certificate, key or token file cannot be used.
+    #[error("cannot use {path}: {cause}")]
+    File {
+        /// The file or folder.
+        path: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// No usable TLS configuration.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// No answer.
+    #[error("{0}")]
+    Http(String),
+    /// An answer that is not a success.
+    #[error("Consul agent answered {status}: {body}")]
+    Status {
+        /// HTTP status.
+        status: u16,
+        /// Start of the body.
+        body: String,
+    },
+    /// An answer that is not understood.
+    #[error("Consul agent sent an answer that cannot be read: {0}")]
+    Answer(String),
+}
+
+/// An instance of a service.
+#[derive(Debug, Deserialize)]
+pub(super) struct Instance {
+    #[serde(rename = "Node", default)]
+    pub(super) node: Node,
+    #[serde(rename = "Service")]
+    pub(super) service: Service,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Node {
+    #[serde(rename = "Address", default)]
+    pub(super) address: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Service {
+    #[serde(rename = "ID", default)]
+    pub(super) id: String,
+    #[serde(rename = "Address", default)]
+    pub(super) address: String,
+    #[serde(rename = "Meta", default)]
+    pub(super) meta: Option<std::collections::HashMap<String, String>>,
+}
+
+pub(super) struct Agent {
+    http: reqwest::Client,
+    base: Url,
+    config: Client,
+    token: Option<String>,
+}
+
+impl Agent {
+    pub(super) fn new(config: Client) -> Result<Self, AgentError> {
+        let base = format!("{}://{}/v1/", config.scheme, config.address);
+        let base = Url::parse(&base).map_err(|error| AgentError::Address(format!("{base}: {error}")))?;
+        let token = match &config.token_file {
+            Some(path) => Some(read(Path::new(path))?.trim().to_owned()),
+            None => config.token.clone(),
+        };
+        let mut tls = tls::client_config(&config)?;
+        if config.server_name.is_some() {
+            // The name to verify replaces the one in the URL; without one in the URL there is
+            // nothing to send either.
+            tls.enable_sni = false;
+        }
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .no_proxy()
+            .connect_timeout(REQUEST_TIMEOUT)
+            .build()
+            .map_err(|error| AgentError::Http(causes(&error)))?;
+        Ok(Self {
+            http,
+            base,
+            config,
+            token,
+        })
+    }
+
+    /// Checks that the agent answers.
+    pub(super) async fn check(&self) -> Result<(), AgentError> {
+        let request = self.http.get(self.url(&["agent", "self"])?);
+        self.send(request.timeout(REQUEST_TIMEOUT), None).await.map(drop)
+    }
+
+    pub(super) async fn register(&self, body: &Value) -> Result<(), AgentError> {
+        let request = self.http.put(self.url(&["agent", "service", "register"])?);
+        let request = request
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        self.send(request.timeout(REQUEST_TIMEOUT), None).await.map(drop)
+    }
+
+    pub(super) async fn deregister(&self, id: &str) -> Result<(), AgentError> {
+        let request = self.http.put(self.url(&["agent", "service", "deregister", id])?);
+        self.send(request.timeout(REQUEST_TIMEOUT), None).await.map(drop)
+    }
+
+    /// The passing instances of a service, and the index of this state. With an index, waits
+    /// until the state differs from it or the wait time is over.
+    pub(super) async fn healthy(
+        &self,
+        service: &str,
+        query: &Query,
+        after: Option<u64>,
+    ) -> Result<(Vec<Instance>, u64), AgentError> {
+        let mut url = self.url(&["health", "service", service])?;
+        let mut timeout = REQUEST_TIMEOUT;
+        {
+            let mut pairs = url.query_pairs_mut();
+            pairs.append_pair("passing", "1");
+            for (key, value) in &query.parameters {
+                pairs.append_pair(key, value);
+            }
+            if let Some(datacenter) = &self.config.datacenter
+                && !query.parameters.iter().any(|(key, _)| *key == "dc")
+            {
+                pairs.append_pair("dc", datacenter);
+            }
+            match after {
+                Some(index) if index > 0 => {
+                    let wait = query.wait_time.or(self.config.wait_time).unwrap_or(DEFAULT_WAIT);
+                    pairs.append_pair("index", &index.to_string());
+                    pairs.append_pair("wait", &format!("{}ms", wait.as_millis()));
+                    timeout = wait + wait / 16 + WAIT_SLACK;
+                }
+                Some(_) => {}
+                // The agent's own cache is for single look-ups, not for following changes.
+                None if query.use_cache => {
+                    pairs.append_key_only("cached");
+                }
+                None => {}
+            }
+        }
+        let mut request = self.http.get(url).timeout(timeout);
+        if let Some(directives) = query.cache_control.as_deref().filter(|_| after.is_none()) {
+            request = request.header("cache-control", directives);
+        }
+        let response = self.send(request, query.token.as_deref()).await?;
+        let index = response.headers().get("x-consul-index");
+        let index = index
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .unwrap_or(0);
+        let body = body(response).await?;
+        let instances =
+            serde_json::from_slice(&body).map_err(|error| AgentError::Answer(error.to_string()))?;
+        Ok((instances, index))
+    }
+
+    fn url(&self, segments: &[&str]) -> Result<Url, AgentError> {
+        let mut url = self.base.clone();
+        match url.path_segments_mut() {
+            Ok(mut path) => {
+                path.pop_if_empty().extend(segments);
+            }
+            Err(()) => return Err(AgentError::Address(self.base.to_string())),
+        }
+        Ok(url)
+    }
+
+    async fn send(&self, mut request: RequestBuilder, token: Option<&str>) -> Result<Response, AgentError> {
+        if let Some(token) = token.or(self.token.as_deref()) {
+            request = request.header("x-consul-token", token);
+        }
+        if let Some((user, password)) = &self.config.basic_auth {
+            request = request.basic_auth(user, Some(password));
+        }
+        let response = request
+            .send()
+            .await
+            .map_err(|error| AgentError::Http(causes(&error)))?;
+        let status = response.status();
+        if status == StatusCode::OK {
+            return Ok(response);
+        }
+        let body = body(response).await.unwrap_or_default();
+        let shown = &body[..body.len().min(200)];
+        Err(AgentError::Status {
+            status: status.as_u16(),
+            body: String::from_utf8_lossy(shown).trim().to_owned(),
+        })
+    }
+}
+
+async fn body(mut response: Response) -> Result<Vec<u8>, AgentError> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response
+        .chunk()
+        .await
+        .map_err(|error| AgentError::Http(causes(&error)))?
+    {
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err(AgentError::Answer(format!("it is longer than {MAX_BODY} bytes")));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The error with what caused it; reqwest's own text leaves the cause out.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+pub(super) fn read(path: &Path) -> Result<String, AgentError> {
+    fs::read_to_string(path).map_err(|error| AgentError::File {
+        path: path.display().to_string(),
+        cause: error.to_string(),
+    })
+}

@@ -1,0 +1,117 @@
+//! Reading the configuration of the Consul resolver.
+
+use super::*;
+
+fn registration() -> Registration {
+    Registration {
+        app_id: "orders".to_owned(),
+        host_address: "10.0.0.1".to_owned(),
+        internal_port: 50002,
+        http_port: 3500,
+        app_port: 8080,
+        ..Registration::default()
+    }
+}
+
+fn read(configuration: Value) -> Config {
+    Config::read(&configuration, &registration(), &|_| None).unwrap()
+}
+
+#[test]
+fn defaults() {
+    let config = read(Value::Null);
+    assert_eq!(
+        (config.client.scheme.as_str(), config.client.address.as_str()),
+        ("http", "127.0.0.1:8500")
+    );
+    assert!(config.registration.is_none() && !config.deregister && !config.use_cache);
+    assert!(config.query.use_cache);
+    assert_eq!(config.port_key, "DAPR_PORT");
+}
+
+#[test]
+fn self_registration_is_daprs() {
+    let config = read(json!({"SelfRegister": true, "tags": ["a"], "meta": {"Region": "eu"}}));
+    assert_eq!(
+        config.registration.unwrap(),
+        json!({
+            "ID": "orders-10.0.0.1-3500", "Name": "orders", "Address": "10.0.0.1", "Port": 8080,
+            "Tags": ["a"], "Meta": {"Region": "eu", "DAPR_PORT": "50002"},
+            "Checks": [{
+                "Name": "Dapr Health Status", "CheckID": "daprHealth:orders-10.0.0.1-3500",
+                "Interval": "15s", "HTTP": "http://10.0.0.1:3500/v1.0/healthz?appid=orders"
+            }]
+        })
+    );
+}
+
+#[test]
+fn advanced_registration_replaces_the_rest() {
+    let config = read(json!({
+        "advancedRegistration": {"name": "x", "port": 1}, "tags": ["ignored"], "daprPortMetaKey": "P"
+    }));
+    assert_eq!(
+        config.registration.unwrap(),
+        json!({"Name": "x", "Port": 1, "Meta": {"P": "50002"}})
+    );
+}
+
+#[test]
+fn query_options_become_parameters() {
+    let query = read(json!({"queryOptions": {
+        "Datacenter": "dc1", "allowStale": true, "useCache": true, "maxAge": 5_000_000_000u64,
+        "nodeMeta": {"zone": "a"}, "filter": "x == 1", "waitTime": 1_000_000_000
+    }}))
+    .query;
+    assert_eq!(
+        query.parameters,
+        [
+            ("dc", "dc1".to_owned()),
+            ("filter", "x == 1".to_owned()),
+            ("stale", "true".to_owned()),
+            ("node-meta", "zone:a".to_owned())
+        ]
+    );
+    assert_eq!(query.cache_control.as_deref(), Some("max-age=5"));
+    assert_eq!(query.wait_time, Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn the_environment_fills_what_is_not_set() {
+    let env = |name: &str| {
+        let value = match name {
+            "CONSUL_HTTP_ADDR" => "https://agent:8501",
+            "CONSUL_HTTP_TOKEN" => "secret",
+            "CONSUL_HTTP_AUTH" => "me:pass",
+            _ => return None,
+        };
+        Some(value.to_owned())
+    };
+    let configuration = json!({"client": {"token": "own"}});
+    let client = Config::read(&configuration, &registration(), &env)
+        .unwrap()
+        .client;
+    assert_eq!(
+        (client.scheme.as_str(), client.address.as_str()),
+        ("https", "agent:8501")
+    );
+    assert_eq!(client.token.as_deref(), Some("own"));
+    assert_eq!(client.basic_auth, Some(("me".to_owned(), "pass".to_owned())));
+}
+
+#[test]
+fn what_self_registration_needs_must_be_known() {
+    let mut registration = registration();
+    registration.app_port = 0;
+    let read = |value: Value| Config::read(&value, &registration, &|_| None).unwrap_err();
+    assert_eq!(
+        read(json!({"selfRegister": true})),
+        ConsulConfigError::PropertyMissing("APP_PORT")
+    );
+    let error = read(json!({"client": {"address": "unix:///run/consul.sock"}}));
+    assert!(matches!(error, ConsulConfigError::Address(_)));
+    assert!(matches!(
+        read(json!({"client": {"waitTime": "5s"}})),
+        ConsulConfigError::Settings(_)
+    ));
+}

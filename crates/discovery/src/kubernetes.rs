@@ -1,0 +1,123 @@
+//! Name resolution by the DNS of a Kubernetes cluster.
+
+mod template;
+
+use std::{net::IpAddr, time::Duration};
+
+use async_trait::async_trait;
+use hickory_resolver::TokioResolver;
+use serde_json::Value;
+
+use self::template::Template;
+pub use self::template::TemplateError;
+use crate::{
+    Address, Registration, ResolveError,
+    polled::Registry,
+    settings::{Settings, SettingsError},
+};
+
+const DEFAULT_DOMAIN: &str = "cluster.local";
+/// How long an answer is good.
+const FRESH: Duration = Duration::from_secs(20);
+
+/// Why the Kubernetes resolver could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum KubernetesError {
+    /// A setting has the wrong form.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The template cannot be used.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The system's DNS configuration cannot be read.
+    #[error("Kubernetes name resolver: cannot read the DNS configuration (/etc/resolv.conf): {0}")]
+    Dns(String),
+}
+
+/// Looks up the service that belongs to every Dapr app.
+pub(crate) struct Kubernetes {
+    domain: String,
+    template: Option<Template>,
+    port: u16,
+    dns: TokioResolver,
+}
+
+impl Kubernetes {
+    pub(crate) fn start(configuration: &Value, registration: &Registration) -> Result<Self, KubernetesError> {
+        let failed = |error: hickory_resolver::net::NetError| KubernetesError::Dns(error.to_string());
+        let mut builder = TokioResolver::builder_tokio().map_err(failed)?;
+        // Answers are kept here; an evicted one must really be asked for again.
+        builder.options_mut().cache_size = 0;
+        Self::with_dns(configuration, registration, builder.build().map_err(failed)?)
+    }
+
+    fn with_dns(
+        configuration: &Value,
+        registration: &Registration,
+        dns: TokioResolver,
+    ) -> Result<Self, KubernetesError> {
+        let settings = Settings::new(configuration)?;
+        let text = |key: &str| Ok::<_, SettingsError>(settings.text(&[key])?.filter(|text| !text.is_empty()));
+        Ok(Self {
+            domain: text("clusterDomain")?.unwrap_or_else(|| DEFAULT_DOMAIN.to_owned()),
+            template: text("template")?.as_deref().map(Template::parse).transpose()?,
+            port: registration.internal_port,
+            dns,
+        })
+    }
+
+    /// Host and port of the service of an app. Sidecars of one cluster use the same port, so the
+    /// own internal port is the port of the others.
+    fn service(&self, app_id: &str, namespace: &str) -> Result<Address, ResolveError> {
+        let text = match &self.template {
+            Some(template) => template.render(app_id, namespace, self.port),
+            // The trailing dot keeps the search list of the pod out of it: one question, not six.
+            None => format!("{app_id}-dapr.{namespace}.svc.{}.:{}", self.domain, self.port),
+        };
+        text.parse().map_err(|error| ResolveError::Dns {
+            name: text.clone(),
+            absent: false,
+            cause: format!("{error}"),
+        })
+    }
+}
+
+#[async_trait]
+impl Registry for Kubernetes {
+    fn name(&self) -> &'static str {
+        "kubernetes"
+    }
+
+    fn fresh_for(&self) -> Duration {
+        FRESH
+    }
+
+    async fn look_up(&self, app_id: &str, namespace: &str) -> Result<Vec<Address>, ResolveError> {
+        let service = self.service(app_id, namespace)?;
+        if service.ip().is_some() {
+            return Ok(vec![service]);
+        }
+        let failed = |absent: bool, cause: String| ResolveError::Dns {
+            name: service.host().trim_end_matches('.').to_owned(),
+            absent,
+            cause,
+        };
+        let found = self.dns.lookup_ip(service.host()).await;
+        let found = found.map_err(|error| failed(error.is_no_records_found(), error.to_string()))?;
+        let mut ips: Vec<IpAddr> = found.iter().collect();
+        // DNS servers shuffle their answers.
+        ips.sort_unstable();
+        ips.dedup();
+        if ips.is_empty() {
+            return Err(failed(true, "no addresses".to_owned()));
+        }
+        let address = |ip: IpAddr| Address::new(&ip.to_string(), service.port());
+        Ok(ips.into_iter().map(address).collect())
+    }
+
+    async fn close(&self) {}
+}
+
+#[cfg(test)]
+#[path = "kubernetes_tests.rs"]
+mod tests;

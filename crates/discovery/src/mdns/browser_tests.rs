@@ -1,0 +1,224 @@
+//! The browser under simulated time.
+
+use super::*;
+use crate::mdns::service::Service;
+
+fn instance(app_id: &str, pid: u16, ip: &str) -> Service {
+    Service::new(app_id, &format!("box:{pid}"), "box", ip.parse().unwrap(), pid).unwrap()
+}
+
+fn waiting(browser: &mut Browser, now: Instant) -> (watch::Receiver<Addresses>, Instant) {
+    match browser.search("orders", now).unwrap() {
+        Search::Waiting(receiver, until) => (receiver, until),
+        Search::Known(addresses) => panic!("already known: {addresses:?}"),
+    }
+}
+
+fn known(browser: &mut Browser, now: Instant) -> Vec<String> {
+    match browser.search("orders", now).unwrap() {
+        Search::Known(addresses) => addresses.iter().map(Address::to_string).collect(),
+        Search::Waiting(..) => Vec::new(),
+    }
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Runs the browser until `end` and gives the times of its questions in milliseconds.
+fn questions(browser: &mut Browser, start: Instant, end: Duration) -> Vec<u128> {
+    let mut asked = Vec::new();
+    let mut now = start;
+    while now <= start + end {
+        for _ in browser.due(now) {
+            asked.push((now - start).as_millis());
+        }
+        match browser.next_deadline() {
+            Some(next) => now = next.max(now + ms(1)),
+            None => break,
+        }
+    }
+    asked
+}
+
+#[test]
+fn waiters_share_one_browse_and_its_end() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let (_first, until) = waiting(&mut browser, start);
+    assert_eq!(until, start + FIRST_BROWSE);
+    assert_eq!(browser.due(start), ["orders"]);
+    let (_second, joined) = waiting(&mut browser, start + ms(300));
+    assert_eq!(joined, until);
+    let (_third, later) = waiting(&mut browser, start + ms(1000));
+    assert_eq!(later, start + ms(2000));
+}
+
+#[test]
+fn a_search_backs_off_while_somebody_watches() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    let asked = questions(&mut browser, start, Duration::from_secs(200));
+    assert_eq!(
+        asked,
+        [0, 250, 1000, 4000, 8000, 16_000, 32_000, 64_000, 124_000, 184_000]
+    );
+}
+
+#[test]
+fn a_failed_search_is_forgotten() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    drop(waiting(&mut browser, start));
+    assert_eq!(questions(&mut browser, start, Duration::from_secs(60)), [0, 250]);
+    assert!(browser.apps.is_empty());
+}
+
+#[test]
+fn refreshes_every_30_seconds_and_asks_again_what_stays_silent() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    browser.observe(&instance("orders", 1, "10.0.0.1").announcement(), start);
+    // Nobody answers any more: one question soon after the first answer and its repetitions,
+    // a refresh with repetitions, then the address dies and the search begins again.
+    let asked = questions(&mut browser, start, Duration::from_secs(61));
+    assert_eq!(
+        asked,
+        [1000, 2000, 3000, 31_000, 32_000, 33_000, 60_000, 60_250, 61_000]
+    );
+    assert!(known(&mut browser, start + Duration::from_secs(61)).is_empty());
+}
+
+#[test]
+fn a_confirmed_refresh_is_one_question() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    let peer = instance("orders", 1, "10.0.0.1");
+    browser.observe(&peer.announcement(), start);
+    let mut asked = Vec::new();
+    let mut now = start;
+    while now < start + Duration::from_secs(100) {
+        if !browser.due(now).is_empty() {
+            asked.push((now - start).as_secs());
+            browser.observe(&peer.announcement(), now);
+        }
+        now = browser.next_deadline().unwrap().max(now + ms(1));
+    }
+    assert_eq!(asked, [1, 31, 61, 91]);
+    assert_eq!(known(&mut browser, now), ["10.0.0.1:1"]);
+}
+
+#[test]
+fn instances_come_and_go_in_stable_order() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let mut watcher = browser.watch("orders", start);
+    let peers = [
+        instance("orders", 3, "10.0.0.3"),
+        instance("orders", 1, "fd00::1"),
+        instance("orders", 2, "10.0.0.2"),
+    ];
+    for peer in &peers {
+        browser.observe(&peer.announcement(), start);
+    }
+    assert_eq!(
+        known(&mut browser, start),
+        ["10.0.0.3:3", "10.0.0.2:2", "[fd00::1]:1"]
+    );
+    watcher.mark_unchanged();
+    browser.observe(&peers[2].announcement(), start + ms(5));
+    assert!(!watcher.has_changed().unwrap(), "the same again is no change");
+    browser.observe(&peers[0].goodbye(), start + ms(10));
+    assert!(watcher.has_changed().unwrap());
+    assert_eq!(known(&mut browser, start), ["10.0.0.2:2", "[fd00::1]:1"]);
+}
+
+#[test]
+fn a_goodbye_spares_another_instance_of_the_same_name() {
+    // Two containers on the host's network: both are process 1 of the same host.
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let ip = "10.0.0.1".parse().unwrap();
+    let one = Service::new("orders", "box:1", "box", ip, 1000).unwrap();
+    let two = Service::new("orders", "box:1", "box", ip, 2000).unwrap();
+    let _watcher = browser.watch("orders", start);
+    browser.observe(&one.announcement(), start);
+    browser.observe(&two.announcement(), start);
+    browser.observe(&one.goodbye(), start);
+    assert_eq!(known(&mut browser, start), ["10.0.0.1:2000"]);
+}
+
+#[test]
+fn other_apps_and_foreign_records_are_ignored() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    browser.observe(&instance("payments", 1, "10.0.0.1").announcement(), start);
+    let mut wrong_text = instance("orders", 1, "10.0.0.1").announcement();
+    for record in &mut wrong_text.answers {
+        if let Data::Txt(strings) = &mut record.data {
+            *strings = vec![b"Orders".to_vec()];
+        }
+    }
+    browser.observe(&wrong_text, start);
+    let mut no_address = instance("orders", 1, "10.0.0.1").announcement();
+    no_address.answers.pop();
+    browser.observe(&no_address, start);
+    assert!(known(&mut browser, start).is_empty());
+}
+
+#[test]
+fn an_evicted_address_is_asked_for_at_once_and_can_return() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let watcher = browser.watch("orders", start);
+    let peers = [
+        instance("orders", 1, "10.0.0.1"),
+        instance("orders", 2, "10.0.0.2"),
+    ];
+    for peer in &peers {
+        browser.observe(&peer.announcement(), start);
+    }
+    let _ = questions(&mut browser, start, ms(5000));
+    let now = start + ms(6000);
+    browser.evict("orders", &Address::new("10.0.0.1", 1), now);
+    assert_eq!(watcher.borrow().len(), 1);
+    assert_eq!(browser.due(now), ["orders"]);
+    browser.observe(&peers[0].announcement(), now);
+    assert_eq!(watcher.borrow().len(), 2);
+}
+
+#[test]
+fn the_number_of_apps_and_addresses_is_bounded() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let watcher = browser.watch("orders", start);
+    for pid in 0..=MAX_ADDRESSES as u16 {
+        browser.observe(&instance("orders", pid + 1, "10.0.0.1").announcement(), start);
+    }
+    assert_eq!(watcher.borrow().len(), MAX_ADDRESSES);
+    for number in 1..MAX_APPS {
+        browser.search(&format!("app{number}"), start).ok().unwrap();
+    }
+    assert!(matches!(
+        browser.search("one-more", start),
+        Err(ResolveError::Busy { .. })
+    ));
+}
+
+#[test]
+fn an_app_nobody_asks_for_is_dropped_after_five_minutes() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    drop(waiting(&mut browser, start));
+    let peer = instance("orders", 1, "10.0.0.1");
+    for second in (0..310).step_by(10) {
+        let now = start + Duration::from_secs(second);
+        browser.observe(&peer.announcement(), now);
+        browser.due(now);
+    }
+    assert!(browser.apps.is_empty());
+}

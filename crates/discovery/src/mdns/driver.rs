@@ -1,0 +1,136 @@
+//! The task that owns the sockets: answers, announces, asks, and listens.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Shared, browser,
+    links::{Links, PORT},
+    message::Message,
+    service::Service,
+};
+
+/// Longest pause after each of the two probes (RFC 6762, 8.1).
+const PROBE_PAUSE_MS: u64 = 250;
+/// Pause between the two announcements (RFC 6762, 8.3).
+const ANNOUNCE_PAUSE: Duration = Duration::from_secs(1);
+/// How often to look for new network interfaces.
+const RESCAN: Duration = Duration::from_secs(30);
+
+pub(super) struct Driver {
+    pub(super) shared: Arc<Shared>,
+    pub(super) links: Links,
+    /// `None` for a resolver that announces nothing.
+    pub(super) service: Option<Service>,
+    pub(super) stop: CancellationToken,
+}
+
+/// What the registration still has to send.
+#[derive(Clone, Copy)]
+enum Step {
+    Probe(u8),
+    Announce(u8),
+}
+
+impl Driver {
+    pub(super) async fn run(mut self) {
+        let mut step = self.service.is_some().then_some((Step::Probe(0), Instant::now()));
+        let mut rescan_at = Instant::now() + RESCAN;
+        loop {
+            let now = Instant::now();
+            if let Some((current, at)) = step
+                && at <= now
+            {
+                step = self
+                    .announce(current)
+                    .await
+                    .map(|(next, pause)| (next, now + pause));
+            }
+            if rescan_at <= now {
+                rescan_at = now + RESCAN;
+                if self.links.rescan() && step.is_none() && self.service.is_some() {
+                    step = Some((Step::Announce(0), now));
+                    continue;
+                }
+            }
+            let mut deadline = step.map_or(rescan_at, |(_, at)| at.min(rescan_at));
+            if let Some(next) = self.ask_what_is_due(now).await {
+                deadline = deadline.min(next);
+            }
+            // Packets are handled until there is something to do by the clock or for a caller.
+            tokio::select! {
+                () = self.stop.cancelled() => break,
+                () = self.shared.wake.notified() => {}
+                () = sleep_until(deadline) => {}
+                () = listen(&self.shared, &mut self.links, self.service.as_ref()) => {}
+            }
+        }
+        if let Some(service) = &self.service {
+            self.links.multicast(&service.goodbye().encode()).await;
+        }
+    }
+
+    /// Sends one step; gives the next and the pause before it.
+    async fn announce(&self, step: Step) -> Option<(Step, Duration)> {
+        let service = self.service.as_ref()?;
+        let probe_pause = || Duration::from_millis(rand::random_range(0..PROBE_PAUSE_MS));
+        let (message, next) = match step {
+            Step::Probe(0) => (service.probe(), Some((Step::Probe(1), probe_pause()))),
+            Step::Probe(_) => (service.probe(), Some((Step::Announce(0), probe_pause()))),
+            Step::Announce(0) => (service.announcement(), Some((Step::Announce(1), ANNOUNCE_PAUSE))),
+            Step::Announce(_) => (service.announcement(), None),
+        };
+        self.links.multicast(&message.encode()).await;
+        next
+    }
+
+    /// Sends the questions whose time has come; gives the time of the next.
+    async fn ask_what_is_due(&self, now: Instant) -> Option<Instant> {
+        let (due, next) = {
+            let mut browser = self.shared.browser();
+            (browser.due(now), browser.next_deadline())
+        };
+        for app_id in due {
+            if let Some(question) = browser::question(&app_id) {
+                self.links.multicast(&question.encode()).await;
+            }
+        }
+        next
+    }
+}
+
+/// Handles packets until one changed what is due.
+async fn listen(shared: &Shared, links: &mut Links, service: Option<&Service>) {
+    loop {
+        let (bytes, from) = links.receive().await;
+        let message = match Message::decode(bytes) {
+            Ok(_) if !links.is_near(from) => continue,
+            Ok(message) => message,
+            Err(error) => {
+                tracing::trace!(target: "dapr.contrib", %error, %from, "mDNS: packet ignored");
+                continue;
+            }
+        };
+        if !message.response {
+            reply(links, service, &message, from).await;
+        } else if from.port() == PORT {
+            // RFC 6762, 6: responses come from the multicast DNS port, all others are ignored.
+            shared.browser().observe(&message, Instant::now());
+            return;
+        }
+    }
+}
+
+async fn reply(links: &Links, service: Option<&Service>, query: &Message, from: SocketAddr) {
+    let Some(service) = service else { return };
+    for reply in service.answer(query, from.port() != PORT) {
+        let bytes = reply.message.encode();
+        if reply.unicast {
+            links.unicast(&bytes, from).await;
+        } else {
+            links.multicast_near(&bytes, from).await;
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! The records of this sidecar, and what it answers.
+
+use std::net::IpAddr;
+
+use super::{
+    message::{Data, Message, Question, Record, TYPE_ANY, TYPE_PTR, TYPE_SRV, TYPE_TXT},
+    name::{Name, NameError},
+};
+
+/// Seconds the records of the service may be kept.
+const SERVICE_TTL: u32 = 3200;
+/// Seconds an address may be kept (RFC 6762, 10).
+const ADDRESS_TTL: u32 = 120;
+/// Most seconds a plain DNS client may keep an answer (RFC 6762, 6.7).
+const LEGACY_TTL: u32 = 10;
+/// Where all service names can be listed (RFC 6763, 9).
+const ENUMERATION: &str = "_services._dns-sd._udp.local.";
+
+/// One registered app instance.
+#[derive(Debug, Clone)]
+pub(super) struct Service {
+    app_id: String,
+    /// `APPID.local.`: the bare app id is the service type.
+    service: Name,
+    /// `HOSTNAME:PID.APPID.local.`
+    instance: Name,
+    /// `HOSTNAME.local.`
+    host: Name,
+    enumeration: Name,
+    ip: IpAddr,
+    port: u16,
+}
+
+/// A reply to a query, and how to send it.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) message: Message,
+    /// To the asker only.
+    pub(super) unicast: bool,
+}
+
+impl Service {
+    pub(super) fn new(
+        app_id: &str,
+        instance: &str,
+        host: &str,
+        ip: IpAddr,
+        port: u16,
+    ) -> Result<Self, NameError> {
+        Ok(Self {
+            app_id: app_id.to_owned(),
+            service: Name::parse(&format!("{app_id}.local"))?,
+            instance: Name::parse(&format!("{instance}.{app_id}.local"))?,
+            host: Name::parse(&format!("{host}.local"))?,
+            enumeration: Name::parse(ENUMERATION)?,
+            ip,
+            port,
+        })
+    }
+
+    /// Asks whether somebody else uses the instance name.
+    pub(super) fn probe(&self) -> Message {
+        Message {
+            questions: vec![Question {
+                name: self.instance.clone(),
+                kind: TYPE_PTR,
+                unicast: false,
+            }],
+            authorities: vec![self.srv(SERVICE_TTL, false), self.txt(SERVICE_TTL, false)],
+            ..Message::default()
+        }
+    }
+
+    /// Tells everybody that the instance is there.
+    pub(super) fn announcement(&self) -> Message {
+        Message {
+            response: true,
+            authoritative: true,
+            answers: self.everything(SERVICE_TTL, ADDRESS_TTL, true),
+            ..Message::default()
+        }
+    }
+
+    /// Takes every record back.
+    pub(super) fn goodbye(&self) -> Message {
+        Message {
+            response: true,
+            authoritative: true,
+            answers: self.everything(0, 0, true),
+            ..Message::default()
+        }
+    }
+
+    /// One reply per question that concerns this service. `legacy`: the query did not come from
+    /// the multicast DNS port, so its sender is a plain DNS client that hears unicast only.
+    pub(super) fn answer(&self, query: &Message, legacy: bool) -> Vec<Reply> {
+        // Records in the authority section make it a probe of somebody else.
+        if query.response || !query.authorities.is_empty() {
+            return Vec::new();
+        }
+        let replies = query.questions.iter().filter_map(|question| {
+            let mut message = self.records_for(question)?;
+            if message.answers.iter().any(|answer| is_known(answer, query)) {
+                return None;
+            }
+            message.id = query.id;
+            if legacy {
+                message.questions = vec![question.clone()];
+                for record in message.answers.iter_mut().chain(&mut message.additionals) {
+                    record.ttl = record.ttl.min(LEGACY_TTL);
+                    record.flush = false;
+                }
+            }
+            Some(Reply {
+                message,
+                unicast: legacy || question.unicast,
+            })
+        });
+        replies.collect()
+    }
+
+    fn records_for(&self, question: &Question) -> Option<Message> {
+        let kind = question.kind;
+        let (answers, additionals) = if question.name == self.service && is_one_of(kind, &[TYPE_PTR]) {
+            (
+                vec![self.ptr(SERVICE_TTL)],
+                vec![
+                    self.srv(SERVICE_TTL, false),
+                    self.txt(SERVICE_TTL, false),
+                    self.address(ADDRESS_TTL, false),
+                ],
+            )
+        } else if question.name == self.instance && is_one_of(kind, &[TYPE_SRV, TYPE_TXT, TYPE_PTR]) {
+            let mut answers = self.everything(SERVICE_TTL, ADDRESS_TTL, true);
+            answers.iter_mut().for_each(|record| {
+                record.flush &= matches!(record.data, Data::Srv { .. } | Data::Txt(_));
+            });
+            (answers, Vec::new())
+        } else if question.name == self.enumeration && is_one_of(kind, &[TYPE_PTR]) {
+            (vec![self.listing(SERVICE_TTL)], Vec::new())
+        } else {
+            return None;
+        };
+        Some(Message {
+            response: true,
+            authoritative: true,
+            answers,
+            additionals,
+            ..Message::default()
+        })
+    }
+
+    fn everything(&self, ttl: u32, address_ttl: u32, flush: bool) -> Vec<Record> {
+        vec![
+            self.srv(ttl, flush),
+            self.txt(ttl, flush),
+            self.ptr(ttl),
+            self.listing(ttl),
+            self.address(address_ttl, flush),
+        ]
+    }
+
+    fn ptr(&self, ttl: u32) -> Record {
+        record(&self.service, false, ttl, Data::Ptr(self.instance.clone()))
+    }
+
+    fn listing(&self, ttl: u32) -> Record {
+        record(&self.enumeration, false, ttl, Data::Ptr(self.service.clone()))
+    }
+
+    fn srv(&self, ttl: u32, flush: bool) -> Record {
+        let data = Data::Srv {
+            priority: 0,
+            weight: 0,
+            port: self.port,
+            target: self.host.clone(),
+        };
+        record(&self.instance, flush, ttl, data)
+    }
+
+    fn txt(&self, ttl: u32, flush: bool) -> Record {
+        let data = Data::Txt(vec![self.app_id.clone().into_bytes()]);
+        record(&self.instance, flush, ttl, data)
+    }
+
+    fn address(&self, ttl: u32, flush: bool) -> Record {
+        let data = match self.ip {
+            IpAddr::V4(ip) => Data::A(ip),
+            IpAddr::V6(ip) => Data::Aaaa(ip),
+        };
+        record(&self.host, flush, ttl, data)
+    }
+}
+
+fn record(name: &Name, flush: bool, ttl: u32, data: Data) -> Record {
+    Record {
+        name: name.clone(),
+        flush,
+        ttl,
+        data,
+    }
+}
+
+fn is_one_of(kind: u16, kinds: &[u16]) -> bool {
+    kind == TYPE_ANY || kinds.contains(&kind)
+}
+
+/// Known-answer suppression (RFC 6762, 7.1): the asker has this pointer for at least half its
+/// life still.
+fn is_known(answer: &Record, query: &Message) -> bool {
+    matches!(answer.data, Data::Ptr(_))
+        && query.answers.iter().any(|known| {
+            known.name == answer.name && known.data == answer.data && known.ttl >= answer.ttl / 2
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service() -> Service {
+        Service::new("orders", "box:7", "box", "10.0.0.7".parse().unwrap(), 50002).unwrap()
+    }
+
+    fn ask(name: &str, kind: u16, unicast: bool) -> Message {
+        Message {
+            id: 77,
+            questions: vec![Question {
+                name: Name::parse(name).unwrap(),
+                kind,
+                unicast,
+            }],
+            ..Message::default()
+        }
+    }
+
+    fn kinds(records: &[Record]) -> Vec<u16> {
+        records.iter().map(|record| record.data.kind()).collect()
+    }
+
+    #[test]
+    fn browse_is_answered_with_all_that_is_needed() {
+        let replies = service().answer(&ask("ORDERS.local", TYPE_PTR, false), false);
+        let [reply] = &replies[..] else {
+            panic!("one reply, not {replies:?}")
+        };
+        assert!(!reply.unicast);
+        assert_eq!((reply.message.id, reply.message.authoritative), (77, true));
+        assert!(reply.message.questions.is_empty());
+        assert_eq!(kinds(&reply.message.answers), [TYPE_PTR]);
+        assert_eq!(reply.message.answers[0].ttl, 3200);
+        assert_eq!(kinds(&reply.message.additionals), [TYPE_SRV, TYPE_TXT, 1]);
+        assert_eq!(reply.message.additionals[2].ttl, 120);
+        assert_eq!(
+            reply.message.additionals[1].data,
+            Data::Txt(vec![b"orders".to_vec()])
+        );
+        assert!(reply.message.additionals.iter().all(|record| !record.flush));
+    }
+
+    #[test]
+    fn instance_query_flushes_srv_and_txt_only() {
+        let replies = service().answer(&ask("box:7.orders.local", TYPE_SRV, true), false);
+        assert!(replies[0].unicast);
+        let answers = &replies[0].message.answers;
+        assert_eq!(kinds(answers), [TYPE_SRV, TYPE_TXT, TYPE_PTR, TYPE_PTR, 1]);
+        let flush: Vec<bool> = answers.iter().map(|record| record.flush).collect();
+        assert_eq!(flush, [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn known_answers_are_not_repeated() {
+        let service = service();
+        let mut query = ask("orders.local", TYPE_PTR, false);
+        query.answers.push(service.ptr(1599));
+        assert_eq!(
+            service.answer(&query, false).len(),
+            1,
+            "less than half its life left"
+        );
+        query.answers[0].ttl = 1600;
+        assert!(service.answer(&query, false).is_empty());
+    }
+
+    #[test]
+    fn others_and_probes_are_left_alone() {
+        let service = service();
+        assert!(
+            service
+                .answer(&ask("payments.local", TYPE_PTR, false), false)
+                .is_empty()
+        );
+        assert!(service.answer(&ask("orders.local", 1, false), false).is_empty());
+        let mut probe = ask("orders.local", TYPE_PTR, false);
+        probe.authorities.push(service.srv(1, false));
+        assert!(service.answer(&probe, false).is_empty());
+        assert!(service.answer(&service.announcement(), false).is_empty());
+    }
+
+    #[test]
+    fn plain_dns_clients_get_a_plain_answer() {
+        let replies = service().answer(&ask("orders.local", TYPE_PTR, false), true);
+        assert!(replies[0].unicast);
+        assert_eq!(replies[0].message.questions.len(), 1);
+        assert!(
+            replies[0]
+                .message
+                .records()
+                .all(|record| record.ttl <= 10 && !record.flush)
+        );
+    }
+
+    #[test]
+    fn goodbye_takes_everything_back() {
+        let goodbye = service().goodbye();
+        assert_eq!(goodbye.answers.len(), 5);
+        assert!(goodbye.answers.iter().all(|record| record.ttl == 0));
+    }
+}

@@ -1,0 +1,342 @@
+//! The part that resolvers share which ask a registry: one look-up at a time per app, answers
+//! kept for a while, and a task per watched app that keeps its list current.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{Address, Addresses, ResolveError, Resolver};
+
+/// Apps tracked at most.
+const MAX_APPS: usize = 1024;
+/// Longest pause of a watch whose registry fails.
+const FAILURE_PAUSE_MAX: Duration = Duration::from_secs(180);
+
+/// A registry that can be asked.
+#[async_trait]
+pub(crate) trait Registry: Send + Sync + 'static {
+    /// Name of the resolver.
+    fn name(&self) -> &'static str;
+
+    /// How long an answer is good, and the pause between two look-ups of a watched app.
+    fn fresh_for(&self) -> Duration;
+
+    /// Whether every app that was asked for once is watched from then on.
+    fn watches_all(&self) -> bool {
+        false
+    }
+
+    /// All healthy instances; never an empty list.
+    async fn look_up(&self, app_id: &str, namespace: &str) -> Result<Vec<Address>, ResolveError>;
+
+    /// Waits until the instances may have changed, and gives them. `cursor` is 0 at first and
+    /// after a failure; then the answer must come at once.
+    async fn next(
+        &self,
+        app_id: &str,
+        namespace: &str,
+        cursor: &mut u64,
+    ) -> Result<Vec<Address>, ResolveError> {
+        if *cursor > 0 {
+            sleep(self.fresh_for()).await;
+        }
+        *cursor = 1;
+        self.look_up(app_id, namespace).await
+    }
+
+    /// Withdraws the registration.
+    async fn close(&self);
+}
+
+/// A resolver on top of a registry.
+pub(crate) struct Polled<R>(Arc<Inner<R>>);
+
+struct Inner<R> {
+    registry: R,
+    apps: Mutex<HashMap<Key, Arc<App>>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    app_id: String,
+    namespace: String,
+}
+
+struct App {
+    sender: watch::Sender<Addresses>,
+    /// Held during a look-up: others wait for its result.
+    last: tokio::sync::Mutex<Option<Outcome>>,
+    /// A task keeps `sender` current.
+    watched: AtomicBool,
+    /// An address was evicted since the last look-up.
+    stale: AtomicBool,
+    wake: Notify,
+}
+
+struct Outcome {
+    at: Instant,
+    result: Result<Addresses, ResolveError>,
+}
+
+impl<R: Registry> Polled<R> {
+    pub(crate) fn new(registry: R) -> Self {
+        Self(Arc::new(Inner {
+            registry,
+            apps: Mutex::default(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+        }))
+    }
+}
+
+impl<R> Drop for Polled<R> {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+    }
+}
+
+#[async_trait]
+impl<R: Registry> Resolver for Polled<R> {
+    fn name(&self) -> &'static str {
+        self.0.registry.name()
+    }
+
+    async fn resolve(&self, app_id: &str, namespace: &str) -> Result<Addresses, ResolveError> {
+        if self.0.stop.is_cancelled() {
+            return Err(ResolveError::Closed);
+        }
+        let key = Key::new(app_id, namespace);
+        let app = self.0.with_app(&key, Arc::clone)?;
+        if self.0.registry.watches_all() {
+            self.0.start_watch(&key, &app);
+        }
+        if app.watched.load(Ordering::Acquire) {
+            let current = app.sender.borrow().clone();
+            if !current.is_empty() {
+                return Ok(current);
+            }
+        }
+        let result = self.0.look_up(&key, &app).await;
+        if result.is_err() {
+            self.0.drop_unused(&key);
+        }
+        result
+    }
+
+    fn watch(&self, app_id: &str, namespace: &str) -> watch::Receiver<Addresses> {
+        let key = Key::new(app_id, namespace);
+        // Subscribed under the lock, so that a watch that is just ending sees it.
+        match self
+            .0
+            .with_app(&key, |app| (Arc::clone(app), app.sender.subscribe()))
+        {
+            Ok((app, receiver)) => {
+                self.0.start_watch(&key, &app);
+                receiver
+            }
+            // Nothing will ever arrive; the caller still gets errors from its look-ups.
+            Err(_) => watch::channel(Addresses::from([])).1,
+        }
+    }
+
+    fn evict(&self, app_id: &str, namespace: &str, address: &Address) {
+        let app = self.0.apps().get(&Key::new(app_id, namespace)).cloned();
+        if let Some(app) = app {
+            app.stale.store(true, Ordering::Release);
+            let left: Vec<Address> = app
+                .sender
+                .borrow()
+                .iter()
+                .filter(|known| *known != address)
+                .cloned()
+                .collect();
+            app.publish(left);
+            app.wake.notify_one();
+        }
+    }
+
+    async fn close(&self) {
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        self.0.registry.close().await;
+    }
+}
+
+impl<R: Registry> Inner<R> {
+    fn apps(&self) -> MutexGuard<'_, HashMap<Key, Arc<App>>> {
+        self.apps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_app<T>(&self, key: &Key, read: impl FnOnce(&Arc<App>) -> T) -> Result<T, ResolveError> {
+        let mut apps = self.apps();
+        if let Some(app) = apps.get(key) {
+            return Ok(read(app));
+        }
+        if apps.len() >= MAX_APPS {
+            apps.retain(|_, app| app.is_used());
+        }
+        if apps.len() >= MAX_APPS {
+            return Err(ResolveError::Busy { limit: MAX_APPS });
+        }
+        Ok(read(
+            apps.entry(key.clone()).or_insert_with(|| Arc::new(App::new())),
+        ))
+    }
+
+    fn drop_unused(&self, key: &Key) {
+        let mut apps = self.apps();
+        if apps.get(key).is_some_and(|app| !app.is_used()) {
+            apps.remove(key);
+        }
+    }
+
+    /// A fresh answer, the one somebody else is waiting for, or a new one.
+    async fn look_up(&self, key: &Key, app: &App) -> Result<Addresses, ResolveError> {
+        let asked_at = Instant::now();
+        let mut last = app.last.lock().await;
+        if let Some(outcome) = &*last
+            && !app.stale.load(Ordering::Acquire)
+        {
+            let fresh = outcome.result.is_ok() && outcome.at + self.registry.fresh_for() > asked_at;
+            if fresh || outcome.at >= asked_at {
+                return outcome.result.clone();
+            }
+        }
+        app.stale.store(false, Ordering::Release);
+        let found = self.registry.look_up(&key.app_id, &key.namespace).await;
+        let result = app.take(found);
+        *last = Some(Outcome {
+            at: Instant::now(),
+            result: result.clone(),
+        });
+        result
+    }
+
+    fn start_watch(self: &Arc<Self>, key: &Key, app: &Arc<App>) {
+        if self.stop.is_cancelled() || app.watched.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (this, key, app) = (Arc::clone(self), key.clone(), Arc::clone(app));
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = this.stop.cancelled() => {}
+                () = this.keep_current(&key, &app) => {}
+            }
+        });
+    }
+
+    async fn keep_current(&self, key: &Key, app: &App) {
+        let mut cursor = 0;
+        let mut failures = 0u32;
+        loop {
+            let found = tokio::select! {
+                found = self.registry.next(&key.app_id, &key.namespace, &mut cursor) => found,
+                () = app.wake.notified() => {
+                    cursor = 0;
+                    continue;
+                }
+                () = app.sender.closed(), if !self.registry.watches_all() => {
+                    if self.end_watch(key, app) {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            app.stale.store(false, Ordering::Release);
+            match app.take(found) {
+                Err(error) if !error.is_not_found() => {
+                    cursor = 0;
+                    let pause = self.registry.fresh_for() * (1 << failures.min(8));
+                    failures += 1;
+                    tracing::warn!(target: "dapr.contrib", %error, "watching app {} failed", key.app_id);
+                    tokio::select! {
+                        () = sleep(pause.min(FAILURE_PAUSE_MAX)) => {}
+                        () = app.wake.notified() => {}
+                    }
+                }
+                _ => failures = 0,
+            }
+        }
+    }
+
+    /// True when there is still nobody who watches; the app is then forgotten.
+    fn end_watch(&self, key: &Key, app: &App) -> bool {
+        let mut apps = self.apps();
+        if app.sender.receiver_count() > 0 {
+            return false;
+        }
+        app.watched.store(false, Ordering::Release);
+        apps.remove(key);
+        true
+    }
+}
+
+impl Key {
+    fn new(app_id: &str, namespace: &str) -> Self {
+        Self {
+            app_id: app_id.to_owned(),
+            namespace: namespace.to_owned(),
+        }
+    }
+}
+
+impl App {
+    fn new() -> Self {
+        Self {
+            sender: watch::Sender::new(Addresses::from([])),
+            last: tokio::sync::Mutex::new(None),
+            watched: AtomicBool::new(false),
+            stale: AtomicBool::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    fn is_used(&self) -> bool {
+        self.sender.receiver_count() > 0 || self.watched.load(Ordering::Acquire)
+    }
+
+    /// Publishes an answer. A failed registry does not make known instances disappear.
+    fn take(&self, found: Result<Vec<Address>, ResolveError>) -> Result<Addresses, ResolveError> {
+        match found {
+            Ok(addresses) => Ok(self.publish(addresses)),
+            Err(error) => {
+                if error.is_not_found() {
+                    self.publish(Vec::new());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn publish(&self, addresses: Vec<Address>) -> Addresses {
+        let mut published = Addresses::from([]);
+        self.sender.send_if_modified(|current| {
+            let changed = **current != *addresses;
+            if changed {
+                *current = Addresses::from(addresses);
+            }
+            published = Arc::clone(current);
+            changed
+        });
+        published
+    }
+}
+
+#[cfg(test)]
+#[path = "polled_tests.rs"]
+mod tests;

@@ -1,0 +1,131 @@
+//! Caching, sharing and watching, on a registry in memory and simulated time.
+
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+#[derive(Default)]
+struct Fake {
+    hosts: Mutex<Vec<&'static str>>,
+    broken: AtomicBool,
+    asked: AtomicUsize,
+}
+
+struct Shared(Arc<Fake>);
+
+#[async_trait]
+impl Registry for Shared {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn fresh_for(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    async fn look_up(&self, _app_id: &str, _namespace: &str) -> Result<Vec<Address>, ResolveError> {
+        self.0.asked.fetch_add(1, Ordering::SeqCst);
+        sleep(Duration::from_millis(100)).await;
+        if self.0.broken.load(Ordering::SeqCst) {
+            return Err(ResolveError::Registry {
+                resolver: "fake",
+                app_id: "orders".to_owned(),
+                cause: "broken".to_owned(),
+            });
+        }
+        let hosts = self.0.hosts.lock().unwrap();
+        if hosts.is_empty() {
+            return Err(ResolveError::NoHost);
+        }
+        Ok(hosts.iter().map(|host| Address::new(host, 1)).collect())
+    }
+
+    async fn close(&self) {}
+}
+
+fn start(hosts: &[&'static str]) -> (Arc<Fake>, Polled<Shared>) {
+    let fake = Arc::new(Fake::default());
+    *fake.hosts.lock().unwrap() = hosts.to_vec();
+    (Arc::clone(&fake), Polled::new(Shared(fake)))
+}
+
+fn asked(fake: &Fake) -> usize {
+    fake.asked.load(Ordering::SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_callers_share_one_answer_and_keep_it() {
+    let (fake, resolver) = start(&["a", "b"]);
+    let (one, two) = tokio::join!(resolver.resolve("orders", ""), resolver.resolve("orders", ""));
+    assert_eq!(one.unwrap(), two.unwrap());
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(resolver.resolve("orders", "").await.unwrap().len(), 2);
+    assert_eq!(asked(&fake), 1);
+    sleep(Duration::from_secs(6)).await;
+    resolver.resolve("orders", "").await.unwrap();
+    assert_eq!(asked(&fake), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_shared_but_not_kept() {
+    let (fake, resolver) = start(&[]);
+    let (one, two) = tokio::join!(resolver.resolve("orders", ""), resolver.resolve("orders", ""));
+    assert_eq!(one.unwrap_err(), ResolveError::NoHost);
+    assert_eq!(two.unwrap_err(), ResolveError::NoHost);
+    assert_eq!(asked(&fake), 1);
+    assert!(resolver.0.apps().is_empty());
+    fake.hosts.lock().unwrap().push("a");
+    assert_eq!(resolver.resolve("orders", "").await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_follows_the_registry_and_survives_its_failure() {
+    let (fake, resolver) = start(&["a"]);
+    let mut watcher = resolver.watch("orders", "");
+    watcher.wait_for(|found| found.len() == 1).await.unwrap();
+    fake.hosts.lock().unwrap().push("b");
+    watcher.wait_for(|found| found.len() == 2).await.unwrap();
+    fake.broken.store(true, Ordering::SeqCst);
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(watcher.borrow().len(), 2, "stale rather than empty");
+    fake.broken.store(false, Ordering::SeqCst);
+    fake.hosts.lock().unwrap().clear();
+    watcher.wait_for(|found| found.is_empty()).await.unwrap();
+    drop(watcher);
+    sleep(Duration::from_secs(200)).await;
+    let before = asked(&fake);
+    sleep(Duration::from_secs(200)).await;
+    assert_eq!(asked(&fake), before, "nobody watches any more");
+    assert!(resolver.0.apps().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_address_leaves_at_once_and_is_looked_up_again() {
+    let (fake, resolver) = start(&["a", "b"]);
+    resolver.resolve("orders", "").await.unwrap();
+    *fake.hosts.lock().unwrap() = vec!["b", "c"];
+    resolver.evict("orders", "", &Address::new("a", 1));
+    let found = resolver.resolve("orders", "").await.unwrap();
+    assert_eq!(found.iter().map(Address::host).collect::<Vec<_>>(), ["b", "c"]);
+
+    let mut watcher = resolver.watch("orders", "");
+    watcher.mark_unchanged();
+    resolver.evict("orders", "", &Address::new("c", 1));
+    assert_eq!(watcher.borrow_and_update().len(), 1);
+    watcher.changed().await.unwrap();
+    assert_eq!(watcher.borrow().len(), 2, "it is still registered");
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_are_kept_apart_and_closing_ends_everything() {
+    let (fake, resolver) = start(&["a"]);
+    resolver.resolve("orders", "one").await.unwrap();
+    resolver.resolve("orders", "two").await.unwrap();
+    assert_eq!(asked(&fake), 2);
+    let _watcher = resolver.watch("orders", "one");
+    resolver.close().await;
+    assert_eq!(
+        resolver.resolve("orders", "one").await.unwrap_err(),
+        ResolveError::Closed
+    );
+}

@@ -1,0 +1,274 @@
+//! Settings of the SQLite resolver.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::{
+    Registration,
+    settings::{Settings, SettingsError},
+};
+
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_millis(800);
+const DEFAULT_UPDATE_INTERVAL: Duration = Duration::from_secs(5);
+const DEFAULT_CLEANUP_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Why a SQLite configuration is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SqliteConfigError {
+    /// A setting has the wrong form.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// Neither `connectionString` nor its alias `url` is set.
+    #[error("missing connection string: set `connectionString` to the path of the database file")]
+    MissingConnectionString,
+    /// `timeout` below a second.
+    #[error("invalid value for 'timeout': must be greater than 1s")]
+    Timeout,
+    /// A table name that would need quoting.
+    #[error("invalid identifier for {what}: {name} (ASCII letters, digits and underscores only)")]
+    Identifier {
+        /// Which table.
+        what: &'static str,
+        /// The name given.
+        name: String,
+    },
+    /// `updateInterval` with a fraction of a second.
+    #[error("update interval must not contain fractions of seconds")]
+    FractionalInterval,
+    /// `updateInterval` too close to `timeout`.
+    #[error("update interval must be at least 1s greater than timeout")]
+    ShortInterval,
+    /// A pragma that has a setting of its own.
+    #[error("found forbidden option '_pragma={pragma}' in the connection string; {instead}")]
+    ForbiddenPragma {
+        /// Name of the pragma.
+        pragma: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// Something about the sidecar itself is unknown.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+}
+
+/// Settings of the SQLite resolver, checked.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// `file:` URI.
+    pub(crate) uri: String,
+    pub(crate) memory: bool,
+    pub(crate) journal: &'static str,
+    /// Pragmas of the connection string, ready to execute.
+    pub(crate) pragmas: Vec<String>,
+    pub(crate) timeout: Duration,
+    pub(crate) busy_timeout: Duration,
+    pub(crate) table: String,
+    pub(crate) metadata_table: String,
+    pub(crate) update_interval: Duration,
+    /// Zero: never.
+    pub(crate) cleanup_interval: Duration,
+    pub(crate) app_id: String,
+    /// `HOST:PORT` as Dapr writes it: IPv6 in brackets.
+    pub(crate) address: String,
+}
+
+impl Config {
+    pub(crate) fn read(
+        configuration: &Value,
+        registration: &Registration,
+    ) -> Result<Self, SqliteConfigError> {
+        let settings = Settings::new(configuration)?;
+        let identity = [
+            (registration.app_id.is_empty(), "name"),
+            (registration.host_address.is_empty(), "address"),
+            (registration.internal_port == 0, "port"),
+        ];
+        if let Some((_, what)) = identity.into_iter().find(|(missing, _)| *missing) {
+            return Err(SqliteConfigError::Missing(what));
+        }
+        let connection = settings
+            .text(&["connectionString", "url"])?
+            .filter(|text| !text.is_empty())
+            .ok_or(SqliteConfigError::MissingConnectionString)?;
+        let connection = Connection::parse(&connection)?;
+        let identifier = |key: &'static str, what, default: &str| {
+            let name = settings.text(&[key])?.unwrap_or_else(|| default.to_owned());
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+            if name.is_empty() || !name.bytes().all(is_plain) {
+                return Err(SqliteConfigError::Identifier { what, name });
+            }
+            Ok(name)
+        };
+        let config = Self {
+            journal: if connection.memory {
+                "MEMORY"
+            } else if connection.read_only || settings.flag(&["disableWAL"])? {
+                "DELETE"
+            } else {
+                "WAL"
+            },
+            uri: connection.uri,
+            memory: connection.memory,
+            pragmas: connection.pragmas,
+            timeout: settings.duration(&["timeout", "timeoutInSeconds"], DEFAULT_TIMEOUT)?,
+            busy_timeout: settings.duration(&["busyTimeout"], DEFAULT_BUSY_TIMEOUT)?,
+            table: identifier("tableName", "table name", "hosts")?,
+            metadata_table: identifier("metadataTableName", "metadata table name", "metadata")?,
+            update_interval: settings.duration(&["updateInterval"], DEFAULT_UPDATE_INTERVAL)?,
+            cleanup_interval: settings.duration(
+                &["cleanupInterval", "cleanupIntervalInSeconds"],
+                DEFAULT_CLEANUP_INTERVAL,
+            )?,
+            app_id: registration.app_id.clone(),
+            address: crate::Address::new(&registration.host_address, registration.internal_port).to_string(),
+        };
+        config.check_intervals()?;
+        Ok(config)
+    }
+
+    fn check_intervals(&self) -> Result<(), SqliteConfigError> {
+        let second = Duration::from_secs(1);
+        if self.timeout < second {
+            return Err(SqliteConfigError::Timeout);
+        }
+        if self.update_interval.subsec_nanos() != 0 {
+            return Err(SqliteConfigError::FractionalInterval);
+        }
+        if self.update_interval < self.timeout + second {
+            return Err(SqliteConfigError::ShortInterval);
+        }
+        Ok(())
+    }
+
+    /// Pause between two renewals of the registration.
+    pub(crate) fn renew_every(&self) -> Duration {
+        self.update_interval - self.timeout
+    }
+}
+
+/// A connection string taken apart.
+struct Connection {
+    uri: String,
+    memory: bool,
+    read_only: bool,
+    pragmas: Vec<String>,
+}
+
+impl Connection {
+    fn parse(text: &str) -> Result<Self, SqliteConfigError> {
+        let lower = text.to_ascii_lowercase();
+        let memory = lower.starts_with(":memory:") || lower.starts_with("file::memory:");
+        let (path, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut kept: Vec<&str> = Vec::new();
+        let mut pragmas = Vec::new();
+        let mut read_only = false;
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match key {
+                "_pragma" => pragmas.push(pragma(value)?),
+                "cache" if memory => {}
+                // Other options with an underscore belong to the Go driver.
+                _ if key.starts_with('_') => {}
+                _ => {
+                    read_only |= (key == "mode" && value == "ro") || (key == "immutable" && value == "1");
+                    kept.push(pair);
+                }
+            }
+        }
+        if memory {
+            kept.push("cache=shared");
+        }
+        let prefix = if lower.starts_with("file:") { "" } else { "file:" };
+        let question = if kept.is_empty() { "" } else { "?" };
+        Ok(Self {
+            uri: format!("{prefix}{path}{question}{}", kept.join("&")),
+            memory,
+            read_only,
+            pragmas,
+        })
+    }
+}
+
+/// `name(value)` or `name=value` becomes a statement.
+fn pragma(value: &str) -> Result<String, SqliteConfigError> {
+    let value = value.replace("%28", "(").replace("%29", ")").replace("%3D", "=");
+    let lower = value.to_ascii_lowercase();
+    for (pragma, instead) in [
+        ("busy_timeout", "use the `busyTimeout` setting"),
+        ("journal_mode", "use the `disableWAL` setting"),
+        ("foreign_keys", "it cannot be changed"),
+    ] {
+        if lower.starts_with(pragma) {
+            return Err(SqliteConfigError::ForbiddenPragma { pragma, instead });
+        }
+    }
+    Ok(format!("PRAGMA {value}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn registration() -> Registration {
+        Registration {
+            app_id: "orders".to_owned(),
+            host_address: "10.0.0.1".to_owned(),
+            internal_port: 50002,
+            ..Registration::default()
+        }
+    }
+
+    fn read(configuration: Value) -> Result<Config, SqliteConfigError> {
+        Config::read(&configuration, &registration())
+    }
+
+    #[test]
+    fn defaults_are_daprs() {
+        let config = read(json!({"connectionString": "data.db"})).unwrap();
+        assert_eq!(config.uri, "file:data.db");
+        assert_eq!(
+            (config.table.as_str(), config.metadata_table.as_str()),
+            ("hosts", "metadata")
+        );
+        assert_eq!(config.journal, "WAL");
+        assert_eq!(config.renew_every(), Duration::from_secs(4));
+        assert_eq!(config.busy_timeout, Duration::from_millis(800));
+        assert_eq!(config.address, "10.0.0.1:50002");
+    }
+
+    #[test]
+    fn connection_strings_are_taken_apart() {
+        let config = read(json!({
+            "url": "file:a.db?_txlock=deferred&mode=ro&_pragma=cache_size(100)", "disableWAL": "no"
+        }))
+        .unwrap();
+        assert_eq!(
+            (config.uri.as_str(), config.journal),
+            ("file:a.db?mode=ro", "DELETE")
+        );
+        assert_eq!(config.pragmas, ["PRAGMA cache_size(100)"]);
+        let memory = read(json!({"connectionString": ":memory:?cache=private"})).unwrap();
+        assert_eq!(
+            (memory.uri.as_str(), memory.journal),
+            ("file::memory:?cache=shared", "MEMORY")
+        );
+    }
+
+    #[test]
+    fn bad_settings_are_refused() {
+        type E = SqliteConfigError;
+        let with =
+            |key: &str, value: &str| read(json!({"connectionString": "x.db", key: value})).unwrap_err();
+        assert_eq!(read(json!({})).unwrap_err(), E::MissingConnectionString);
+        assert_eq!(with("timeout", "500ms"), E::Timeout);
+        assert_eq!(with("updateInterval", "2500ms"), E::FractionalInterval);
+        assert_eq!(with("updateInterval", "1s"), E::ShortInterval);
+        assert!(matches!(with("tableName", "a;b"), E::Identifier { .. }));
+        let pragma = read(json!({"connectionString": "x.db?_pragma=Journal_Mode(OFF)"})).unwrap_err();
+        assert!(matches!(pragma, E::ForbiddenPragma { .. }));
+    }
+}

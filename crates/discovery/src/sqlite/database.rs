@@ -1,0 +1,288 @@
+//! The tables, shared with Dapr's sidecars on the same file.
+
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
+
+use super::config::Config;
+use crate::Address;
+
+/// Under this key of the metadata table stands how far the tables are migrated.
+const MIGRATION_KEY: &str = "nr-migrations";
+/// Number of migrations; the only one creates the table of hosts.
+const MIGRATION_LEVEL: u32 = 1;
+/// How long a start may wait for others that migrate.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Instances of one app read at most.
+const MAX_HOSTS: u32 = 1024;
+/// A row is swept when it is this much older than the interval in which it must be renewed: a
+/// machine that slept shall find its rows on waking.
+const SWEEP_GRACE: Duration = Duration::from_secs(60);
+
+/// The database could not be opened or prepared.
+#[derive(Debug, thiserror::Error)]
+pub enum SqliteError {
+    /// Opening, setting up, or registering failed.
+    #[error("SQLite name resolver: {action} failed for {uri}: {source}")]
+    Database {
+        /// What was tried.
+        action: &'static str,
+        /// The database.
+        uri: String,
+        /// What SQLite says.
+        source: rusqlite::Error,
+    },
+    /// The level in the metadata table is no number.
+    #[error("SQLite name resolver: invalid migration level found in metadata table: {0}")]
+    MigrationLevel(String),
+    /// No thread could be started.
+    #[error("SQLite name resolver: cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// How a renewal ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Renewal {
+    /// The row is ours and fresh.
+    Renewed,
+    /// The row had been removed, and is there again.
+    Restored,
+    /// Another sidecar registered the same address.
+    TakenOver,
+}
+
+pub(crate) struct Database {
+    connection: Connection,
+    config: Config,
+    registration_id: String,
+}
+
+impl Database {
+    /// Opens, migrates and registers.
+    pub(crate) fn open(config: Config) -> Result<Self, SqliteError> {
+        let failed = |action| {
+            let uri = config.uri.clone();
+            move |source| SqliteError::Database { action, uri, source }
+        };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+            | OpenFlags::SQLITE_OPEN_CREATE
+            | OpenFlags::SQLITE_OPEN_URI
+            | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&config.uri, flags).map_err(failed("opening"))?;
+        retry(|| set_up(&connection, &config)).map_err(failed("setting up"))?;
+        migrate(&connection, &config)?;
+        let this = Self {
+            connection,
+            config,
+            registration_id: uuid::Uuid::new_v4().to_string(),
+        };
+        retry(|| this.register()).map_err(|source| SqliteError::Database {
+            action: "registering",
+            uri: this.config.uri.clone(),
+            source,
+        })?;
+        this.connection
+            .busy_timeout(this.config.busy_timeout)
+            .map_err(|source| SqliteError::Database {
+                action: "setting up",
+                uri: this.config.uri.clone(),
+                source,
+            })?;
+        Ok(this)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes the address over from whoever had it: it can only be a sidecar that is gone.
+    fn register(&self) -> rusqlite::Result<()> {
+        let sql = format!(
+            "REPLACE INTO {} (registration_id, address, app_id, namespace, last_update)
+             VALUES (?1, ?2, ?3, '', unixepoch())",
+            self.config.table
+        );
+        let values = params![self.registration_id, self.config.address, self.config.app_id];
+        self.connection.execute(&sql, values).map(drop)
+    }
+
+    /// Keeps the registration fresh; tries again for as long as the timeout allows.
+    pub(crate) fn renew(&self) -> rusqlite::Result<Renewal> {
+        let deadline = Instant::now() + self.config.timeout;
+        loop {
+            match self.renew_once() {
+                Err(_) if Instant::now() + RETRY_PAUSE < deadline => sleep(RETRY_PAUSE),
+                result => return result,
+            }
+        }
+    }
+
+    fn renew_once(&self) -> rusqlite::Result<Renewal> {
+        let table = &self.config.table;
+        let own = params![self.registration_id, self.config.address];
+        let sql = format!(
+            "UPDATE {table} SET last_update = unixepoch() WHERE registration_id = ?1 AND address = ?2"
+        );
+        if self.connection.execute(&sql, own)? > 0 {
+            return Ok(Renewal::Renewed);
+        }
+        // A row that is merely gone was swept by somebody; insert it unless the address has a new
+        // owner by now.
+        let sql = format!(
+            "INSERT INTO {table} (registration_id, address, app_id, namespace, last_update)
+             VALUES (?1, ?2, ?3, '', unixepoch()) ON CONFLICT DO NOTHING"
+        );
+        let values = params![self.registration_id, self.config.address, self.config.app_id];
+        Ok(match self.connection.execute(&sql, values)? {
+            0 => Renewal::TakenOver,
+            _ => Renewal::Restored,
+        })
+    }
+
+    pub(crate) fn deregister(&self) -> rusqlite::Result<()> {
+        let sql = format!(
+            "DELETE FROM {} WHERE registration_id = ?1 AND address = ?2",
+            self.config.table
+        );
+        self.connection
+            .execute(&sql, params![self.registration_id, self.config.address])
+            .map(drop)
+    }
+
+    /// Addresses of an app that were renewed in time, in a stable order.
+    pub(crate) fn hosts(&self, app_id: &str) -> rusqlite::Result<Vec<Address>> {
+        let sql = format!(
+            "SELECT address FROM {} WHERE app_id = ?1 AND unixepoch() - last_update < ?2
+             ORDER BY address LIMIT {MAX_HOSTS}",
+            self.config.table
+        );
+        let mut statement = self.connection.prepare_cached(&sql)?;
+        let rows = statement.query_map(params![app_id, seconds(self.config.update_interval)], |row| {
+            row.get::<_, String>(0)
+        })?;
+        let mut hosts = Vec::new();
+        for row in rows {
+            let text = row?;
+            match text.parse() {
+                Ok(address) => hosts.push(address),
+                Err(error) => {
+                    tracing::warn!(target: "dapr.contrib", %error, "SQLite name resolver: row ignored")
+                }
+            }
+        }
+        Ok(hosts)
+    }
+
+    /// Removes rows nobody renews any more, unless another sidecar did so within the interval.
+    /// Gives the number of rows removed.
+    pub(crate) fn sweep(&self) -> rusqlite::Result<usize> {
+        let (table, metadata) = (&self.config.table, &self.config.metadata_table);
+        // The value Dapr's sidecars compare: a date, and an interval of 100 ms less.
+        let claim = format!(
+            "INSERT INTO {metadata} (key, value) VALUES ('nr-last-cleanup', CURRENT_TIMESTAMP)
+             ON CONFLICT (key) DO UPDATE SET value = CURRENT_TIMESTAMP
+             WHERE (unixepoch(CURRENT_TIMESTAMP) - unixepoch(value)) * 1000 > ?1"
+        );
+        let interval = i64::try_from(self.config.cleanup_interval.as_millis()).unwrap_or(i64::MAX);
+        if self.connection.execute(&claim, [interval - 100])? == 0 {
+            return Ok(0);
+        }
+        let age = seconds(self.config.update_interval + SWEEP_GRACE);
+        let sql = format!("DELETE FROM {table} WHERE unixepoch() - last_update > ?1");
+        self.connection.execute(&sql, [age])
+    }
+}
+
+fn set_up(connection: &Connection, config: &Config) -> rusqlite::Result<()> {
+    connection.busy_timeout(OPEN_TIMEOUT)?;
+    connection.pragma_update(None, "journal_mode", config.journal)?;
+    for pragma in &config.pragmas {
+        // Some pragmas answer with a row, which `execute_batch` accepts.
+        connection.execute_batch(pragma)?;
+    }
+    Ok(())
+}
+
+fn migrate(connection: &Connection, config: &Config) -> Result<(), SqliteError> {
+    let failed = |source| SqliteError::Database {
+        action: "migrating",
+        uri: config.uri.clone(),
+        source,
+    };
+    let (table, metadata) = (&config.table, &config.metadata_table);
+    let transaction =
+        retry(|| rusqlite::Transaction::new_unchecked(connection, rusqlite::TransactionBehavior::Exclusive))
+            .map_err(failed)?;
+    transaction
+        .execute_batch(&format!(
+            "CREATE TABLE IF NOT EXISTS {metadata} (key text NOT NULL PRIMARY KEY, value text NOT NULL)"
+        ))
+        .map_err(failed)?;
+    let level: Option<String> = transaction
+        .query_row(
+            &format!("SELECT value FROM {metadata} WHERE key = ?1"),
+            [MIGRATION_KEY],
+            |row| row.get(0),
+        )
+        .optional()
+        .map_err(failed)?;
+    let level: u32 = match level {
+        None => 0,
+        Some(text) => text.parse().map_err(|_| SqliteError::MigrationLevel(text))?,
+    };
+    if level < MIGRATION_LEVEL {
+        transaction.execute_batch(&hosts_table(table)).map_err(failed)?;
+        transaction
+            .execute(
+                &format!("REPLACE INTO {metadata} (key, value) VALUES (?1, ?2)"),
+                [MIGRATION_KEY, &MIGRATION_LEVEL.to_string()],
+            )
+            .map_err(failed)?;
+    }
+    transaction.commit().map_err(failed)
+}
+
+fn hosts_table(table: &str) -> String {
+    format!(
+        "CREATE TABLE {table} (
+             registration_id TEXT NOT NULL PRIMARY KEY,
+             address TEXT NOT NULL,
+             app_id TEXT NOT NULL,
+             namespace TEXT NOT NULL,
+             last_update INTEGER NOT NULL
+         );
+         CREATE UNIQUE INDEX {table}_address_idx ON {table} (address);
+         CREATE INDEX {table}_last_update_idx ON {table} (last_update);"
+    )
+}
+
+/// Several sidecars may start on the same new file. SQLite reports some of their conflicts at
+/// once, whatever the busy timeout (changing the journal mode, for one).
+fn retry<T>(mut attempt: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+    let deadline = Instant::now() + OPEN_TIMEOUT;
+    loop {
+        match attempt() {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => sleep(RETRY_PAUSE),
+            result => return result,
+        }
+    }
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
+    )
+}
+
+#[cfg(test)]
+#[path = "database_tests.rs"]
+mod tests;
