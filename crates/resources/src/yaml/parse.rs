@@ -1,8 +1,9 @@
 //! Text to tree, within a budget.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 
-use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, Span, Tag};
 
 use super::{Entry, Error, Kind, Node, Scalar};
 
@@ -11,22 +12,74 @@ const MAX_DEPTH: usize = 64;
 /// Most values in one document, aliases counted in full.
 const MAX_NODES: usize = 200_000;
 
+/// Most lines whose indentation is corrected in one document.
+const MAX_RELAXED: usize = 200;
+/// Indentation deeper than any block can be, see [`MAX_DEPTH`].
+const DEEP: usize = 4 * MAX_DEPTH;
+
 /// Parses the first document of `text`; `None` when there is none. `first_line` is the line of its start.
+///
+/// Quoted texts may continue at any indentation, with tabs too: Go's readers take that, YAML 1.2 does not.
 pub(crate) fn parse(text: &str, first_line: usize) -> Result<Option<Node>, Error> {
+    let offset = first_line.saturating_sub(1);
+    let mut text = Cow::Borrowed(text);
+    let mut relaxed = BTreeSet::new();
+    loop {
+        match events(&text, offset) {
+            Ok(root) => return Ok(root),
+            Err(Failure::Continuation(line)) if relaxed.len() < MAX_RELAXED && relaxed.insert(line) => {
+                text = Cow::Owned(indented(&text, line));
+            }
+            Err(Failure::Continuation(line)) => {
+                return Err(Error::at(
+                    line + offset,
+                    "not YAML: invalid indentation in a quoted text",
+                ));
+            }
+            Err(Failure::Other(error)) => return Err(error),
+        }
+    }
+}
+
+enum Failure {
+    /// The quoted text that continues on this line (1-based) is not indented as YAML 1.2 wants.
+    Continuation(usize),
+    Other(Error),
+}
+
+fn events(text: &str, offset: usize) -> Result<Option<Node>, Failure> {
     let mut parser = Parser::new_from_str(text);
     let mut tree = Tree {
-        offset: first_line.saturating_sub(1),
+        offset,
         ..Tree::default()
     };
     while let Some(event) = parser.next_event() {
-        let (event, span) = event
-            .map_err(|e| Error::at(e.marker().line() + tree.offset, format!("not YAML: {}", e.kind())))?;
+        let (event, span) = event.map_err(|e| match e.kind() {
+            ErrorKind::TabInIndentation | ErrorKind::InvalidQuotedScalarIndent => {
+                Failure::Continuation(e.marker().line())
+            }
+            kind => Failure::Other(Error::at(e.marker().line() + offset, format!("not YAML: {kind}"))),
+        })?;
         if matches!(event, Event::DocumentEnd | Event::StreamEnd) {
             break;
         }
-        tree.take(event, span)?;
+        tree.take(event, span).map_err(Failure::Other)?;
     }
     Ok(tree.root)
+}
+
+/// The text with one line moved far to the right; leading blanks mean nothing inside quotes.
+fn indented(text: &str, line: usize) -> String {
+    let mut out = String::with_capacity(text.len() + DEEP);
+    for (index, content) in text.split_inclusive('\n').enumerate() {
+        if index + 1 == line {
+            out.extend(std::iter::repeat_n(' ', DEEP));
+            out.push_str(content.trim_start_matches([' ', '\t']));
+        } else {
+            out.push_str(content);
+        }
+    }
+    out
 }
 
 /// A tree from JSON, as operators send it.
@@ -266,6 +319,33 @@ mod tests {
         let error = parse("a: 1\nb: [1\nc: 2\n", 5).unwrap_err();
         assert!(error.line >= 6, "{error:?}");
         assert!(error.what.starts_with("not YAML"), "{error}");
+    }
+
+    #[test]
+    fn quoted_texts_continue_at_any_indentation() {
+        let node = root("a:\n- b: '{\n\t \"x\": 1,\n \"y\": 2\n\n\t}'\n  c: \"one\ntwo\"\n");
+        let Kind::Seq(items) = &node.get("a").unwrap().kind else {
+            panic!("a is a list")
+        };
+        assert_eq!(items[0].text("b"), Some("{ \"x\": 1, \"y\": 2\n}"));
+        assert_eq!(items[0].text("c"), Some("one two"));
+        assert!(parse("a:\n\tb: 1\n", 1).is_err(), "tabs never indent blocks");
+        let long = format!("a: '\n{}'", "\tx\n".repeat(MAX_RELAXED + 1));
+        assert_eq!(parse(&long, 1).unwrap_err().line, MAX_RELAXED + 2);
+    }
+
+    #[test]
+    fn texts_may_be_long() {
+        let long = "x".repeat(100_000);
+        for text in [
+            format!("a: \"{long}\""),
+            format!("{{\"a\": \"{long}\"}}"),
+            format!("a: {long}"),
+            format!("a: [ '{long}' ]"),
+        ] {
+            let node = root(&text);
+            assert!(node.text("a").is_none_or(|a| a.len() == long.len()));
+        }
     }
 
     #[test]
