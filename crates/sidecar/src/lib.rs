@@ -1,3 +1,22 @@
-//! The data plane: the sidecar beside each app; its binary is daprd.
+//! The data plane: the sidecar beside each app; its binary is `daprd`.
 
+pub mod access;
+pub mod admit;
+pub mod api;
+pub mod app;
+pub mod blocks;
+pub mod body;
+pub mod call;
 pub mod config;
+pub mod conn;
+pub mod error;
+pub mod grpc;
+pub mod headers;
+pub mod internal;
+pub mod life;
+pub mod listen;
+pub mod metrics;
+pub mod peer;
+pub mod proxy;
+pub mod reflection;
+pub mod resilience;

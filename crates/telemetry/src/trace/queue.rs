@@ -9,14 +9,15 @@ use super::SpanData;
 
 /// Spans held for an exporter before new ones are dropped.
 const CAPACITY: usize = 2048;
-/// The exporter is woken early when this many wait; otherwise it comes by itself.
-pub(crate) const BATCH: usize = 512;
+/// The exporter, which is woken by the first span, stops waiting for more when this many are here.
+const BATCH: usize = 512;
 
 /// Bounded queue between the request path, which never waits, and an exporter.
 #[derive(Debug, Default)]
 pub struct SpanQueue {
     spans: Mutex<Vec<Arc<SpanData>>>,
     dropped: AtomicU64,
+    arrived: Notify,
     full_batch: Notify,
 }
 
@@ -29,8 +30,10 @@ impl SpanQueue {
             return;
         }
         spans.push(span);
-        if spans.len() == BATCH {
-            self.full_batch.notify_one();
+        match spans.len() {
+            1 => self.arrived.notify_one(),
+            BATCH => self.full_batch.notify_one(),
+            _ => {}
         }
     }
 
@@ -42,6 +45,11 @@ impl SpanQueue {
     /// Spans dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Resolves when a span arrived in the empty queue since the last call.
+    pub(crate) async fn arrived(&self) {
+        self.arrived.notified().await;
     }
 
     /// Resolves when a full batch waits.

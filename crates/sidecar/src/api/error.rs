@@ -1,0 +1,282 @@
+//! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
+//! error catalogue.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use prost::Message;
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::body::Body;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Domain of every error detail.
+const DOMAIN: &str = "dapr.io";
+
+/// An error as both APIs report it.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    /// The stable name, `ERR_…`.
+    pub code: &'static str,
+    /// The family it is counted under in `error_code_total`.
+    pub category: &'static str,
+    /// Status over HTTP.
+    pub http: StatusCode,
+    /// Code over gRPC.
+    pub grpc: Code,
+    /// What happened, to what, and what to do.
+    pub message: String,
+    /// Machine-readable details; empty for the simple form.
+    pub details: Vec<Detail>,
+}
+
+/// A detail message of an error.
+#[derive(Debug, Clone)]
+pub enum Detail {
+    /// `google.rpc.ErrorInfo`.
+    ErrorInfo {
+        /// The reason code.
+        reason: &'static str,
+        /// Context, such as the app id.
+        metadata: Vec<(String, String)>,
+    },
+    /// `google.rpc.ResourceInfo`.
+    ResourceInfo {
+        /// Kind of resource.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl ApiError {
+    fn new(
+        code: &'static str,
+        category: &'static str,
+        http: StatusCode,
+        grpc: Code,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { code, category, http, grpc, message: message.into(), details: Vec::new() }
+    }
+
+    /// No target in path or headers.
+    pub fn no_app_id() -> Self {
+        Self::new(
+            "ERR_DIRECT_INVOKE",
+            "service-invocation",
+            StatusCode::NOT_FOUND,
+            Code::NotFound,
+            "failed getting app id either from the URL path or the header dapr-app-id",
+        )
+    }
+
+    /// An invocation that got no answer from the app.
+    pub fn invoke(target: &str, denied: bool, cause: &str) -> Self {
+        let (http, grpc) = if denied {
+            (StatusCode::FORBIDDEN, Code::PermissionDenied)
+        } else {
+            (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
+        };
+        Self::new(
+            "ERR_DIRECT_INVOKE",
+            "service-invocation",
+            http,
+            grpc,
+            format!("failed to invoke, id: {target}, err: {cause}"),
+        )
+    }
+
+    /// Invocation before the sidecar is ready for it.
+    pub fn invoke_not_ready() -> Self {
+        Self::new(
+            "ERR_DIRECT_INVOKE",
+            "service-invocation",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            "invoke API is not ready",
+        )
+    }
+
+    /// A reply that cannot be translated.
+    pub fn malformed_response(cause: &str) -> Self {
+        Self::new(
+            "ERR_MALFORMED_RESPONSE",
+            "common",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            cause,
+        )
+    }
+
+    /// Health targets that are not ready yet.
+    pub fn not_ready(targets: &[String]) -> Self {
+        Self::new(
+            "ERR_HEALTH_NOT_READY",
+            "health",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            format!("dapr is not ready: [{}]", targets.join(" ")),
+        )
+    }
+
+    /// `/healthz?appid=` of another app.
+    pub fn app_id_mismatch() -> Self {
+        Self::new(
+            "ERR_HEALTH_APPID_NOT_MATCH",
+            "health",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            "dapr app-id does not match",
+        )
+    }
+
+    /// Outbound calls are not possible yet.
+    pub fn outbound_not_ready() -> Self {
+        Self::new(
+            "ERR_OUTBOUND_HEALTH_NOT_READY",
+            "health",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            "dapr outbound is not ready",
+        )
+    }
+
+    /// A body that could not be read, over the limit included.
+    pub fn body_read(cause: &str) -> Self {
+        Self::new(
+            "ERR_BODY_READ",
+            "common",
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            format!("failed to read request body: {cause}"),
+        )
+    }
+
+    /// A block without any component configured for it, in the contract's words.
+    pub fn not_configured(code: &'static str, category: &'static str, message: impl Into<String>) -> Self {
+        Self::new(code, category, StatusCode::INTERNAL_SERVER_ERROR, Code::FailedPrecondition, message)
+    }
+
+    /// The same with a status and code of its own.
+    #[must_use]
+    pub fn with_status(mut self, http: StatusCode, grpc: Code) -> Self {
+        (self.http, self.grpc) = (http, grpc);
+        self
+    }
+
+    /// Adds a detail, making the error a rich one.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Detail) -> Self {
+        self.details.push(detail);
+        self
+    }
+
+    /// As an HTTP response.
+    pub fn into_response(self) -> Response<Body> {
+        let mut body = json!({ "errorCode": self.code, "message": self.message });
+        if !self.details.is_empty() {
+            body["details"] = self.details.iter().map(Detail::json).collect();
+        }
+        json_response(self.http, &body)
+    }
+
+    /// As a gRPC status.
+    pub fn status(&self) -> Status {
+        if self.details.is_empty() {
+            return Status::new(self.grpc, self.message.clone());
+        }
+        let mut details = ErrorDetails::new();
+        for detail in &self.details {
+            match detail {
+                Detail::ErrorInfo { reason, metadata } => {
+                    details.set_error_info(*reason, DOMAIN, metadata.iter().cloned().collect::<std::collections::HashMap<_, _>>());
+                }
+                Detail::ResourceInfo { kind, name } => {
+                    details.set_resource_info(kind.as_str(), name.as_str(), "", "");
+                }
+            }
+        }
+        Status::with_error_details(self.grpc, self.message.clone(), details)
+    }
+}
+
+impl Detail {
+    fn json(&self) -> Value {
+        match self {
+            Self::ErrorInfo { reason, metadata } => json!({
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": reason,
+                "domain": DOMAIN,
+                "metadata": metadata.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+            }),
+            Self::ResourceInfo { kind, name } => json!({
+                "@type": "type.googleapis.com/google.rpc.ResourceInfo",
+                "resource_type": kind,
+                "resource_name": name,
+                "owner": "",
+                "description": "",
+            }),
+        }
+    }
+}
+
+/// A JSON response.
+pub fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
+    bytes_response(status, JSON, body.to_string().into())
+}
+
+/// A response with a media type.
+pub fn bytes_response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+/// A plain text response as Go's `http.Error` writes it: with a newline at the end.
+pub fn text_response(status: StatusCode, text: &str) -> Response<Body> {
+    const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+    let mut response = bytes_response(status, TEXT, format!("{text}\n").into());
+    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// A response without a body.
+pub fn empty_response(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = status;
+    response
+}
+
+/// A gRPC status as the JSON that HTTP callers of a gRPC app get: proto3 JSON of `google.rpc.Status`, details of
+/// types we know expanded, others as base64 value.
+pub fn status_json(code: i32, message: &str, details: &[prost_types::Any]) -> String {
+    let mut body = serde_json::Map::new();
+    if code != 0 {
+        body.insert("code".into(), code.into());
+    }
+    if !message.is_empty() {
+        body.insert("message".into(), message.into());
+    }
+    if !details.is_empty() {
+        body.insert("details".into(), details.iter().map(any_json).collect());
+    }
+    Value::Object(body).to_string()
+}
+
+fn any_json(any: &prost_types::Any) -> Value {
+    use base64::Engine;
+    if any.type_url.ends_with("/google.rpc.ErrorInfo")
+        && let Ok(info) = tonic_types::pb::ErrorInfo::decode(any.value.as_slice())
+    {
+        return json!({
+            "@type": any.type_url, "reason": info.reason, "domain": info.domain,
+            "metadata": info.metadata.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        });
+    }
+    let value = base64::engine::general_purpose::STANDARD.encode(&any.value);
+    json!({ "@type": any.type_url, "value": value })
+}

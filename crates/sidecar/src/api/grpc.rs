@@ -1,0 +1,157 @@
+//! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
+
+mod dapr;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderValue, Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use outrigger_policy::apilist::ApiList;
+use outrigger_telemetry::apilog::ApiLog;
+use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_wire::runtime::v1::dapr_server::DaprServer;
+use tonic::body::Body as TonicBody;
+use tonic::{Code, Status};
+use tower::ServiceExt;
+
+pub use dapr::DaprService;
+
+use crate::admit::{Token, hidden};
+use crate::body::Body;
+use crate::grpc;
+use crate::headers::names;
+use crate::listen::{Client, Handler};
+use crate::metrics::SidecarMetrics;
+use crate::proxy::Proxy;
+use crate::reflection::Reflection;
+
+const DAPR: &str = "/dapr.proto.runtime.v1.Dapr/";
+
+/// The gRPC API of a sidecar.
+pub struct GrpcApi {
+    /// `dapr.proto.runtime.v1.Dapr`.
+    pub dapr: DaprServer<DaprService>,
+    /// What may be called.
+    pub list: ApiList,
+    /// The token callers must present.
+    pub token: Token,
+    /// Starts spans.
+    pub tracer: Tracer,
+    /// Counts calls.
+    pub metrics: Arc<SidecarMetrics>,
+    /// Logs calls.
+    pub log: ApiLog,
+    /// Forwards calls of other services.
+    pub proxy: Arc<Proxy>,
+    /// Describes the services.
+    pub reflection: Reflection,
+}
+
+/// What handlers of the service find in a request's extensions.
+#[derive(Clone)]
+pub struct CurrentSpan(pub Parent);
+
+impl Handler for GrpcApi {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
+        let mut request = request.map(Body::from);
+        if let Err(status) = self.admit(&request) {
+            return grpc::status_response(&status);
+        }
+        request.headers_mut().remove(names::API_TOKEN);
+        let path = request.uri().path();
+        if Reflection::serves(path) {
+            return self.reflection.handle(request).await;
+        }
+        let started = Instant::now();
+        let method = path.to_owned();
+        let user_agent = if self.log.enabled { request.headers().get("user-agent").cloned() } else { None };
+        let (response, code) = if method.starts_with(DAPR) {
+            self.serve(request, &method, started).await
+        } else {
+            let response = self.proxy.outbound(request).await;
+            let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
+            (response, code)
+        };
+        let user_agent = user_agent.as_ref().and_then(|v: &HeaderValue| v.to_str().ok());
+        self.log.grpc(&method, user_agent, started.elapsed(), code as i32, false);
+        response
+    }
+}
+
+impl GrpcApi {
+    fn admit(&self, request: &Request<Body>) -> Result<(), Status> {
+        if !grpc::is_grpc(request.headers()) {
+            return Err(Status::invalid_argument(
+                "this port speaks gRPC: content-type must be application/grpc (the HTTP API has another port)",
+            ));
+        }
+        if !self.list.grpc_allows(request.uri().path()) {
+            return Err(hidden());
+        }
+        self.token.admit_grpc(request.headers())
+    }
+
+    async fn serve(&self, mut request: Request<Body>, method: &str, started: Instant) -> (Response<Body>, Code) {
+        let (mut span, baggage) = match self.start_span(&request, method) {
+            Ok(started) => started,
+            Err(status) => return (grpc::status_response(&status), status.code()),
+        };
+        let received = request.body().known_length().unwrap_or(0);
+        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
+        let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+        let response = match self.dapr.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let mut response = response.map(Body::stream);
+        let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
+        if let Some(status) = grpc::early_status(&response).filter(|s| s.code() != Code::Ok) {
+            span.set_status(SpanStatus::Error(status.message().to_owned()));
+        }
+        if !method.ends_with("/InvokeService") {
+            span.inject_grpc(response.headers_mut());
+            response.headers_mut().remove(names::TRACEPARENT);
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        let sent = response.body().known_length().unwrap_or(0);
+        self.metrics.grpc_server(method, code, started.elapsed(), received, sent);
+        (response, code)
+    }
+
+    fn start_span(
+        &self,
+        request: &Request<Body>,
+        method: &str,
+    ) -> Result<(Span, Option<HeaderValue>), Status> {
+        let headers = request.headers();
+        let parent = Parent::from_grpc(headers);
+        let mut baggage = None;
+        if self.tracer.enabled()
+            && let Some(value) = headers.get(names::BAGGAGE).filter(|v| !v.is_empty())
+        {
+            let text = value.to_str().map_err(|_| Status::invalid_argument("invalid baggage header"))?;
+            let parsed = Baggage::parse(text)
+                .map_err(|e| Status::invalid_argument(format!("invalid baggage header: {e}")))?;
+            baggage = HeaderValue::try_from(parsed.encode()).ok();
+        }
+        let mut span = self.tracer.start(SpanKind::Client, method, &parent);
+        if span.is_recording() {
+            span.set("dapr.protocol", "grpc");
+            span.set("dapr.api", method.to_owned());
+            for (name, value) in headers {
+                if name.as_str().starts_with("dapr-")
+                    && !name.as_str().ends_with("-bin")
+                    && *name != names::API_TOKEN
+                    && let Ok(value) = value.to_str()
+                {
+                    span.set_default(name.as_str().to_owned(), value.to_owned());
+                }
+            }
+        }
+        Ok((span, baggage))
+    }
+}

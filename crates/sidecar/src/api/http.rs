@@ -1,0 +1,256 @@
+//! The HTTP API: one request through its stations, in the contract's order.
+
+mod cors;
+mod invoke;
+mod meta;
+mod route;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::header::USER_AGENT;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use outrigger_policy::path::clean_escaped_path;
+use outrigger_telemetry::apilog::{ApiLog, HttpCall};
+use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
+
+pub use cors::Cors;
+pub use route::{Endpoint, Kind, Routes};
+
+use super::error::text_response;
+use crate::admit::Token;
+use crate::blocks::invoke::Invoker;
+use crate::blocks::metadata::Metadata;
+use crate::body::{Body, Limited};
+use crate::headers::names;
+use crate::life::{Readiness, Shutdown};
+use crate::listen::{Client, Handler};
+use crate::metrics::SidecarMetrics;
+
+/// The HTTP API of a sidecar.
+pub struct HttpApi {
+    /// This app's id.
+    pub app_id: Arc<str>,
+    /// What is served.
+    pub routes: Routes,
+    /// Largest body, bytes; `None` = no limit.
+    pub max_body: Option<usize>,
+    /// The token callers must present.
+    pub token: Token,
+    /// Cross-origin rules.
+    pub cors: Cors,
+    /// Starts spans.
+    pub tracer: Tracer,
+    /// Counts requests.
+    pub metrics: Arc<SidecarMetrics>,
+    /// Logs requests.
+    pub log: ApiLog,
+    /// Service invocation.
+    pub invoker: Arc<Invoker>,
+    /// The metadata block.
+    pub metadata: Arc<Metadata>,
+    /// What is ready.
+    pub readiness: Readiness,
+    /// Ends the process.
+    pub shutdown: Shutdown,
+}
+
+/// Metadata and health only, without token, limit or CORS.
+pub struct PublicApi(pub Arc<HttpApi>);
+
+/// A request inside the API.
+struct Context<'a> {
+    request: Request<Body>,
+    path: String,
+    span: &'a mut Span,
+}
+
+impl Handler for HttpApi {
+    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
+        let request = request.map(Body::from);
+        self.serve(&client, request).await
+    }
+}
+
+impl Handler for PublicApi {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
+        let request = request.map(Body::from);
+        let path = clean_escaped_path(request.uri().path()).into_owned();
+        match self.0.routes.find(request.method(), &path) {
+            Some(matched) if matched.endpoint.is_public() => {
+                let mut span = Span::none();
+                let context = Context { request, path: path.clone(), span: &mut span };
+                self.0.dispatch(matched, context).await
+            }
+            _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
+        }
+    }
+}
+
+impl HttpApi {
+    async fn serve(&self, client: &Client, mut request: Request<Body>) -> Response<Body> {
+        let path = clean_escaped_path(request.uri().path()).into_owned();
+        if let Some(limit) = self.max_body {
+            request = request.map(|body| Limited::wrap(body, limit));
+        }
+        let method = request.method().clone();
+        let started = Instant::now();
+        let user_agent = self.user_agent(request.headers());
+        let received = request.body().known_length().unwrap_or(0);
+        let matched = self.routes.find(&method, &path);
+        let endpoint = matched.as_ref().map(|m| m.endpoint);
+        let response = self.traced(client, request, &path, matched).await;
+        let status = response.status();
+        let elapsed = started.elapsed();
+        let size = response.body().known_length().unwrap_or(0);
+        self.metrics.http_server(&method, &path, status.as_u16(), elapsed, received, size);
+        self.log.http(&HttpCall {
+            method: method.as_str(),
+            path: &path,
+            route: endpoint.map_or("InvokeService", |e| e.name),
+            user_agent: user_agent.as_ref().and_then(|v| v.to_str().ok()),
+            duration: elapsed,
+            code: status.as_u16(),
+            size,
+            health: endpoint.is_some_and(Endpoint::is_health),
+        });
+        response
+    }
+
+    fn user_agent(&self, headers: &HeaderMap) -> Option<HeaderValue> {
+        if self.log.enabled { headers.get(USER_AGENT).cloned() } else { None }
+    }
+
+    async fn traced(
+        &self,
+        client: &Client,
+        request: Request<Body>,
+        path: &str,
+        matched: Option<route::Match>,
+    ) -> Response<Body> {
+        if !self.tracer.enabled() || path.contains("/healthz") {
+            let parent = Parent::from_http(request.headers());
+            let mut span = if self.tracer.enabled() { Span::none() } else { Span::of(parent) };
+            return self.guarded(request, path, matched, &mut span).await;
+        }
+        let baggage = match baggage(request.headers()) {
+            Ok(baggage) => baggage,
+            Err(text) => {
+                return text_response(StatusCode::BAD_REQUEST, &format!("invalid baggage header: {text}"));
+            }
+        };
+        let parent = Parent::from_http(request.headers());
+        let mut span = self.tracer.start(SpanKind::Client, path, &parent);
+        if span.is_recording() {
+            describe(&mut span, client, &request, path);
+        }
+        let mut response = self.guarded(request, path, matched, &mut span).await;
+        let status = response.status();
+        span.set("dapr.status_code", status.as_u16().to_string());
+        if status.as_u16() >= 400 {
+            let reason = status.canonical_reason().unwrap_or("");
+            span.set_status(SpanStatus::Error(format!("Code({}): {reason}", status.as_u16())));
+        }
+        if !response.headers().contains_key(names::TRACEPARENT) {
+            span.inject_http(response.headers_mut());
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        response
+    }
+
+    async fn guarded(
+        &self,
+        mut request: Request<Body>,
+        path: &str,
+        matched: Option<route::Match>,
+        span: &mut Span,
+    ) -> Response<Body> {
+        let origin = match self.cors.admit(&request) {
+            cors::Admission::Answer(response) => return response,
+            cors::Admission::Continue(origin) => origin,
+        };
+        let open = matched.as_ref().is_some_and(|m| m.endpoint.is_health());
+        let mut response = if !open && !self.token.admits_http(request.headers()) {
+            text_response(StatusCode::UNAUTHORIZED, "invalid api token")
+        } else {
+            request.headers_mut().remove(names::API_TOKEN);
+            let context = Context { request, path: path.to_owned(), span };
+            match matched {
+                Some(matched) => self.dispatch(matched, context).await,
+                None => self.fallback(context).await,
+            }
+        };
+        if let Some(origin) = origin {
+            origin.mark(response.headers_mut());
+        }
+        response
+    }
+
+    async fn dispatch(&self, matched: route::Match, context: Context<'_>) -> Response<Body> {
+        match matched.endpoint.kind {
+            Kind::Invoke => self.invoke(context).await,
+            Kind::GetMetadata => self.get_metadata(),
+            Kind::PutMetadata => self.put_metadata(matched.parameter, context.request).await,
+            Kind::Healthz => self.healthz(context.request.uri().query()),
+            Kind::OutboundHealthz => self.outbound_healthz(),
+            Kind::Shutdown => self.request_shutdown(context.request.headers()),
+        }
+    }
+
+    async fn fallback(&self, context: Context<'_>) -> Response<Body> {
+        if self.routes.offers_invoke() {
+            self.invoke(context).await
+        } else {
+            text_response(StatusCode::NOT_FOUND, "404 page not found")
+        }
+    }
+
+    /// Counts an error reply by its code.
+    fn error(&self, error: super::error::ApiError) -> Response<Body> {
+        self.metrics.error_code(error.code, error.category);
+        error.into_response()
+    }
+}
+
+/// The baggage to echo: several headers joined; an error when one is not W3C baggage.
+fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, String> {
+    if !headers.contains_key(names::BAGGAGE) {
+        return Ok(None);
+    }
+    let mut all = String::new();
+    for value in headers.get_all(names::BAGGAGE) {
+        let text = value.to_str().map_err(|_| "not printable ASCII".to_owned())?;
+        if !all.is_empty() {
+            all.push(',');
+        }
+        all.push_str(text);
+    }
+    if all.is_empty() {
+        return Ok(None);
+    }
+    Baggage::parse(&all).map_err(|e| e.to_string())?;
+    HeaderValue::try_from(all).map(Some).map_err(|e| e.to_string())
+}
+
+fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &str) {
+    let method = request.method().as_str();
+    span.set("dapr.protocol", "http");
+    span.set("dapr.api", format!("{method} {path}"));
+    span.set("http.request.method", method.to_owned());
+    span.set("url.full", request.uri().path_and_query().map_or("", |p| p.as_str()).to_owned());
+    if let Some(address) = client.address {
+        span.set("server.address", address.ip().to_string());
+        span.set("server.port", address.port().to_string());
+    }
+    for (name, value) in request.headers() {
+        if name.as_str().starts_with("dapr-")
+            && *name != names::API_TOKEN
+            && let Ok(value) = value.to_str()
+        {
+            span.set_default(name.as_str().to_owned(), value.to_owned());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Cross-origin requests (Fetch standard, "CORS protocol").
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+
+use crate::api::error::empty_response;
+use crate::body::Body;
+use crate::config;
+
+const METHODS: [Method; 6] =
+    [Method::HEAD, Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+
+/// `--allowed-origins`.
+pub enum Cors {
+    /// No handling.
+    Off,
+    /// Any origin.
+    Any,
+    /// These origins; a `*` inside one stands for any text.
+    Only(Vec<Pattern>),
+}
+
+/// An allowed origin, lower-case: text before and after a wildcard.
+pub struct Pattern {
+    before: String,
+    after: Option<String>,
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Self {
+        let text = text.trim().to_ascii_lowercase();
+        match text.split_once('*') {
+            Some((before, after)) => Self { before: before.to_owned(), after: Some(after.to_owned()) },
+            None => Self { before: text, after: None },
+        }
+    }
+
+    fn matches(&self, origin: &str) -> bool {
+        match &self.after {
+            None => self.before == origin,
+            Some(after) => {
+                origin.len() >= self.before.len() + after.len()
+                    && origin.starts_with(&self.before)
+                    && origin.ends_with(after)
+            }
+        }
+    }
+}
+
+/// What becomes of a request.
+pub enum Admission {
+    /// It is answered here: a preflight.
+    Answer(Response<Body>),
+    /// It goes on; a response to an allowed origin must be marked.
+    Continue(Option<AllowedOrigin>),
+}
+
+/// The value of `Access-Control-Allow-Origin`.
+pub struct AllowedOrigin(HeaderValue);
+
+impl AllowedOrigin {
+    /// Marks a response.
+    pub fn mark(&self, headers: &mut HeaderMap) {
+        headers.append(VARY, HeaderValue::from_static("Origin"));
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
+    }
+}
+
+impl Cors {
+    /// From the flag.
+    pub fn new(config: &config::Cors) -> Self {
+        match config {
+            config::Cors::Off => Self::Off,
+            config::Cors::Any => Self::Any,
+            config::Cors::Only(origins) => Self::Only(origins.iter().map(|o| Pattern::parse(o)).collect()),
+        }
+    }
+
+    fn allowed(&self, origin: &HeaderValue) -> Option<HeaderValue> {
+        match self {
+            Self::Off => None,
+            Self::Any => Some(HeaderValue::from_static("*")),
+            Self::Only(patterns) => {
+                let text = origin.to_str().ok()?.to_ascii_lowercase();
+                patterns.iter().any(|p| p.matches(&text)).then(|| origin.clone())
+            }
+        }
+    }
+
+    /// Decides on a request.
+    pub fn admit(&self, request: &Request<Body>) -> Admission {
+        if matches!(self, Self::Off) {
+            return Admission::Continue(None);
+        }
+        let headers = request.headers();
+        let origin = headers.get(ORIGIN);
+        let allowed = origin.and_then(|o| self.allowed(o));
+        if request.method() == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
+            return Admission::Answer(preflight(headers, allowed));
+        }
+        Admission::Continue(allowed.map(AllowedOrigin))
+    }
+}
+
+fn preflight(headers: &HeaderMap, allowed: Option<HeaderValue>) -> Response<Body> {
+    let mut response = empty_response(StatusCode::OK);
+    let answer = response.headers_mut();
+    for name in ["Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"] {
+        answer.append(VARY, HeaderValue::from_static(name));
+    }
+    let Some(origin) = allowed else { return response };
+    let Some(method) = headers.get(ACCESS_CONTROL_REQUEST_METHOD) else { return response };
+    if !METHODS.iter().any(|m| m.as_str().as_bytes() == method.as_bytes()) && method != "OPTIONS" {
+        return response;
+    }
+    answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    answer.insert(ACCESS_CONTROL_ALLOW_METHODS, method.clone());
+    if let Some(requested) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+        answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
+    }
+    response
+}

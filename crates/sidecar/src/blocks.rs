@@ -1,0 +1,4 @@
+//! The building blocks: each written once, called by both APIs.
+
+pub mod invoke;
+pub mod metadata;

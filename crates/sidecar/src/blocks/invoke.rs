@@ -1,0 +1,335 @@
+//! Service invocation: to this app, to another app through its sidecar, or to an HTTP endpoint outside.
+
+mod endpoint;
+mod repeat;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::HeaderValue;
+use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
+use outrigger_policy::target::Target;
+use tonic::{Code, Status};
+
+pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
+use repeat::Repeatable;
+
+use crate::app::{AppChannel, AppError};
+use crate::body::{Body, REPLAY_LIMIT};
+use crate::call::{AppStatus, Call, Reply};
+use crate::headers::names;
+use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
+use crate::metrics::SidecarMetrics;
+use crate::peer::Peers;
+use crate::resilience::{Again, Resilience, Run};
+
+/// Calls apps by id.
+pub struct Invoker {
+    /// This app's id.
+    pub app_id: Arc<str>,
+    /// This app's namespace.
+    pub namespace: Arc<str>,
+    /// Where callees see calls come from.
+    pub forwarded: Forwarded,
+    /// The app beside us; `None` without app port.
+    pub app: Option<Arc<AppChannel>>,
+    /// The other sidecars.
+    pub peers: Arc<Peers>,
+    /// HTTP endpoints outside.
+    pub endpoints: Arc<Endpoints>,
+    /// Retries, timeouts, breakers.
+    pub resilience: Arc<Resilience>,
+    /// Counts calls.
+    pub metrics: Arc<SidecarMetrics>,
+    /// Largest message of a peer, bytes.
+    pub max_message: usize,
+}
+
+/// The `Forwarded` headers added to remote calls.
+pub struct Forwarded {
+    address: HeaderValue,
+    host: Option<HeaderValue>,
+    forwarded: HeaderValue,
+    caller: HeaderValue,
+    caller_namespace: HeaderValue,
+}
+
+impl Forwarded {
+    /// For a host address and name, and the caller's identity.
+    pub fn new(address: &str, host: &str, app_id: &str, namespace: &str) -> Self {
+        let text = |text: &str| HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
+        let quoted = if address.contains(':') { format!("\"[{address}]\"") } else { address.to_owned() };
+        Self {
+            address: text(address),
+            host: (!host.is_empty()).then(|| text(host)),
+            forwarded: text(&format!("for={quoted};by={quoted};host={host}")),
+            caller: text(app_id),
+            caller_namespace: text(namespace),
+        }
+    }
+
+    fn add(&self, call: &mut Call, callee: &str) {
+        let metadata = &mut call.metadata;
+        metadata.append(names::FORWARDED_FOR, self.address.clone());
+        if let Some(host) = &self.host {
+            metadata.append(names::FORWARDED_HOST, host.clone());
+        }
+        metadata.append(http::header::FORWARDED, self.forwarded.clone());
+        metadata.insert(names::CALLER_APP_ID, self.caller.clone());
+        metadata.insert(names::CALLER_NAMESPACE, self.caller_namespace.clone());
+        if let Ok(callee) = HeaderValue::try_from(callee) {
+            metadata.insert(names::CALLEE_APP_ID, callee.clone());
+            metadata.insert(names::DESTINATION_APP_ID, callee);
+        }
+    }
+}
+
+/// Why an invocation has no reply of an app.
+#[derive(Debug, thiserror::Error)]
+pub enum InvokeError {
+    /// The target id cannot be one.
+    #[error("{0}")]
+    Target(String),
+    /// The app beside us could not be asked.
+    #[error(transparent)]
+    App(#[from] AppError),
+    /// An endpoint outside could not be asked.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// Another sidecar refused, or could not be reached.
+    #[error("rpc error: code = {:?} desc = {}", .0.code(), .0.message())]
+    Peer(Status),
+    /// Still failing after the built-in retries.
+    #[error("failed to invoke target {target} after {retries} retries. Error: rpc error: code = {:?} desc = {}", .status.code(), .status.message())]
+    Exhausted {
+        /// The app id.
+        target: String,
+        /// Retries made.
+        retries: u32,
+        /// The last failure.
+        status: Status,
+    },
+    /// Name resolution failed.
+    #[error("{0}")]
+    Resolve(String),
+    /// A policy's time limit passed.
+    #[error("context deadline exceeded")]
+    Timeout,
+    /// A circuit breaker is open.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl InvokeError {
+    /// True when the callee's access control said no.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, Self::Peer(status) if status.code() == Code::PermissionDenied)
+    }
+}
+
+impl Invoker {
+    /// Whether `id` is this very app.
+    fn is_self(&self, id: &str, namespace: Option<&str>) -> bool {
+        *id == *self.app_id && namespace.is_none_or(|ns| *ns == *self.namespace)
+    }
+
+    /// Sends a call to what `id` names and waits for the reply's head. Whatever an app answers is `Ok`.
+    ///
+    /// # Errors
+    /// [`InvokeError`] when no app answered.
+    pub async fn invoke(&self, id: &str, call: Call) -> Result<Reply, InvokeError> {
+        let target = Target::parse(id).map_err(|e| InvokeError::Target(e.to_string()))?;
+        let route = match target {
+            Target::Url(url) => Route::Url(url),
+            Target::App { id: name, .. } if self.endpoints.contains(name) => Route::Endpoint(name),
+            Target::App { id, namespace } if self.is_self(id, namespace) => Route::Local,
+            Target::App { id, namespace } => {
+                Route::Remote { id, namespace: namespace.unwrap_or(&self.namespace) }
+            }
+        };
+        let rules = self.resilience.policies.app(id);
+        let base_url = match route {
+            Route::Endpoint(name) => self.endpoints.base_url(name).unwrap_or_default(),
+            _ => String::new(),
+        };
+        let method = call.method.clone();
+        let key = match route {
+            Route::Url(url) => Key::url(url, &method),
+            Route::Endpoint(name) => Key::http_endpoint(name, &base_url),
+            _ => Key::app(id, &method),
+        };
+        let call = buffer_small(call).await?;
+        let policy = rules.policy.as_deref();
+        match route {
+            Route::Remote { id, namespace } => {
+                self.remote(id, namespace, call, policy, key, rules.has_target).await
+            }
+            other => self.direct(&other, call, policy, key).await,
+        }
+    }
+
+    async fn remote(
+        &self,
+        id: &str,
+        namespace: &str,
+        mut call: Call,
+        policy: Option<&Policy>,
+        key: Key<'_>,
+        has_target: bool,
+    ) -> Result<Reply, InvokeError> {
+        self.forwarded.add(&mut call, id);
+        let mut request = open_request(call, true).map_err(InvokeError::Peer)?;
+        let mut run = Run::start(policy, key, &self.metrics);
+        loop {
+            run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
+            let attempt = self.remote_attempts(id, namespace, &mut request, has_target);
+            let result = run.limit(attempt).await.unwrap_or(Err(InvokeError::Timeout));
+            let outcome = outcome(&result, request.can_repeat());
+            if run.after(outcome).await == Again::Stop {
+                return result;
+            }
+        }
+    }
+
+    /// An attempt as the user's policy counts it: with the built-in retries on a lost connection inside, unless
+    /// the user has rules for this app.
+    async fn remote_attempts(
+        &self,
+        id: &str,
+        namespace: &str,
+        request: &mut OpenRequest,
+        has_target: bool,
+    ) -> Result<Reply, InvokeError> {
+        if has_target {
+            return self.remote_once(id, namespace, request).await.map_err(|e| e.0);
+        }
+        let builtin = self.resilience.policies.builtin(Builtin::ServiceRetries);
+        let mut run = Run::start(Some(builtin), Key::NONE, &self.metrics);
+        let mut retries = 0;
+        loop {
+            run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
+            let (error, connection) = match self.remote_once(id, namespace, request).await {
+                Ok(reply) => {
+                    run.after(Outcome::Success).await;
+                    return Ok(reply);
+                }
+                Err(failed) => failed,
+            };
+            let outcome = if connection && request.can_repeat() {
+                Outcome::Failure { code: None }
+            } else {
+                Outcome::Final
+            };
+            if run.after(outcome).await == Again::Stop {
+                return Err(match error {
+                    InvokeError::Peer(status) if connection => {
+                        InvokeError::Exhausted { target: id.to_owned(), retries, status }
+                    }
+                    other => other,
+                });
+            }
+            retries += 1;
+        }
+    }
+
+    /// One attempt at one instance; the flag says that a new connection may help.
+    async fn remote_once(
+        &self,
+        id: &str,
+        namespace: &str,
+        request: &mut OpenRequest,
+    ) -> Result<Reply, (InvokeError, bool)> {
+        let picked = self.peers.pick(id, namespace).await;
+        let picked = picked.map_err(|e| (InvokeError::Resolve(e.to_string()), false))?;
+        self.metrics.invoke_sent(id);
+        let started = Instant::now();
+        match call_remote(&picked.instance, request, self.max_message).await {
+            Ok(reply) => {
+                self.metrics.invoke_received(id, reply.status.code(), started.elapsed());
+                Ok(reply)
+            }
+            Err(RemoteError { status, connection }) => {
+                let connection = connection || status.code() == Code::Unauthenticated;
+                if connection {
+                    self.peers.failed(&picked);
+                }
+                Err((InvokeError::Peer(status), connection))
+            }
+        }
+    }
+
+    /// The app beside us, or an endpoint outside.
+    async fn direct(
+        &self,
+        route: &Route<'_>,
+        call: Call,
+        policy: Option<&Policy>,
+        key: Key<'_>,
+    ) -> Result<Reply, InvokeError> {
+        let mut call = Repeatable::new(call, policy.is_some_and(Policy::may_retry));
+        let mut run = Run::start(policy, key, &self.metrics);
+        loop {
+            run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
+            let attempt = match call.attempt() {
+                Some(call) => run.limit(self.direct_once(route, call)).await,
+                None => Some(Err(InvokeError::Peer(Status::internal("the request body is spent")))),
+            };
+            let result = attempt.unwrap_or(Err(InvokeError::Timeout));
+            let outcome = outcome(&result, call.can_repeat());
+            if run.after(outcome).await == Again::Stop {
+                return result;
+            }
+        }
+    }
+
+    async fn direct_once(&self, route: &Route<'_>, call: Call) -> Result<Reply, InvokeError> {
+        match route {
+            Route::Url(url) => Ok(self.endpoints.call_url(url, call).await?),
+            Route::Endpoint(name) => Ok(self.endpoints.call_named(name, call).await?),
+            _ => match &self.app {
+                Some(app) => Ok(app.invoke(call).await?),
+                None => Err(AppError::NoChannel.into()),
+            },
+        }
+    }
+}
+
+enum Route<'a> {
+    Local,
+    Remote { id: &'a str, namespace: &'a str },
+    Endpoint(&'a str),
+    Url(&'a str),
+}
+
+/// What a policy sees: app failures by their HTTP status, everything else without a code.
+fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
+    match result {
+        Ok(reply) => match reply.status {
+            AppStatus::Http(code) if !(200..400).contains(&code) => {
+                if can_repeat {
+                    Outcome::Failure { code: Some(code.into()) }
+                } else {
+                    Outcome::Final
+                }
+            }
+            _ => Outcome::Success,
+        },
+        Err(InvokeError::Timeout) if can_repeat => Outcome::TimedOut,
+        Err(_) if can_repeat => Outcome::Failure { code: None },
+        Err(_) => Outcome::Final,
+    }
+}
+
+/// A body that is announced as small is taken whole: one frame, one write, repeatable without bookkeeping.
+async fn buffer_small(mut call: Call) -> Result<Call, InvokeError> {
+    match call.body.known_length() {
+        Some(length) if length > 0 && length <= REPLAY_LIMIT as u64 => {
+            let body = std::mem::take(&mut call.body);
+            let bytes = body.collect_up_to(REPLAY_LIMIT).await;
+            call.body = bytes.map_err(|e| AppError::Body(e.to_string()))?.into();
+        }
+        Some(0) => call.body = Body::Empty,
+        _ => {}
+    }
+    Ok(call)
+}

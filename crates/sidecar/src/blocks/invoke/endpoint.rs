@@ -1,0 +1,279 @@
+//! HTTP endpoints outside: named by an HTTPEndpoint resource, or given as an absolute URL.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http_body_util::BodyDataStream;
+use reqwest::{ClientBuilder, redirect};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::Semaphore;
+
+use crate::app::{http_reply, http_request_headers, unverified_config};
+use crate::body::Body;
+use crate::call::{Call, Reply, request_target};
+use crate::headers::names;
+use crate::metrics::SidecarMetrics;
+
+/// Time to connect and to shake hands, each.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// An HTTPEndpoint with its secrets resolved.
+#[derive(Clone, Debug, Default)]
+pub struct EndpointSpec {
+    /// The id callers use.
+    pub name: String,
+    /// Where calls go.
+    pub base_url: String,
+    /// Set on every call.
+    pub headers: Vec<(String, String)>,
+    /// PEM of the authorities to trust instead of the system's.
+    pub root_ca: Option<String>,
+    /// PEM of a client certificate chain and its key.
+    pub client: Option<(String, String)>,
+}
+
+/// Why an endpoint could not be set up or asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// `clientTLS.rootCA`.
+    #[error("failed to add root cert to cert pool for http endpoint {0}: use PEM certificates in clientTLS.rootCA")]
+    RootCa(String),
+    /// `clientTLS.certificate` and `privateKey`.
+    #[error("failed to load client certificate for http endpoint {0}: {1}")]
+    ClientCertificate(String, String),
+    /// A header that HTTP does not allow.
+    #[error("http endpoint {0}: header {1:?} is not a legal HTTP header")]
+    Header(String, String),
+    /// The HTTP client could not be made.
+    #[error("http endpoint {0}: {1}")]
+    Client(String, String),
+    /// The call has no verb.
+    #[error("invalid HTTP verb")]
+    InvalidVerb,
+    /// Connection trouble.
+    #[error("{0}")]
+    Send(String),
+}
+
+struct Endpoint {
+    name: String,
+    base_url: String,
+    headers: HeaderMap,
+    client: reqwest::Client,
+    permits: Option<Arc<Semaphore>>,
+}
+
+/// All endpoints of this sidecar.
+pub struct Endpoints {
+    named: HashMap<String, Endpoint>,
+    /// For absolute URLs: follows no redirects, like the app channel it stands in for.
+    anonymous: Option<reqwest::Client>,
+    permits: Option<Arc<Semaphore>>,
+    token: Option<HeaderValue>,
+    metrics: Arc<SidecarMetrics>,
+}
+
+/// What all endpoints share.
+pub struct Common {
+    /// `--app-max-concurrency`: calls at once, per endpoint.
+    pub max_concurrency: Option<usize>,
+    /// Skip certificate checks of absolute URLs (`--app-protocol https`).
+    pub unverified_urls: bool,
+    /// Token sent with calls to absolute URLs.
+    pub token: Option<HeaderValue>,
+    /// Counts calls.
+    pub metrics: Arc<SidecarMetrics>,
+}
+
+impl Endpoints {
+    /// Sets up clients; an endpoint that cannot be set up is left out and reported.
+    pub fn build(specs: Vec<EndpointSpec>, common: Common) -> (Self, Vec<EndpointError>) {
+        let mut problems = Vec::new();
+        let mut named = HashMap::new();
+        let permits = || common.max_concurrency.map(|n| Arc::new(Semaphore::new(n)));
+        for spec in specs {
+            match endpoint(&spec, permits()) {
+                Ok(endpoint) => {
+                    named.insert(spec.name, endpoint);
+                }
+                Err(error) => problems.push(error),
+            }
+        }
+        let anonymous = anonymous(common.unverified_urls).map_err(|e| problems.push(e)).ok();
+        let permits = permits();
+        let (token, metrics) = (common.token, common.metrics);
+        (Self { named, anonymous, permits, token, metrics }, problems)
+    }
+
+    /// Whether `name` is an HTTPEndpoint.
+    pub fn contains(&self, name: &str) -> bool {
+        !self.named.is_empty() && self.named.contains_key(name)
+    }
+
+    /// The base URL of an endpoint.
+    pub fn base_url(&self, name: &str) -> Option<String> {
+        self.named.get(name).map(|e| e.base_url.clone())
+    }
+
+    /// The names of all endpoints, sorted.
+    pub fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.named.values().map(|e| e.name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Calls a named endpoint.
+    ///
+    /// # Errors
+    /// [`EndpointError`] when it gave no response.
+    pub async fn call_named(&self, name: &str, call: Call) -> Result<Reply, EndpointError> {
+        let Some(endpoint) = self.named.get(name) else {
+            return Err(EndpointError::Send(format!("http endpoint {name} does not exist")));
+        };
+        let Endpoint { client, base_url, headers, permits, .. } = endpoint;
+        self.call(client, base_url, call, Some(headers), permits.as_ref()).await
+    }
+
+    /// Calls a method under an absolute URL.
+    ///
+    /// # Errors
+    /// [`EndpointError`] when it gave no response.
+    pub async fn call_url(&self, url: &str, call: Call) -> Result<Reply, EndpointError> {
+        let Some(client) = &self.anonymous else {
+            return Err(EndpointError::Send("no HTTP client for absolute URLs (see the log at start)".into()));
+        };
+        self.call(client, url, call, None, self.permits.as_ref()).await
+    }
+
+    async fn call(
+        &self,
+        client: &reqwest::Client,
+        base: &str,
+        call: Call,
+        extra: Option<&HeaderMap>,
+        permits: Option<&Arc<Semaphore>>,
+    ) -> Result<Reply, EndpointError> {
+        // The semaphore is never closed, so there is always a permit in the end.
+        let permit = match permits {
+            Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
+            None => None,
+        };
+        let method = call.verb.clone().filter(|v| *v != Method::CONNECT).ok_or(EndpointError::InvalidVerb)?;
+        let url = format!("{base}{}", request_target(&call.method, &call.query));
+        let mut headers = http_request_headers(call.metadata, &call.trace, &call.body);
+        headers.remove(HOST);
+        if let Some(content_type) = call.content_type {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
+        match extra {
+            Some(extra) => headers.extend(extra.clone()),
+            None => {
+                if let Some(token) = &self.token {
+                    headers.insert(names::API_TOKEN, token.clone());
+                }
+            }
+        }
+        let request = client.request(method.clone(), url).headers(headers);
+        let request = match call.body {
+            Body::Empty => request,
+            Body::Full(bytes) => request.body(bytes),
+            other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
+        };
+        let started = Instant::now();
+        let result = request.send().await;
+        let status = result.as_ref().map_or(500, |r| r.status().as_u16());
+        self.metrics.http_client(&method, &call.method, status, started.elapsed(), 0, 0);
+        let response = result.map_err(|e| EndpointError::Send(crate::error::chain(&e)))?;
+        let response = http::Response::<reqwest::Body>::from(response).map(Body::stream);
+        let mut reply = http_reply(response);
+        if let Some(permit) = permit {
+            reply.body = reply.body.hold(permit);
+        }
+        Ok(reply)
+    }
+}
+
+fn endpoint(spec: &EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpoint, EndpointError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &spec.headers {
+        let illegal = || EndpointError::Header(spec.name.clone(), name.clone());
+        let value = HeaderValue::try_from(value).map_err(|_| illegal())?;
+        headers.insert(HeaderName::try_from(name).map_err(|_| illegal())?, value);
+    }
+    let roots = match &spec.root_ca {
+        Some(pem) => Some(roots_of(pem).ok_or_else(|| EndpointError::RootCa(spec.name.clone()))?),
+        None => None,
+    };
+    let identity = match &spec.client {
+        Some((chain, key)) => {
+            let pair = client_pair(chain, key);
+            Some(pair.map_err(|e| EndpointError::ClientCertificate(spec.name.clone(), e))?)
+        }
+        None => None,
+    };
+    let client = client(roots, identity)
+        .map_err(|e| EndpointError::ClientCertificate(spec.name.clone(), e.to_string()))?
+        .build();
+    Ok(Endpoint {
+        name: spec.name.clone(),
+        base_url: spec.base_url.trim_end_matches('/').to_owned(),
+        headers,
+        client: client.map_err(|e| EndpointError::Client(spec.name.clone(), e.to_string()))?,
+        permits,
+    })
+}
+
+fn anonymous(unverified: bool) -> Result<reqwest::Client, EndpointError> {
+    let failed = |e: String| EndpointError::Client("(absolute URLs)".into(), e);
+    let builder = if unverified {
+        with_tls(ClientConfig::clone(&unverified_config(&[b"h2", b"http/1.1"])))
+    } else {
+        client(None, None).map_err(|e| failed(e.to_string()))?
+    };
+    builder.redirect(redirect::Policy::none()).build().map_err(|e| failed(e.to_string()))
+}
+
+type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn roots_of(pem: &str) -> Option<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
+        roots.add(certificate.ok()?).ok()?;
+    }
+    (!roots.is_empty()).then_some(roots)
+}
+
+fn client_pair(chain: &str, key: &str) -> Result<Pair, String> {
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| format!("certificate: {e}"))?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| format!("privateKey: {e}"))?;
+    Ok((chain, key))
+}
+
+/// A client with its own trust and identity; the system's roots unless others are given.
+fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<ClientBuilder, rustls::Error> {
+    let roots = roots.unwrap_or_else(|| {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots
+    });
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let config = match identity {
+        Some((chain, key)) => config.with_client_auth_cert(chain, key)?,
+        None => config.with_no_client_auth(),
+    };
+    Ok(with_tls(config))
+}
+
+fn with_tls(config: ClientConfig) -> ClientBuilder {
+    reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().tls_backend_preconfigured(config)
+}

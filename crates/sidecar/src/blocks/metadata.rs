@@ -1,0 +1,138 @@
+//! What the sidecar tells about itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outrigger_resources::value::format_go_duration;
+use outrigger_wire::runtime::v1 as proto;
+use serde_json::{Map, Value, json};
+
+use crate::config::{App, AppProtocol, VERSION};
+
+/// Extended attributes at most.
+const MAX_EXTENDED: usize = 10_000;
+
+/// Facts fixed at start, and attributes anybody may set.
+pub struct Metadata {
+    app_id: String,
+    features: Vec<String>,
+    endpoints: Vec<String>,
+    app: App,
+    extended: Mutex<BTreeMap<String, String>>,
+}
+
+impl Metadata {
+    /// For an app, its enabled features and the names of its HTTP endpoints.
+    pub fn new(app_id: &str, app: App, features: Vec<String>, endpoints: Vec<String>) -> Self {
+        let extended = Mutex::new(BTreeMap::from([("daprRuntimeVersion".to_owned(), VERSION.to_owned())]));
+        Self { app_id: app_id.to_owned(), features, endpoints, app, extended }
+    }
+
+    fn extended(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.extended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets an extended attribute; an empty key is ignored.
+    pub fn set(&self, key: String, value: String) {
+        let mut extended = self.extended();
+        if !key.is_empty() && (extended.len() < MAX_EXTENDED || extended.contains_key(&key)) {
+            extended.insert(key, value);
+        }
+    }
+
+    /// As the HTTP API shows it.
+    pub fn json(&self) -> Value {
+        let mut all = Map::new();
+        all.insert("id".into(), self.app_id.clone().into());
+        all.insert("runtimeVersion".into(), VERSION.into());
+        if !self.features.is_empty() {
+            all.insert("enabledFeatures".into(), self.features.clone().into());
+        }
+        all.insert("extended".into(), json!(*self.extended()));
+        if !self.endpoints.is_empty() {
+            let endpoints: Vec<_> = self.endpoints.iter().map(|name| json!({ "name": name })).collect();
+            all.insert("httpEndpoints".into(), endpoints.into());
+        }
+        all.insert("appConnectionProperties".into(), self.connection_json());
+        all.insert("actorRuntime".into(), json!({ "runtimeStatus": "DISABLED", "hostReady": false }));
+        all.insert("workflows".into(), json!({}));
+        Value::Object(all)
+    }
+
+    fn connection_json(&self) -> Value {
+        let mut connection = Map::new();
+        if self.app.port != 0 {
+            connection.insert("port".into(), self.app.port.into());
+        }
+        connection.insert("protocol".into(), protocol_name(self.app.protocol).into());
+        if !self.app.address.is_empty() {
+            connection.insert("channelAddress".into(), self.app.address.clone().into());
+        }
+        if let Some(limit) = self.app.max_concurrency {
+            connection.insert("maxConcurrency".into(), limit.into());
+        }
+        if let Some(health) = &self.app.health {
+            let mut checks = Map::new();
+            if !is_grpc(self.app.protocol) {
+                checks.insert("healthCheckPath".into(), self.app.health_path.clone().into());
+            }
+            checks.insert("healthProbeInterval".into(), format_go_duration(health.interval).into());
+            checks.insert("healthProbeTimeout".into(), format_go_duration(health.timeout).into());
+            checks.insert("healthThreshold".into(), health.threshold.into());
+            connection.insert("health".into(), checks.into());
+        }
+        connection.into()
+    }
+
+    /// As the gRPC API shows it.
+    pub fn message(&self) -> proto::GetMetadataResponse {
+        let health = self.app.health.map(|health| proto::AppConnectionHealthProperties {
+            health_check_path: if is_grpc(self.app.protocol) {
+                String::new()
+            } else {
+                self.app.health_path.clone()
+            },
+            health_probe_interval: format_go_duration(health.interval),
+            health_probe_timeout: format_go_duration(health.timeout),
+            health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
+        });
+        let endpoints = self.endpoints.iter().cloned();
+        proto::GetMetadataResponse {
+            id: self.app_id.clone(),
+            runtime_version: VERSION.to_owned(),
+            enabled_features: self.features.clone(),
+            extended_metadata: self.extended().clone().into_iter().collect(),
+            http_endpoints: endpoints.map(|name| proto::MetadataHttpEndpoint { name }).collect(),
+            app_connection_properties: Some(proto::AppConnectionProperties {
+                port: self.app.port.into(),
+                protocol: protocol_name(self.app.protocol).to_owned(),
+                channel_address: self.app.address.clone(),
+                max_concurrency: self
+                    .app
+                    .max_concurrency
+                    .map_or(0, |n| i32::try_from(n).unwrap_or(i32::MAX)),
+                health,
+            }),
+            actor_runtime: Some(proto::ActorRuntime {
+                runtime_status: proto::actor_runtime::ActorRuntimeStatus::Disabled.into(),
+                ..proto::ActorRuntime::default()
+            }),
+            workflows: Some(proto::MetadataWorkflows::default()),
+            ..proto::GetMetadataResponse::default()
+        }
+    }
+}
+
+fn is_grpc(protocol: AppProtocol) -> bool {
+    matches!(protocol, AppProtocol::Grpc | AppProtocol::Grpcs)
+}
+
+fn protocol_name(protocol: AppProtocol) -> &'static str {
+    match protocol {
+        AppProtocol::Http => "http",
+        AppProtocol::Https => "https",
+        AppProtocol::H2c => "h2c",
+        AppProtocol::Grpc => "grpc",
+        AppProtocol::Grpcs => "grpcs",
+    }
+}

@@ -1,0 +1,149 @@
+//! The one form every invocation takes inside the sidecar, whoever asked and however it travels on.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method};
+use outrigger_telemetry::trace::Parent;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use prost_types::Any;
+
+use crate::body::Body;
+
+/// A request on its way to an app.
+pub struct Call {
+    /// Canonical decoded method path without leading slash; what access control saw is what is dispatched.
+    pub method: String,
+    /// HTTP verb; `None` when a gRPC caller gave none.
+    pub verb: Option<Method>,
+    /// Raw query string without `?`.
+    pub query: String,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// Type URL of the payload, kept for gRPC apps; mostly empty.
+    pub type_url: String,
+    /// Internal metadata: the caller's headers.
+    pub metadata: HeaderMap,
+    /// The payload.
+    pub body: Body,
+    /// The current span, which the next hop sees as its parent.
+    pub trace: Parent,
+}
+
+/// What an app answered.
+pub struct Reply {
+    /// How it went, in the app's own terms.
+    pub status: AppStatus,
+    /// Response headers.
+    pub headers: HeaderMap,
+    /// Trailers of a gRPC app.
+    pub trailers: HeaderMap,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// Type URL of the payload; mostly empty.
+    pub type_url: String,
+    /// The payload.
+    pub body: Body,
+}
+
+/// The status of an app: HTTP or gRPC, told apart on the wire by value (HTTP from 100).
+#[derive(Clone, Debug)]
+pub enum AppStatus {
+    /// HTTP status code.
+    Http(u16),
+    /// gRPC status.
+    Grpc {
+        /// Code, 0 = OK.
+        code: i32,
+        /// Message.
+        message: String,
+        /// Details.
+        details: Vec<Any>,
+    },
+}
+
+impl AppStatus {
+    /// As the number that travels between sidecars.
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Http(code) => i32::from(*code),
+            Self::Grpc { code, .. } => *code,
+        }
+    }
+
+    /// Whether the caller would call it a success: HTTP 200-399, gRPC OK.
+    pub fn is_success(&self) -> bool {
+        match self {
+            Self::Http(code) => (200..400).contains(code),
+            Self::Grpc { code, .. } => *code == 0,
+        }
+    }
+}
+
+impl Reply {
+    /// A reply with bytes only.
+    pub fn new(status: AppStatus, body: Body) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            trailers: HeaderMap::new(),
+            content_type: None,
+            type_url: String::new(),
+            body,
+        }
+    }
+}
+
+/// What stays as it is in a request path; a literal percent sign does not, so that what the app decodes is what was
+/// decided on.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b'[')
+    .remove(b']');
+
+/// A decoded method path and a raw query as request target (`/path?query`).
+pub fn request_target(method: &str, query: &str) -> String {
+    let mut target = String::with_capacity(method.len() + query.len() + 2);
+    if !method.starts_with('/') {
+        target.push('/');
+    }
+    target.extend(utf8_percent_encode(method, PATH));
+    if !query.is_empty() {
+        target.push('?');
+        target.push_str(query);
+    }
+    target
+}
+
+/// Bytes as an `Any` without type, the form plain payloads take.
+pub fn any_bytes(type_url: String, value: Bytes) -> Any {
+    Any { type_url, value: value.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::request_target;
+
+    #[test]
+    fn the_target_decodes_to_the_method() {
+        assert_eq!(request_target("a/b", ""), "/a/b");
+        assert_eq!(request_target("/a", "x=1&y=%20"), "/a?x=1&y=%20");
+        assert_eq!(request_target("a b%41/ü", ""), "/a%20b%2541/%C3%BC");
+        assert_eq!(request_target("", ""), "/");
+    }
+}

@@ -1,0 +1,45 @@
+//! Client connections of the data path: dialling, HTTP/1.1 pools towards the app, HTTP/2 pools towards apps and peers.
+
+mod dial;
+mod h1;
+mod h2;
+
+pub use dial::{DialError, Dialer, Io};
+pub use h1::{H1Pool, PooledBody};
+pub use h2::{H2Pool, InFlight};
+
+/// Why a request got no response head.
+#[derive(Debug, thiserror::Error)]
+pub enum SendError {
+    /// No connection could be made.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The connection ended or the peer refused the request; `repeatable` when the peer cannot have acted on it.
+    #[error("connection to {address} failed: {source}")]
+    Broken {
+        /// `host:port` of the peer.
+        address: String,
+        /// True when no byte of the request was processed.
+        repeatable: bool,
+        /// What the connection reported.
+        source: hyper::Error,
+    },
+}
+
+impl SendError {
+    /// True when repeating the request cannot make the peer act twice.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Self::Dial(_) => true,
+            Self::Broken { repeatable, .. } => *repeatable,
+        }
+    }
+
+    /// True when the peer could not be reached or went away, as against a broken request.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Dial(_) => true,
+            Self::Broken { source, .. } => !source.is_user() && !source.is_parse(),
+        }
+    }
+}

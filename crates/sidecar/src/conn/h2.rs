@@ -1,0 +1,197 @@
+//! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::Mutex;
+
+use super::dial::DialErrorKind;
+use super::{DialError, Dialer, SendError};
+use crate::body::Body;
+
+/// Streams on one connection before another is opened.
+const STREAMS_PER_CONNECTION: usize = 100;
+/// Connections to one address at most; beyond that streams queue.
+const MAX_CONNECTIONS: usize = 64;
+/// Flow-control window of a stream, bytes.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// Flow-control window of a connection, bytes.
+const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes buffered per stream towards the peer.
+const SEND_BUFFER: usize = 256 * 1024;
+/// Response header bytes accepted.
+const MAX_HEADER_LIST: u32 = 1024 * 1024;
+
+/// A stream counted against its connection until dropped.
+pub struct InFlight(Arc<AtomicUsize>);
+
+impl InFlight {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Connection {
+    sender: SendRequest<Body>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+/// Connections to one address.
+pub struct H2Pool {
+    dialer: Dialer,
+    scheme: Scheme,
+    authority: Authority,
+    connections: ArcSwap<Vec<Arc<Connection>>>,
+    dialing: Mutex<()>,
+    keep_alive: Option<(Duration, Duration)>,
+}
+
+impl H2Pool {
+    /// A pool without connections; `keep_alive` is ping interval and time to answer, also when idle.
+    pub fn new(dialer: Dialer, keep_alive: Option<(Duration, Duration)>) -> Self {
+        let scheme = if dialer.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
+        let authority = Authority::try_from(dialer.address())
+            .unwrap_or_else(|_| Authority::from_static("localhost"));
+        Self { dialer, scheme, authority, connections: ArcSwap::default(), dialing: Mutex::new(()), keep_alive }
+    }
+
+    /// `host:port` of the peer.
+    pub fn address(&self) -> &str {
+        self.dialer.address()
+    }
+
+    /// Forgets all connections: running streams finish, new ones dial.
+    pub fn reset(&self) {
+        self.connections.store(Arc::default());
+    }
+
+    /// True when no stream is running.
+    pub fn is_idle(&self) -> bool {
+        self.connections.load().iter().all(|c| c.in_flight.load(Ordering::Relaxed) == 0)
+    }
+
+    fn usable(&self) -> Option<Arc<Connection>> {
+        let connections = self.connections.load();
+        let best = connections
+            .iter()
+            .filter(|c| !c.sender.is_closed())
+            .min_by_key(|c| c.in_flight.load(Ordering::Relaxed))?;
+        let full = best.in_flight.load(Ordering::Relaxed) >= STREAMS_PER_CONNECTION;
+        (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
+    }
+
+    async fn connection(&self) -> Result<Arc<Connection>, DialError> {
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        let _one_at_a_time = self.dialing.lock().await;
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        let connection = Arc::new(self.connect().await?);
+        let mut connections: Vec<_> = Vec::clone(&self.connections.load());
+        connections.retain(|c| !c.sender.is_closed());
+        connections.push(Arc::clone(&connection));
+        self.connections.store(Arc::new(connections));
+        Ok(connection)
+    }
+
+    async fn connect(&self) -> Result<Connection, DialError> {
+        let io = self.dialer.dial().await?;
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_header_list_size(MAX_HEADER_LIST);
+        if let Some((interval, timeout)) = self.keep_alive {
+            builder.keep_alive_interval(interval).keep_alive_timeout(timeout).keep_alive_while_idle(true);
+        }
+        let handshake = builder.handshake(TokioIo::new(io)).await;
+        let (sender, driver) = handshake.map_err(|e| self.dialer.error(DialErrorKind::Http(e)))?;
+        let address = self.dialer.address().to_owned();
+        // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
+        tokio::spawn(async move {
+            if let Err(error) = driver.await {
+                tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
+            }
+        });
+        Ok(Connection { sender, in_flight: Arc::default() })
+    }
+
+    /// Sends a request; a connection that died before taking it is replaced once.
+    ///
+    /// # Errors
+    /// [`SendError`] when no connection could be made or the connection broke before the response head.
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+        self.address_request(&mut request);
+        for last in [false, true] {
+            let connection = self.connection().await?;
+            let in_flight = InFlight::new(&connection.in_flight);
+            let mut sender = connection.sender.clone();
+            match sender.try_send_request(request).await {
+                Ok(response) => return Ok(with_guard(response, in_flight)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if !last => request = unsent,
+                    unsent => {
+                        let source = error.into_error();
+                        let repeatable = unsent.is_some() || was_refused(&source);
+                        return Err(SendError::Broken {
+                            address: self.address().to_owned(),
+                            repeatable,
+                            source,
+                        });
+                    }
+                },
+            }
+        }
+        unreachable!("the last round returns")
+    }
+}
+
+impl H2Pool {
+    /// HTTP/2 requests carry scheme and authority (RFC 9113 section 8.3.1).
+    fn address_request(&self, request: &mut Request<Body>) {
+        *request.version_mut() = http::Version::HTTP_2;
+        if request.uri().authority().is_some() {
+            return;
+        }
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = Some(self.scheme.clone());
+        parts.authority = Some(self.authority.clone());
+        if parts.path_and_query.is_none() {
+            parts.path_and_query = Some(PathAndQuery::from_static("/"));
+        }
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+}
+
+fn with_guard(response: Response<Incoming>, in_flight: InFlight) -> Response<Body> {
+    response.map(|incoming| Body::Counted(incoming, in_flight))
+}
+
+/// The peer said that it did not look at the stream: RFC 9113 sections 6.8 and 8.7.
+fn was_refused(error: &hyper::Error) -> bool {
+    error.source().and_then(|e| e.downcast_ref::<h2::Error>()).is_some_and(|e| {
+        e.reason() == Some(h2::Reason::REFUSED_STREAM)
+            || (e.is_go_away() && e.is_remote() && e.reason() == Some(h2::Reason::NO_ERROR))
+    })
+}

@@ -1,0 +1,122 @@
+//! Start and end of the process: what is ready, who asked it to stop.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+const LOG: &str = "dapr.runtime";
+/// Time for the answer to a forced shutdown request to leave.
+const FORCE_DELAY: Duration = Duration::from_millis(100);
+
+/// The targets that must be ready for `/v1.0/healthz`, and whether outbound calls are possible.
+#[derive(Clone, Default)]
+pub struct Readiness(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    targets: Mutex<Vec<(&'static str, bool)>>,
+    outbound: AtomicBool,
+}
+
+impl Readiness {
+    fn targets(&self) -> MutexGuard<'_, Vec<(&'static str, bool)>> {
+        self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a target that is not ready yet.
+    pub fn expect(&self, target: &'static str) {
+        self.targets().push((target, false));
+    }
+
+    /// A target is ready.
+    pub fn ready(&self, target: &str) {
+        for (name, ready) in self.targets().iter_mut() {
+            *ready |= *name == target;
+        }
+    }
+
+    /// A target is not ready any more.
+    pub fn not_ready(&self, target: &str) {
+        for (name, ready) in self.targets().iter_mut() {
+            *ready &= *name != target;
+        }
+    }
+
+    /// The names of targets that are not ready.
+    pub fn unready(&self) -> Vec<String> {
+        let targets = self.targets();
+        targets.iter().filter(|(_, ready)| !ready).map(|(name, _)| (*name).to_owned()).collect()
+    }
+
+    /// The APIs can be used for calls to others.
+    pub fn outbound_ready(&self) {
+        self.0.outbound.store(true, Ordering::Release);
+    }
+
+    /// Whether the APIs can be used for calls to others.
+    pub fn is_outbound_ready(&self) -> bool {
+        self.0.outbound.load(Ordering::Acquire)
+    }
+}
+
+/// Asks the process to end.
+#[derive(Clone, Default)]
+pub struct Shutdown(CancellationToken);
+
+impl Shutdown {
+    /// Asks for a graceful end; `forced`: without graceful steps, exit status 1.
+    pub fn request(&self, forced: bool) {
+        if forced {
+            tracing::warn!(
+                target: LOG,
+                "Force shutdown requested, exiting immediately without graceful shutdown"
+            );
+            tokio::spawn(async {
+                tokio::time::sleep(FORCE_DELAY).await;
+                std::process::exit(1);
+            });
+            return;
+        }
+        tracing::info!(target: LOG, "Shutdown requested via API");
+        self.0.cancel();
+    }
+
+    /// The same without a log line: a part of the process cannot go on.
+    pub fn begin(&self) {
+        self.0.cancel();
+    }
+
+    /// Waits until somebody asks.
+    pub async fn requested(&self) {
+        self.0.cancelled().await;
+    }
+
+    /// Turns signals into requests; a second one ends the process at once. Returns when the first arrives.
+    ///
+    /// # Errors
+    /// The process may not handle signals.
+    pub fn on_signals(&self) -> std::io::Result<()> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let shutdown = self.clone();
+        tokio::spawn(async move {
+            let mut next = async || {
+                tokio::select! {
+                    _ = interrupt.recv() => "interrupt",
+                    _ = terminate.recv() => "terminated",
+                }
+            };
+            let name = next().await;
+            tracing::info!(target: LOG, "Received signal '{name}'; beginning shutdown");
+            shutdown.0.cancel();
+            let name = next().await;
+            tracing::info!(target: LOG, "Received signal '{name}' during shutdown; exiting immediately");
+            outrigger_telemetry::log::flush();
+            std::process::exit(1);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! Listening sockets and the connections they accept.
+
+use std::future::Future;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use outrigger_identity::SpiffeId;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::body::Body;
+
+const LOG: &str = "dapr.runtime.listen";
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+/// Time for a client to shake hands.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for an HTTP/1.1 client to send a request head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pings on HTTP/2 connections: after this much silence, and time to answer.
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// Streams one HTTP/2 client may have open.
+const MAX_STREAMS: u32 = 4096;
+/// Flow-control windows of HTTP/2 servers: stream, connection (bytes).
+const WINDOWS: (u32, u32) = (1024 * 1024, 8 * 1024 * 1024);
+/// Bytes buffered per HTTP/2 stream towards the client.
+const SEND_BUFFER: usize = 256 * 1024;
+/// Room that the head limit leaves beyond `--read-buffer-size`, as Go's server has it.
+const HEAD_SLACK: usize = 4096;
+/// hyper's smallest head buffer.
+const MIN_HEAD: usize = 8192;
+
+/// A bound socket.
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket, removed when dropped.
+    Unix(UnixListener, SocketFile),
+}
+
+/// A socket's file.
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _already_gone = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Where it listens, for logs.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string()),
+            Self::Unix(_, file) => file.0.display().to_string(),
+        }
+    }
+
+    /// The TCP port.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|a| a.port()),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+/// Why nothing could be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("could not listen on any endpoint: {what}: {source} (choose another port or address)")]
+pub struct BindError {
+    what: String,
+    source: io::Error,
+}
+
+/// Binds `port` on each address; an empty address is every interface. An address that fails is logged and skipped
+/// as long as another works.
+///
+/// # Errors
+/// [`BindError`] when none works.
+pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Listener>, BindError> {
+    let mut listeners = Vec::new();
+    let mut failed = None;
+    for address in addresses {
+        match bind_one(address, port) {
+            Ok(listener) => listeners.push(Listener::Tcp(listener)),
+            Err(source) => {
+                tracing::debug!(target: LOG, "Failed to listen on {address}:{port}: {source}");
+                failed = Some(BindError { what: format!("{address}:{port}"), source });
+            }
+        }
+    }
+    match failed {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
+fn bind_one(address: &str, port: u16) -> io::Result<TcpListener> {
+    let bare = address.trim().trim_start_matches('[').trim_end_matches(']');
+    if bare.is_empty() {
+        let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        return listen(any6, true).or_else(|_| listen((Ipv4Addr::UNSPECIFIED, port).into(), false));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the address has no IP");
+    for address in std::net::ToSocketAddrs::to_socket_addrs(&(bare, port))? {
+        match listen(address, false) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn listen(address: SocketAddr, dual_stack: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!dual_stack)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Binds a Unix socket; a file that an ended process left behind is replaced.
+///
+/// # Errors
+/// [`BindError`] naming the path.
+pub fn bind_unix(path: &Path) -> Result<Listener, BindError> {
+    let failed = |source| BindError { what: path.display().to_string(), source };
+    if path.exists() {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            let source = io::Error::new(io::ErrorKind::AddrInUse, "another process listens here");
+            return Err(failed(source));
+        }
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    Ok(Listener::Unix(listener, SocketFile(path.to_owned())))
+}
+
+/// What is known about the client of a connection.
+#[derive(Debug, Clone, Default)]
+pub struct Client {
+    /// Its address; `None` on Unix sockets.
+    pub address: Option<SocketAddr>,
+    /// Who it proved to be; `None` without mTLS.
+    pub identity: Option<SpiffeId>,
+}
+
+/// Answers requests.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request of a client.
+    fn handle(
+        self: Arc<Self>,
+        client: Arc<Client>,
+        request: Request<Incoming>,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// How a server treats its connections.
+#[derive(Clone)]
+pub struct Options {
+    /// Which versions of HTTP.
+    pub versions: Versions,
+    /// Mutual TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// `--read-buffer-size`: bytes of a request head.
+    pub head_limit: usize,
+    /// Bytes of an HTTP/2 header list.
+    pub header_list_limit: u32,
+}
+
+/// Versions of HTTP a server speaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Versions {
+    /// HTTP/1.1 only.
+    Http1,
+    /// HTTP/1.1, and HTTP/2 with prior knowledge.
+    Both,
+    /// HTTP/2 only: gRPC.
+    Http2,
+}
+
+/// Accepts connections until `drain` is cancelled, then waits until all have finished what they began.
+pub async fn serve<H: Handler>(
+    listener: Listener,
+    handler: Arc<H>,
+    options: Options,
+    drain: CancellationToken,
+) {
+    let connections = TaskTracker::new();
+    let server = Arc::new(Server { builder: builder(&options), handler, options, drain: drain.clone() });
+    loop {
+        let accepted = tokio::select! {
+            () = drain.cancelled() => break,
+            accepted = accept(&listener) => accepted,
+        };
+        let server = Arc::clone(&server);
+        match accepted {
+            Ok(Accepted::Tcp(stream, address)) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(target: LOG, "TCP_NODELAY on a connection of {address}: {error}");
+                }
+                connections.spawn(server.tcp(stream, address));
+            }
+            Ok(Accepted::Unix(stream)) => {
+                connections.spawn(async move { server.drive(stream, Client::default()).await });
+            }
+            Err(error) => {
+                // Out of descriptors, mostly: others must end before accepting can go on.
+                tracing::warn!(target: LOG, "cannot accept a connection: {error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    drop(listener);
+    connections.close();
+    connections.wait().await;
+}
+
+enum Accepted {
+    Tcp(tokio::net::TcpStream, SocketAddr),
+    Unix(tokio::net::UnixStream),
+}
+
+async fn accept(listener: &Listener) -> io::Result<Accepted> {
+    match listener {
+        Listener::Tcp(listener) => {
+            listener.accept().await.map(|(stream, address)| Accepted::Tcp(stream, address))
+        }
+        Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+    }
+}
+
+fn builder(options: &Options) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size((options.head_limit + HEAD_SLACK).max(MIN_HEAD))
+        .half_close(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING.0)
+        .keep_alive_timeout(PING.1)
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .max_send_buf_size(SEND_BUFFER)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(options.header_list_limit);
+    match options.versions {
+        Versions::Http1 => builder.http1_only(),
+        Versions::Http2 => builder.http2_only(),
+        Versions::Both => builder,
+    }
+}
+
+struct Server<H> {
+    builder: auto::Builder<TokioExecutor>,
+    handler: Arc<H>,
+    options: Options,
+    drain: CancellationToken,
+}
+
+impl<H: Handler> Server<H> {
+    async fn tcp(self: Arc<Self>, stream: tokio::net::TcpStream, address: SocketAddr) {
+        let mut client = Client { address: Some(address), identity: None };
+        let Some(config) = &self.options.tls else { return self.drive(stream, client).await };
+        let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(target: LOG, "TLS handshake of {address} failed: {error}");
+                return;
+            }
+            Err(_) => {
+                tracing::debug!(target: LOG, "TLS handshake of {address} took longer than {HANDSHAKE_TIMEOUT:?}");
+                return;
+            }
+        };
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        match outrigger_identity::peer_id(chain) {
+            Ok(id) => client.identity = Some(id),
+            Err(error) => {
+                tracing::warn!(target: LOG, "the certificate of {address} names no workload: {error}");
+                return;
+            }
+        }
+        self.drive(stream, client).await;
+    }
+
+    async fn drive<I>(&self, io: I, client: Client)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let client = Arc::new(client);
+        let handler = &self.handler;
+        let service = service_fn(move |request| {
+            let (handler, client) = (Arc::clone(handler), Arc::clone(&client));
+            async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
+        });
+        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(io), service));
+        let result = tokio::select! {
+            result = connection.as_mut() => result,
+            () = self.drain.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = result {
+            tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What the sidecar counts, with handles resolved once per target.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use http::Method;
+use outrigger_policy::access::{CallerId, Decision};
+use outrigger_policy::resiliency::{BreakerState as State, Direction, Event, Execution, Policy};
+use outrigger_telemetry::metrics::{
+    BreakerState, FlowDirection, InvokedApp, InvokingApp, Metrics, PolicyKind, PolicyMetrics,
+};
+use tonic::Code;
+
+/// Entries of one table; beyond it the table starts afresh (the registry bounds the series).
+const MAX_ENTRIES: usize = 4096;
+
+/// The recorders of [`Metrics`] behind tables of handles.
+pub struct SidecarMetrics {
+    all: Arc<Metrics>,
+    invoked: Table<InvokedApp>,
+    invoking: Table<InvokingApp>,
+    policies: Table<[PolicyMetrics; 3]>,
+}
+
+struct Table<V>(ArcSwap<HashMap<Box<str>, V>>);
+
+impl<V: Clone> Table<V> {
+    fn new() -> Self {
+        Self(ArcSwap::default())
+    }
+
+    fn with(&self, key: &str, make: impl FnOnce() -> V, record: impl FnOnce(&V)) {
+        if let Some(value) = self.0.load().get(key) {
+            return record(value);
+        }
+        let value = make();
+        record(&value);
+        self.0.rcu(|old| {
+            let mut new = if old.len() < MAX_ENTRIES { HashMap::clone(old) } else { HashMap::new() };
+            new.insert(key.into(), value.clone());
+            new
+        });
+    }
+}
+
+impl SidecarMetrics {
+    /// Records into `all`.
+    pub fn new(all: Arc<Metrics>) -> Self {
+        Self { all, invoked: Table::new(), invoking: Table::new(), policies: Table::new() }
+    }
+
+    /// The recorders themselves.
+    pub fn all(&self) -> &Arc<Metrics> {
+        &self.all
+    }
+
+    /// An answered request of the HTTP API.
+    pub fn http_server(
+        &self,
+        method: &Method,
+        path: &str,
+        status: u16,
+        elapsed: Duration,
+        received: u64,
+        sent: u64,
+    ) {
+        self.all.http_server.route(method.as_str(), path).completed(status, elapsed, received, sent);
+    }
+
+    /// An answered HTTP call to the app or an endpoint.
+    pub fn http_client(
+        &self,
+        method: &Method,
+        path: &str,
+        status: u16,
+        elapsed: Duration,
+        sent: u64,
+        received: u64,
+    ) {
+        let target = self.all.http_client.target(method.as_str(), path);
+        target.started(sent);
+        target.completed(status, elapsed, received);
+    }
+
+    /// A finished unary call to the app or another sidecar.
+    pub fn grpc_client(&self, method: &str, code: Code, elapsed: Duration, sent: u64, received: u64) {
+        self.all.grpc_client.method(method).completed(code, elapsed, received, sent);
+    }
+
+    /// A finished unary call of an API client or another sidecar.
+    pub fn grpc_server(&self, method: &str, code: Code, elapsed: Duration, received: u64, sent: u64) {
+        self.all.grpc_server.method(method).completed(code, elapsed, received, sent);
+    }
+
+    /// A finished proxied call of an API client.
+    pub fn grpc_server_stream(&self, method: &str, code: Code, elapsed: Duration) {
+        self.all.grpc_server.method(method).stream_completed(code, elapsed);
+    }
+
+    /// A finished proxied call of another sidecar.
+    pub fn grpc_client_stream(&self, method: &str, code: Code, elapsed: Duration) {
+        self.all.grpc_client.method(method).stream_completed(code, elapsed);
+    }
+
+    /// A health probe of a gRPC app.
+    pub fn grpc_health_probe(&self, code: Code, elapsed: Duration) {
+        self.all.grpc_client.probe_completed(code, elapsed);
+    }
+
+    /// A health probe of an HTTP app.
+    pub fn http_health_probe(&self, status: u16, elapsed: Duration) {
+        self.all.http_client.probe_completed(status, elapsed);
+    }
+
+    fn invoked(&self, app_id: &str, record: impl FnOnce(&InvokedApp)) {
+        self.invoked.with(app_id, || self.all.invoke.invoked(app_id), record);
+    }
+
+    /// A call was sent to another app.
+    pub fn invoke_sent(&self, app_id: &str) {
+        self.invoked(app_id, InvokedApp::sent);
+    }
+
+    /// A proxied call was sent to another app.
+    pub fn invoke_sent_streaming(&self, app_id: &str) {
+        self.invoked(app_id, InvokedApp::sent_streaming);
+    }
+
+    /// Another app answered.
+    pub fn invoke_received(&self, app_id: &str, status: i32, elapsed: Duration) {
+        self.invoked(app_id, |app| app.received(status, elapsed));
+    }
+
+    /// A proxied call to another app ended.
+    pub fn invoke_received_streaming(&self, app_id: &str, status: i32) {
+        self.invoked(app_id, |app| app.received_streaming(status));
+    }
+
+    fn invoking(&self, app_id: &str, record: impl FnOnce(&InvokingApp)) {
+        self.invoking.with(app_id, || self.all.invoke.invoking(app_id), record);
+    }
+
+    /// Another app calls this one.
+    pub fn invoke_request(&self, source: &str) {
+        self.invoking(source, InvokingApp::received);
+    }
+
+    /// This app answered another.
+    pub fn invoke_response(&self, source: &str, status: i32) {
+        self.invoking(source, |app| app.responded(status));
+    }
+
+    /// An access control decision about a caller.
+    pub fn access(&self, caller: Option<&CallerId<'_>>, decision: &Decision) {
+        let (trust_domain, namespace) = caller.map_or(("", ""), |c| (c.trust_domain, c.namespace));
+        let metrics = self.all.invoke.acl(trust_domain, namespace);
+        match (decision.by_app_policy, decision.allowed) {
+            (true, true) => metrics.app_allowed.inc(),
+            (true, false) => metrics.app_blocked.inc(),
+            (false, true) => metrics.global_allowed.inc(),
+            (false, false) => metrics.global_blocked.inc(),
+        }
+    }
+
+    /// An error answer of the APIs.
+    pub fn error_code(&self, code: &str, category: &str) {
+        self.all.error_codes.failed(code, category);
+    }
+
+    fn policy(&self, policy: &Policy, record: impl FnOnce(&[PolicyMetrics; 3])) {
+        let Some(labels) = policy.labels() else { return };
+        let direction = match labels.direction {
+            Direction::Inbound => FlowDirection::Inbound,
+            Direction::Outbound => FlowDirection::Outbound,
+        };
+        let make = || {
+            [PolicyKind::Timeout, PolicyKind::Retry, PolicyKind::CircuitBreaker]
+                .map(|kind| self.all.resiliency.policy(kind, direction, labels.target))
+        };
+        self.policies.with(labels.target, make, record);
+    }
+
+    /// A call starts under a policy.
+    pub fn policy_run(&self, run: &Execution<'_>, now: Instant) {
+        let policy = run.policy();
+        self.policy(policy, |[timeout, retry, breaker]| {
+            if policy.timeout().is_some() {
+                timeout.executed();
+            }
+            if policy.retry().is_some() {
+                retry.executed();
+            }
+            if let Some(state) = run.breaker_state(now) {
+                breaker.breaker_executed(label(state));
+            }
+        });
+    }
+
+    /// A policy acted.
+    pub fn policy_event(&self, policy: &Policy, event: &Event) {
+        self.policy(policy, |[timeout, retry, breaker]| match event {
+            Event::TimeoutExpired => timeout.activated(),
+            Event::RetryStarted { .. } => retry.activated(),
+            Event::BreakerChanged { change, counted: true, .. } => breaker.breaker_changed(label(change.to)),
+            Event::BreakerChanged { .. } | Event::Recovered { .. } => {}
+        });
+    }
+}
+
+fn label(state: State) -> BreakerState {
+    match state {
+        State::Closed => BreakerState::Closed,
+        State::HalfOpen => BreakerState::HalfOpen,
+        State::Open => BreakerState::Open,
+    }
+}

@@ -1,0 +1,190 @@
+//! Other sidecars: who and where they are, and the connections kept to them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::{Request, Response};
+use outrigger_discovery::{Address, Addresses, ResolveError, Resolver};
+use outrigger_identity::{Expect, Identity, server_name};
+use tokio::sync::watch;
+
+use crate::body::Body;
+use crate::conn::{Dialer, H2Pool, SendError};
+
+/// Time to open a connection to a peer, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pings on idle connections as other sidecars expect them: interval, time to answer.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// Apps whose instances are kept; beyond it the table starts afresh.
+const MAX_APPS: usize = 10_000;
+
+/// Why a peer could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerError {
+    /// Start-up is not that far, or the resolver failed to start.
+    #[error("name resolver not initialized")]
+    NoResolver,
+    /// Nobody knows the app.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    /// Found, but not reachable or gone while it was asked.
+    #[error("{}", crate::error::chain(.0))]
+    Send(#[from] SendError),
+}
+
+/// One sidecar process of an app.
+pub struct Instance {
+    address: Address,
+    pool: H2Pool,
+}
+
+impl Instance {
+    /// Sends a request over a kept connection.
+    ///
+    /// # Errors
+    /// [`SendError`] when it could not be reached or broke off before a response head.
+    pub async fn send(&self, request: Request<Body>) -> Result<Response<Body>, SendError> {
+        self.pool.send(request).await
+    }
+
+    /// Forgets the connections: the next call dials.
+    pub fn reset(&self) {
+        self.pool.reset();
+    }
+}
+
+/// All instances of one app, as name resolution reports them.
+pub struct Peer {
+    app_id: String,
+    namespace: String,
+    known: watch::Receiver<Addresses>,
+    instances: ArcSwap<Snapshot>,
+    turn: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Snapshot {
+    addresses: Option<Addresses>,
+    instances: Vec<Arc<Instance>>,
+}
+
+/// The table of peers.
+pub struct Peers {
+    resolver: OnceLock<Arc<dyn Resolver>>,
+    identity: Option<Identity>,
+    peers: ArcSwap<HashMap<String, Arc<Peer>>>,
+}
+
+impl Peers {
+    /// An empty table; `identity` when connections are to be mutually authenticated.
+    pub fn new(identity: Option<Identity>) -> Self {
+        Self { resolver: OnceLock::new(), identity, peers: ArcSwap::default() }
+    }
+
+    /// Sets the name resolver, once.
+    pub fn set_resolver(&self, resolver: Arc<dyn Resolver>) {
+        if self.resolver.set(resolver).is_err() {
+            tracing::debug!(target: "dapr.runtime", "the name resolver is already set");
+        }
+    }
+
+    /// The name resolver, once there is one.
+    pub fn resolver(&self) -> Option<&Arc<dyn Resolver>> {
+        self.resolver.get()
+    }
+
+    fn peer(&self, app_id: &str, namespace: &str) -> Result<Arc<Peer>, PeerError> {
+        let resolver = self.resolver.get().ok_or(PeerError::NoResolver)?;
+        // A `.` cannot be part of an app id, so this key is unambiguous.
+        let key = format!("{app_id}.{namespace}");
+        if let Some(peer) = self.peers.load().get(&key) {
+            return Ok(Arc::clone(peer));
+        }
+        let peer = Arc::new(Peer {
+            app_id: app_id.to_owned(),
+            namespace: namespace.to_owned(),
+            known: resolver.watch(app_id, namespace),
+            instances: ArcSwap::default(),
+            turn: AtomicUsize::new(0),
+        });
+        self.peers.rcu(|peers| {
+            let mut peers = if peers.len() < MAX_APPS { HashMap::clone(peers) } else { HashMap::new() };
+            peers.entry(key.clone()).or_insert_with(|| Arc::clone(&peer));
+            peers
+        });
+        Ok(peer)
+    }
+
+    /// An instance of the app, taking turns; the others follow as alternatives.
+    ///
+    /// # Errors
+    /// [`PeerError`] when no instance is known.
+    pub async fn pick(&self, app_id: &str, namespace: &str) -> Result<Picked, PeerError> {
+        let peer = self.peer(app_id, namespace)?;
+        let snapshot = self.snapshot(&peer).await?;
+        let turn = peer.turn.fetch_add(1, Ordering::Relaxed);
+        let instance = Arc::clone(&snapshot.instances[turn % snapshot.instances.len()]);
+        Ok(Picked { peer, instance })
+    }
+
+    async fn snapshot(&self, peer: &Peer) -> Result<Arc<Snapshot>, PeerError> {
+        let known = Arc::clone(&peer.known.borrow());
+        let current = peer.instances.load_full();
+        if !known.is_empty() && current.addresses.as_ref().is_some_and(|a| Arc::ptr_eq(a, &known)) {
+            return Ok(current);
+        }
+        let known = if known.is_empty() {
+            let resolver = self.resolver.get().ok_or(PeerError::NoResolver)?;
+            resolver.resolve(&peer.app_id, &peer.namespace).await?
+        } else {
+            known
+        };
+        if known.is_empty() {
+            return Err(ResolveError::NotFound { app_id: peer.app_id.clone() }.into());
+        }
+        let current = peer.instances.load_full();
+        let keep = |address: &Address| current.instances.iter().find(|i| i.address == *address);
+        let instances = known
+            .iter()
+            .map(|address| match keep(address) {
+                Some(instance) => Arc::clone(instance),
+                None => Arc::new(self.instance(peer, address)),
+            })
+            .collect();
+        let snapshot = Arc::new(Snapshot { addresses: Some(known), instances });
+        peer.instances.store(Arc::clone(&snapshot));
+        Ok(snapshot)
+    }
+
+    fn instance(&self, peer: &Peer, address: &Address) -> Instance {
+        let text = address.to_string();
+        let dialer = match &self.identity {
+            Some(identity) => {
+                let expect =
+                    Expect::Path { namespace: peer.namespace.clone(), app_id: peer.app_id.clone() };
+                let name = server_name(address.host());
+                Dialer::tls(text, identity.client_config(expect), name, CONNECT_TIMEOUT)
+            }
+            None => Dialer::plain(text, CONNECT_TIMEOUT),
+        };
+        Instance { address: address.clone(), pool: H2Pool::new(dialer, Some(KEEP_ALIVE)) }
+    }
+
+    /// Tells that an instance could not be reached: it is looked for again.
+    pub fn failed(&self, picked: &Picked) {
+        if let Some(resolver) = self.resolver.get() {
+            resolver.evict(&picked.peer.app_id, &picked.peer.namespace, &picked.instance.address);
+        }
+        picked.instance.reset();
+    }
+}
+
+/// An instance to send a call to.
+pub struct Picked {
+    peer: Arc<Peer>,
+    /// The connections.
+    pub instance: Arc<Instance>,
+}

@@ -1,0 +1,292 @@
+//! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body::{Body as HttpBody, Frame};
+use outrigger_identity::SpiffeId;
+use outrigger_policy::resiliency::{Key, Outcome, Policy};
+use outrigger_policy::target::Target;
+use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
+use tonic::{Code, Status};
+
+use crate::access::Access;
+use crate::app::AppChannel;
+use crate::body::{Body, BoxError, Replay};
+use crate::grpc;
+use crate::headers::{names, strip_hop_by_hop};
+use crate::metrics::SidecarMetrics;
+use crate::peer::{PeerError, Peers};
+use crate::resilience::{Again, Resilience, Run, grpc_outcome};
+
+/// Forwards calls by the app id in their metadata.
+pub struct Proxy {
+    /// This app's id.
+    pub app_id: Arc<str>,
+    /// This app's namespace.
+    pub namespace: Arc<str>,
+    /// The app; `None` without app port.
+    pub app: Option<Arc<AppChannel>>,
+    /// The other sidecars.
+    pub peers: Arc<Peers>,
+    /// Who may call what.
+    pub access: Arc<Access>,
+    /// Retries, timeouts, breakers.
+    pub resilience: Arc<Resilience>,
+    /// Starts spans.
+    pub tracer: Tracer,
+    /// Counts calls.
+    pub metrics: Arc<SidecarMetrics>,
+}
+
+/// Which server a call came in by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Api,
+    Internal,
+}
+
+impl Proxy {
+    /// A call of an API client.
+    pub async fn outbound(&self, request: Request<Body>) -> Response<Body> {
+        self.forward(Side::Api, None, request).await
+    }
+
+    /// A call of another sidecar, `peer` without mTLS unknown.
+    pub async fn inbound(&self, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
+        self.forward(Side::Internal, peer, request).await
+    }
+
+    async fn forward(&self, side: Side, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
+        let started = Instant::now();
+        let method = request.uri().path().to_owned();
+        let counted = request.headers().contains_key(names::APP_ID);
+        let (response, span) = match self.route(peer, request, &method).await {
+            Ok(done) => done,
+            Err(status) => (grpc::status_response(&status), Span::none()),
+        };
+        let metrics = Arc::clone(&self.metrics);
+        let finish = move |code: Code| {
+            drop(span);
+            match side {
+                _ if !counted => {}
+                Side::Api => metrics.grpc_server_stream(&method, code, started.elapsed()),
+                Side::Internal => metrics.grpc_client_stream(&method, code, started.elapsed()),
+            }
+        };
+        match grpc::early_status(&response) {
+            Some(status) => {
+                finish(status.code());
+                response
+            }
+            None => response.map(|body| Watched { body, finish: Some(Box::new(finish)) }.into_body()),
+        }
+    }
+
+    async fn route(
+        &self,
+        peer: Option<&SpiffeId>,
+        mut request: Request<Body>,
+        method: &str,
+    ) -> Result<(Response<Body>, Span), Status> {
+        let headers = request.headers();
+        let target = headers.get(names::CALLEE_APP_ID).or_else(|| headers.get(names::APP_ID));
+        let Some(id) = target.and_then(|v| v.to_str().ok()).filter(|id| !id.is_empty()).map(str::to_owned)
+        else {
+            return Err(Status::unknown(
+                "failed to proxy request: required metadata dapr-callee-app-id or dapr-app-id not found",
+            ));
+        };
+        let (app_id, namespace) = match Target::parse(&id) {
+            Ok(Target::App { id, namespace }) => (id, namespace.unwrap_or(&self.namespace)),
+            Ok(Target::Url(_)) => return Err(Status::unknown(format!("invalid app id {id}"))),
+            Err(error) => return Err(Status::unknown(error.to_string())),
+        };
+        let local = *app_id == *self.app_id && *namespace == *self.namespace;
+        let kind = if local { SpanKind::Server } else { SpanKind::Client };
+        let span = self.tracer.start(kind, method, &Parent::from_grpc(headers));
+        let headers = request.headers_mut();
+        headers.remove(names::APP_ID);
+        strip_hop_by_hop(headers);
+        headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
+        span.inject_grpc(headers);
+        *request.uri_mut() = origin_form(request.uri());
+        if local {
+            self.access.check(peer, method, "NONE")?;
+            return Ok((self.to_app(request).await?, span));
+        }
+        self.name_caller(request.headers_mut(), app_id);
+        let response = self.to_peer(&id, app_id, namespace, method, request).await?;
+        Ok((response, span))
+    }
+
+    async fn to_app(&self, mut request: Request<Body>) -> Result<Response<Body>, Status> {
+        let Some(app) = &self.app else { return Err(Status::internal("app channel is not initialized")) };
+        let headers = request.headers_mut();
+        headers.remove(names::API_TOKEN);
+        if let Some(token) = app.token() {
+            headers.insert(names::API_TOKEN, token.clone());
+        }
+        app.proxy(request).await
+    }
+
+    fn name_caller(&self, headers: &mut HeaderMap, callee: &str) {
+        if let Ok(caller) = HeaderValue::try_from(&*self.app_id) {
+            headers.insert(names::CALLER_APP_ID, caller);
+        }
+        if let Ok(callee) = HeaderValue::try_from(callee) {
+            headers.insert(names::CALLEE_APP_ID, callee);
+        }
+    }
+
+    async fn to_peer(
+        &self,
+        id: &str,
+        app_id: &str,
+        namespace: &str,
+        method: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let rules = self.resilience.policies.app(id);
+        let policy = rules.policy.as_deref();
+        let long_lived = request.headers().get(names::STREAM).is_some_and(truthy);
+        let repeat = !long_lived && policy.is_some_and(Policy::may_retry);
+        self.metrics.invoke_sent_streaming(app_id);
+        let (head, body) = request.into_parts();
+        let replay = Replay::new(body);
+        let mut run = Run::start(policy, Key::app(id, method), self.metrics.as_ref());
+        loop {
+            run.before().map_err(|e| Status::unavailable(e.to_string()))?;
+            let attempt = self.attempt(app_id, namespace, &head, &replay);
+            let result = match run.limit(attempt).await {
+                Some(result) => result,
+                None => Err(Status::deadline_exceeded("context deadline exceeded")),
+            };
+            let early = result.as_ref().ok().and_then(grpc::early_status);
+            let code = match (&result, &early) {
+                (Err(status), _) | (Ok(_), Some(status)) => status.code(),
+                (Ok(_), None) => Code::Ok,
+            };
+            let can_repeat = repeat && replay.can_repeat();
+            let outcome = match grpc_outcome(code) {
+                Outcome::Failure { .. } if !can_repeat => Outcome::Final,
+                other => other,
+            };
+            if run.after(outcome).await == Again::Stop {
+                self.metrics.invoke_received_streaming(app_id, code as i32);
+                return result;
+            }
+        }
+    }
+
+    /// One attempt; a connection that turned out dead is replaced once.
+    async fn attempt(
+        &self,
+        app_id: &str,
+        namespace: &str,
+        head: &http::request::Parts,
+        replay: &Replay,
+    ) -> Result<Response<Body>, Status> {
+        for last in [false, true] {
+            let picked = self.peers.pick(app_id, namespace).await.map_err(|e| peer_status(&e))?;
+            let Some(body) = replay.attempt() else {
+                return Err(Status::failed_precondition(
+                    "cannot use resiliency policies with retries on streaming RPCs",
+                ));
+            };
+            let mut request = Request::new(body);
+            *request.method_mut() = head.method.clone();
+            *request.uri_mut() = head.uri.clone();
+            *request.headers_mut() = head.headers.clone();
+            match picked.instance.send(request).await {
+                Ok(response) => return Ok(response),
+                Err(error) if error.is_unavailable() => {
+                    self.peers.failed(&picked);
+                    if last || !error.is_repeatable() || !replay.can_repeat() {
+                        return Err(grpc::send_status(&error));
+                    }
+                }
+                Err(error) => return Err(grpc::send_status(&error)),
+            }
+        }
+        Err(Status::unavailable("no connection to the target's sidecar"))
+    }
+}
+
+fn peer_status(error: &PeerError) -> Status {
+    match error {
+        PeerError::NoResolver => Status::unavailable(
+            "failed to proxy request: proxy not initialized. daprd startup may be incomplete",
+        ),
+        other => Status::unknown(other.to_string()),
+    }
+}
+
+fn truthy(value: &HeaderValue) -> bool {
+    value.to_str().is_ok_and(outrigger_resources::value::truthy)
+}
+
+fn origin_form(uri: &Uri) -> Uri {
+    uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
+}
+
+type Finish = Box<dyn FnOnce(Code) + Send>;
+
+/// A response body that tells how the call ended.
+struct Watched {
+    body: Body,
+    finish: Option<Finish>,
+}
+
+impl Watched {
+    fn into_body(self) -> Body {
+        Body::Stream(Box::pin(self))
+    }
+
+    fn end(&mut self, code: Code) {
+        if let Some(finish) = self.finish.take() {
+            finish(code);
+        }
+    }
+}
+
+impl HttpBody for Watched {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    let status = Status::from_header_map(trailers);
+                    self.end(status.map_or(Code::Unknown, |s| s.code()));
+                }
+            }
+            Some(Err(_)) => self.end(Code::Unavailable),
+            None => self.end(Code::Unknown),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.end(Code::Cancelled);
+    }
+}

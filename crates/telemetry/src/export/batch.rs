@@ -1,0 +1,114 @@
+//! The task of one exporter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::trace::{SpanData, SpanQueue};
+
+use super::{ExportError, Exporter};
+
+/// Spans per export.
+const BATCH: usize = 512;
+/// The first span of a batch waits this long for others.
+const GATHER: Duration = Duration::from_secs(1);
+/// Attempts per batch, with growing pauses between them.
+const ATTEMPTS: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// All that is left is sent within this time at the end.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    exporter: Exporter,
+    queue: Arc<SpanQueue>,
+    timeout: Duration,
+    /// Whether the last export failed, so that a dead collector is reported once.
+    failing: bool,
+    dropped: u64,
+}
+
+impl Worker {
+    pub(super) fn new(exporter: Exporter, queue: Arc<SpanQueue>, timeout: Duration) -> Self {
+        Self { exporter, queue, timeout, failing: false, dropped: 0 }
+    }
+
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        while cancel.run_until_cancelled(self.gather()).await.is_some() {
+            let spans = self.queue.take();
+            for batch in spans.chunks(BATCH) {
+                self.deliver(batch, &cancel).await;
+            }
+            self.report_dropped();
+        }
+        let _ = timeout(FLUSH_LIMIT, self.flush()).await;
+    }
+
+    /// Waits for a span, then for company.
+    async fn gather(&self) {
+        self.queue.arrived().await;
+        let _ = timeout(GATHER, self.queue.batch_ready()).await;
+    }
+
+    async fn flush(&mut self) {
+        for batch in self.queue.take().chunks(BATCH) {
+            let outcome = self.attempt(batch).await;
+            self.note(batch.len(), outcome);
+        }
+    }
+
+    /// Tries several times unless the collector refuses. Cancellation ends the waiting, not an attempt under way.
+    async fn deliver(&mut self, batch: &[Arc<SpanData>], cancel: &CancellationToken) {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1.. {
+            let outcome = self.attempt(batch).await;
+            let again = matches!(outcome, Err(ExportError::Unavailable(_))) && attempt < ATTEMPTS;
+            if !again {
+                return self.note(batch.len(), outcome);
+            }
+            // When cancelled, the next round is the last.
+            if cancel.run_until_cancelled(sleep(pause)).await.is_none() {
+                let last = self.attempt(batch).await;
+                return self.note(batch.len(), last);
+            }
+            pause *= 2;
+        }
+    }
+
+    async fn attempt(&mut self, batch: &[Arc<SpanData>]) -> Result<(), ExportError> {
+        let limit = self.timeout;
+        timeout(limit, self.exporter.export(batch)).await.unwrap_or_else(|_| {
+            Err(ExportError::Unavailable(format!("no answer within {limit:?}")))
+        })
+    }
+
+    fn note(&mut self, spans: usize, outcome: Result<(), ExportError>) {
+        match outcome {
+            Ok(()) => self.failing = false,
+            Err(error) if !self.failing => {
+                self.failing = true;
+                tracing::warn!(
+                    target: "dapr.runtime",
+                    "Dropped {spans} trace spans: {} exporter: {error} (further failures are not logged until one succeeds)",
+                    self.exporter.name()
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn report_dropped(&mut self) {
+        let dropped = self.queue.dropped();
+        if dropped > self.dropped {
+            tracing::warn!(
+                target: "dapr.runtime",
+                "Dropped {} trace spans: the {} exporter is slower than they are made (lower spec.tracing.samplingRate)",
+                dropped - self.dropped,
+                self.exporter.name()
+            );
+            self.dropped = dropped;
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Zipkin v2 JSON.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use http::{HeaderMap, Uri};
+use serde_json::{Map, Value, json};
+
+use crate::trace::{SpanData, SpanKind, Status};
+
+use super::dial::Dialer;
+use super::post::Poster;
+use super::resource::Resource;
+use super::{ExportError, TracingError};
+
+#[derive(Debug)]
+pub(super) struct Zipkin {
+    poster: Poster,
+    service: String,
+}
+
+impl Zipkin {
+    pub(super) fn new(url: &str, resource: &Resource) -> Result<Self, TracingError> {
+        let invalid = |reason: String| TracingError::ZipkinUrl { url: url.to_owned(), reason };
+        let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| invalid(e.to_string()))?;
+        let secure = match (uri.scheme_str(), uri.host()) {
+            (Some("http"), Some(_)) => false,
+            (Some("https"), Some(_)) => true,
+            _ => return Err(invalid("no scheme or host".into())),
+        };
+        let dialer = Dialer::new(secure, b"http/1.1")?;
+        let poster = Poster::new(uri, dialer, "application/json", HeaderMap::new());
+        Ok(Self { poster, service: resource.service_name().to_owned() })
+    }
+
+    pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
+        let spans: Vec<Value> = spans.iter().map(|span| zipkin_span(span, &self.service)).collect();
+        self.poster.post(Value::from(spans).to_string().into()).await
+    }
+}
+
+fn zipkin_span(span: &SpanData, service: &str) -> Value {
+    let start = span.start.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let elapsed = span.end.duration_since(span.start).unwrap_or_default();
+    let micros = |d: std::time::Duration| u64::try_from(d.as_micros()).unwrap_or(u64::MAX);
+    let mut tags: Map<String, Value> = Map::new();
+    for (key, value) in &span.attributes {
+        tags.insert(key.to_string(), value.as_ref().into());
+    }
+    tags.insert("otel.scope.name".into(), span.scope.into());
+    match &span.status {
+        Status::Unset => {}
+        Status::Ok => drop(tags.insert("otel.status_code".into(), "OK".into())),
+        Status::Error(message) => {
+            tags.insert("otel.status_code".into(), "ERROR".into());
+            tags.insert("error".into(), message.as_str().into());
+        }
+    }
+    let mut out = json!({
+        "traceId": span.context.trace_id_hex(),
+        "id": span.context.span_id_hex(),
+        "name": span.name,
+        "timestamp": micros(start),
+        // Zipkin takes a duration of 0 for an unknown one.
+        "duration": micros(elapsed).max(1),
+        "localEndpoint": { "serviceName": service },
+        "tags": tags,
+    });
+    if let Some(parent) = span.parent {
+        out["parentId"] = format!("{:016x}", u64::from_be_bytes(parent)).into();
+    }
+    let kind = match span.kind {
+        SpanKind::Internal => None,
+        SpanKind::Server => Some("SERVER"),
+        SpanKind::Client => Some("CLIENT"),
+        SpanKind::Producer => Some("PRODUCER"),
+        SpanKind::Consumer => Some("CONSUMER"),
+    };
+    if let Some(kind) = kind {
+        out["kind"] = kind.into();
+    }
+    out
+}
