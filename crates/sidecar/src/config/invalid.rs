@@ -65,7 +65,18 @@ impl std::fmt::Display for Exit {
         let lines: Vec<_> = self.invalid().iter().map(ToString::to_string).collect();
         match self {
             Exit::Syntax(_) => write!(f, "{}\n{}", lines.join("\n"), usage()),
-            Exit::Settings(_) => write!(f, "Fatal error from runtime: {}", lines.join("\n")),
+            Exit::Settings(all) => {
+                // Quantities are read with the flags, before there is a runtime to speak of.
+                let quantity =
+                    |i: &Invalid| matches!(i.place.as_str(), "--max-body-size" | "--read-buffer-size");
+                let early = all.iter().all(quantity);
+                let opening = if early {
+                    "Failed to parse flags"
+                } else {
+                    "Fatal error from runtime"
+                };
+                write!(f, "{opening}: {}", lines.join("\n"))
+            }
         }
     }
 }

@@ -30,7 +30,12 @@ fn refused(args: &[&str]) -> Vec<String> {
     match command(args, &[]) {
         Err(exit @ Exit::Settings(_)) => {
             assert_eq!(exit.code(), 1);
-            assert!(exit.to_string().starts_with("Fatal error from runtime: "));
+            let opening = if args.contains(&"--max-body-size=4MB") {
+                "Failed to parse flags: "
+            } else {
+                "Fatal error from runtime: "
+            };
+            assert!(exit.to_string().starts_with(opening), "{exit}");
             exit.invalid().iter().map(|i| i.what.clone()).collect()
         }
         other => panic!("expected wrong settings: {other:?}"),
