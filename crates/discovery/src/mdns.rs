@@ -200,7 +200,9 @@ fn service_of(registration: &Registration) -> Result<Service, MdnsError> {
 pub fn fuzz_message(bytes: &[u8]) {
     if let Ok(message) = message::Message::decode(bytes) {
         // Content of other types is not kept; names that were shared may make the message longer.
-        let whole = !message.records().any(|record| matches!(record.data, message::Data::Other(_)));
+        let whole = !message
+            .records()
+            .any(|record| matches!(record.data, message::Data::Other(_)));
         let written = message.encode();
         if whole && written.len() <= message::MAX_MESSAGE {
             assert_eq!(message::Message::decode(&written).as_ref(), Ok(&message));
