@@ -1,5 +1,7 @@
 //! Which headers cross between HTTP, gRPC and other sidecars, and under which name.
 
+use std::borrow::Cow;
+
 /// Whether a header belongs to one connection and must not be forwarded. Any case.
 ///
 /// Headers that a `Connection` header names are hop-by-hop too; that list is the message's own.
@@ -38,13 +40,13 @@ pub const fn is_binary(name: &str) -> bool {
     }
 }
 
-/// The prefix that keeps a reserved name when headers change protocol, or `""`.
-///
-/// Towards HTTP (`to_http`): pseudo headers (which lose their colon) and `grpc-*`, lower-case names.
-pub const fn prefix_towards_http(name: &str) -> &'static str {
-    match name.as_bytes() {
-        b":method" | b":scheme" | b":path" | b":authority" | [b'g', b'r', b'p', b'c', b'-', ..] => "dapr-",
-        _ => "",
+/// The name a header has in HTTP. Names that HTTP or gRPC reserve move out of the way: `:path` becomes `dapr-path`
+/// (likewise method, scheme, authority), `grpc-timeout` becomes `dapr-grpc-timeout`. Lower-case names.
+pub fn name_towards_http(name: &str) -> Cow<'_, str> {
+    match name {
+        ":method" | ":scheme" | ":path" | ":authority" => Cow::Owned(format!("dapr-{}", &name[1..])),
+        name if name.starts_with("grpc-") => Cow::Owned(format!("dapr-{name}")),
+        name => Cow::Borrowed(name),
     }
 }
 
@@ -145,9 +147,9 @@ mod tests {
 
     #[test]
     fn reserved_names_are_prefixed() {
-        assert_eq!(prefix_towards_http(":path"), "dapr-");
-        assert_eq!(prefix_towards_http("grpc-timeout"), "dapr-");
-        assert_eq!(prefix_towards_http("grpc"), "");
+        assert_eq!(name_towards_http(":path"), "dapr-path");
+        assert_eq!(name_towards_http("grpc-timeout"), "dapr-grpc-timeout");
+        assert_eq!(name_towards_http("grpc"), "grpc");
         assert!(is_permanent_http_header("Content-Type"));
         assert!(!is_permanent_http_header("content-type"));
         assert!(!is_permanent_http_header("Etag"));

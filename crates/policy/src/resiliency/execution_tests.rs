@@ -27,11 +27,7 @@ fn policy(retries: Option<u32>, trip: Option<&str>) -> Policy {
                 trip: Trip::compile(trip).unwrap(),
                 ..BreakerSpec::named("cb")
             };
-            Breakers::PerKey {
-                spec,
-                prefix: String::new(),
-                cache: Lru::new(2).into(),
-            }
+            Breakers::per_key(spec, String::new(), 2)
         }),
         seed: Seed::random(),
     }
