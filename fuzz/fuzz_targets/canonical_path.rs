@@ -7,7 +7,11 @@ use outrigger_policy::escape::path_unescape;
 use outrigger_policy::path::{canonical, clean};
 use outrigger_resources::configuration as spec;
 
-const CALLER: CallerId<'_> = CallerId { trust_domain: "td", namespace: "ns", app_id: "caller" };
+const CALLER: CallerId<'_> = CallerId {
+    trust_domain: "td",
+    namespace: "ns",
+    app_id: "caller",
+};
 
 fn denies(rule: &str, operation: &str, protocol: AppProtocol) -> bool {
     let operations = vec![spec::AppOperation {
@@ -22,7 +26,10 @@ fn denies(rule: &str, operation: &str, protocol: AppProtocol) -> bool {
         default_action: "allow".to_owned(),
         operations,
     };
-    let spec = spec::AccessControl { policies: vec![policy], ..Default::default() };
+    let spec = spec::AccessControl {
+        policies: vec![policy],
+        ..Default::default()
+    };
     let control = AccessControl::build(&spec, protocol).unwrap().unwrap();
     !control.decide(Some(CALLER), operation, "GET").allowed
 }
@@ -42,7 +49,12 @@ fuzz_target!(|raw: &str| {
     assert!(!method.contains("//"));
     // The segments left over are those of the input, in order.
     let mut rest = decoded.split('/');
-    assert!(method.split('/').filter(|kept| !kept.is_empty()).all(|kept| rest.any(|segment| segment == kept)));
+    assert!(
+        method
+            .split('/')
+            .filter(|kept| !kept.is_empty())
+            .all(|kept| rest.any(|segment| segment == kept))
+    );
     assert!(denies(&method, &method, AppProtocol::Grpc));
     assert!(denies(&method, &method.to_ascii_uppercase(), AppProtocol::Http));
 });

@@ -20,7 +20,10 @@ fuzz_target!(|request: (&str, Option<&str>, Option<&str>)| {
         assert!(!invocation.method.starts_with('/'));
     }
     match invocation.target() {
-        Ok(Target::App { id, namespace: Some(namespace) }) => {
+        Ok(Target::App {
+            id,
+            namespace: Some(namespace),
+        }) => {
             assert_eq!(format!("{id}.{namespace}"), invocation.id);
             assert!(!namespace.contains('.'));
         }
