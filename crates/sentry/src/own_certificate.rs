@@ -106,7 +106,9 @@ impl OwnCertificate {
         let mut retry = None;
         loop {
             // At least a second: a lifetime shorter than the skew is over half when it begins.
-            let wait = retry.take().unwrap_or_else(|| self.time_left().clamp(Duration::from_secs(1), CHECK));
+            let wait = retry
+                .take()
+                .unwrap_or_else(|| self.time_left().clamp(Duration::from_secs(1), CHECK));
             tokio::select! {
                 () = drain.cancelled() => return,
                 () = tokio::time::sleep(wait) => {}

@@ -1,0 +1,109 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+fn origin(folder: &std::path::Path, jwt: bool) -> Origin {
+    Origin {
+        paths: Paths {
+            root: folder.join("ca.crt"),
+            issuer: folder.join("issuer.crt"),
+            issuer_key: folder.join("issuer.key"),
+            jwt_key: folder.join("jwt.key"),
+            jwks: folder.join("jwks.json"),
+        },
+        sentry: "spiffe://localhost/ns/default/dapr-sentry".parse().unwrap(),
+        skew: Duration::from_secs(900),
+        jwt: jwt.then(|| JwtConfig {
+            issuer: None,
+            algorithm: Algorithm::Es256,
+            key_id: Some("ignored for generated keys".to_owned()),
+            ttl: Duration::from_secs(60),
+        }),
+    }
+}
+
+#[test]
+fn missing_material_is_generated_once_and_kept_private() {
+    let folder = tempfile::tempdir().unwrap();
+    let origin = Origin {
+        jwt: None,
+        ..origin(folder.path(), true)
+    };
+    assert!(origin.load_or_generate().unwrap().1);
+    let names = || {
+        let mut names: Vec<_> = std::fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(
+        names(),
+        ["ca.crt", "issuer.crt", "issuer.key"],
+        "nothing for tokens, no drafts"
+    );
+    for name in names() {
+        let mode = std::fs::metadata(folder.path().join(&name))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "{name:?}");
+    }
+    let before = std::fs::read(&origin.paths.issuer).unwrap();
+    let (authority, new) = origin.load_or_generate().unwrap();
+    assert!(!new && authority.jwt.is_none());
+    assert_eq!(std::fs::read(&origin.paths.issuer).unwrap(), before);
+}
+
+#[test]
+fn a_generated_token_key_uses_rs256_whatever_is_configured() {
+    let folder = tempfile::tempdir().unwrap();
+    let origin = origin(folder.path(), true);
+    let (authority, new) = origin.load_or_generate().unwrap();
+    assert!(new);
+    assert_eq!(authority.jwt.unwrap().algorithm(), Algorithm::Rs256);
+    assert!(origin.paths.jwks.exists() && origin.paths.jwt_key.exists());
+}
+
+#[test]
+fn a_missing_file_means_new_material_at_start_and_an_error_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let origin = origin(folder.path(), false);
+    origin.load_or_generate().unwrap();
+    let root = std::fs::read(&origin.paths.root).unwrap();
+    std::fs::remove_file(&origin.paths.issuer_key).unwrap();
+    let error = origin.reload().unwrap_err().to_string();
+    assert!(error.contains("issuer.key disappeared"), "{error}");
+    assert_eq!(std::fs::read(&origin.paths.root).unwrap(), root);
+    assert!(origin.load_or_generate().unwrap().1);
+    assert_ne!(std::fs::read(&origin.paths.root).unwrap(), root);
+}
+
+#[test]
+fn faults_name_the_file_and_the_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let origin = origin(folder.path(), false);
+    origin.load_or_generate().unwrap();
+    std::fs::write(&origin.paths.root, "nothing").unwrap();
+    let error = origin.load_or_generate().unwrap_err().to_string();
+    assert!(
+        error.starts_with("root certificates in ") && error.contains("ca.crt: "),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("It must hold one or more PEM root certificates"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_missing_folder_is_named() {
+    let error = origin(std::path::Path::new("/no/such/folder"), false)
+        .load_or_generate()
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("/no/such/folder/issuer.key"),
+        "{error}"
+    );
+}
