@@ -10,6 +10,8 @@ mod otlp;
 mod post;
 mod resource;
 mod stdout;
+#[cfg(test)]
+mod tests;
 mod zipkin;
 
 use std::sync::Arc;
@@ -98,7 +100,10 @@ fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter,
     let secure = otel.is_secure.unwrap_or(true);
     let headers = otel.header_map()?;
     let scheme = if secure { "https" } else { "http" };
-    let invalid = |reason: String| TracingError::Endpoint { endpoint: otel.endpoint.clone(), reason };
+    let invalid = |reason: String| TracingError::Endpoint {
+        endpoint: otel.endpoint.clone(),
+        reason,
+    };
     let uri = |path: &str| {
         let text = format!("{scheme}://{}{path}", otel.endpoint);
         text.parse::<Uri>().map_err(|e| invalid(e.to_string()))
@@ -106,11 +111,21 @@ fn otlp_exporter(otel: &OtelConfig, resource: Arc<Resource>) -> Result<Exporter,
     match otel.protocol.as_str() {
         "http" => {
             let dialer = Dialer::new(secure, b"http/1.1")?;
-            Ok(Exporter::OtlpHttp(OtlpHttp::new(uri("/v1/traces")?, dialer, headers, resource)))
+            Ok(Exporter::OtlpHttp(OtlpHttp::new(
+                uri("/v1/traces")?,
+                dialer,
+                headers,
+                resource,
+            )))
         }
         "grpc" => {
             let dialer = Dialer::new(secure, b"h2")?;
-            Ok(Exporter::OtlpGrpc(OtlpGrpc::new(uri("")?, dialer, headers, resource)))
+            Ok(Exporter::OtlpGrpc(OtlpGrpc::new(
+                uri("")?,
+                dialer,
+                headers,
+                resource,
+            )))
         }
         other => Err(TracingError::Protocol(other.to_owned())),
     }

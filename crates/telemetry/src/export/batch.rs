@@ -32,31 +32,49 @@ pub(super) struct Worker {
 
 impl Worker {
     pub(super) fn new(exporter: Exporter, queue: Arc<SpanQueue>, timeout: Duration) -> Self {
-        Self { exporter, queue, timeout, failing: false, dropped: 0 }
+        Self {
+            exporter,
+            queue,
+            timeout,
+            failing: false,
+            dropped: 0,
+        }
     }
 
+    /// Ends within [`FLUSH_LIMIT`] of `cancel`, whatever the collector does.
     pub(super) async fn run(mut self, cancel: CancellationToken) {
+        let limit = async {
+            cancel.cancelled().await;
+            sleep(FLUSH_LIMIT).await;
+        };
+        tokio::select! {
+            () = self.work(&cancel) => {}
+            () = limit => tracing::warn!(
+                target: "dapr.runtime",
+                "Trace spans were lost at shutdown: {} exporter: no answer within {FLUSH_LIMIT:?}",
+                self.exporter.name()
+            ),
+        }
+    }
+
+    async fn work(&mut self, cancel: &CancellationToken) {
         while cancel.run_until_cancelled(self.gather()).await.is_some() {
             let spans = self.queue.take();
             for batch in spans.chunks(BATCH) {
-                self.deliver(batch, &cancel).await;
+                self.deliver(batch, cancel).await;
             }
             self.report_dropped();
         }
-        let _ = timeout(FLUSH_LIMIT, self.flush()).await;
+        for batch in self.queue.take().chunks(BATCH) {
+            let outcome = self.attempt(batch).await;
+            self.note(batch.len(), outcome);
+        }
     }
 
     /// Waits for a span, then for company.
     async fn gather(&self) {
         self.queue.arrived().await;
         let _ = timeout(GATHER, self.queue.batch_ready()).await;
-    }
-
-    async fn flush(&mut self) {
-        for batch in self.queue.take().chunks(BATCH) {
-            let outcome = self.attempt(batch).await;
-            self.note(batch.len(), outcome);
-        }
     }
 
     /// Tries several times unless the collector refuses. Cancellation ends the waiting, not an attempt under way.
@@ -79,9 +97,9 @@ impl Worker {
 
     async fn attempt(&mut self, batch: &[Arc<SpanData>]) -> Result<(), ExportError> {
         let limit = self.timeout;
-        timeout(limit, self.exporter.export(batch)).await.unwrap_or_else(|_| {
-            Err(ExportError::Unavailable(format!("no answer within {limit:?}")))
-        })
+        timeout(limit, self.exporter.export(batch))
+            .await
+            .unwrap_or_else(|_| Err(ExportError::Unavailable(format!("no answer within {limit:?}"))))
     }
 
     fn note(&mut self, spans: usize, outcome: Result<(), ExportError>) {

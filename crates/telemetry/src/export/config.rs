@@ -71,8 +71,14 @@ pub enum TracingError {
     Tls(#[from] rustls::Error),
 }
 
-const ENDPOINT: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-const PROTOCOL: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+const ENDPOINT: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
+const PROTOCOL: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+];
 const HEADERS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
 const TIMEOUT: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"];
 const INSECURE: &str = "OTEL_EXPORTER_OTLP_INSECURE";
@@ -87,7 +93,11 @@ impl TracingConfig {
             return Ok(self);
         }
         let first = |names: [&'static str; 2]| {
-            let set = |name| env(name).filter(|value| !value.is_empty()).map(|value| (name, value));
+            let set = |name| {
+                env(name)
+                    .filter(|value| !value.is_empty())
+                    .map(|value| (name, value))
+            };
             names.into_iter().find_map(set)
         };
         if let Some((_, endpoint)) = first(ENDPOINT) {
@@ -109,7 +119,9 @@ impl TracingConfig {
             }
         }
         if let Some((variable, value)) = first(TIMEOUT) {
-            let millis = value.parse().map_err(|_| TracingError::Timeout { variable, value })?;
+            let millis = value
+                .parse()
+                .map_err(|_| TracingError::Timeout { variable, value })?;
             self.otel.timeout = Some(Duration::from_millis(millis)).filter(|t| !t.is_zero());
         }
         Ok(self)
@@ -131,8 +143,11 @@ impl OtelConfig {
     pub(super) fn header_map(&self) -> Result<HeaderMap, TracingError> {
         let mut map = HeaderMap::new();
         for entry in &self.headers {
-            let Some((name, value)) = entry.split_once('=') else { continue };
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| TracingError::Header(entry.clone()))?;
+            let Some((name, value)) = entry.split_once('=') else {
+                continue;
+            };
+            let name =
+                HeaderName::from_bytes(name.as_bytes()).map_err(|_| TracingError::Header(entry.clone()))?;
             // The value may be a secret: the error does not repeat it.
             let value = HeaderValue::from_str(value).map_err(|_| TracingError::Header(name.to_string()))?;
             map.insert(name, value);
@@ -165,7 +180,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config.sampling_rate, "1");
-        assert_eq!((config.otel.endpoint.as_str(), config.otel.protocol.as_str()), ("collector:4318", "http"));
+        assert_eq!(
+            (config.otel.endpoint.as_str(), config.otel.protocol.as_str()),
+            ("collector:4318", "http")
+        );
         assert_eq!(config.otel.is_secure, Some(false));
         assert_eq!(config.otel.headers, ["a=1 2", "b=x"]);
         assert_eq!(config.otel.timeout, Some(Duration::from_millis(1500)));
@@ -175,7 +193,10 @@ mod tests {
     fn a_configured_endpoint_wins() {
         let mut config = TracingConfig::default();
         config.otel.endpoint = "mine:4317".into();
-        let env = [("OTEL_EXPORTER_OTLP_ENDPOINT", "other:1"), ("OTEL_EXPORTER_OTLP_HEADERS", "broken")];
+        let env = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "other:1"),
+            ("OTEL_EXPORTER_OTLP_HEADERS", "broken"),
+        ];
         let config = merged(config, &env).unwrap();
         assert_eq!(config.otel.endpoint, "mine:4317");
         assert!(config.otel.headers.is_empty() && config.sampling_rate.is_empty());
@@ -183,21 +204,41 @@ mod tests {
 
     #[test]
     fn any_other_protocol_is_grpc() {
-        let env = [("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon")];
-        assert_eq!(merged(TracingConfig::default(), &env).unwrap().otel.protocol, "grpc");
+        let env = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "c:4317"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon"),
+        ];
+        assert_eq!(
+            merged(TracingConfig::default(), &env).unwrap().otel.protocol,
+            "grpc"
+        );
     }
 
     #[test]
     fn malformed_variables_are_errors() {
-        let header = merged(TracingConfig::default(), &[("OTEL_EXPORTER_OTLP_HEADERS", "novalue")]);
+        let header = merged(
+            TracingConfig::default(),
+            &[("OTEL_EXPORTER_OTLP_HEADERS", "novalue")],
+        );
         assert!(matches!(header, Err(TracingError::Header(text)) if text == "novalue"));
-        let timeout = merged(TracingConfig::default(), &[("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "5s")]);
-        assert!(timeout.unwrap_err().to_string().contains("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"));
+        let timeout = merged(
+            TracingConfig::default(),
+            &[("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "5s")],
+        );
+        assert!(
+            timeout
+                .unwrap_err()
+                .to_string()
+                .contains("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
+        );
     }
 
     #[test]
     fn headers_without_a_value_are_ignored() {
-        let otel = OtelConfig { headers: vec!["X-Key=a=b".into(), "nothing".into()], ..OtelConfig::default() };
+        let otel = OtelConfig {
+            headers: vec!["X-Key=a=b".into(), "nothing".into()],
+            ..OtelConfig::default()
+        };
         let map = otel.header_map().unwrap();
         assert_eq!(map.len(), 1);
         assert_eq!(map["x-key"], "a=b");

@@ -28,7 +28,9 @@ pub(super) struct Dialer {
 
 impl std::fmt::Debug for Dialer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Dialer").field("tls", &self.tls.is_some()).finish()
+        f.debug_struct("Dialer")
+            .field("tls", &self.tls.is_some())
+            .finish()
     }
 }
 
@@ -58,18 +60,26 @@ impl Dialer {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = vec![alpn.to_vec()];
-        Ok(Self { tls: Some(TlsConnector::from(Arc::new(config))) })
+        Ok(Self {
+            tls: Some(TlsConnector::from(Arc::new(config))),
+        })
     }
 
     /// Connects to the URI's host and port (the scheme's default port when it has none).
     pub(super) async fn connect(&self, uri: &Uri) -> io::Result<Connection> {
         let limited = tokio::time::timeout(CONNECT_LIMIT, self.open(uri)).await;
-        limited.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, format!("connecting to {uri} timed out"))))
+        limited.unwrap_or_else(|_| {
+            Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("connecting to {uri} timed out"),
+            ))
+        })
     }
 
     async fn open(&self, uri: &Uri) -> io::Result<Connection> {
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let port = uri.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
+        let default_port = if self.tls.is_some() { 443 } else { 80 };
+        let port = uri.port_u16().unwrap_or(default_port);
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
         let io: Box<dyn Io> = match &self.tls {

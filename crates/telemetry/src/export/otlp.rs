@@ -37,7 +37,13 @@ pub(super) struct OtlpGrpc {
 
 impl OtlpGrpc {
     pub(super) fn new(uri: Uri, dialer: Dialer, headers: HeaderMap, resource: Arc<Resource>) -> Self {
-        Self { uri, dialer, headers, resource, client: None }
+        Self {
+            uri,
+            dialer,
+            headers,
+            resource,
+            client: None,
+        }
     }
 
     pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
@@ -91,11 +97,16 @@ pub(super) struct OtlpHttp {
 
 impl OtlpHttp {
     pub(super) fn new(uri: Uri, dialer: Dialer, headers: HeaderMap, resource: Arc<Resource>) -> Self {
-        Self { poster: Poster::new(uri, dialer, "application/x-protobuf", headers), resource }
+        Self {
+            poster: Poster::new(uri, dialer, "application/x-protobuf", headers),
+            resource,
+        }
     }
 
     pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
-        self.poster.post(request(&self.resource, spans).encode_to_vec().into()).await
+        self.poster
+            .post(request(&self.resource, spans).encode_to_vec().into())
+            .await
     }
 }
 
@@ -107,7 +118,10 @@ fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRe
         match scopes.iter_mut().find(same) {
             Some(scope) => scope.spans.push(otlp_span(span)),
             None => scopes.push(ScopeSpans {
-                scope: Some(InstrumentationScope { name: span.scope.to_owned(), ..Default::default() }),
+                scope: Some(InstrumentationScope {
+                    name: span.scope.to_owned(),
+                    ..Default::default()
+                }),
                 spans: vec![otlp_span(span)],
                 ..Default::default()
             }),
@@ -115,7 +129,10 @@ fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRe
     }
     ExportTraceServiceRequest {
         resource_spans: vec![ResourceSpans {
-            resource: Some(OtlpResource { attributes, ..Default::default() }),
+            resource: Some(OtlpResource {
+                attributes,
+                ..Default::default()
+            }),
             scope_spans: scopes,
             ..Default::default()
         }],
@@ -125,13 +142,23 @@ fn request(resource: &Resource, spans: &[Arc<SpanData>]) -> ExportTraceServiceRe
 fn otlp_span(span: &SpanData) -> Span {
     let status = match &span.status {
         Status::Unset => OtlpStatus::default(),
-        Status::Ok => OtlpStatus { code: StatusCode::Ok as i32, ..Default::default() },
-        Status::Error(message) => OtlpStatus { code: StatusCode::Error as i32, message: message.clone() },
+        Status::Ok => OtlpStatus {
+            code: StatusCode::Ok as i32,
+            ..Default::default()
+        },
+        Status::Error(message) => OtlpStatus {
+            code: StatusCode::Error as i32,
+            message: message.clone(),
+        },
     };
     Span {
         trace_id: span.context.trace_id.to_vec(),
         span_id: span.context.span_id.to_vec(),
-        trace_state: span.state.as_ref().map(|s| s.as_str().to_owned()).unwrap_or_default(),
+        trace_state: span
+            .state
+            .as_ref()
+            .map(|s| s.as_str().to_owned())
+            .unwrap_or_default(),
         parent_span_id: span.parent.map(|id| id.to_vec()).unwrap_or_default(),
         flags: u32::from(span.context.flags),
         name: span.name.clone().into_owned(),
@@ -145,8 +172,14 @@ fn otlp_span(span: &SpanData) -> Span {
 }
 
 fn key_value(key: &str, value: &str) -> KeyValue {
-    let value = AnyValue { value: Some(Value::StringValue(value.to_owned())) };
-    KeyValue { key: key.to_owned(), value: Some(value), ..Default::default() }
+    let value = AnyValue {
+        value: Some(Value::StringValue(value.to_owned())),
+    };
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(value),
+        ..Default::default()
+    }
 }
 
 fn unix_nanos(time: SystemTime) -> u64 {

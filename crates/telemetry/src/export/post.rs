@@ -37,15 +37,26 @@ impl Drop for Connected {
 impl Poster {
     pub(super) fn new(uri: Uri, dialer: Dialer, content_type: &'static str, mut headers: HeaderMap) -> Self {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if let Some(host) = uri.authority().and_then(|a| HeaderValue::from_str(a.as_str()).ok()) {
+        if let Some(host) = uri
+            .authority()
+            .and_then(|a| HeaderValue::from_str(a.as_str()).ok())
+        {
             headers.insert(HOST, host);
         }
-        Self { uri, dialer, headers, connection: None }
+        Self {
+            uri,
+            dialer,
+            headers,
+            connection: None,
+        }
     }
 
     pub(super) async fn post(&mut self, body: Bytes) -> Result<(), ExportError> {
         // Taken out, so that an attempt that is cut off leaves no half-used connection behind.
-        let kept = self.connection.take().filter(|connected| !connected.sender.is_closed());
+        let kept = self
+            .connection
+            .take()
+            .filter(|connected| !connected.sender.is_closed());
         let mut connected = match kept {
             Some(connected) => connected,
             None => self.connect().await?,
@@ -54,9 +65,15 @@ impl Poster {
         let path = self.uri.path_and_query().map_or("/", |p| p.as_str());
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = path.parse().map_err(|e: http::uri::InvalidUri| ExportError::Refused(e.to_string()))?;
+        *request.uri_mut() = path
+            .parse()
+            .map_err(|e: http::uri::InvalidUri| ExportError::Refused(e.to_string()))?;
         *request.headers_mut() = self.headers.clone();
-        let response = connected.sender.send_request(request).await.map_err(unavailable)?;
+        let response = connected
+            .sender
+            .send_request(request)
+            .await
+            .map_err(unavailable)?;
         judge(response).await?;
         self.connection = Some(connected);
         Ok(())
@@ -81,7 +98,9 @@ async fn judge(response: Response<Incoming>) -> Result<(), ExportError> {
     if status.is_success() {
         return Ok(());
     }
-    let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
+    let text = body
+        .map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned())
+        .unwrap_or_default();
     let text = format!("{status} {text}");
     match status.as_u16() {
         408 | 429 | 502..=504 => Err(ExportError::Unavailable(text)),

@@ -14,7 +14,9 @@ impl Resource {
     /// `service.name` is the app id unless `OTEL_RESOURCE_ATTRIBUTES`, or with precedence `OTEL_SERVICE_NAME`, names
     /// another.
     pub(super) fn new(app_id: &str, env: impl Fn(&str) -> Option<String>) -> Self {
-        let mut resource = Self { attributes: vec![(SERVICE_NAME.into(), app_id.into())] };
+        let mut resource = Self {
+            attributes: vec![(SERVICE_NAME.into(), app_id.into())],
+        };
         for entry in env("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default().split(',') {
             match entry.split_once('=') {
                 Some((key, value)) if !key.trim().is_empty() => {
@@ -35,7 +37,10 @@ impl Resource {
     }
 
     pub(super) fn service_name(&self) -> &str {
-        self.attributes.iter().find(|(k, _)| k == SERVICE_NAME).map_or("", |(_, v)| v)
+        self.attributes
+            .iter()
+            .find(|(k, _)| k == SERVICE_NAME)
+            .map_or("", |(_, v)| v)
     }
 
     fn set(&mut self, key: &str, value: String) {
@@ -51,17 +56,28 @@ mod tests {
     use super::*;
 
     fn resource(env: &[(&str, &str)]) -> Resource {
-        Resource::new("app", |name| env.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()))
+        Resource::new("app", |name| {
+            env.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned())
+        })
     }
 
     #[test]
     fn environment_overrides() {
         assert_eq!(resource(&[]).service_name(), "app");
-        let attributes = ("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,k8s.pod.name=p%201,,broken");
+        let attributes = (
+            "OTEL_RESOURCE_ATTRIBUTES",
+            "service.name=a,k8s.pod.name=p%201,,broken",
+        );
         let merged = resource(&[attributes]);
         assert_eq!(merged.service_name(), "a");
-        assert_eq!(merged.attributes[1], ("k8s.pod.name".to_owned(), "p 1".to_owned()));
+        assert_eq!(
+            merged.attributes[1],
+            ("k8s.pod.name".to_owned(), "p 1".to_owned())
+        );
         assert_eq!(merged.attributes.len(), 2);
-        assert_eq!(resource(&[attributes, ("OTEL_SERVICE_NAME", "b")]).service_name(), "b");
+        assert_eq!(
+            resource(&[attributes, ("OTEL_SERVICE_NAME", "b")]).service_name(),
+            "b"
+        );
     }
 }

@@ -30,7 +30,9 @@ fn line(span: &SpanData) -> String {
 }
 
 fn time(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map(|t| t.to_string()).unwrap_or_default()
+    jiff::Timestamp::try_from(time)
+        .map(|t| t.to_string())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -46,7 +48,11 @@ mod tests {
             name: "/v1.0/state/s".into(),
             scope: "dapr-diagnostics",
             kind: SpanKind::Client,
-            context: TraceContext { trace_id: [1; 16], span_id: [2; 8], flags: 1 },
+            context: TraceContext {
+                trace_id: [1; 16],
+                span_id: [2; 8],
+                flags: 1,
+            },
             state: None,
             parent: Some([3; 8]),
             start: UNIX_EPOCH,

@@ -21,8 +21,13 @@ pub(super) struct Zipkin {
 
 impl Zipkin {
     pub(super) fn new(url: &str, resource: &Resource) -> Result<Self, TracingError> {
-        let invalid = |reason: String| TracingError::ZipkinUrl { url: url.to_owned(), reason };
-        let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| invalid(e.to_string()))?;
+        let invalid = |reason: String| TracingError::ZipkinUrl {
+            url: url.to_owned(),
+            reason,
+        };
+        let uri: Uri = url
+            .parse()
+            .map_err(|e: http::uri::InvalidUri| invalid(e.to_string()))?;
         let secure = match (uri.scheme_str(), uri.host()) {
             (Some("http"), Some(_)) => false,
             (Some("https"), Some(_)) => true,
@@ -30,11 +35,17 @@ impl Zipkin {
         };
         let dialer = Dialer::new(secure, b"http/1.1")?;
         let poster = Poster::new(uri, dialer, "application/json", HeaderMap::new());
-        Ok(Self { poster, service: resource.service_name().to_owned() })
+        Ok(Self {
+            poster,
+            service: resource.service_name().to_owned(),
+        })
     }
 
     pub(super) async fn export(&mut self, spans: &[Arc<SpanData>]) -> Result<(), ExportError> {
-        let spans: Vec<Value> = spans.iter().map(|span| zipkin_span(span, &self.service)).collect();
+        let spans: Vec<Value> = spans
+            .iter()
+            .map(|span| zipkin_span(span, &self.service))
+            .collect();
         self.poster.post(Value::from(spans).to_string().into()).await
     }
 }

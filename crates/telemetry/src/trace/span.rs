@@ -92,7 +92,11 @@ impl Span {
 
     /// A span that records nothing and passes the caller's context on.
     pub fn of(parent: Parent) -> Self {
-        Self { context: parent.context, state: parent.state, recording: None }
+        Self {
+            context: parent.context,
+            state: parent.state,
+            recording: None,
+        }
     }
 
     /// The context to send to callees. `None` only when tracing makes no spans and the caller sent no context.
