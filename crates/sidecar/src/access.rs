@@ -26,7 +26,9 @@ impl Access {
     /// # Errors
     /// `PermissionDenied` in the contract's words.
     pub fn check(&self, peer: Option<&SpiffeId>, operation: &str, verb: &str) -> Result<(), Status> {
-        let Some(control) = &self.control else { return Ok(()) };
+        let Some(control) = &self.control else {
+            return Ok(());
+        };
         let caller = peer.map(|id| CallerId {
             trust_domain: id.trust_domain(),
             namespace: id.namespace(),

@@ -63,7 +63,10 @@ fn unauthorized(reason: &str) -> Status {
 pub fn hidden() -> Status {
     let metadata = [
         ("http.code".to_owned(), "501".to_owned()),
-        ("http.error_message".to_owned(), "requested endpoint is not available".to_owned()),
+        (
+            "http.error_message".to_owned(),
+            "requested endpoint is not available".to_owned(),
+        ),
     ];
     let details = ErrorDetails::with_error_info("Not Implemented", "dapr.io", metadata);
     Status::with_error_details(Code::Unimplemented, "Not Implemented", details)
@@ -77,13 +80,15 @@ mod tests {
     #[test]
     fn only_the_token_passes() {
         let token = Token::new(Some("secret"));
-        let with = |value: &'static str| {
-            HeaderMap::from_iter([(names::API_TOKEN, HeaderValue::from_static(value))])
-        };
+        let with =
+            |value: &'static str| HeaderMap::from_iter([(names::API_TOKEN, HeaderValue::from_static(value))]);
         assert!(token.admits_http(&with("secret")));
         for wrong in ["", "secre", "secret1", "Secret"] {
             assert!(!token.admits_http(&with(wrong)), "{wrong}");
-            assert_eq!(token.admit_grpc(&with(wrong)).unwrap_err().code(), Code::Unauthenticated);
+            assert_eq!(
+                token.admit_grpc(&with(wrong)).unwrap_err().code(),
+                Code::Unauthenticated
+            );
         }
         assert!(!token.admits_http(&HeaderMap::new()));
         assert!(token.admit_grpc(&HeaderMap::new()).is_err());

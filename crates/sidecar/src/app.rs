@@ -95,17 +95,18 @@ impl AppChannel {
             format!("{host}:{}", config.port)
         };
         let dialer = |alpn: &[&[u8]]| match config.protocol {
-            AppProtocol::Https | AppProtocol::Grpcs => {
-                Dialer::tls(address.as_str(), unverified_config(alpn), tls::server_name(host), CONNECT_TIMEOUT)
-            }
+            AppProtocol::Https | AppProtocol::Grpcs => Dialer::tls(
+                address.as_str(),
+                unverified_config(alpn),
+                tls::server_name(host),
+                CONNECT_TIMEOUT,
+            ),
             _ => Dialer::plain(address.as_str(), CONNECT_TIMEOUT),
         };
         let transport = match config.protocol {
             AppProtocol::Http | AppProtocol::Https => Transport::H1(H1Pool::new(dialer(&[b"http/1.1"]))),
             AppProtocol::H2c => Transport::H2(H2Pool::new(dialer(&[]), None)),
-            AppProtocol::Grpc | AppProtocol::Grpcs => {
-                Transport::Grpc(H2Pool::new(dialer(&[b"h2"]), None))
-            }
+            AppProtocol::Grpc | AppProtocol::Grpcs => Transport::Grpc(H2Pool::new(dialer(&[b"h2"]), None)),
         };
         Some(Self {
             transport,
@@ -177,7 +178,8 @@ impl AppChannel {
             }
             Transport::H1(_) | Transport::H2(_) => {
                 let result = http::health_check(self, path).await;
-                self.metrics.http_health_probe(*result.as_ref().unwrap_or(&500), started.elapsed());
+                self.metrics
+                    .http_health_probe(*result.as_ref().unwrap_or(&500), started.elapsed());
                 match result {
                     Ok(status) if (200..300).contains(&status) => Ok(()),
                     Ok(status) => Err(format!("the app answered {status} to GET {path}")),
@@ -199,7 +201,10 @@ impl AppChannel {
             ));
         };
         let permit = self.admit().await.map_err(|e| e.status())?;
-        let response = pool.send(request).await.map_err(|e| crate::grpc::send_status(&e))?;
+        let response = pool
+            .send(request)
+            .await
+            .map_err(|e| crate::grpc::send_status(&e))?;
         Ok(match permit {
             Some(permit) => response.map(|body| body.hold(permit)),
             None => response,

@@ -51,12 +51,18 @@ impl Body {
 
     /// Keeps `permit` taken until the body is consumed or dropped.
     pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
-        Self::Held(Box::new(Held { body: self, _guard: Guard::Permit(permit) }))
+        Self::Held(Box::new(Held {
+            body: self,
+            _guard: Guard::Permit(permit),
+        }))
     }
 
     /// Runs `on_end` when the body is consumed or dropped.
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
-        Self::Held(Box::new(Held { body: self, _guard: Guard::Call(OnDrop(Some(Box::new(on_end)))) }))
+        Self::Held(Box::new(Held {
+            body: self,
+            _guard: Guard::Call(OnDrop(Some(Box::new(on_end)))),
+        }))
     }
 
     /// The exact length where it is known.
@@ -100,7 +106,11 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BoxError> {
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        if bytes.is_empty() { Self::Empty } else { Self::Full(bytes) }
+        if bytes.is_empty() {
+            Self::Empty
+        } else {
+            Self::Full(bytes)
+        }
     }
 }
 
@@ -118,7 +128,11 @@ impl From<&'static str> for Body {
 
 impl From<Incoming> for Body {
     fn from(incoming: Incoming) -> Self {
-        if incoming.is_end_stream() { Self::Empty } else { Self::Incoming(incoming) }
+        if incoming.is_end_stream() {
+            Self::Empty
+        } else {
+            Self::Incoming(incoming)
+        }
     }
 }
 
@@ -214,7 +228,11 @@ impl Limited {
     pub fn wrap(body: Body, limit: usize) -> Body {
         match body.known_length() {
             Some(length) if length <= limit as u64 => body,
-            _ => Body::Stream(Box::pin(Self { body, left: limit, limit })),
+            _ => Body::Stream(Box::pin(Self {
+                body,
+                left: limit,
+                limit,
+            })),
         }
     }
 }
@@ -285,7 +303,10 @@ impl Replay {
             return None;
         }
         drop(state);
-        Some(Body::Replay(ReplayBody { shared: Arc::clone(&self.0), next: 0 }))
+        Some(Body::Replay(ReplayBody {
+            shared: Arc::clone(&self.0),
+            next: 0,
+        }))
     }
 
     /// Whether another attempt is possible.
@@ -329,7 +350,9 @@ impl HttpBody for ReplayBody {
         if state.ended {
             return Poll::Ready(None);
         }
-        let Some(source) = state.source.as_mut() else { return Poll::Ready(None) };
+        let Some(source) = state.source.as_mut() else {
+            return Poll::Ready(None);
+        };
         match ready!(Pin::new(source).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 let size = frame.data_ref().map_or(0, Bytes::len);
@@ -365,7 +388,11 @@ impl HttpBody for ReplayBody {
 
     fn size_hint(&self) -> SizeHint {
         let state = lock(&self.shared);
-        if self.next == 0 && !state.lost { state.hint.clone() } else { SizeHint::default() }
+        if self.next == 0 && !state.lost {
+            state.hint.clone()
+        } else {
+            SizeHint::default()
+        }
     }
 }
 
@@ -375,13 +402,18 @@ mod tests {
     use http_body_util::StreamBody;
 
     fn chunks(parts: &'static [&'static [u8]]) -> Body {
-        let frames = parts.iter().map(|p| Ok::<_, BoxError>(Frame::data(Bytes::from_static(p))));
+        let frames = parts
+            .iter()
+            .map(|p| Ok::<_, BoxError>(Frame::data(Bytes::from_static(p))));
         Body::stream(StreamBody::new(futures::stream::iter(frames)))
     }
 
     #[tokio::test]
     async fn collects_in_order_and_refuses_more_than_the_limit() {
-        assert_eq!(chunks(&[b"ab", b"", b"c", b"d"]).collect_up_to(4).await.unwrap(), "abcd");
+        assert_eq!(
+            chunks(&[b"ab", b"", b"c", b"d"]).collect_up_to(4).await.unwrap(),
+            "abcd"
+        );
         let error = chunks(&[b"ab", b"cde"]).collect_up_to(4).await.unwrap_err();
         assert!(error.downcast_ref::<TooLarge>().is_some());
     }
@@ -394,7 +426,10 @@ mod tests {
         drop(first);
         let second = replay.attempt().unwrap();
         assert_eq!(second.collect_up_to(100).await.unwrap(), "onetwothree");
-        assert_eq!(replay.attempt().unwrap().collect_up_to(100).await.unwrap(), "onetwothree");
+        assert_eq!(
+            replay.attempt().unwrap().collect_up_to(100).await.unwrap(),
+            "onetwothree"
+        );
     }
 
     #[tokio::test]

@@ -132,7 +132,10 @@ pub fn request_target(method: &str, query: &str) -> String {
 
 /// Bytes as an `Any` without type, the form plain payloads take.
 pub fn any_bytes(type_url: String, value: Bytes) -> Any {
-    Any { type_url, value: value.into() }
+    Any {
+        type_url,
+        value: value.into(),
+    }
 }
 
 #[cfg(test)]

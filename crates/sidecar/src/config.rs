@@ -307,18 +307,4 @@ pub struct Log {
     pub json: bool,
 }
 
-/// `--log-level`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum LogLevel {
-    /// Everything.
-    Debug,
-    /// Default.
-    #[default]
-    Info,
-    /// Warnings and worse.
-    Warn,
-    /// Errors and worse.
-    Error,
-    /// Only what ends the process.
-    Fatal,
-}
+pub use outrigger_telemetry::log::Level as LogLevel;

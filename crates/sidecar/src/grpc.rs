@@ -20,7 +20,9 @@ pub const PREFIX: usize = 5;
 
 /// True for `application/grpc` and its forms with a codec (`+proto`).
 pub fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// One message with its prefix.
@@ -28,7 +30,10 @@ pub fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut out = BytesMut::with_capacity(PREFIX + length);
     out.put_u8(0);
-    #[expect(clippy::cast_possible_truncation, reason = "messages are bounded far below 4 GiB by the body limit")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "messages are bounded far below 4 GiB by the body limit"
+    )]
     out.put_u32(length as u32);
     message.encode_raw(&mut out);
     out.freeze()
@@ -46,7 +51,9 @@ pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
         return Err(Status::internal("truncated gRPC message"));
     }
     if body.get_u8() != 0 {
-        return Err(Status::internal("compressed gRPC message without an agreed encoding"));
+        return Err(Status::internal(
+            "compressed gRPC message without an agreed encoding",
+        ));
     }
     if body.get_u32() as usize != body.len() {
         return Err(Status::internal("gRPC message length does not match the body"));
@@ -105,12 +112,22 @@ pub fn early_status(response: &Response<Body>) -> Option<Status> {
         429 | 502 | 503 | 504 => Code::Unavailable,
         _ => Code::Unknown,
     };
-    Some(Status::new(code, format!("unexpected HTTP status {} from the gRPC server", response.status())))
+    Some(Status::new(
+        code,
+        format!(
+            "unexpected HTTP status {} from the gRPC server",
+            response.status()
+        ),
+    ))
 }
 
 /// What went wrong with a connection, as a status.
 pub fn send_status(error: &SendError) -> Status {
-    let code = if error.is_unavailable() { Code::Unavailable } else { Code::Internal };
+    let code = if error.is_unavailable() {
+        Code::Unavailable
+    } else {
+        Code::Internal
+    };
     Status::new(code, crate::error::chain(error))
 }
 
@@ -148,7 +165,11 @@ pub struct Failed {
 
 impl From<Status> for Failed {
     fn from(status: Status) -> Self {
-        Self { status, headers: HeaderMap::new(), trailers: HeaderMap::new() }
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            trailers: HeaderMap::new(),
+        }
     }
 }
 
@@ -157,7 +178,10 @@ impl From<Status> for Failed {
 /// # Errors
 /// [`Failed`] with the peer's status, or `Unavailable` when it could not be reached.
 pub async fn unary(pool: &H2Pool, request: Request<Body>, limit: usize) -> Result<Unary, Box<Failed>> {
-    let response = pool.send(request).await.map_err(|e| Box::new(Failed::from(send_status(&e))))?;
+    let response = pool
+        .send(request)
+        .await
+        .map_err(|e| Box::new(Failed::from(send_status(&e))))?;
     finish_unary(response, limit).await
 }
 
@@ -171,7 +195,11 @@ pub async fn finish_unary(response: Response<Body>, limit: usize) -> Result<Unar
     if let Some(status) = early
         && (status.code() != Code::Ok || body.is_end_stream())
     {
-        return Err(Box::new(Failed { status, headers: head.headers, trailers: HeaderMap::new() }));
+        return Err(Box::new(Failed {
+            status,
+            headers: head.headers,
+            trailers: HeaderMap::new(),
+        }));
     }
     let mut data = BytesMut::new();
     let mut first = Bytes::new();
@@ -207,11 +235,19 @@ pub async fn finish_unary(response: Response<Body>, limit: usize) -> Result<Unar
     }
     let body = if data.is_empty() { first } else { data.freeze() };
     match unframe(body) {
-        Ok(message) => Ok(Unary { message, headers: head.headers, trailers }),
+        Ok(message) => Ok(Unary {
+            message,
+            headers: head.headers,
+            trailers,
+        }),
         Err(status) => Err(failed(status, head.headers, trailers)),
     }
 }
 
 fn failed(status: Status, headers: HeaderMap, trailers: HeaderMap) -> Box<Failed> {
-    Box::new(Failed { status, headers, trailers })
+    Box::new(Failed {
+        status,
+        headers,
+        trailers,
+    })
 }

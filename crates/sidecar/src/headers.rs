@@ -125,7 +125,13 @@ fn move_all(headers: &mut HeaderMap, from: &HeaderName, to: HeaderName) {
 /// gRPC request or response metadata as internal metadata: binary values become padded base64 text.
 pub fn grpc_to_internal(mut headers: HeaderMap) -> HeaderMap {
     strip_hop_by_hop(&mut headers);
-    for name in ["grpc-timeout", "grpc-encoding", "grpc-accept-encoding", "grpc-status", "grpc-message"] {
+    for name in [
+        "grpc-timeout",
+        "grpc-encoding",
+        "grpc-accept-encoding",
+        "grpc-status",
+        "grpc-message",
+    ] {
         headers.remove(name);
     }
     headers.remove("grpc-status-details-bin");
@@ -153,8 +159,11 @@ pub fn internal_to_grpc(mut metadata: HeaderMap, from_http: bool) -> HeaderMap {
     metadata.remove(names::TRACESTATE);
     metadata.remove(names::GRPC_TRACE_BIN);
     if from_http {
-        let standard: Vec<HeaderName> =
-            metadata.keys().filter(|n| is_permanent(n.as_str())).cloned().collect();
+        let standard: Vec<HeaderName> = metadata
+            .keys()
+            .filter(|n| is_permanent(n.as_str()))
+            .cloned()
+            .collect();
         for name in standard {
             if let Ok(prefixed) = HeaderName::try_from(format!("dapr-{}", name.as_str())) {
                 move_all(&mut metadata, &name, prefixed);
@@ -246,14 +255,23 @@ mod tests {
         ]));
         assert_eq!(
             http,
-            map(&[("dapr-grpc-timeout", "1S"), ("baggage", "a=1"), ("x-many", "1"), ("x-many", "2")])
+            map(&[
+                ("dapr-grpc-timeout", "1S"),
+                ("baggage", "a=1"),
+                ("x-many", "1"),
+                ("x-many", "2")
+            ])
         );
     }
 
     #[test]
     fn binary_metadata_is_padded_text_inside() {
-        let internal =
-            grpc_to_internal(map(&[("k-bin", "YQ"), ("te", "trailers"), ("a", "b"), ("bad-bin", "!")]));
+        let internal = grpc_to_internal(map(&[
+            ("k-bin", "YQ"),
+            ("te", "trailers"),
+            ("a", "b"),
+            ("bad-bin", "!"),
+        ]));
         assert_eq!(internal, map(&[("k-bin", "YQ=="), ("a", "b")]));
     }
 

@@ -48,7 +48,11 @@ impl Readiness {
     /// The names of targets that are not ready.
     pub fn unready(&self) -> Vec<String> {
         let targets = self.targets();
-        targets.iter().filter(|(_, ready)| !ready).map(|(name, _)| (*name).to_owned()).collect()
+        targets
+            .iter()
+            .filter(|(_, ready)| !ready)
+            .map(|(name, _)| (*name).to_owned())
+            .collect()
     }
 
     /// The APIs can be used for calls to others.

@@ -64,7 +64,9 @@ impl Listener {
     /// Where it listens, for logs.
     pub fn describe(&self) -> String {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string()),
+            Self::Tcp(listener) => listener
+                .local_addr()
+                .map_or_else(|e| e.to_string(), |a| a.to_string()),
             Self::Unix(_, file) => file.0.display().to_string(),
         }
     }
@@ -99,7 +101,10 @@ pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Listener>, BindError>
             Ok(listener) => listeners.push(Listener::Tcp(listener)),
             Err(source) => {
                 tracing::debug!(target: LOG, "Failed to listen on {address}:{port}: {source}");
-                failed = Some(BindError { what: format!("{address}:{port}"), source });
+                failed = Some(BindError {
+                    what: format!("{address}:{port}"),
+                    source,
+                });
             }
         }
     }
@@ -142,7 +147,10 @@ fn listen(address: SocketAddr, dual_stack: bool) -> io::Result<TcpListener> {
 /// # Errors
 /// [`BindError`] naming the path.
 pub fn bind_unix(path: &Path) -> Result<Listener, BindError> {
-    let failed = |source| BindError { what: path.display().to_string(), source };
+    let failed = |source| BindError {
+        what: path.display().to_string(),
+        source,
+    };
     if path.exists() {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             let source = io::Error::new(io::ErrorKind::AddrInUse, "another process listens here");
@@ -205,7 +213,12 @@ pub async fn serve<H: Handler>(
     drain: CancellationToken,
 ) {
     let connections = TaskTracker::new();
-    let server = Arc::new(Server { builder: builder(&options), handler, options, drain: drain.clone() });
+    let server = Arc::new(Server {
+        builder: builder(&options),
+        handler,
+        options,
+        drain: drain.clone(),
+    });
     loop {
         let accepted = tokio::select! {
             () = drain.cancelled() => break,
@@ -241,9 +254,10 @@ enum Accepted {
 
 async fn accept(listener: &Listener) -> io::Result<Accepted> {
     match listener {
-        Listener::Tcp(listener) => {
-            listener.accept().await.map(|(stream, address)| Accepted::Tcp(stream, address))
-        }
+        Listener::Tcp(listener) => listener
+            .accept()
+            .await
+            .map(|(stream, address)| Accepted::Tcp(stream, address)),
         Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
     }
 }
@@ -282,8 +296,13 @@ struct Server<H> {
 
 impl<H: Handler> Server<H> {
     async fn tcp(self: Arc<Self>, stream: tokio::net::TcpStream, address: SocketAddr) {
-        let mut client = Client { address: Some(address), identity: None };
-        let Some(config) = &self.options.tls else { return self.drive(stream, client).await };
+        let mut client = Client {
+            address: Some(address),
+            identity: None,
+        };
+        let Some(config) = &self.options.tls else {
+            return self.drive(stream, client).await;
+        };
         let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
         let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => stream,

@@ -1,1 +1,147 @@
-fn main() {}
+//! `daprd`: reads flags, builds a sidecar, runs it, drains it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_sidecar::config::{Command, Config, Exit, VERSION};
+use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
+use outrigger_telemetry::log;
+use tokio::runtime::{Builder, Runtime};
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+const LOG: &str = "dapr.runtime";
+/// Threads of the data plane unless the machine has fewer cores: a sidecar serves one app.
+const MAX_WORKERS: usize = 2;
+
+fn main() -> ExitCode {
+    let env: Env = Arc::new(|name| std::env::var(name).ok());
+    let command = Config::from_args(
+        std::env::args().skip(1),
+        |name| env(name),
+        |note| eprintln!("{note}"),
+    );
+    match command {
+        Ok(Command::Run(config)) => run(*config, env),
+        Ok(Command::Help(text) | Command::Version(text) | Command::BuildInfo(text)) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Ok(Command::Wait { http_port }) => wait(http_port),
+        Err(exit @ Exit::Syntax(_)) => {
+            eprintln!("{exit}");
+            ExitCode::from(exit.code())
+        }
+        Err(exit) => match log::init(log::LogConfig::default()) {
+            Ok(_guard) => fatal(&exit.to_string()),
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+fn fatal(text: &str) -> ExitCode {
+    log::fatal(LOG, text);
+    ExitCode::FAILURE
+}
+
+fn run(config: Config, env: Env) -> ExitCode {
+    let guard = log::init(log::LogConfig {
+        level: config.log.level,
+        json: config.log.json,
+        file: config.log.file.clone(),
+        app_id: config.app_id.clone(),
+        version: VERSION.to_owned(),
+        instance: hostname::get()
+            .map(|h| h.to_string_lossy().into_owned())
+            .unwrap_or_default(),
+    });
+    let _guard = match guard {
+        Ok(guard) => guard,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Libraries that look for a process-wide provider find this one; our own configurations name theirs.
+    let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    tracing::info!(
+        target: LOG,
+        "Starting Dapr Runtime -- version {VERSION} -- commit {}",
+        option_env!("OUTRIGGER_COMMIT").unwrap_or("unknown")
+    );
+    tracing::info!(target: LOG, "Log level set to: {}", config.log.level.as_str());
+    let runtimes = data_plane().and_then(|data| Ok((data, control_plane()?)));
+    let (data, control) = match runtimes {
+        Ok(runtimes) => runtimes,
+        Err(error) => {
+            return fatal(&format!(
+                "Fatal error from runtime: cannot start threads: {error}"
+            ));
+        }
+    };
+    let handle = control.handle().clone();
+    let result = data.block_on(async move {
+        let sidecar = Sidecar::build(config, env, handle).await?;
+        let signals = sidecar.shutdown().on_signals();
+        signals.map_err(|source| SidecarError::System {
+            what: "cannot handle signals",
+            source,
+        })?;
+        sidecar.run().await
+    });
+    // What is still running after the drain has been given its time.
+    data.shutdown_background();
+    control.shutdown_background();
+    match result {
+        Ok(()) => {
+            tracing::info!(target: LOG, "Daprd shutdown gracefully");
+            ExitCode::SUCCESS
+        }
+        Err(error) => fatal(&format!("Fatal error from runtime: {error}")),
+    }
+}
+
+fn data_plane() -> std::io::Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut builder = if cores == 1 {
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
+    };
+    builder
+        .worker_threads(cores.min(MAX_WORKERS))
+        .thread_name("data")
+        .max_blocking_threads(16)
+        .enable_all()
+        .build()
+}
+
+fn control_plane() -> std::io::Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("control")
+        .max_blocking_threads(16)
+        .enable_all()
+        .build()
+}
+
+/// `--wait`: until the sidecar can be used for outbound calls. Its exit status says nothing, as the contract has it.
+fn wait(http_port: u16) -> ExitCode {
+    const LIMIT: Duration = Duration::from_secs(60);
+    const PAUSE: Duration = Duration::from_millis(100);
+    let started = Instant::now();
+    while started.elapsed() < LIMIT {
+        if outrigger_sidecar::wait::is_outbound_ready(http_port) {
+            println!("Dapr is outbound ready!");
+            return ExitCode::SUCCESS;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    println!("timeout waiting for Dapr to become outbound ready on port {http_port}");
+    ExitCode::SUCCESS
+}

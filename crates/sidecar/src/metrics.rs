@@ -38,7 +38,11 @@ impl<V: Clone> Table<V> {
         let value = make();
         record(&value);
         self.0.rcu(|old| {
-            let mut new = if old.len() < MAX_ENTRIES { HashMap::clone(old) } else { HashMap::new() };
+            let mut new = if old.len() < MAX_ENTRIES {
+                HashMap::clone(old)
+            } else {
+                HashMap::new()
+            };
             new.insert(key.into(), value.clone());
             new
         });
@@ -48,7 +52,12 @@ impl<V: Clone> Table<V> {
 impl SidecarMetrics {
     /// Records into `all`.
     pub fn new(all: Arc<Metrics>) -> Self {
-        Self { all, invoked: Table::new(), invoking: Table::new(), policies: Table::new() }
+        Self {
+            all,
+            invoked: Table::new(),
+            invoking: Table::new(),
+            policies: Table::new(),
+        }
     }
 
     /// The recorders themselves.
@@ -66,7 +75,10 @@ impl SidecarMetrics {
         received: u64,
         sent: u64,
     ) {
-        self.all.http_server.route(method.as_str(), path).completed(status, elapsed, received, sent);
+        self.all
+            .http_server
+            .route(method.as_str(), path)
+            .completed(status, elapsed, received, sent);
     }
 
     /// An answered HTTP call to the app or an endpoint.
@@ -86,22 +98,34 @@ impl SidecarMetrics {
 
     /// A finished unary call to the app or another sidecar.
     pub fn grpc_client(&self, method: &str, code: Code, elapsed: Duration, sent: u64, received: u64) {
-        self.all.grpc_client.method(method).completed(code, elapsed, received, sent);
+        self.all
+            .grpc_client
+            .method(method)
+            .completed(code, elapsed, received, sent);
     }
 
     /// A finished unary call of an API client or another sidecar.
     pub fn grpc_server(&self, method: &str, code: Code, elapsed: Duration, received: u64, sent: u64) {
-        self.all.grpc_server.method(method).completed(code, elapsed, received, sent);
+        self.all
+            .grpc_server
+            .method(method)
+            .completed(code, elapsed, received, sent);
     }
 
     /// A finished proxied call of an API client.
     pub fn grpc_server_stream(&self, method: &str, code: Code, elapsed: Duration) {
-        self.all.grpc_server.method(method).stream_completed(code, elapsed);
+        self.all
+            .grpc_server
+            .method(method)
+            .stream_completed(code, elapsed);
     }
 
     /// A finished proxied call of another sidecar.
     pub fn grpc_client_stream(&self, method: &str, code: Code, elapsed: Duration) {
-        self.all.grpc_client.method(method).stream_completed(code, elapsed);
+        self.all
+            .grpc_client
+            .method(method)
+            .stream_completed(code, elapsed);
     }
 
     /// A health probe of a gRPC app.
@@ -115,7 +139,8 @@ impl SidecarMetrics {
     }
 
     fn invoked(&self, app_id: &str, record: impl FnOnce(&InvokedApp)) {
-        self.invoked.with(app_id, || self.all.invoke.invoked(app_id), record);
+        self.invoked
+            .with(app_id, || self.all.invoke.invoked(app_id), record);
     }
 
     /// A call was sent to another app.
@@ -139,7 +164,8 @@ impl SidecarMetrics {
     }
 
     fn invoking(&self, app_id: &str, record: impl FnOnce(&InvokingApp)) {
-        self.invoking.with(app_id, || self.all.invoke.invoking(app_id), record);
+        self.invoking
+            .with(app_id, || self.all.invoke.invoking(app_id), record);
     }
 
     /// Another app calls this one.
@@ -203,7 +229,11 @@ impl SidecarMetrics {
         self.policy(policy, |[timeout, retry, breaker]| match event {
             Event::TimeoutExpired => timeout.activated(),
             Event::RetryStarted { .. } => retry.activated(),
-            Event::BreakerChanged { change, counted: true, .. } => breaker.breaker_changed(label(change.to)),
+            Event::BreakerChanged {
+                change,
+                counted: true,
+                ..
+            } => breaker.breaker_changed(label(change.to)),
             Event::BreakerChanged { .. } | Event::Recovered { .. } => {}
         });
     }

@@ -81,7 +81,11 @@ pub struct Peers {
 impl Peers {
     /// An empty table; `identity` when connections are to be mutually authenticated.
     pub fn new(identity: Option<Identity>) -> Self {
-        Self { resolver: OnceLock::new(), identity, peers: ArcSwap::default() }
+        Self {
+            resolver: OnceLock::new(),
+            identity,
+            peers: ArcSwap::default(),
+        }
     }
 
     /// Sets the name resolver, once.
@@ -111,7 +115,11 @@ impl Peers {
             turn: AtomicUsize::new(0),
         });
         self.peers.rcu(|peers| {
-            let mut peers = if peers.len() < MAX_APPS { HashMap::clone(peers) } else { HashMap::new() };
+            let mut peers = if peers.len() < MAX_APPS {
+                HashMap::clone(peers)
+            } else {
+                HashMap::new()
+            };
             peers.entry(key.clone()).or_insert_with(|| Arc::clone(&peer));
             peers
         });
@@ -143,7 +151,10 @@ impl Peers {
             known
         };
         if known.is_empty() {
-            return Err(ResolveError::NotFound { app_id: peer.app_id.clone() }.into());
+            return Err(ResolveError::NotFound {
+                app_id: peer.app_id.clone(),
+            }
+            .into());
         }
         let current = peer.instances.load_full();
         let keep = |address: &Address| current.instances.iter().find(|i| i.address == *address);
@@ -154,7 +165,10 @@ impl Peers {
                 None => Arc::new(self.instance(peer, address)),
             })
             .collect();
-        let snapshot = Arc::new(Snapshot { addresses: Some(known), instances });
+        let snapshot = Arc::new(Snapshot {
+            addresses: Some(known),
+            instances,
+        });
         peer.instances.store(Arc::clone(&snapshot));
         Ok(snapshot)
     }
@@ -163,20 +177,29 @@ impl Peers {
         let text = address.to_string();
         let dialer = match &self.identity {
             Some(identity) => {
-                let expect =
-                    Expect::Path { namespace: peer.namespace.clone(), app_id: peer.app_id.clone() };
+                let expect = Expect::Path {
+                    namespace: peer.namespace.clone(),
+                    app_id: peer.app_id.clone(),
+                };
                 let name = server_name(address.host());
                 Dialer::tls(text, identity.client_config(expect), name, CONNECT_TIMEOUT)
             }
             None => Dialer::plain(text, CONNECT_TIMEOUT),
         };
-        Instance { address: address.clone(), pool: H2Pool::new(dialer, Some(KEEP_ALIVE)) }
+        Instance {
+            address: address.clone(),
+            pool: H2Pool::new(dialer, Some(KEEP_ALIVE)),
+        }
     }
 
     /// Tells that an instance could not be reached: it is looked for again.
     pub fn failed(&self, picked: &Picked) {
         if let Some(resolver) = self.resolver.get() {
-            resolver.evict(&picked.peer.app_id, &picked.peer.namespace, &picked.instance.address);
+            resolver.evict(
+                &picked.peer.app_id,
+                &picked.peer.namespace,
+                &picked.instance.address,
+            );
         }
         picked.instance.reset();
     }

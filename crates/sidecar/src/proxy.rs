@@ -83,7 +83,13 @@ impl Proxy {
                 finish(status.code());
                 response
             }
-            None => response.map(|body| Watched { body, finish: Some(Box::new(finish)) }.into_body()),
+            None => response.map(|body| {
+                Watched {
+                    body,
+                    finish: Some(Box::new(finish)),
+                }
+                .into_body()
+            }),
         }
     }
 
@@ -94,8 +100,13 @@ impl Proxy {
         method: &str,
     ) -> Result<(Response<Body>, Span), Status> {
         let headers = request.headers();
-        let target = headers.get(names::CALLEE_APP_ID).or_else(|| headers.get(names::APP_ID));
-        let Some(id) = target.and_then(|v| v.to_str().ok()).filter(|id| !id.is_empty()).map(str::to_owned)
+        let target = headers
+            .get(names::CALLEE_APP_ID)
+            .or_else(|| headers.get(names::APP_ID));
+        let Some(id) = target
+            .and_then(|v| v.to_str().ok())
+            .filter(|id| !id.is_empty())
+            .map(str::to_owned)
         else {
             return Err(Status::unknown(
                 "failed to proxy request: required metadata dapr-callee-app-id or dapr-app-id not found",
@@ -125,7 +136,9 @@ impl Proxy {
     }
 
     async fn to_app(&self, mut request: Request<Body>) -> Result<Response<Body>, Status> {
-        let Some(app) = &self.app else { return Err(Status::internal("app channel is not initialized")) };
+        let Some(app) = &self.app else {
+            return Err(Status::internal("app channel is not initialized"));
+        };
         let headers = request.headers_mut();
         headers.remove(names::API_TOKEN);
         if let Some(token) = app.token() {
@@ -192,7 +205,11 @@ impl Proxy {
         replay: &Replay,
     ) -> Result<Response<Body>, Status> {
         for last in [false, true] {
-            let picked = self.peers.pick(app_id, namespace).await.map_err(|e| peer_status(&e))?;
+            let picked = self
+                .peers
+                .pick(app_id, namespace)
+                .await
+                .map_err(|e| peer_status(&e))?;
             let Some(body) = replay.attempt() else {
                 return Err(Status::failed_precondition(
                     "cannot use resiliency policies with retries on streaming RPCs",

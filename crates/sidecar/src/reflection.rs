@@ -30,7 +30,8 @@ impl Reflection {
 
     /// Answers a request.
     pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
-        let request = request.map(|body| TonicBody::new(body.map_err(|e| tonic::Status::internal(e.to_string()))));
+        let request =
+            request.map(|body| TonicBody::new(body.map_err(|e| tonic::Status::internal(e.to_string()))));
         match self.0.clone().oneshot(request).await {
             Ok(response) => response.map(Body::stream),
             Err(never) => match never {},

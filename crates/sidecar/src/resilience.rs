@@ -52,7 +52,11 @@ impl<'p> Run<'p> {
         if let Some(execution) = &execution {
             metrics.policy_run(execution, now);
         }
-        Self { execution, metrics, timeout: None }
+        Self {
+            execution,
+            metrics,
+            timeout: None,
+        }
     }
 
     /// Asks for an attempt.
@@ -60,7 +64,9 @@ impl<'p> Run<'p> {
     /// # Errors
     /// [`Refused`] by an open breaker: the run is over.
     pub fn before(&mut self) -> Result<(), Refused> {
-        let Some(execution) = &mut self.execution else { return Ok(()) };
+        let Some(execution) = &mut self.execution else {
+            return Ok(());
+        };
         let attempt = execution.before(Instant::now());
         self.report();
         self.timeout = attempt.map_err(|e| Refused::Breaker(e.to_string()))?.timeout;
@@ -77,7 +83,9 @@ impl<'p> Run<'p> {
 
     /// Ends an attempt; waits if there is to be another.
     pub async fn after(&mut self, outcome: Outcome) -> Again {
-        let Some(execution) = &mut self.execution else { return Again::Stop };
+        let Some(execution) = &mut self.execution else {
+            return Again::Stop;
+        };
         let next = execution.after(outcome, Instant::now());
         self.report();
         match next {
@@ -90,7 +98,9 @@ impl<'p> Run<'p> {
     }
 
     fn report(&mut self) {
-        let Some(execution) = &mut self.execution else { return };
+        let Some(execution) = &mut self.execution else {
+            return;
+        };
         for event in execution.take_events() {
             self.metrics.policy_event(execution.policy(), &event);
             match event {
@@ -120,5 +130,11 @@ impl<'p> Run<'p> {
 
 /// The outcome of a gRPC attempt.
 pub fn grpc_outcome(code: Code) -> Outcome {
-    if code == Code::Ok { Outcome::Success } else { Outcome::Failure { code: Some(code as i32) } }
+    if code == Code::Ok {
+        Outcome::Success
+    } else {
+        Outcome::Failure {
+            code: Some(code as i32),
+        }
+    }
 }

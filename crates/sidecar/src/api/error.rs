@@ -59,7 +59,14 @@ impl ApiError {
         grpc: Code,
         message: impl Into<String>,
     ) -> Self {
-        Self { code, category, http, grpc, message: message.into(), details: Vec::new() }
+        Self {
+            code,
+            category,
+            http,
+            grpc,
+            message: message.into(),
+            details: Vec::new(),
+        }
     }
 
     /// No target in path or headers.
@@ -157,7 +164,13 @@ impl ApiError {
 
     /// A block without any component configured for it, in the contract's words.
     pub fn not_configured(code: &'static str, category: &'static str, message: impl Into<String>) -> Self {
-        Self::new(code, category, StatusCode::INTERNAL_SERVER_ERROR, Code::FailedPrecondition, message)
+        Self::new(
+            code,
+            category,
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::FailedPrecondition,
+            message,
+        )
     }
 
     /// The same with a status and code of its own.
@@ -192,7 +205,14 @@ impl ApiError {
         for detail in &self.details {
             match detail {
                 Detail::ErrorInfo { reason, metadata } => {
-                    details.set_error_info(*reason, DOMAIN, metadata.iter().cloned().collect::<std::collections::HashMap<_, _>>());
+                    details.set_error_info(
+                        *reason,
+                        DOMAIN,
+                        metadata
+                            .iter()
+                            .cloned()
+                            .collect::<std::collections::HashMap<_, _>>(),
+                    );
                 }
                 Detail::ResourceInfo { kind, name } => {
                     details.set_resource_info(kind.as_str(), name.as_str(), "", "");
@@ -240,7 +260,9 @@ pub fn bytes_response(status: StatusCode, content_type: HeaderValue, body: Bytes
 pub fn text_response(status: StatusCode, text: &str) -> Response<Body> {
     const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
     let mut response = bytes_response(status, TEXT, format!("{text}\n").into());
-    response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    response
+        .headers_mut()
+        .insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     response
 }
 

@@ -66,7 +66,11 @@ impl Handler for GrpcApi {
         }
         let started = Instant::now();
         let method = path.to_owned();
-        let user_agent = if self.log.enabled { request.headers().get("user-agent").cloned() } else { None };
+        let user_agent = if self.log.enabled {
+            request.headers().get("user-agent").cloned()
+        } else {
+            None
+        };
         let (response, code) = if method.starts_with(DAPR) {
             self.serve(request, &method, started).await
         } else {
@@ -75,7 +79,8 @@ impl Handler for GrpcApi {
             (response, code)
         };
         let user_agent = user_agent.as_ref().and_then(|v: &HeaderValue| v.to_str().ok());
-        self.log.grpc(&method, user_agent, started.elapsed(), code as i32, false);
+        self.log
+            .grpc(&method, user_agent, started.elapsed(), code as i32, false);
         response
     }
 }
@@ -93,7 +98,12 @@ impl GrpcApi {
         self.token.admit_grpc(request.headers())
     }
 
-    async fn serve(&self, mut request: Request<Body>, method: &str, started: Instant) -> (Response<Body>, Code) {
+    async fn serve(
+        &self,
+        mut request: Request<Body>,
+        method: &str,
+        started: Instant,
+    ) -> (Response<Body>, Code) {
         let (mut span, baggage) = match self.start_span(&request, method) {
             Ok(started) => started,
             Err(status) => return (grpc::status_response(&status), status.code()),
@@ -118,7 +128,8 @@ impl GrpcApi {
             response.headers_mut().insert(names::BAGGAGE, baggage);
         }
         let sent = response.body().known_length().unwrap_or(0);
-        self.metrics.grpc_server(method, code, started.elapsed(), received, sent);
+        self.metrics
+            .grpc_server(method, code, started.elapsed(), received, sent);
         (response, code)
     }
 
@@ -133,7 +144,9 @@ impl GrpcApi {
         if self.tracer.enabled()
             && let Some(value) = headers.get(names::BAGGAGE).filter(|v| !v.is_empty())
         {
-            let text = value.to_str().map_err(|_| Status::invalid_argument("invalid baggage header"))?;
+            let text = value
+                .to_str()
+                .map_err(|_| Status::invalid_argument("invalid baggage header"))?;
             let parsed = Baggage::parse(text)
                 .map_err(|e| Status::invalid_argument(format!("invalid baggage header: {e}")))?;
             baggage = HeaderValue::try_from(parsed.encode()).ok();

@@ -80,7 +80,11 @@ impl Handler for PublicApi {
         match self.0.routes.find(request.method(), &path) {
             Some(matched) if matched.endpoint.is_public() => {
                 let mut span = Span::none();
-                let context = Context { request, path: path.clone(), span: &mut span };
+                let context = Context {
+                    request,
+                    path: path.clone(),
+                    span: &mut span,
+                };
                 self.0.dispatch(matched, context).await
             }
             _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
@@ -104,7 +108,8 @@ impl HttpApi {
         let status = response.status();
         let elapsed = started.elapsed();
         let size = response.body().known_length().unwrap_or(0);
-        self.metrics.http_server(&method, &path, status.as_u16(), elapsed, received, size);
+        self.metrics
+            .http_server(&method, &path, status.as_u16(), elapsed, received, size);
         self.log.http(&HttpCall {
             method: method.as_str(),
             path: &path,
@@ -119,7 +124,11 @@ impl HttpApi {
     }
 
     fn user_agent(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        if self.log.enabled { headers.get(USER_AGENT).cloned() } else { None }
+        if self.log.enabled {
+            headers.get(USER_AGENT).cloned()
+        } else {
+            None
+        }
     }
 
     async fn traced(
@@ -131,13 +140,20 @@ impl HttpApi {
     ) -> Response<Body> {
         if !self.tracer.enabled() || path.contains("/healthz") {
             let parent = Parent::from_http(request.headers());
-            let mut span = if self.tracer.enabled() { Span::none() } else { Span::of(parent) };
+            let mut span = if self.tracer.enabled() {
+                Span::none()
+            } else {
+                Span::of(parent)
+            };
             return self.guarded(request, path, matched, &mut span).await;
         }
         let baggage = match baggage(request.headers()) {
             Ok(baggage) => baggage,
             Err(text) => {
-                return text_response(StatusCode::BAD_REQUEST, &format!("invalid baggage header: {text}"));
+                return text_response(
+                    StatusCode::BAD_REQUEST,
+                    &format!("invalid baggage header: {text}"),
+                );
             }
         };
         let parent = Parent::from_http(request.headers());
@@ -177,7 +193,11 @@ impl HttpApi {
             text_response(StatusCode::UNAUTHORIZED, "invalid api token")
         } else {
             request.headers_mut().remove(names::API_TOKEN);
-            let context = Context { request, path: path.to_owned(), span };
+            let context = Context {
+                request,
+                path: path.to_owned(),
+                span,
+            };
             match matched {
                 Some(matched) => self.dispatch(matched, context).await,
                 None => self.fallback(context).await,
@@ -240,7 +260,14 @@ fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &st
     span.set("dapr.protocol", "http");
     span.set("dapr.api", format!("{method} {path}"));
     span.set("http.request.method", method.to_owned());
-    span.set("url.full", request.uri().path_and_query().map_or("", |p| p.as_str()).to_owned());
+    span.set(
+        "url.full",
+        request
+            .uri()
+            .path_and_query()
+            .map_or("", |p| p.as_str())
+            .to_owned(),
+    );
     if let Some(address) = client.address {
         span.set("server.address", address.ip().to_string());
         span.set("server.port", address.port().to_string());

@@ -22,7 +22,11 @@ const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
 pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -> Result<Reply, AppError> {
     let data = call.body.collect_up_to(channel.max_body).await;
     let data = data.map_err(|e| AppError::Body(e.to_string()))?;
-    let content_type = call.content_type.as_ref().and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let content_type = call
+        .content_type
+        .as_ref()
+        .and_then(|v| v.to_str().ok())
+        .unwrap_or_default();
     let message = InvokeRequest {
         method: call.method,
         data: Some(any_bytes(call.type_url, data)),
@@ -47,7 +51,9 @@ pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -
     let result = grpc::unary(pool, request, channel.max_body).await;
     let code = result.as_ref().map_or_else(|e| e.status.code(), |_| Code::Ok);
     let received = result.as_ref().map_or(0, |a| a.message.len() as u64);
-    channel.metrics.grpc_client(ON_INVOKE, code, started.elapsed(), sent, received);
+    channel
+        .metrics
+        .grpc_client(ON_INVOKE, code, started.elapsed(), sent, received);
     // An app that cannot be reached is an answer too: its callers tell `Unavailable` from our own failures.
     Ok(match result {
         Ok(answer) => success(answer),
@@ -59,7 +65,9 @@ fn success(answer: Unary) -> Reply {
     let (body, content_type, type_url) = match InvokeResponse::decode(answer.message) {
         Ok(message) => {
             let data = message.data.unwrap_or_default();
-            let content_type = HeaderValue::try_from(message.content_type).ok().filter(|v| !v.is_empty());
+            let content_type = HeaderValue::try_from(message.content_type)
+                .ok()
+                .filter(|v| !v.is_empty());
             (Bytes::from(data.value), content_type, data.type_url)
         }
         Err(error) => {
@@ -67,7 +75,11 @@ fn success(answer: Unary) -> Reply {
             return failure(tonic::Status::internal(text).into());
         }
     };
-    let status = AppStatus::Grpc { code: 0, message: String::new(), details: Vec::new() };
+    let status = AppStatus::Grpc {
+        code: 0,
+        message: String::new(),
+        details: Vec::new(),
+    };
     Reply {
         status,
         headers: grpc_to_internal(answer.headers),
@@ -79,7 +91,9 @@ fn success(answer: Unary) -> Reply {
 }
 
 fn failure(failed: Failed) -> Reply {
-    let details = RpcStatus::decode(failed.status.details()).map(|s| s.details).unwrap_or_default();
+    let details = RpcStatus::decode(failed.status.details())
+        .map(|s| s.details)
+        .unwrap_or_default();
     let status = AppStatus::Grpc {
         code: failed.status.code() as i32,
         message: failed.status.message().to_owned(),
@@ -95,5 +109,8 @@ fn failure(failed: Failed) -> Reply {
 /// `AppCallbackHealthCheck.HealthCheck`.
 pub(super) async fn health_check(pool: &H2Pool) -> Result<(), tonic::Status> {
     let request = grpc::request(HEALTH_CHECK, grpc::frame(&()).into());
-    grpc::unary(pool, request, 64 * 1024).await.map(|_| ()).map_err(|failed| failed.status)
+    grpc::unary(pool, request, 64 * 1024)
+        .await
+        .map(|_| ())
+        .map_err(|failed| failed.status)
 }

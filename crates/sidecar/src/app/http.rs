@@ -30,17 +30,35 @@ pub(super) async fn send(channel: &AppChannel, call: Call) -> Result<Reply, AppE
     let result = match &channel.transport {
         Transport::H1(pool) => {
             headers.insert(HOST, channel.authority.clone());
-            pool.send(build(method.clone(), target.parse(), headers, call.body, Version::HTTP_11)?).await
+            pool.send(build(
+                method.clone(),
+                target.parse(),
+                headers,
+                call.body,
+                Version::HTTP_11,
+            )?)
+            .await
         }
         Transport::H2(pool) => {
             headers.remove(HOST);
-            pool.send(build(method.clone(), target.parse(), headers, call.body, Version::HTTP_2)?).await
+            pool.send(build(
+                method.clone(),
+                target.parse(),
+                headers,
+                call.body,
+                Version::HTTP_2,
+            )?)
+            .await
         }
         Transport::Grpc(_) => return Err(AppError::NoChannel),
     };
     let status = result.as_ref().map_or(500, |r| r.status().as_u16());
-    let received = result.as_ref().map_or(0, |r| r.body().known_length().unwrap_or(0));
-    channel.metrics.http_client(&method, &call.method, status, started.elapsed(), sent, received);
+    let received = result
+        .as_ref()
+        .map_or(0, |r| r.body().known_length().unwrap_or(0));
+    channel
+        .metrics
+        .http_client(&method, &call.method, status, started.elapsed(), sent, received);
     Ok(reply(result?))
 }
 
@@ -86,14 +104,24 @@ pub fn reply(response: Response<Body>) -> Reply {
     let mut headers = head.headers;
     strip_hop_by_hop(&mut headers);
     let content_type = headers.get(CONTENT_TYPE).cloned();
-    Reply { headers, content_type, ..Reply::new(AppStatus::Http(head.status.as_u16()), body) }
+    Reply {
+        headers,
+        content_type,
+        ..Reply::new(AppStatus::Http(head.status.as_u16()), body)
+    }
 }
 
 /// The status that `GET path` is answered with.
 pub(super) async fn health_check(channel: &AppChannel, path: &str) -> Result<u16, AppError> {
     let slash = if path.starts_with('/') { "" } else { "/" };
     let target = format!("{slash}{path}").parse();
-    let mut request = build(Method::GET, target, HeaderMap::new(), Body::Empty, Version::HTTP_11)?;
+    let mut request = build(
+        Method::GET,
+        target,
+        HeaderMap::new(),
+        Body::Empty,
+        Version::HTTP_11,
+    )?;
     let response = match &channel.transport {
         Transport::H1(pool) => {
             request.headers_mut().insert(HOST, channel.authority.clone());

@@ -58,7 +58,11 @@ impl Forwarded {
     /// For a host address and name, and the caller's identity.
     pub fn new(address: &str, host: &str, app_id: &str, namespace: &str) -> Self {
         let text = |text: &str| HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""));
-        let quoted = if address.contains(':') { format!("\"[{address}]\"") } else { address.to_owned() };
+        let quoted = if address.contains(':') {
+            format!("\"[{address}]\"")
+        } else {
+            address.to_owned()
+        };
         Self {
             address: text(address),
             host: (!host.is_empty()).then(|| text(host)),
@@ -143,9 +147,10 @@ impl Invoker {
             Target::Url(url) => Route::Url(url),
             Target::App { id: name, .. } if self.endpoints.contains(name) => Route::Endpoint(name),
             Target::App { id, namespace } if self.is_self(id, namespace) => Route::Local,
-            Target::App { id, namespace } => {
-                Route::Remote { id, namespace: namespace.unwrap_or(&self.namespace) }
-            }
+            Target::App { id, namespace } => Route::Remote {
+                id,
+                namespace: namespace.unwrap_or(&self.namespace),
+            },
         };
         let rules = self.resilience.policies.app(id);
         let base_url = match route {
@@ -162,7 +167,8 @@ impl Invoker {
         let policy = rules.policy.as_deref();
         match route {
             Route::Remote { id, namespace } => {
-                self.remote(id, namespace, call, policy, key, rules.has_target).await
+                self.remote(id, namespace, call, policy, key, rules.has_target)
+                    .await
             }
             other => self.direct(&other, call, policy, key).await,
         }
@@ -222,9 +228,11 @@ impl Invoker {
             };
             if run.after(outcome).await == Again::Stop {
                 return Err(match error {
-                    InvokeError::Peer(status) if connection => {
-                        InvokeError::Exhausted { target: id.to_owned(), retries, status }
-                    }
+                    InvokeError::Peer(status) if connection => InvokeError::Exhausted {
+                        target: id.to_owned(),
+                        retries,
+                        status,
+                    },
                     other => other,
                 });
             }
@@ -245,7 +253,8 @@ impl Invoker {
         let started = Instant::now();
         match call_remote(&picked.instance, request, self.max_message).await {
             Ok(reply) => {
-                self.metrics.invoke_received(id, reply.status.code(), started.elapsed());
+                self.metrics
+                    .invoke_received(id, reply.status.code(), started.elapsed());
                 Ok(reply)
             }
             Err(RemoteError { status, connection }) => {
@@ -272,7 +281,9 @@ impl Invoker {
             run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
             let attempt = match call.attempt() {
                 Some(call) => run.limit(self.direct_once(route, call)).await,
-                None => Some(Err(InvokeError::Peer(Status::internal("the request body is spent")))),
+                None => Some(Err(InvokeError::Peer(Status::internal(
+                    "the request body is spent",
+                )))),
             };
             let result = attempt.unwrap_or(Err(InvokeError::Timeout));
             let outcome = outcome(&result, call.can_repeat());
@@ -307,7 +318,9 @@ fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
         Ok(reply) => match reply.status {
             AppStatus::Http(code) if !(200..400).contains(&code) => {
                 if can_repeat {
-                    Outcome::Failure { code: Some(code.into()) }
+                    Outcome::Failure {
+                        code: Some(code.into()),
+                    }
                 } else {
                     Outcome::Final
                 }

@@ -24,8 +24,17 @@ pub struct Metadata {
 impl Metadata {
     /// For an app, its enabled features and the names of its HTTP endpoints.
     pub fn new(app_id: &str, app: App, features: Vec<String>, endpoints: Vec<String>) -> Self {
-        let extended = Mutex::new(BTreeMap::from([("daprRuntimeVersion".to_owned(), VERSION.to_owned())]));
-        Self { app_id: app_id.to_owned(), features, endpoints, app, extended }
+        let extended = Mutex::new(BTreeMap::from([(
+            "daprRuntimeVersion".to_owned(),
+            VERSION.to_owned(),
+        )]));
+        Self {
+            app_id: app_id.to_owned(),
+            features,
+            endpoints,
+            app,
+            extended,
+        }
     }
 
     fn extended(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
@@ -50,11 +59,18 @@ impl Metadata {
         }
         all.insert("extended".into(), json!(*self.extended()));
         if !self.endpoints.is_empty() {
-            let endpoints: Vec<_> = self.endpoints.iter().map(|name| json!({ "name": name })).collect();
+            let endpoints: Vec<_> = self
+                .endpoints
+                .iter()
+                .map(|name| json!({ "name": name }))
+                .collect();
             all.insert("httpEndpoints".into(), endpoints.into());
         }
         all.insert("appConnectionProperties".into(), self.connection_json());
-        all.insert("actorRuntime".into(), json!({ "runtimeStatus": "DISABLED", "hostReady": false }));
+        all.insert(
+            "actorRuntime".into(),
+            json!({ "runtimeStatus": "DISABLED", "hostReady": false }),
+        );
         all.insert("workflows".into(), json!({}));
         Value::Object(all)
     }
@@ -76,8 +92,14 @@ impl Metadata {
             if !is_grpc(self.app.protocol) {
                 checks.insert("healthCheckPath".into(), self.app.health_path.clone().into());
             }
-            checks.insert("healthProbeInterval".into(), format_go_duration(health.interval).into());
-            checks.insert("healthProbeTimeout".into(), format_go_duration(health.timeout).into());
+            checks.insert(
+                "healthProbeInterval".into(),
+                format_go_duration(health.interval).into(),
+            );
+            checks.insert(
+                "healthProbeTimeout".into(),
+                format_go_duration(health.timeout).into(),
+            );
             checks.insert("healthThreshold".into(), health.threshold.into());
             connection.insert("health".into(), checks.into());
         }
@@ -86,23 +108,28 @@ impl Metadata {
 
     /// As the gRPC API shows it.
     pub fn message(&self) -> proto::GetMetadataResponse {
-        let health = self.app.health.map(|health| proto::AppConnectionHealthProperties {
-            health_check_path: if is_grpc(self.app.protocol) {
-                String::new()
-            } else {
-                self.app.health_path.clone()
-            },
-            health_probe_interval: format_go_duration(health.interval),
-            health_probe_timeout: format_go_duration(health.timeout),
-            health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
-        });
+        let health = self
+            .app
+            .health
+            .map(|health| proto::AppConnectionHealthProperties {
+                health_check_path: if is_grpc(self.app.protocol) {
+                    String::new()
+                } else {
+                    self.app.health_path.clone()
+                },
+                health_probe_interval: format_go_duration(health.interval),
+                health_probe_timeout: format_go_duration(health.timeout),
+                health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
+            });
         let endpoints = self.endpoints.iter().cloned();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
             enabled_features: self.features.clone(),
             extended_metadata: self.extended().clone().into_iter().collect(),
-            http_endpoints: endpoints.map(|name| proto::MetadataHttpEndpoint { name }).collect(),
+            http_endpoints: endpoints
+                .map(|name| proto::MetadataHttpEndpoint { name })
+                .collect(),
             app_connection_properties: Some(proto::AppConnectionProperties {
                 port: self.app.port.into(),
                 protocol: protocol_name(self.app.protocol).to_owned(),

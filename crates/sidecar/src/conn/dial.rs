@@ -58,7 +58,11 @@ pub struct Dialer {
 impl Dialer {
     /// Plain TCP to `host:port`.
     pub fn plain(address: impl Into<Arc<str>>, timeout: Duration) -> Self {
-        Self { address: address.into(), tls: None, timeout }
+        Self {
+            address: address.into(),
+            tls: None,
+            timeout,
+        }
     }
 
     /// TLS to `host:port`; `name` goes into the handshake as server name.
@@ -68,7 +72,11 @@ impl Dialer {
         name: ServerName<'static>,
         timeout: Duration,
     ) -> Self {
-        Self { address: address.into(), tls: Some((config, name)), timeout }
+        Self {
+            address: address.into(),
+            tls: Some((config, name)),
+            timeout,
+        }
     }
 
     /// `host:port`.
@@ -83,7 +91,10 @@ impl Dialer {
 
     /// Wraps a failure with this address.
     pub fn error(&self, kind: DialErrorKind) -> DialError {
-        DialError { address: self.address.to_string(), kind }
+        DialError {
+            address: self.address.to_string(),
+            kind,
+        }
     }
 
     /// Opens a connection.
@@ -98,10 +109,16 @@ impl Dialer {
     }
 
     async fn open(&self) -> Result<Io, DialErrorKind> {
-        let tcp = TcpStream::connect(&*self.address).await.map_err(DialErrorKind::Connect)?;
+        let tcp = TcpStream::connect(&*self.address)
+            .await
+            .map_err(DialErrorKind::Connect)?;
         tcp.set_nodelay(true).map_err(DialErrorKind::Connect)?;
-        let Some((config, name)) = &self.tls else { return Ok(Io::Tcp(tcp)) };
-        let stream = TlsConnector::from(Arc::clone(config)).connect(name.clone(), tcp).await;
+        let Some((config, name)) = &self.tls else {
+            return Ok(Io::Tcp(tcp));
+        };
+        let stream = TlsConnector::from(Arc::clone(config))
+            .connect(name.clone(), tcp)
+            .await;
         Ok(Io::Tls(Box::new(stream.map_err(DialErrorKind::Handshake)?)))
     }
 }
@@ -117,11 +134,7 @@ impl Io {
 }
 
 impl AsyncRead for Io {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),

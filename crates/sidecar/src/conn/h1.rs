@@ -41,7 +41,10 @@ pub struct H1Pool(Arc<Shared>);
 impl H1Pool {
     /// A pool without connections.
     pub fn new(dialer: Dialer) -> Self {
-        Self(Arc::new(Shared { dialer, idle: Mutex::default() }))
+        Self(Arc::new(Shared {
+            dialer,
+            idle: Mutex::default(),
+        }))
     }
 
     /// `host:port` of the server.
@@ -69,7 +72,10 @@ impl H1Pool {
 
     async fn connect(&self) -> Result<SendRequest<Body>, DialError> {
         let io = self.0.dialer.dial().await?;
-        let handshake = Builder::new().max_buf_size(MAX_BUFFER).handshake(TokioIo::new(io)).await;
+        let handshake = Builder::new()
+            .max_buf_size(MAX_BUFFER)
+            .handshake(TokioIo::new(io))
+            .await;
         let (sender, driver) = handshake.map_err(|e| self.0.dialer.error(DialErrorKind::Http(e)))?;
         // Ends with the connection; the sender's drop closes it.
         tokio::spawn(async move {
@@ -105,7 +111,11 @@ impl H1Pool {
     }
 
     fn broken(&self, source: hyper::Error, repeatable: bool) -> SendError {
-        SendError::Broken { address: self.address().to_owned(), repeatable, source }
+        SendError::Broken {
+            address: self.address().to_owned(),
+            repeatable,
+            source,
+        }
     }
 
     async fn exchange(
@@ -115,7 +125,10 @@ impl H1Pool {
     ) -> Result<Response<Body>, (hyper::Error, Option<Request<Body>>)> {
         match sender.try_send_request(request).await {
             Ok(response) => Ok(response.map(|incoming| {
-                let body = PooledBody { incoming, back: Some((self.clone(), sender)) };
+                let body = PooledBody {
+                    incoming,
+                    back: Some((self.clone(), sender)),
+                };
                 Body::Pooled(Box::new(body.settle()))
             })),
             Err(mut error) => {
@@ -128,8 +141,14 @@ impl H1Pool {
 
 /// A copy to send again, where that is safe: RFC 9110 section 9.2.2.
 fn spare(request: &Request<Body>) -> Option<Request<Body>> {
-    const IDEMPOTENT: [Method; 6] =
-        [Method::GET, Method::HEAD, Method::OPTIONS, Method::PUT, Method::DELETE, Method::TRACE];
+    const IDEMPOTENT: [Method; 6] = [
+        Method::GET,
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::PUT,
+        Method::DELETE,
+        Method::TRACE,
+    ];
     if !IDEMPOTENT.contains(request.method()) && !request.headers().contains_key("idempotency-key") {
         return None;
     }
@@ -165,7 +184,10 @@ impl PooledBody {
         {
             let mut idle = pool.idle();
             if idle.len() < MAX_IDLE {
-                idle.push(Idle { sender, since: Instant::now() });
+                idle.push(Idle {
+                    sender,
+                    since: Instant::now(),
+                });
             }
         }
     }

@@ -64,10 +64,21 @@ pub struct H2Pool {
 impl H2Pool {
     /// A pool without connections; `keep_alive` is ping interval and time to answer, also when idle.
     pub fn new(dialer: Dialer, keep_alive: Option<(Duration, Duration)>) -> Self {
-        let scheme = if dialer.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
-        let authority = Authority::try_from(dialer.address())
-            .unwrap_or_else(|_| Authority::from_static("localhost"));
-        Self { dialer, scheme, authority, connections: ArcSwap::default(), dialing: Mutex::new(()), keep_alive }
+        let scheme = if dialer.is_tls() {
+            Scheme::HTTPS
+        } else {
+            Scheme::HTTP
+        };
+        let authority =
+            Authority::try_from(dialer.address()).unwrap_or_else(|_| Authority::from_static("localhost"));
+        Self {
+            dialer,
+            scheme,
+            authority,
+            connections: ArcSwap::default(),
+            dialing: Mutex::new(()),
+            keep_alive,
+        }
     }
 
     /// `host:port` of the peer.
@@ -82,7 +93,10 @@ impl H2Pool {
 
     /// True when no stream is running.
     pub fn is_idle(&self) -> bool {
-        self.connections.load().iter().all(|c| c.in_flight.load(Ordering::Relaxed) == 0)
+        self.connections
+            .load()
+            .iter()
+            .all(|c| c.in_flight.load(Ordering::Relaxed) == 0)
     }
 
     fn usable(&self) -> Option<Arc<Connection>> {
@@ -121,7 +135,10 @@ impl H2Pool {
             .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(MAX_HEADER_LIST);
         if let Some((interval, timeout)) = self.keep_alive {
-            builder.keep_alive_interval(interval).keep_alive_timeout(timeout).keep_alive_while_idle(true);
+            builder
+                .keep_alive_interval(interval)
+                .keep_alive_timeout(timeout)
+                .keep_alive_while_idle(true);
         }
         let handshake = builder.handshake(TokioIo::new(io)).await;
         let (sender, driver) = handshake.map_err(|e| self.dialer.error(DialErrorKind::Http(e)))?;
@@ -132,7 +149,10 @@ impl H2Pool {
                 tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
             }
         });
-        Ok(Connection { sender, in_flight: Arc::default() })
+        Ok(Connection {
+            sender,
+            in_flight: Arc::default(),
+        })
     }
 
     /// Sends a request; a connection that died before taking it is replaced once.
@@ -190,8 +210,11 @@ fn with_guard(response: Response<Incoming>, in_flight: InFlight) -> Response<Bod
 
 /// The peer said that it did not look at the stream: RFC 9113 sections 6.8 and 8.7.
 fn was_refused(error: &hyper::Error) -> bool {
-    error.source().and_then(|e| e.downcast_ref::<h2::Error>()).is_some_and(|e| {
-        e.reason() == Some(h2::Reason::REFUSED_STREAM)
-            || (e.is_go_away() && e.is_remote() && e.reason() == Some(h2::Reason::NO_ERROR))
-    })
+    error
+        .source()
+        .and_then(|e| e.downcast_ref::<h2::Error>())
+        .is_some_and(|e| {
+            e.reason() == Some(h2::Reason::REFUSED_STREAM)
+                || (e.is_go_away() && e.is_remote() && e.reason() == Some(h2::Reason::NO_ERROR))
+        })
 }

@@ -49,7 +49,10 @@ pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status>
         type_url: &call.type_url,
         actor: None,
     };
-    let chunk = inlined.as_ref().map(|data| Chunk { seq: 0, len: data.len() });
+    let chunk = inlined.as_ref().map(|data| Chunk {
+        seq: 0,
+        len: data.len(),
+    });
     let mut first = BytesMut::with_capacity(1024 + inlined.as_ref().map_or(0, Bytes::len));
     invoke::encode_request(&parts, entries(&call.metadata, from_http), chunk, &mut first)
         .map_err(|e| Status::invalid_argument(e.to_string()))?;
@@ -70,7 +73,13 @@ pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status>
         metadata: call.metadata,
         actor: None,
     };
-    Ok(OpenRequest { head, first: first.freeze(), inlined, rest, trace: call.trace })
+    Ok(OpenRequest {
+        head,
+        first: first.freeze(),
+        inlined,
+        rest,
+        trace: call.trace,
+    })
 }
 
 impl OpenRequest {
@@ -89,7 +98,12 @@ impl OpenRequest {
             Source::Once(body) => body.take()?,
             Source::Replay(replay) => replay.attempt()?,
         };
-        Some(Body::Stream(Box::pin(ChunkStream::new(self.first.clone(), source, 0, Finish::End))))
+        Some(Body::Stream(Box::pin(ChunkStream::new(
+            self.first.clone(),
+            source,
+            0,
+            Finish::End,
+        ))))
     }
 }
 
@@ -103,13 +117,19 @@ pub struct RemoteError {
 
 impl From<Status> for RemoteError {
     fn from(status: Status) -> Self {
-        Self { status, connection: false }
+        Self {
+            status,
+            connection: false,
+        }
     }
 }
 
 impl From<SendError> for RemoteError {
     fn from(error: SendError) -> Self {
-        Self { connection: error.is_unavailable(), status: grpc::send_status(&error) }
+        Self {
+            connection: error.is_unavailable(),
+            status: grpc::send_status(&error),
+        }
     }
 }
 
@@ -151,7 +171,9 @@ pub async fn call_remote(
     };
     let frame = invoke::decode_response(&message, stream.limits())
         .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
-    let Some(head) = frame.head else { return Err(missing_head().into()) };
+    let Some(head) = frame.head else {
+        return Err(missing_head().into());
+    };
     stream.take_payload(frame.payload)?;
     Ok(reply(head, stream.into_body()?))
 }
@@ -166,7 +188,11 @@ fn reply(head: ResponseHead, body: Body) -> Reply {
         _ => AppStatus::Grpc {
             code: head.status_code,
             message: head.status_message,
-            details: head.status_details.into_iter().filter_map(|d| Any::decode(d).ok()).collect(),
+            details: head
+                .status_details
+                .into_iter()
+                .filter_map(|d| Any::decode(d).ok())
+                .collect(),
         },
     };
     Reply {
@@ -202,7 +228,9 @@ async fn call_unary(
     let mut http = grpc::request(CALL_LOCAL, grpc::frame(&message).into());
     request.trace.inject_grpc(http.headers_mut());
     let response = instance.send(http).await?;
-    let answer = grpc::finish_unary(response, max_message).await.map_err(|f| f.status)?;
+    let answer = grpc::finish_unary(response, max_message)
+        .await
+        .map_err(|f| f.status)?;
     let message = InternalInvokeResponse::decode(answer.message)
         .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
     let (head, data) = ResponseHead::from_message(message, &Limits::default())
@@ -220,4 +248,3 @@ fn no_streaming() -> RemoteError {
     )
     .into()
 }
-

@@ -1,16 +1,20 @@
 //! The server that other sidecars call.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response};
+use hyper::body::Incoming;
 use outrigger_identity::SpiffeId;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
 use outrigger_wire::internals::v1::InternalInvokeRequest;
-use outrigger_wire::invoke::{self, Chunk, Limits, RequestHead, ResponseHead, ResponseParts, Verb, method_of};
+use outrigger_wire::invoke::{
+    self, Chunk, Limits, RequestHead, ResponseHead, ResponseParts, Verb, method_of,
+};
 use prost::Message;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
 use crate::access::Access;
@@ -19,6 +23,7 @@ use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
 use crate::grpc::{self, CONTENT_TYPE_GRPC};
 use crate::headers::names;
+use crate::listen::{Client, Handler};
 use crate::metrics::SidecarMetrics;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
@@ -45,15 +50,33 @@ pub struct InternalApi {
     pub max_message: usize,
 }
 
+impl Handler for InternalApi {
+    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
+        let started = Instant::now();
+        let request = request.map(Body::from);
+        let path = request.uri().path();
+        let unary = path.starts_with(SERVICE) && !path.ends_with("Stream");
+        let method = if unary { path.to_owned() } else { String::new() };
+        let response = self.answer(client.identity.as_ref(), request).await;
+        if unary {
+            let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
+            self.metrics.grpc_server(&method, code, started.elapsed(), 0, 0);
+        }
+        response
+    }
+}
+
 impl InternalApi {
     /// Answers one request of the peer with identity `peer` (`None` without mTLS).
-    pub async fn handle(&self, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
+    async fn answer(&self, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
         let path = request.uri().path();
         if let Some(method) = path.strip_prefix(SERVICE) {
             let result = match method {
                 "CallLocalStream" => self.call_local_stream(peer, request).await,
                 "CallLocal" => self.call_local(peer, request).await,
-                _ => Err(Status::unimplemented(format!("{path} is not implemented by this sidecar"))),
+                _ => Err(Status::unimplemented(format!(
+                    "{path} is not implemented by this sidecar"
+                ))),
             };
             return result.unwrap_or_else(|status| grpc::status_response(&status));
         }
@@ -71,7 +94,9 @@ impl InternalApi {
         let app = self.app()?;
         let (parts, body) = request.into_parts();
         let mut stream = MessageStream::new(body, Direction::Request, self.max_message);
-        let message = std::future::poll_fn(|cx| stream.poll_message(cx)).await?.ok_or_else(no_head)?;
+        let message = std::future::poll_fn(|cx| stream.poll_message(cx))
+            .await?
+            .ok_or_else(no_head)?;
         let frame = invoke::decode_request(&message, stream.limits())
             .map_err(|e| Status::invalid_argument(format!("parsing InternalInvokeRequest error: {e}")))?;
         let head = frame.head.ok_or_else(no_head)?;
@@ -96,7 +121,9 @@ impl InternalApi {
     ) -> Result<Response<Body>, Status> {
         let app = self.app()?;
         let (parts, body) = request.into_parts();
-        let body = body.collect_up_to(self.max_message.saturating_add(grpc::PREFIX)).await;
+        let body = body
+            .collect_up_to(self.max_message.saturating_add(grpc::PREFIX))
+            .await;
         let message = grpc::unframe(body.map_err(|e| grpc::body_status(&e))?)?;
         let message = InternalInvokeRequest::decode(message)
             .map_err(|e| Status::invalid_argument(format!("parsing InternalInvokeRequest error: {e}")))?;
@@ -113,7 +140,9 @@ impl InternalApi {
     }
 
     fn app(&self) -> Result<&AppChannel, Status> {
-        self.app.as_deref().ok_or_else(|| Status::internal("app channel is not initialized"))
+        self.app
+            .as_deref()
+            .ok_or_else(|| Status::internal("app channel is not initialized"))
     }
 
     /// Normalises the method once and decides on that value, which is the one dispatched.
@@ -126,7 +155,9 @@ impl InternalApi {
         let method = outrigger_policy::path::canonical(&head.method)
             .map_err(|e| Status::invalid_argument(format!("invalid method: {e}")))?
             .into_owned();
-        let mut span = self.tracer.start(SpanKind::Server, "", &Parent::from_grpc(headers));
+        let mut span = self
+            .tracer
+            .start(SpanKind::Server, "", &Parent::from_grpc(headers));
         if span.is_recording() {
             span.set_name(format!("CallLocal/{}/{method}", self.app_id));
             span.set("dapr.protocol", "grpc");
@@ -134,24 +165,37 @@ impl InternalApi {
             span.set("rpc.service", "ServiceInvocation");
             span.set("dapr.invoke_method", method.clone());
         }
-        self.access.check(peer, &method, method_of(head.verb).as_ref().map_or("NONE", Method::as_str))?;
+        self.access.check(
+            peer,
+            &method,
+            method_of(head.verb).as_ref().map_or("NONE", Method::as_str),
+        )?;
         Ok((span, head, method))
     }
 
     fn count_request(&self, metadata: &HeaderMap) -> String {
-        let source = metadata.get(names::CALLER_APP_ID).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+        let source = metadata
+            .get(names::CALLER_APP_ID)
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or("unknown");
         self.metrics.invoke_request(source);
         source.to_owned()
     }
 
     fn finish_span(&self, span: &mut Span, error: Option<&Status>) {
         if let Some(status) = error {
-            span.set_status(outrigger_telemetry::trace::Status::Error(status.message().to_owned()));
+            span.set_status(outrigger_telemetry::trace::Status::Error(
+                status.message().to_owned(),
+            ));
         }
     }
 
     async fn unary_reply(&self, reply: Reply) -> Result<Response<Body>, Status> {
-        let data = reply.body.collect_up_to(self.max_message).await.map_err(|e| grpc::body_status(&e))?;
+        let data = reply
+            .body
+            .collect_up_to(self.max_message)
+            .await
+            .map_err(|e| grpc::body_status(&e))?;
         let (status_code, status_message, status_details) = status_parts(reply.status);
         let head = ResponseHead {
             status_code,
@@ -162,7 +206,9 @@ impl InternalApi {
             content_type: reply.content_type,
             type_url: reply.type_url,
         };
-        let message = head.into_message(data).map_err(|e| Status::internal(e.to_string()))?;
+        let message = head
+            .into_message(data)
+            .map_err(|e| Status::internal(e.to_string()))?;
         Ok(streamed(grpc::frame(&message), Body::Empty, 0))
     }
 }
@@ -178,7 +224,10 @@ fn no_head() -> Status {
 /// unknown one as chunked.
 fn may_lack_body(head: &RequestHead) -> bool {
     !head.metadata.contains_key(CONTENT_LENGTH)
-        && matches!(head.verb, Verb::Get | Verb::Head | Verb::Delete | Verb::Options | Verb::Trace)
+        && matches!(
+            head.verb,
+            Verb::Get | Verb::Head | Verb::Delete | Verb::Options | Verb::Trace
+        )
 }
 
 fn call(head: RequestHead, method: String, body: Body, span: &Span) -> Call {
@@ -197,9 +246,15 @@ fn call(head: RequestHead, method: String, body: Body, span: &Span) -> Call {
 fn status_parts(status: AppStatus) -> (i32, String, Vec<Bytes>) {
     match status {
         AppStatus::Http(code) => (code.into(), String::new(), Vec::new()),
-        AppStatus::Grpc { code, message, details } => {
-            (code, message, details.iter().map(|d| d.encode_to_vec().into()).collect())
-        }
+        AppStatus::Grpc {
+            code,
+            message,
+            details,
+        } => (
+            code,
+            message,
+            details.iter().map(|d| d.encode_to_vec().into()).collect(),
+        ),
     }
 }
 
@@ -214,7 +269,10 @@ fn stream_reply(reply: Reply) -> Result<Response<Body>, Status> {
         type_url: &reply.type_url,
     };
     let (data, rest) = inline(reply.body);
-    let chunk = data.as_ref().map(|data| Chunk { seq: 0, len: data.len() });
+    let chunk = data.as_ref().map(|data| Chunk {
+        seq: 0,
+        len: data.len(),
+    });
     let mut head = BytesMut::with_capacity(512 + data.as_ref().map_or(0, Bytes::len));
     let headers = entries(&reply.headers, from_http);
     invoke::encode_response(&parts, headers, entries(&reply.trailers, false), chunk, &mut head)

@@ -77,14 +77,25 @@ pub enum Finish {
 impl ChunkStream {
     /// `head` is a whole frame; payload numbering starts at `next_seq`.
     pub fn new(head: Bytes, source: Body, next_seq: u64, finish: Finish) -> Self {
-        Self { ready: VecDeque::from([head]), source, next_seq, finish }
+        Self {
+            ready: VecDeque::from([head]),
+            source,
+            next_seq,
+            finish,
+        }
     }
 
     fn queue(&mut self, mut data: Bytes) -> Result<(), BoxError> {
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(CHUNK));
             let mut prefix = BytesMut::with_capacity(32);
-            invoke::encode_chunk(Chunk { seq: self.next_seq, len: piece.len() }, &mut prefix)?;
+            invoke::encode_chunk(
+                Chunk {
+                    seq: self.next_seq,
+                    len: piece.len(),
+                },
+                &mut prefix,
+            )?;
             self.next_seq += 1;
             self.ready.push_back(prefix.freeze());
             self.ready.push_back(piece);
@@ -195,7 +206,10 @@ impl MessageStream {
     /// A [`Status`]: the peer's own, or what is wrong with its bytes.
     pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
-            let next = self.frames.next().map_err(|e| Status::invalid_argument(e.to_string()))?;
+            let next = self
+                .frames
+                .next()
+                .map_err(|e| Status::invalid_argument(e.to_string()))?;
             if next.is_some() || self.ended {
                 return Poll::Ready(Ok(next));
             }
@@ -210,7 +224,9 @@ impl MessageStream {
                 Some(Err(error)) => return Poll::Ready(Err(crate::grpc::body_status(&error))),
                 None => {
                     self.ended = true;
-                    self.frames.finish().map_err(|e| Status::unavailable(e.to_string()))?;
+                    self.frames
+                        .finish()
+                        .map_err(|e| Status::unavailable(e.to_string()))?;
                     if self.direction == Direction::Response {
                         return Poll::Ready(Err(Status::unavailable(
                             "the connection ended before the call's status arrived",
@@ -265,8 +281,14 @@ impl MessageStream {
             }
         };
         if has_head {
-            let what = if self.direction == Direction::Request { "request" } else { "response" };
-            return Err(Status::invalid_argument(format!("{what} metadata found in non-leading chunk")));
+            let what = if self.direction == Direction::Request {
+                "request"
+            } else {
+                "response"
+            };
+            return Err(Status::invalid_argument(format!(
+                "{what} metadata found in non-leading chunk"
+            )));
         }
         Ok(payload)
     }
@@ -336,6 +358,7 @@ impl HttpBody for MessageStream {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        self.poll_payload(cx).map(|item| item.map(|data| data.map(Frame::data).map_err(Into::into)))
+        self.poll_payload(cx)
+            .map(|item| item.map(|data| data.map(Frame::data).map_err(Into::into)))
     }
 }

@@ -56,7 +56,11 @@ impl Dapr for DaprService {
                  please use proxy mode instead."
             );
         }
-        let trace = request.extensions().get::<CurrentSpan>().map(|s| s.0.clone()).unwrap_or_default();
+        let trace = request
+            .extensions()
+            .get::<CurrentSpan>()
+            .map(|s| s.0.clone())
+            .unwrap_or_default();
         let (metadata, _, message) = request.into_parts();
         let InvokeServiceRequest { id, message } = message;
         let message = message.unwrap_or_default();
@@ -109,7 +113,9 @@ fn call(
         method,
         verb: method_of(http.verb()),
         query: http.querystring,
-        content_type: HeaderValue::try_from(message.content_type).ok().filter(|v| !v.is_empty()),
+        content_type: HeaderValue::try_from(message.content_type)
+            .ok()
+            .filter(|v| !v.is_empty()),
         type_url: data.type_url,
         metadata,
         body: bytes::Bytes::from(data.value).into(),
@@ -135,18 +141,30 @@ impl DaprService {
                 http_failure(code, &data)
             }
             AppStatus::Grpc { code: 0, .. } => None,
-            AppStatus::Grpc { code, message, details } => Some(grpc_failure(code, &message, details)),
+            AppStatus::Grpc {
+                code,
+                message,
+                details,
+            } => Some(grpc_failure(code, &message, details)),
         };
         if let Some(mut status) = status {
             *status.metadata_mut() = MetadataMap::from_headers(headers);
             return Err(status);
         }
-        let content_type = reply.content_type.as_ref().and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let content_type = reply
+            .content_type
+            .as_ref()
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or_default();
         let message = InvokeResponse {
             data: Some(any_bytes(reply.type_url, data)),
             content_type: content_type.to_owned(),
         };
-        Ok(Response::from_parts(MetadataMap::from_headers(headers), message, http::Extensions::new()))
+        Ok(Response::from_parts(
+            MetadataMap::from_headers(headers),
+            message,
+            http::Extensions::new(),
+        ))
     }
 }
 
@@ -169,6 +187,10 @@ fn http_failure(code: u16, body: &[u8]) -> Option<Status> {
 /// A gRPC app's failure, details untouched.
 fn grpc_failure(code: i32, message: &str, details: Vec<prost_types::Any>) -> Status {
     use prost::Message;
-    let status = tonic_types::pb::Status { code, message: message.to_owned(), details };
+    let status = tonic_types::pb::Status {
+        code,
+        message: message.to_owned(),
+        details,
+    };
     Status::with_details(Code::from(code), message, status.encode_to_vec().into())
 }

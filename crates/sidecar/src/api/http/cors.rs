@@ -10,8 +10,14 @@ use crate::api::error::empty_response;
 use crate::body::Body;
 use crate::config;
 
-const METHODS: [Method; 6] =
-    [Method::HEAD, Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+const METHODS: [Method; 6] = [
+    Method::HEAD,
+    Method::GET,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+];
 
 /// `--allowed-origins`.
 pub enum Cors {
@@ -33,8 +39,14 @@ impl Pattern {
     fn parse(text: &str) -> Self {
         let text = text.trim().to_ascii_lowercase();
         match text.split_once('*') {
-            Some((before, after)) => Self { before: before.to_owned(), after: Some(after.to_owned()) },
-            None => Self { before: text, after: None },
+            Some((before, after)) => Self {
+                before: before.to_owned(),
+                after: Some(after.to_owned()),
+            },
+            None => Self {
+                before: text,
+                after: None,
+            },
         }
     }
 
@@ -108,11 +120,17 @@ impl Cors {
 fn preflight(headers: &HeaderMap, allowed: Option<HeaderValue>) -> Response<Body> {
     let mut response = empty_response(StatusCode::OK);
     let answer = response.headers_mut();
-    for name in ["Origin", "Access-Control-Request-Method", "Access-Control-Request-Headers"] {
+    for name in [
+        "Origin",
+        "Access-Control-Request-Method",
+        "Access-Control-Request-Headers",
+    ] {
         answer.append(VARY, HeaderValue::from_static(name));
     }
     let Some(origin) = allowed else { return response };
-    let Some(method) = headers.get(ACCESS_CONTROL_REQUEST_METHOD) else { return response };
+    let Some(method) = headers.get(ACCESS_CONTROL_REQUEST_METHOD) else {
+        return response;
+    };
     if !METHODS.iter().any(|m| m.as_str().as_bytes() == method.as_bytes()) && method != "OPTIONS" {
         return response;
     }

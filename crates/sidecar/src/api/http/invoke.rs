@@ -21,7 +21,9 @@ impl HttpApi {
         let (id, method) = match invocation {
             Ok(invocation) => (invocation.id.into_owned(), invocation.method.into_owned()),
             Err(TargetError::Missing) => return self.error(ApiError::no_app_id()),
-            Err(TargetError::Path(error)) => return text_response(StatusCode::BAD_REQUEST, &error.to_string()),
+            Err(TargetError::Path(error)) => {
+                return text_response(StatusCode::BAD_REQUEST, &error.to_string());
+            }
             Err(error) => return self.error(ApiError::invoke("", false, &error.to_string())),
         };
         head.headers.remove(names::APP_ID);
@@ -57,9 +59,11 @@ impl HttpApi {
         let (status, body) = match reply.status {
             AppStatus::Http(code) => (code, reply.body),
             AppStatus::Grpc { code: 0, .. } => (200, reply.body),
-            AppStatus::Grpc { code, message, details } => {
-                (http_from_grpc(code), status_json(code, &message, &details).into())
-            }
+            AppStatus::Grpc {
+                code,
+                message,
+                details,
+            } => (http_from_grpc(code), status_json(code, &message, &details).into()),
         };
         if !(200..400).contains(&status) {
             self.metrics.error_code("ERR_DIRECT_INVOKE", "service-invocation");

@@ -25,7 +25,8 @@ impl HttpApi {
         };
         match request.into_body().collect_up_to(MAX_VALUE).await {
             Ok(value) => {
-                self.metadata.set(key, String::from_utf8_lossy(&value).into_owned());
+                self.metadata
+                    .set(key, String::from_utf8_lossy(&value).into_owned());
                 empty_response(StatusCode::NO_CONTENT)
             }
             Err(error) => self.error(ApiError::body_read(&error.to_string())),
@@ -34,7 +35,9 @@ impl HttpApi {
 
     pub(super) fn healthz(&self, query: Option<&str>) -> Response<Body> {
         let wanted = query.and_then(|query| {
-            url::form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "appid").map(|(_, id)| id)
+            url::form_urlencoded::parse(query.as_bytes())
+                .find(|(name, _)| name == "appid")
+                .map(|(_, id)| id)
         });
         let unready = self.readiness.unready();
         if !unready.is_empty() {

@@ -61,15 +61,47 @@ const fn v1(
     name: &'static str,
     kind: Kind,
 ) -> Endpoint {
-    Endpoint { method: Some(method), version: "v1", group, prefix: "v1.0", path, name, kind }
+    Endpoint {
+        method: Some(method),
+        version: "v1",
+        group,
+        prefix: "v1.0",
+        path,
+        name,
+        kind,
+    }
 }
 
 static ENDPOINTS: &[Endpoint] = &[
     v1(Method::GET, "healthz", &["healthz"], "Healthz", Kind::Healthz),
-    v1(Method::GET, "healthz", &["healthz", "outbound"], "HealthzOutbound", Kind::OutboundHealthz),
-    v1(Method::GET, "metadata", &["metadata"], "GetMetadata", Kind::GetMetadata),
-    v1(Method::PUT, "metadata", &["metadata", "{}"], "PutMetadata", Kind::PutMetadata),
-    v1(Method::POST, "shutdown", &["shutdown"], "Shutdown", Kind::Shutdown),
+    v1(
+        Method::GET,
+        "healthz",
+        &["healthz", "outbound"],
+        "HealthzOutbound",
+        Kind::OutboundHealthz,
+    ),
+    v1(
+        Method::GET,
+        "metadata",
+        &["metadata"],
+        "GetMetadata",
+        Kind::GetMetadata,
+    ),
+    v1(
+        Method::PUT,
+        "metadata",
+        &["metadata", "{}"],
+        "PutMetadata",
+        Kind::PutMetadata,
+    ),
+    v1(
+        Method::POST,
+        "shutdown",
+        &["shutdown"],
+        "Shutdown",
+        Kind::Shutdown,
+    ),
 ];
 
 static INVOKE: Endpoint = Endpoint {
@@ -123,11 +155,18 @@ impl Routes {
     pub fn find(&self, method: &Method, path: &str) -> Option<Match> {
         let rest = path.strip_prefix("/v1.0")?;
         if rest.starts_with("/invoke/") {
-            return self.invoke.then(|| Match { endpoint: &INVOKE, parameter: String::new() });
+            return self.invoke.then(|| Match {
+                endpoint: &INVOKE,
+                parameter: String::new(),
+            });
         }
         self.endpoints.iter().find_map(|endpoint| {
             let fits = endpoint.method.as_ref().is_none_or(|m| m == method);
-            let parameter = if fits { parameter_of(endpoint.path, rest)? } else { return None };
+            let parameter = if fits {
+                parameter_of(endpoint.path, rest)?
+            } else {
+                return None;
+            };
             Some(Match { endpoint, parameter })
         })
     }
@@ -154,18 +193,33 @@ mod tests {
     use super::*;
 
     fn routes() -> Routes {
-        Routes { endpoints: ENDPOINTS.iter().collect(), invoke: true }
+        Routes {
+            endpoints: ENDPOINTS.iter().collect(),
+            invoke: true,
+        }
     }
 
     #[test]
     fn finds_routes_by_method_and_path() {
         let find = |m: Method, p: &str| routes().find(&m, p).map(|m| (m.endpoint.kind, m.parameter));
-        assert_eq!(find(Method::GET, "/v1.0/healthz"), Some((Kind::Healthz, String::new())));
-        assert_eq!(find(Method::GET, "/v1.0/healthz/"), Some((Kind::Healthz, String::new())));
-        assert_eq!(find(Method::PUT, "/v1.0/metadata/a%20b"), Some((Kind::PutMetadata, "a%20b".into())));
+        assert_eq!(
+            find(Method::GET, "/v1.0/healthz"),
+            Some((Kind::Healthz, String::new()))
+        );
+        assert_eq!(
+            find(Method::GET, "/v1.0/healthz/"),
+            Some((Kind::Healthz, String::new()))
+        );
+        assert_eq!(
+            find(Method::PUT, "/v1.0/metadata/a%20b"),
+            Some((Kind::PutMetadata, "a%20b".into()))
+        );
         assert_eq!(find(Method::POST, "/v1.0/healthz"), None);
         assert_eq!(find(Method::GET, "/v1.0/healthz/outbound/x"), None);
         assert_eq!(find(Method::GET, "/other"), None);
-        assert_eq!(find(Method::PATCH, "/v1.0/invoke/a/method/b"), Some((Kind::Invoke, String::new())));
+        assert_eq!(
+            find(Method::PATCH, "/v1.0/invoke/a/method/b"),
+            Some((Kind::Invoke, String::new()))
+        );
     }
 }

@@ -41,7 +41,9 @@ pub struct EndpointSpec {
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// `clientTLS.rootCA`.
-    #[error("failed to add root cert to cert pool for http endpoint {0}: use PEM certificates in clientTLS.rootCA")]
+    #[error(
+        "failed to add root cert to cert pool for http endpoint {0}: use PEM certificates in clientTLS.rootCA"
+    )]
     RootCa(String),
     /// `clientTLS.certificate` and `privateKey`.
     #[error("failed to load client certificate for http endpoint {0}: {1}")]
@@ -104,10 +106,21 @@ impl Endpoints {
                 Err(error) => problems.push(error),
             }
         }
-        let anonymous = anonymous(common.unverified_urls).map_err(|e| problems.push(e)).ok();
+        let anonymous = anonymous(common.unverified_urls)
+            .map_err(|e| problems.push(e))
+            .ok();
         let permits = permits();
         let (token, metrics) = (common.token, common.metrics);
-        (Self { named, anonymous, permits, token, metrics }, problems)
+        (
+            Self {
+                named,
+                anonymous,
+                permits,
+                token,
+                metrics,
+            },
+            problems,
+        )
     }
 
     /// Whether `name` is an HTTPEndpoint.
@@ -133,10 +146,19 @@ impl Endpoints {
     /// [`EndpointError`] when it gave no response.
     pub async fn call_named(&self, name: &str, call: Call) -> Result<Reply, EndpointError> {
         let Some(endpoint) = self.named.get(name) else {
-            return Err(EndpointError::Send(format!("http endpoint {name} does not exist")));
+            return Err(EndpointError::Send(format!(
+                "http endpoint {name} does not exist"
+            )));
         };
-        let Endpoint { client, base_url, headers, permits, .. } = endpoint;
-        self.call(client, base_url, call, Some(headers), permits.as_ref()).await
+        let Endpoint {
+            client,
+            base_url,
+            headers,
+            permits,
+            ..
+        } = endpoint;
+        self.call(client, base_url, call, Some(headers), permits.as_ref())
+            .await
     }
 
     /// Calls a method under an absolute URL.
@@ -145,7 +167,9 @@ impl Endpoints {
     /// [`EndpointError`] when it gave no response.
     pub async fn call_url(&self, url: &str, call: Call) -> Result<Reply, EndpointError> {
         let Some(client) = &self.anonymous else {
-            return Err(EndpointError::Send("no HTTP client for absolute URLs (see the log at start)".into()));
+            return Err(EndpointError::Send(
+                "no HTTP client for absolute URLs (see the log at start)".into(),
+            ));
         };
         self.call(client, url, call, None, self.permits.as_ref()).await
     }
@@ -163,7 +187,11 @@ impl Endpoints {
             Some(permits) => Arc::clone(permits).acquire_owned().await.ok(),
             None => None,
         };
-        let method = call.verb.clone().filter(|v| *v != Method::CONNECT).ok_or(EndpointError::InvalidVerb)?;
+        let method = call
+            .verb
+            .clone()
+            .filter(|v| *v != Method::CONNECT)
+            .ok_or(EndpointError::InvalidVerb)?;
         let url = format!("{base}{}", request_target(&call.method, &call.query));
         let mut headers = http_request_headers(call.metadata, &call.trace, &call.body);
         headers.remove(HOST);
@@ -187,7 +215,8 @@ impl Endpoints {
         let started = Instant::now();
         let result = request.send().await;
         let status = result.as_ref().map_or(500, |r| r.status().as_u16());
-        self.metrics.http_client(&method, &call.method, status, started.elapsed(), 0, 0);
+        self.metrics
+            .http_client(&method, &call.method, status, started.elapsed(), 0, 0);
         let response = result.map_err(|e| EndpointError::Send(crate::error::chain(&e)))?;
         let response = http::Response::<reqwest::Body>::from(response).map(Body::stream);
         let mut reply = http_reply(response);
@@ -235,7 +264,10 @@ fn anonymous(unverified: bool) -> Result<reqwest::Client, EndpointError> {
     } else {
         client(None, None).map_err(|e| failed(e.to_string()))?
     };
-    builder.redirect(redirect::Policy::none()).build().map_err(|e| failed(e.to_string()))
+    builder
+        .redirect(redirect::Policy::none())
+        .build()
+        .map_err(|e| failed(e.to_string()))
 }
 
 type Pair = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -275,5 +307,8 @@ fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<Client
 }
 
 fn with_tls(config: ClientConfig) -> ClientBuilder {
-    reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().tls_backend_preconfigured(config)
+    reqwest::Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .no_proxy()
+        .tls_backend_preconfigured(config)
 }

@@ -52,8 +52,14 @@ impl Repeatable {
     pub(super) fn attempt(&mut self) -> Option<Call> {
         let (head, body) = match self {
             Self::Once(call) => return call.take(),
-            Self::Many { head, body: Source::Whole(bytes) } => (head, bytes.clone().into()),
-            Self::Many { head, body: Source::Stream(replay) } => (head, replay.attempt()?),
+            Self::Many {
+                head,
+                body: Source::Whole(bytes),
+            } => (head, bytes.clone().into()),
+            Self::Many {
+                head,
+                body: Source::Stream(replay),
+            } => (head, replay.attempt()?),
         };
         Some(Call {
             method: head.method.clone(),
@@ -70,8 +76,14 @@ impl Repeatable {
     pub(super) fn can_repeat(&self) -> bool {
         match self {
             Self::Once(call) => call.is_some(),
-            Self::Many { body: Source::Whole(_), .. } => true,
-            Self::Many { body: Source::Stream(replay), .. } => replay.can_repeat(),
+            Self::Many {
+                body: Source::Whole(_),
+                ..
+            } => true,
+            Self::Many {
+                body: Source::Stream(replay),
+                ..
+            } => replay.can_repeat(),
         }
     }
 }

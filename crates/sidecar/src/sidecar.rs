@@ -1,0 +1,253 @@
+//! The one place where the parts are wired: settings and resources in, a running sidecar out.
+
+mod app_life;
+mod build;
+mod resources;
+mod serve;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_discovery::{BuildError, FatalError};
+use outrigger_identity::{Identity, Renewal};
+use outrigger_telemetry::export::Pipeline;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::{AppChannel, Health, HealthSetter};
+use crate::config::Config;
+use crate::life::{Readiness, Shutdown};
+use crate::listen::BindError;
+use crate::peer::Peers;
+use crate::sidecar::serve::Servers;
+
+const LOG: &str = "dapr.runtime";
+
+/// Looks up an environment variable.
+pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Why a sidecar does not start or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SidecarError {
+    /// Configuration files.
+    #[error("error loading configuration: {0}")]
+    Configuration(String),
+    /// Resource files.
+    #[error("failed to load resources: {0}")]
+    Resources(String),
+    /// A component that cannot be made or started.
+    #[error("{0}")]
+    Component(String),
+    /// A port.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// No identity.
+    #[error("{0}")]
+    Security(String),
+    /// Tracing settings.
+    #[error(transparent)]
+    Tracing(#[from] outrigger_telemetry::export::TracingError),
+    /// Metric settings.
+    #[error(transparent)]
+    Metrics(#[from] outrigger_telemetry::metrics::MetricsError),
+    /// Access control settings.
+    #[error(transparent)]
+    Access(#[from] outrigger_policy::access::AccessError),
+    /// Something that this release does not do.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The operating system says no.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// Another sidecar took this one's place.
+    #[error(transparent)]
+    Fatal(#[from] FatalError),
+    /// In-flight work did not end in time.
+    #[error("Graceful shutdown timeout exceeded, forcing shutdown")]
+    GraceExceeded,
+}
+
+/// A sidecar ready to run. Its ports are bound; nothing has been dialled but the CA.
+pub struct Sidecar {
+    config: Config,
+    started: Instant,
+    control: Handle,
+    servers: Servers,
+    app: Option<Arc<AppChannel>>,
+    health: Health,
+    set_health: HealthSetter,
+    peers: Arc<Peers>,
+    resolver: outrigger_discovery::Options,
+    fatal: tokio::sync::mpsc::Receiver<FatalError>,
+    readiness: Readiness,
+    shutdown: Shutdown,
+    pipeline: Pipeline,
+    renewal: Option<Renewal>,
+    background: Background,
+}
+
+/// Work that lives until the servers have drained.
+struct Background {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+/// The identity and what keeps it fresh.
+struct Secured {
+    identity: Option<Identity>,
+    renewal: Option<Renewal>,
+}
+
+impl Sidecar {
+    /// How tests and the process ask it to stop.
+    pub fn shutdown(&self) -> Shutdown {
+        self.shutdown.clone()
+    }
+
+    /// What is ready.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// Runs until somebody asks to stop, then drains.
+    ///
+    /// # Errors
+    /// What kept it from going on, or from ending in time.
+    pub async fn run(mut self) -> Result<(), SidecarError> {
+        self.start_background();
+        self.start_resolver().await;
+        let serving = self.servers.start(&self.readiness);
+        self.readiness.outbound_ready();
+        let mut initialised = false;
+        let result = {
+            let app_life = app_life::run(&self.config, self.app.clone(), self.health.clone(), self.started);
+            let mut app_life = std::pin::pin!(app_life);
+            loop {
+                tokio::select! {
+                    () = &mut app_life, if !initialised => {
+                        initialised = true;
+                        self.start_probes();
+                        self.readiness.ready("runtime");
+                    }
+                    () = self.shutdown.requested() => break Ok(()),
+                    Some(fatal) = self.fatal.recv() => break Err(SidecarError::from(fatal)),
+                }
+            }
+        };
+        self.block().await;
+        let drained = self.drain(serving).await;
+        result.and(drained)
+    }
+
+    fn start_background(&mut self) {
+        let Background { tasks, stop } = &self.background;
+        let pipeline = std::mem::take(&mut self.pipeline);
+        tasks.spawn_on(pipeline.run(stop.clone()), &self.control);
+        if let Some(renewal) = self.renewal.take() {
+            tasks.spawn_on(renewal.run(stop.clone()), &self.control);
+        }
+    }
+
+    /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.
+    async fn start_resolver(&self) {
+        let options = self.resolver.clone();
+        let name = options.component.clone();
+        let started = self.control.spawn(outrigger_discovery::build(options)).await;
+        match started {
+            Ok(Ok(resolver)) => {
+                tracing::info!(target: LOG, "Initialized name resolution to {name}");
+                self.peers.set_resolver(resolver);
+            }
+            Ok(Err(error)) => log_resolver(&name, &error),
+            Err(error) => tracing::error!(target: LOG, "name resolution did not start: {error}"),
+        }
+    }
+
+    fn start_probes(&self) {
+        let (Some(app), Some(health)) = (&self.app, self.config.app.health) else {
+            return;
+        };
+        let path = self.config.app.health_path.clone();
+        let probe = crate::app::probe(
+            Arc::clone(app),
+            health,
+            path,
+            Arc::clone(&self.set_health),
+            self.background.stop.clone(),
+        );
+        self.background.tasks.spawn(probe);
+    }
+
+    /// `--dapr-block-shutdown-duration`: everything goes on for a while, or until the app is unwell.
+    async fn block(&self) {
+        let Some(duration) = self.config.shutdown.block else {
+            return;
+        };
+        let shown = outrigger_resources::value::format_go_duration(duration);
+        tracing::info!(
+            target: LOG,
+            "Blocking graceful shutdown for {shown} or until app reports unhealthy..."
+        );
+        let unhealthy = async {
+            match self.config.app.health {
+                Some(_) => self.health.until_unhealthy().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(duration) => {
+                tracing::info!(target: LOG, "Block shutdown period expired, entering shutdown...");
+            }
+            () = unhealthy => tracing::info!(target: LOG, "App reported unhealthy, entering shutdown..."),
+        }
+    }
+
+    async fn drain(self, serving: serve::Serving) -> Result<(), SidecarError> {
+        let grace = self.config.shutdown.grace;
+        match grace {
+            Some(grace) => {
+                tracing::info!(target: LOG, "dapr shutting down, grace period {}", shown(grace));
+            }
+            None => {
+                tracing::warn!(target: LOG, "Graceful shutdown timeout is infinite, will wait indefinitely to shutdown")
+            }
+        }
+        let all = async {
+            tracing::info!(target: LOG, "Dapr is shutting down");
+            serving.drain().await;
+            if let Some(resolver) = self.peers.resolver() {
+                resolver.close().await;
+            }
+            self.background.stop.cancel();
+            self.background.tasks.close();
+            self.background.tasks.wait().await;
+            tracing::info!(target: LOG, "Dapr runtime stopped");
+        };
+        match grace {
+            None => all.await,
+            Some(grace) => {
+                tokio::time::timeout(grace, all)
+                    .await
+                    .map_err(|_| SidecarError::GraceExceeded)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn shown(duration: Duration) -> String {
+    outrigger_resources::value::format_go_duration(duration)
+}
+
+fn log_resolver(name: &str, error: &BuildError) {
+    tracing::error!(
+        target: LOG,
+        "failed to initialize name resolution {name}: {error}; calls to other apps will fail"
+    );
+}

@@ -1,0 +1,469 @@
+//! From settings to a wired sidecar. Ports are bound before anything is dialled.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use outrigger_identity::{
+    AnchorsSource, CaConfig, Identity, IdentityEvent, Mode as IdentityMode, SecurityConfig,
+};
+use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
+use outrigger_policy::apilist::{ApiList, ApiProtocol};
+use outrigger_policy::resiliency::Resiliency;
+use outrigger_resources::configuration::Configuration;
+use outrigger_telemetry::apilog::ApiLog;
+use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, Metrics, MetricsConfig, RewriteRule};
+use outrigger_telemetry::{export, metrics};
+use outrigger_wire::runtime::v1::dapr_server::DaprServer;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::serve::{Servers, Sockets};
+use super::{Background, Env, LOG, Secured, Sidecar, SidecarError, resources};
+use crate::access::Access;
+use crate::admit::Token;
+use crate::api::grpc::{DaprService, GrpcApi};
+use crate::api::http::{Cors, HttpApi, Routes};
+use crate::app::{AppChannel, Health, sensitive};
+use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
+use crate::blocks::metadata::Metadata;
+use crate::config::{self, AppProtocol, Config, Mode};
+use crate::internal::InternalApi;
+use crate::life::{Readiness, Shutdown};
+use crate::listen::Versions;
+use crate::metrics::SidecarMetrics;
+use crate::peer::Peers;
+use crate::proxy::Proxy;
+use crate::reflection::Reflection;
+use crate::resilience::Resilience;
+
+impl Sidecar {
+    /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
+    /// the path of a call: scrapes, exports, renewal, name resolution.
+    ///
+    /// # Errors
+    /// [`SidecarError`] with everything that is wrong about the failing step.
+    pub async fn build(config: Config, env: Env, control: Handle) -> Result<Self, SidecarError> {
+        let started = Instant::now();
+        if config.mode == Mode::Kubernetes {
+            return Err(SidecarError::Unsupported(
+                "--mode kubernetes is not supported by this release; use --mode standalone".into(),
+            ));
+        }
+        let settings = resources::configuration(&config, &env)?;
+        let sockets = Sockets::bind(&config)?;
+        let all_metrics = Metrics::new(&metrics_config(&config, &settings))?;
+        let secured = secure(&config, &env, &control, &all_metrics).await?;
+        tracing::info!(target: LOG, "standalone mode configured");
+        tracing::info!(target: LOG, "app id: {}", config.app_id);
+        Parts {
+            config,
+            env,
+            control,
+            settings,
+            sockets,
+            all_metrics,
+            secured,
+            started,
+        }
+        .wire()
+    }
+}
+
+struct Parts {
+    config: Config,
+    env: Env,
+    control: Handle,
+    settings: Configuration,
+    sockets: Sockets,
+    all_metrics: Arc<Metrics>,
+    secured: Secured,
+    started: Instant,
+}
+
+impl Parts {
+    fn wire(self) -> Result<Sidecar, SidecarError> {
+        let Self {
+            config,
+            env,
+            control,
+            settings,
+            sockets,
+            all_metrics,
+            secured,
+            started,
+        } = self;
+        let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
+        let loaded = resources::resources(&config)?;
+        let (policies, problems) = Resiliency::build(&loaded.resiliency, &config.app_id);
+        for problem in problems {
+            if problem.error {
+                tracing::error!(target: LOG, "{problem}");
+            } else {
+                tracing::warn!(target: LOG, "{problem}");
+            }
+        }
+        for resource in policies.loaded() {
+            all_metrics
+                .resiliency
+                .resource_loaded(&resource.name, &resource.namespace);
+        }
+        resources::components(&loaded.components, &settings)?;
+        for subscription in &loaded.subscriptions {
+            tracing::warn!(
+                target: LOG,
+                "{}: subscription {} is not served: this release has no pub/sub",
+                subscription.source,
+                subscription.name
+            );
+        }
+        let metrics = Arc::new(SidecarMetrics::new(all_metrics));
+        let app_id: Arc<str> = config.app_id.as_str().into();
+        let namespace: Arc<str> = config.workload.namespace_or_default().into();
+        let host = host_address(&config);
+        let (set_health, health) = Health::new(config.app.health.is_none());
+        let app = AppChannel::build(
+            &config.app,
+            health.clone(),
+            config.api.max_body_size,
+            Arc::clone(&metrics),
+        )
+        .map(Arc::new);
+        let (endpoints, problems) = Endpoints::build(
+            resources::endpoints(loaded.http_endpoints, &config, &env),
+            EndpointCommon {
+                max_concurrency: config.app.max_concurrency,
+                unverified_urls: config.app.protocol == AppProtocol::Https,
+                token: config.app.api_token.as_deref().and_then(sensitive),
+                metrics: Arc::clone(&metrics),
+            },
+        );
+        for problem in problems {
+            tracing::error!(target: LOG, "{problem}");
+        }
+        let endpoints = Arc::new(endpoints);
+        let max_message = config.api.max_body_size.unwrap_or(usize::MAX);
+        let grpc_app = matches!(config.app.protocol, AppProtocol::Grpc | AppProtocol::Grpcs);
+        let protocol = if grpc_app {
+            AccessProtocol::Grpc
+        } else {
+            AccessProtocol::Http
+        };
+        let control_list = AccessControl::build(&settings.access_control, protocol)?;
+        let access = Arc::new(Access::new(control_list, Arc::clone(&metrics)));
+        let peers = Arc::new(Peers::new(secured.identity.clone()));
+        let resilience = Arc::new(Resilience {
+            policies,
+            metrics: Arc::clone(&metrics),
+        });
+        let invoker = Arc::new(Invoker {
+            app_id: Arc::clone(&app_id),
+            namespace: Arc::clone(&namespace),
+            forwarded: Forwarded::new(&host, &host_name(), &app_id, &namespace),
+            app: app.clone(),
+            peers: Arc::clone(&peers),
+            endpoints: Arc::clone(&endpoints),
+            resilience: Arc::clone(&resilience),
+            metrics: Arc::clone(&metrics),
+            max_message,
+        });
+        let proxy = Arc::new(Proxy {
+            app_id: Arc::clone(&app_id),
+            namespace: Arc::clone(&namespace),
+            app: app.clone(),
+            peers: Arc::clone(&peers),
+            access: Arc::clone(&access),
+            resilience,
+            tracer: tracer.clone(),
+            metrics: Arc::clone(&metrics),
+        });
+        let metadata = Arc::new(Metadata::new(
+            &app_id,
+            config.app.clone(),
+            settings.features.names().map(str::to_owned).collect(),
+            endpoints.names().into_iter().map(str::to_owned).collect(),
+        ));
+        let reflection = Reflection::new().map_err(|e| SidecarError::Unsupported(e.to_string()))?;
+        let log = api_log(&config, &settings);
+        let readiness = readiness();
+        let shutdown = Shutdown::default();
+        let rules = (&settings.api_allowed, &settings.api_denied);
+        let http = Arc::new(HttpApi {
+            app_id: Arc::clone(&app_id),
+            routes: Routes::build(&ApiList::build(rules.0, rules.1, ApiProtocol::Http)),
+            max_body: config.api.max_body_size,
+            token: Token::new(config.api.token.as_deref()),
+            cors: Cors::new(&config.api.cors),
+            tracer: tracer.clone(),
+            metrics: Arc::clone(&metrics),
+            log,
+            invoker: Arc::clone(&invoker),
+            metadata: Arc::clone(&metadata),
+            readiness: readiness.clone(),
+            shutdown: shutdown.clone(),
+        });
+        let service = DaprService {
+            invoker,
+            metadata,
+            shutdown: shutdown.clone(),
+            metrics: Arc::clone(&metrics),
+            max_message,
+            warned: AtomicBool::new(false),
+        };
+        let grpc = Arc::new(GrpcApi {
+            dapr: DaprServer::new(service)
+                .max_decoding_message_size(max_message)
+                .max_encoding_message_size(max_message),
+            list: ApiList::build(rules.0, rules.1, ApiProtocol::Grpc),
+            token: Token::new(config.api.token.as_deref()),
+            tracer: tracer.clone(),
+            metrics: Arc::clone(&metrics),
+            log,
+            proxy: Arc::clone(&proxy),
+            reflection: reflection.clone(),
+        });
+        let internal = Arc::new(InternalApi {
+            app_id,
+            app: app.clone(),
+            access,
+            tracer,
+            metrics: Arc::clone(&metrics),
+            proxy,
+            reflection,
+            max_message,
+        });
+        let (resolver, fatal) = resolver(&config, &settings, host, sockets.internal_port());
+        let servers = Servers {
+            sockets,
+            http,
+            grpc,
+            internal,
+            internal_tls: secured.identity.as_ref().map(Identity::server_config),
+            metrics: Arc::clone(metrics.all()),
+            control: control.clone(),
+            head_limit: config.api.read_buffer_size,
+            http_versions: if config.api.disable_h2c {
+                Versions::Http1
+            } else {
+                Versions::Both
+            },
+        };
+        readiness.ready("security-provider");
+        readiness.ready("scheduler-watch-hosts");
+        Ok(Sidecar {
+            config,
+            started,
+            control,
+            servers,
+            app,
+            health,
+            set_health,
+            peers,
+            resolver,
+            fatal,
+            readiness,
+            shutdown,
+            pipeline,
+            renewal: secured.renewal,
+            background: Background {
+                tasks: TaskTracker::new(),
+                stop: CancellationToken::new(),
+            },
+        })
+    }
+}
+
+fn readiness() -> Readiness {
+    let readiness = Readiness::default();
+    for target in [
+        "runtime",
+        "security-provider",
+        "metrics-exporter",
+        "grpc-api-server",
+        "grpc-internal-server",
+        "scheduler-watch-hosts",
+    ] {
+        readiness.expect(target);
+    }
+    readiness
+}
+
+fn host_address(config: &Config) -> String {
+    let listen = &config.internal.listen_address;
+    if config::is_localhost(listen) {
+        return listen.clone();
+    }
+    config::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
+        tracing::error!(target: LOG, "failed to determine host address: {error}");
+        "127.0.0.1".to_owned()
+    })
+}
+
+fn host_name() -> String {
+    hostname::get()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}
+
+fn api_log(config: &Config, settings: &Configuration) -> ApiLog {
+    ApiLog {
+        enabled: config.api.api_logging.unwrap_or(settings.api_logging.enabled),
+        obfuscate_urls: settings.api_logging.obfuscate_urls,
+        omit_health_checks: settings.api_logging.omit_health_checks,
+    }
+}
+
+fn metrics_config(config: &Config, settings: &Configuration) -> MetricsConfig {
+    let given = &settings.metrics;
+    if given.http.increased_cardinality.is_none() {
+        tracing::warn!(
+            target: LOG,
+            "metrics: spec.metrics.http.increasedCardinality is not set and counts as true; \
+             set it to false to bound the number of HTTP series"
+        );
+    }
+    let rules = given.rules.iter().map(|rule| RewriteRule {
+        name: rule.name.clone(),
+        labels: rule
+            .labels
+            .iter()
+            .map(|label| LabelRewrite {
+                name: label.name.clone(),
+                regex: label.regex.iter().map(|(r, p)| (r.clone(), p.clone())).collect(),
+            })
+            .collect(),
+    });
+    MetricsConfig {
+        app_id: config.app_id.clone(),
+        namespace: config.workload.namespace_or_default().to_owned(),
+        enabled: given.enabled,
+        record_error_codes: given.record_error_codes,
+        latency_buckets_ms: given
+            .latency_buckets
+            .iter()
+            .filter_map(|b| u64::try_from(*b).ok())
+            .collect(),
+        http: HttpMetricsConfig {
+            increased_cardinality: given.http.legacy_paths(),
+            path_matching: given.http.path_matching.clone(),
+            exclude_verbs: given.http.exclude_verbs,
+        },
+        rules: rules.collect(),
+        ..MetricsConfig::default()
+    }
+}
+
+fn tracing_config(settings: &Configuration) -> export::TracingConfig {
+    let given = &settings.tracing;
+    export::TracingConfig {
+        sampling_rate: given.sampling_rate.clone(),
+        stdout: given.stdout,
+        zipkin_endpoint: given.zipkin_endpoint.clone(),
+        otel: export::OtelConfig {
+            endpoint: given.otel.endpoint.clone(),
+            protocol: given.otel.protocol.clone(),
+            is_secure: Some(given.otel.secure),
+            headers: given
+                .otel
+                .headers
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect(),
+            timeout: given.otel.timeout,
+        },
+    }
+}
+
+async fn secure(
+    config: &Config,
+    env: &Env,
+    control: &Handle,
+    metrics: &Arc<metrics::Metrics>,
+) -> Result<Secured, SidecarError> {
+    let security = &config.security;
+    if !security.mtls {
+        tracing::warn!(target: LOG, "mTLS is disabled. Skipping certificate request and tls validation");
+        return Ok(Secured {
+            identity: None,
+            renewal: None,
+        });
+    }
+    tracing::info!(target: "dapr.runtime.security", "Fetching initial identity");
+    let counted = Arc::clone(metrics);
+    let events = Arc::new(move |event| match event {
+        IdentityEvent::InitOk => counted.runtime.mtls_initialized(),
+        IdentityEvent::InitFailed(reason) => counted.runtime.mtls_init_failed(reason),
+        IdentityEvent::Rotated => counted.runtime.certificate_rotated(),
+        IdentityEvent::RotateFailed(reason) => counted.runtime.certificate_rotation_failed(reason),
+    });
+    let domain = &security.control_plane_trust_domain;
+    let control_plane_trust_domain = domain
+        .parse()
+        .map_err(|e| SidecarError::Security(format!("--control-plane-trust-domain {domain:?}: {e}")))?;
+    let anchors = AnchorsSource::Pem(security.trust_anchors.clone().unwrap_or_default());
+    let request = SecurityConfig {
+        ca: CaConfig {
+            sentry_address: security.sentry_address.clone(),
+            control_plane_trust_domain,
+            control_plane_namespace: security.control_plane_namespace.clone(),
+            app_id: config.app_id.clone(),
+            namespace: config.workload.namespace.clone().filter(|ns| !ns.is_empty()),
+            jwt_audiences: security.jwt_audiences.clone(),
+            mode: IdentityMode::Standalone,
+            token_file: None,
+            env: Arc::clone(env),
+        },
+        anchors,
+        directory: None,
+        events,
+    };
+    let cancel = CancellationToken::new();
+    let fetched = control
+        .spawn(async move { outrigger_identity::start(request, &cancel).await })
+        .await;
+    let fetched = fetched.map_err(|e| SidecarError::Security(e.to_string()))?;
+    let (identity, renewal) = fetched.map_err(|e| SidecarError::Security(crate::error::chain(&e)))?;
+    tracing::info!(target: "dapr.runtime.security", "Security is initialized successfully");
+    Ok(Secured {
+        identity: Some(identity),
+        renewal: Some(renewal),
+    })
+}
+
+fn resolver(
+    config: &Config,
+    settings: &Configuration,
+    host: String,
+    internal_port: u16,
+) -> (
+    outrigger_discovery::Options,
+    tokio::sync::mpsc::Receiver<outrigger_discovery::FatalError>,
+) {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    let given = &settings.name_resolution;
+    let component = if given.component.is_empty() {
+        outrigger_discovery::default_component(false).to_owned()
+    } else {
+        given.component.clone()
+    };
+    let options = outrigger_discovery::Options {
+        component,
+        version: given.version.clone(),
+        configuration: given.configuration.clone(),
+        registration: outrigger_discovery::Registration {
+            app_id: config.app_id.clone(),
+            namespace: config.workload.namespace_or_default().to_owned(),
+            host_address: host,
+            internal_port,
+            http_port: config.api.http_port,
+            app_port: config.app.port,
+            instance: None,
+        },
+        on_fatal: Arc::new(move |error| {
+            // A second report adds nothing: the first ends the process.
+            let _full = sender.try_send(error);
+        }),
+    };
+    (options, receiver)
+}

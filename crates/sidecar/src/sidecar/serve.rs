@@ -1,0 +1,194 @@
+//! The servers: bound early, started together, drained together.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::LOG;
+use crate::api::grpc::GrpcApi;
+use crate::api::http::{HttpApi, PublicApi};
+use crate::config::Config;
+use crate::internal::InternalApi;
+use crate::life::Readiness;
+use crate::listen::{self, BindError, Handler, Listener, Options, Versions};
+use crate::profiling::Profiling;
+
+/// Bound sockets, by server.
+pub(super) struct Sockets {
+    http: Vec<Listener>,
+    grpc: Vec<Listener>,
+    public: Vec<Listener>,
+    profiling: Vec<Listener>,
+    metrics: Vec<Listener>,
+    internal: Vec<Listener>,
+}
+
+impl Sockets {
+    /// Binds everything that the settings ask for.
+    pub(super) fn bind(config: &Config) -> Result<Self, BindError> {
+        let api = &config.api;
+        let (http, grpc) = match (api.http_socket(&config.app_id), api.grpc_socket(&config.app_id)) {
+            (Some(http), Some(grpc)) => (vec![listen::bind_unix(&http)?], vec![listen::bind_unix(&grpc)?]),
+            _ => (
+                listen::bind(&api.listen_addresses, api.http_port)?,
+                listen::bind(&api.listen_addresses, api.grpc_port)?,
+            ),
+        };
+        let one = |address: &str, port| listen::bind(&[address.to_owned()], port);
+        let public = match &config.public {
+            Some(public) => one(&public.listen_address, public.port)?,
+            None => Vec::new(),
+        };
+        let profiling = if config.profiling.enabled {
+            listen::bind(&api.listen_addresses, config.profiling.port)?
+        } else {
+            Vec::new()
+        };
+        let metrics = if config.metrics.enabled {
+            one(&config.metrics.listen_address, config.metrics.port)?
+        } else {
+            Vec::new()
+        };
+        let internal_port = config.internal.choose_port(&config.app_id).unwrap_or(0);
+        let internal = one(&config.internal.listen_address, internal_port)?;
+        Ok(Self {
+            http,
+            grpc,
+            public,
+            profiling,
+            metrics,
+            internal,
+        })
+    }
+
+    /// The port other sidecars call.
+    pub(super) fn internal_port(&self) -> u16 {
+        self.internal.first().and_then(Listener::port).unwrap_or(0)
+    }
+}
+
+/// Handlers for bound sockets.
+pub(super) struct Servers {
+    pub(super) sockets: Sockets,
+    pub(super) http: Arc<HttpApi>,
+    pub(super) grpc: Arc<GrpcApi>,
+    pub(super) internal: Arc<InternalApi>,
+    pub(super) internal_tls: Option<Arc<rustls::ServerConfig>>,
+    pub(super) metrics: Arc<outrigger_telemetry::metrics::Metrics>,
+    pub(super) control: Handle,
+    pub(super) head_limit: usize,
+    pub(super) http_versions: Versions,
+}
+
+/// Running servers.
+pub(super) struct Serving {
+    /// Servers that finish their calls.
+    drain: CancellationToken,
+    tasks: TaskTracker,
+    /// Servers that tell about the process until it ends.
+    stop: CancellationToken,
+    telling: TaskTracker,
+}
+
+impl Servers {
+    /// Starts accepting.
+    pub(super) fn start(&mut self, readiness: &Readiness) -> Serving {
+        let serving = Serving {
+            drain: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            stop: CancellationToken::new(),
+            telling: TaskTracker::new(),
+        };
+        let list_limit = u32::try_from(self.head_limit).unwrap_or(u32::MAX / 2048);
+        let plain = |versions| Options {
+            versions,
+            tls: None,
+            head_limit: self.head_limit,
+            header_list_limit: list_limit.saturating_add(4096),
+        };
+        let grpc = Options {
+            header_list_limit: list_limit << 10,
+            ..plain(Versions::Http2)
+        };
+        let internal = Options {
+            tls: self.internal_tls.clone(),
+            ..grpc.clone()
+        };
+        let sockets = &mut self.sockets;
+        for listener in sockets.metrics.drain(..) {
+            if let Listener::Tcp(listener) = listener {
+                let address = listener
+                    .local_addr()
+                    .map_or_else(|e| e.to_string(), |a| a.to_string());
+                tracing::info!(target: "dapr.metrics", "metrics server started on {address}/");
+                let metrics = Arc::clone(&self.metrics);
+                let server = outrigger_telemetry::metrics::serve(listener, metrics, serving.stop.clone());
+                serving.telling.spawn_on(server, &self.control);
+            }
+        }
+        readiness.ready("metrics-exporter");
+        for listener in sockets.profiling.drain(..) {
+            let server = listen::serve(
+                listener,
+                Arc::new(Profiling::new(self.control.clone())),
+                plain(Versions::Http1),
+                serving.stop.clone(),
+            );
+            serving.telling.spawn_on(server, &self.control);
+        }
+        let public = Arc::new(PublicApi(Arc::clone(&self.http)));
+        serving.all(
+            std::mem::take(&mut sockets.grpc),
+            &self.grpc,
+            &grpc,
+            "gRPC server",
+        );
+        readiness.ready("grpc-api-server");
+        serving.all(
+            std::mem::take(&mut sockets.public),
+            &public,
+            &plain(Versions::Both),
+            "Public HTTP server",
+        );
+        serving.all(
+            std::mem::take(&mut sockets.http),
+            &self.http,
+            &plain(self.http_versions),
+            "HTTP server",
+        );
+        serving.all(
+            std::mem::take(&mut sockets.internal),
+            &self.internal,
+            &internal,
+            "gRPC server",
+        );
+        readiness.ready("grpc-internal-server");
+        serving
+    }
+}
+
+impl Serving {
+    fn all<H: Handler>(&self, listeners: Vec<Listener>, handler: &Arc<H>, options: &Options, name: &str) {
+        for listener in listeners {
+            let address = listener.describe();
+            match listener.port() {
+                Some(_) => tracing::info!(target: LOG, "{name} listening on TCP address: {address}"),
+                None => tracing::info!(target: LOG, "{name} listening on UNIX socket: {address}"),
+            }
+            let server = listen::serve(listener, Arc::clone(handler), options.clone(), self.drain.clone());
+            self.tasks.spawn(server);
+        }
+    }
+
+    /// Stops accepting, lets calls finish, then stops telling.
+    pub(super) async fn drain(self) {
+        self.drain.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.stop.cancel();
+        self.telling.close();
+        self.telling.wait().await;
+    }
+}
