@@ -218,12 +218,13 @@ pub fn fatal(scope: &str, msg: &str) {
             sink.output.push(&sink.line(Level::Fatal, scope, msg, Vec::new()));
             sink.output.flush(FLUSH_LIMIT);
         }
-        // Nothing is configured yet (bad flags): same shape, standard error.
+        // Nothing is configured yet (bad flags): same shape, same place.
         None => {
             let identity = Identity::default();
             let now = jiff::Timestamp::now();
             let line = format::line(false, &identity, now, Level::Fatal, scope, msg, Vec::new());
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            let mut out = std::io::stdout();
+            let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
         }
     }
 }

@@ -12,7 +12,7 @@ mod span;
 mod state;
 mod tracer;
 
-pub use baggage::{Baggage, BaggageError};
+pub use baggage::{BAGGAGE, Baggage, BaggageError};
 pub use context::{GRPC_TRACE_BIN, TRACEPARENT, TRACESTATE, TraceContext, TraceParent};
 pub use queue::SpanQueue;
 pub use sampler::Sampler;

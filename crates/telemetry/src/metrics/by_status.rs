@@ -10,8 +10,8 @@ use arc_swap::ArcSwap;
 /// Statuses remembered per target. Beyond it handles are resolved anew each time.
 const MAX_STATUSES: usize = 64;
 /// Keys remembered per map, and the number of misses after which a full map starts over.
-const MAX_KEYS: usize = 512;
-const MISSES_BEFORE_RESET: u32 = 16 * MAX_KEYS as u32;
+const MAX_KEYS: usize = 256;
+const MISSES_BEFORE_RESET: u32 = 64 * MAX_KEYS as u32;
 
 /// Handles of one target by status code: a lock-free read and a scan of the one to three codes in use.
 pub(super) struct ByStatus<T> {
@@ -53,7 +53,7 @@ impl<T: Clone> ByStatus<T> {
 /// Values by text, copied as a whole when one is added. When full, new keys are not remembered; after many misses it
 /// starts over, so that keys that are no longer used do not stay for ever.
 pub(super) struct Remembered<T> {
-    entries: ArcSwap<HashMap<Box<str>, T>>,
+    entries: ArcSwap<HashMap<Arc<str>, T>>,
     misses: AtomicU32,
 }
 
@@ -83,9 +83,10 @@ impl<T: Clone> Remembered<T> {
         let full = entries.len() >= MAX_KEYS;
         drop(entries);
         if !full {
+            let key: Arc<str> = key.into();
             self.entries.rcu(|entries| {
                 let mut entries = HashMap::clone(entries);
-                entries.insert(key.into(), value.clone());
+                entries.insert(key.clone(), value.clone());
                 entries
             });
         } else if self.misses.fetch_add(1, Ordering::Relaxed) >= MISSES_BEFORE_RESET {

@@ -1,9 +1,12 @@
 //! W3C baggage: checked on the way in, echoed to the caller, forwarded to the app.
 
+use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use crate::log::go_quoted;
 
+/// Header and metadata name.
+pub const BAGGAGE: &str = "baggage";
 const MAX_BYTES: usize = 8192;
 const MAX_MEMBER_BYTES: usize = 4096;
 const MAX_MEMBERS: usize = 180;
@@ -27,6 +30,24 @@ struct Member {
 }
 
 impl Baggage {
+    /// The `baggage` headers of a request, joined: their text, and what it says. `None` when there are none.
+    ///
+    /// # Errors
+    /// As [`Baggage::parse`].
+    pub fn from_headers(headers: &HeaderMap) -> Result<Option<(String, Self)>, BaggageError> {
+        let mut text: Option<String> = None;
+        for value in headers.get_all(BAGGAGE) {
+            // What is not UTF-8 is not valid baggage either: parsing refuses the replacement character.
+            let value = String::from_utf8_lossy(value.as_bytes());
+            match &mut text {
+                Some(text) => *text = format!("{text},{value}"),
+                None => text = Some(value.into_owned()),
+            }
+        }
+        text.map(|text| Self::parse(&text).map(|baggage| (text, baggage)))
+            .transpose()
+    }
+
     /// Parses the header's text; several headers are joined with `,` first.
     ///
     /// # Errors
@@ -218,6 +239,18 @@ mod tests {
         assert_eq!(baggage.encode(), "key1=last,key2=a%20b;p1;p2=x%2C");
         assert!(Baggage::parse("").unwrap().is_empty());
         assert_eq!(Baggage::parse("k=a=b").unwrap().get("k"), Some("a=b"));
+    }
+
+    #[test]
+    fn several_headers_are_one_list() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(Baggage::from_headers(&headers), Ok(None));
+        headers.append(BAGGAGE, "a=1".parse().unwrap());
+        headers.append(BAGGAGE, "b=2%20".parse().unwrap());
+        let (text, baggage) = Baggage::from_headers(&headers).unwrap().unwrap();
+        assert_eq!((text.as_str(), baggage.get("b")), ("a=1,b=2%20", Some("2 ")));
+        headers.append(BAGGAGE, http::HeaderValue::from_bytes(b"c=\xff").unwrap());
+        assert!(Baggage::from_headers(&headers).is_err());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::HeaderValue;
 
 /// Header and metadata name of the W3C trace context.
@@ -112,6 +114,13 @@ impl TraceContext {
         out[27] = 2;
         out[28] = self.flags;
         out
+    }
+
+    /// The value of `grpc-trace-bin` as it travels in HTTP/2 headers: base64 without padding.
+    pub fn grpc_trace_bin_header(self) -> HeaderValue {
+        let text = STANDARD_NO_PAD.encode(self.to_grpc_trace_bin());
+        // Base64 is valid in a header.
+        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
     }
 
     /// The `traceparent` text, always version `00`, without allocating.

@@ -103,10 +103,7 @@ pub(super) fn inject_http(
 pub(super) fn inject_grpc(context: Option<TraceContext>, headers: &mut HeaderMap) {
     let Some(context) = context else { return };
     headers.insert(TRACEPARENT, context.traceparent().to_header());
-    let bin = STANDARD_NO_PAD.encode(context.to_grpc_trace_bin());
-    if let Ok(bin) = HeaderValue::from_str(&bin) {
-        headers.insert(GRPC_TRACE_BIN, bin);
-    }
+    headers.insert(GRPC_TRACE_BIN, context.grpc_trace_bin_header());
 }
 
 /// What becomes of a request's trace.
