@@ -11,6 +11,8 @@ use crate::{
     x509::{self, GenerateError, X509Authority},
 };
 
+const LOG: &str = "dapr.sentry.ca";
+
 /// Everything that signs. Replaced as a whole when the files change.
 #[derive(Debug)]
 pub(crate) struct Authority {
@@ -71,7 +73,7 @@ impl Origin {
             }
         };
         if !new_pem && !new_jwt {
-            tracing::info!(target: "dapr.sentry.ca", "Root and issuer certs found: using credentials from store");
+            tracing::info!(target: LOG, "Root and issuer certs found: using credentials from store");
         }
         Ok((Authority { x509, jwt }, new_pem || new_jwt))
     }
@@ -88,7 +90,7 @@ impl Origin {
 
     fn generate_x509(&self) -> Result<x509::Pem, AuthorityError> {
         tracing::info!(
-            target: "dapr.sentry.ca",
+            target: LOG,
             "Root and issuer certs not found: generating self signed CA and writing it to {}",
             material::folder(&self.paths.root).display()
         );
@@ -105,23 +107,31 @@ impl Origin {
             Found::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
             missing => {
                 warn_of_replacement("JWT keys", &missing);
+                if config.algorithm != Algorithm::Rs256 {
+                    tracing::warn!(
+                        target: LOG,
+                        "The generated JWT key is for RS256, not {}: provide a key of your own or drop \
+                         --jwt-signing-algorithm, the next start will insist on it",
+                        config.algorithm
+                    );
+                }
+                let key_id = config.key_id.as_deref();
                 let config = JwtConfig {
                     algorithm: Algorithm::Rs256,
-                    key_id: None,
                     ..config.clone()
                 };
-                (self.generate_jwt()?, config, true)
+                (self.generate_jwt(key_id)?, config, true)
             }
         };
         let authority =
             JwtAuthority::load(&files, &config, self.skew).map_err(|fault| fault.at(&self.paths))?;
-        tracing::info!(target: "dapr.sentry.ca", "JWT issuing enabled");
+        tracing::info!(target: LOG, "JWT issuing enabled");
         Ok((authority, new))
     }
 
-    fn generate_jwt(&self) -> Result<JwtFiles, AuthorityError> {
-        tracing::info!(target: "dapr.sentry.ca", "Generating JWT signing key and persisting to store");
-        let files = jwt::generate().map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
+    fn generate_jwt(&self, key_id: Option<&str>) -> Result<JwtFiles, AuthorityError> {
+        tracing::info!(target: LOG, "Generating JWT signing key and persisting to store");
+        let files = jwt::generate(key_id).map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
         material::write(&self.paths, File::JwtKey, &files.key)?;
         material::write(&self.paths, File::Jwks, &files.jwks)?;
         Ok(files)
@@ -173,7 +183,7 @@ impl<const N: usize> Found<N> {
 fn warn_of_replacement<const N: usize>(what: &str, found: &Found<N>) {
     if let Found::Partial(path) = found {
         tracing::warn!(
-            target: "dapr.sentry.ca",
+            target: LOG,
             "{} is missing: all {what} are generated anew, those that exist are replaced",
             path.display()
         );

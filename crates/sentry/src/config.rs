@@ -135,7 +135,7 @@ impl Config {
                 trust_domain,
                 namespace: env("NAMESPACE")
                     .filter(|name| !name.is_empty())
-                    .unwrap_or(DEFAULT_NAMESPACE.to_owned()),
+                    .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
                 grpc,
                 healthz_port,
                 metrics_port,

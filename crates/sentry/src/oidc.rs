@@ -104,7 +104,7 @@ impl<'a> Asked<'a> {
                 .uri()
                 .authority()
                 .map(http::uri::Authority::as_str)
-                .or(text(header::HOST))
+                .or_else(|| text(header::HOST))
                 .unwrap_or_default(),
             forwarded_host: text(header::HeaderName::from_static("x-forwarded-host"))
                 .filter(|host| !host.is_empty()),

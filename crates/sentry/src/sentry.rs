@@ -79,17 +79,10 @@ impl Sentry {
         let mut health = Health::default();
         let names = ["sentry-server", "healthz-server", "security-provider"];
         let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let validators = Arc::new(Validators::new(match &settings.jwks {
-            None => {
-                tracing::info!(target: LOG, "Using validator 'insecure'");
-                None
-            }
-            Some(options) => {
-                tracing::info!(target: LOG, "Using validator 'jwks' for the audience {id}");
-                parts.push(health.part("sentry-jwks-validator"));
-                Some(JwksValidator::new(options, id.clone()).await?)
-            }
-        }));
+        let validators = Arc::new(validators(&settings, &id).await?);
+        if settings.jwks.is_some() {
+            parts.push(health.part("sentry-jwks-validator"));
+        }
 
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
         let everywhere = |port| Listen {
@@ -221,6 +214,17 @@ async fn load(origin: &Origin, metrics: &Metrics) -> Result<Arc<ArcSwap<Authorit
     metrics.issuer_expires(authority.x509.not_after().unix_timestamp());
     tracing::info!(target: LOG, "CA certificate key pair ready");
     Ok(Arc::new(ArcSwap::from_pointee(authority)))
+}
+
+async fn validators(settings: &Settings, sentry: &SpiffeId) -> Result<Validators, SentryError> {
+    let Some(options) = &settings.jwks else {
+        tracing::info!(target: LOG, "Using validator 'insecure'");
+        return Ok(Validators::new(None));
+    };
+    tracing::info!(target: LOG, "Using validator 'jwks' for the audience {sentry}");
+    Ok(Validators::new(Some(
+        JwksValidator::new(options, sentry.clone()).await?,
+    )))
 }
 
 /// The OIDC server publishes the keys of tokens, so it is pointless without them.

@@ -16,7 +16,7 @@ fn origin(folder: &std::path::Path, jwt: bool) -> Origin {
         jwt: jwt.then(|| JwtConfig {
             issuer: None,
             algorithm: Algorithm::Es256,
-            key_id: Some("ignored for generated keys".to_owned()),
+            key_id: Some("mine".to_owned()),
             ttl: Duration::from_secs(60),
         }),
     }
@@ -63,7 +63,16 @@ fn a_generated_token_key_uses_rs256_whatever_is_configured() {
     let (authority, new) = origin.load_or_generate().unwrap();
     assert!(new);
     assert_eq!(authority.jwt.unwrap().algorithm(), Algorithm::Rs256);
-    assert!(origin.paths.jwks.exists() && origin.paths.jwt_key.exists());
+    let jwks = std::fs::read_to_string(&origin.paths.jwks).unwrap();
+    assert!(
+        jwks.contains("\"kid\":\"mine\"") && origin.paths.jwt_key.exists(),
+        "{jwks}"
+    );
+    let error = origin.reload().unwrap_err().to_string();
+    assert!(
+        error.contains("algorithm ES256 needs a key of type ECDSA P-256, this one is RSA"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -70,13 +70,14 @@ struct Claims<'a> {
     usage: &'static str,
 }
 
-/// A new RSA key, for RS256, with its key set.
-pub(crate) fn generate() -> Result<JwtFiles, TokenError> {
+/// A new RSA key, for RS256, with its key set. Without an id the key is named by its thumbprint.
+pub(crate) fn generate(key_id: Option<&str>) -> Result<JwtFiles, TokenError> {
     let pair = KeyPair::generate(KeySize::Rsa2048).map_err(|_| TokenError::Sign)?;
     let der: Pkcs8V1Der<'static> = pair.as_der().map_err(|_| TokenError::Sign)?;
     let key = PrivateKeyDer::Pkcs8(der.as_ref().to_vec().into());
     let public = public_half(&key).map_err(|_| TokenError::Sign)?;
-    let jwks = json!({"keys": [public.to_jwk(&thumbprint_kid(&public), Algorithm::Rs256)]});
+    let kid = key_id.map_or_else(|| thumbprint_kid(&public), str::to_owned);
+    let jwks = json!({"keys": [public.to_jwk(&kid, Algorithm::Rs256)]});
     Ok(JwtFiles {
         key: pem::encode("PRIVATE KEY", der.as_ref()).into(),
         jwks: jwks.to_string().into(),

@@ -135,7 +135,7 @@ fn claims_are_those_of_the_contract() {
 
 #[test]
 fn a_generated_key_is_an_rsa_key_named_by_its_thumbprint() {
-    let files = generate().unwrap();
+    let files = generate(None).unwrap();
     let authority = JwtAuthority::load(&files, &config(Algorithm::Rs256), Duration::ZERO).unwrap();
     let set: Value = serde_json::from_slice(&files.jwks).unwrap();
     let [key] = &set["keys"].as_array().unwrap()[..] else {

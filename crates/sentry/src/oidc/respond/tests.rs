@@ -29,7 +29,7 @@ fn jwt() -> JwtAuthority {
         key_id: None,
         ttl: Duration::from_secs(60),
     };
-    JwtAuthority::load(&generate().unwrap(), &config, Duration::ZERO).unwrap()
+    JwtAuthority::load(&generate(None).unwrap(), &config, Duration::ZERO).unwrap()
 }
 
 fn asked<'a>(path: &'a str, host: &'a str) -> Asked<'a> {

@@ -1,0 +1,13 @@
+//! Whole sentries in this process, on ports the system chooses.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
+
+mod certificates;
+mod jwks;
+mod material;
+mod oidc;
+mod process;
+mod running;
