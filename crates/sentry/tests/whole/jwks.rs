@@ -100,7 +100,8 @@ async fn refusals_say_what_is_wrong_with_a_token() {
     let sentry = with_source(&set_of(&issuer), "").start().await;
     let elsewhere = start(&["-jwt-enabled"]).await;
     let mut forged = token(&issuer).await;
-    forged.truncate(forged.len() - 8);
+    // What remains of the 342 characters is still base64.
+    forged.truncate(forged.len() - 6);
     for (token, wanted) in [
         (String::new(), "the request does not contain a token"),
         (
