@@ -1,0 +1,291 @@
+//! Which implementation a component's `spec.type` and `spec.version` mean.
+
+use std::{collections::HashMap, future::Future, sync::Arc};
+
+use futures::future::BoxFuture;
+
+use crate::{
+    ConfigurationStore, InputBinding, LockStore, Metadata, OutputBinding, Result, SecretStore, StateStore,
+};
+
+/// What a component is built from.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Properties, and the component's name.
+    pub metadata: Metadata,
+    /// The app the sidecar serves.
+    pub app_id: String,
+}
+
+type Build<T> = Arc<dyn Fn(Setup) -> BoxFuture<'static, Result<Arc<T>>> + Send + Sync>;
+
+/// An implementation.
+pub struct Entry<T: ?Sized> {
+    /// Names without category, the main one first: `["sqlite", "sqlite3"]`.
+    names: Vec<String>,
+    version: Version,
+    build: Build<T>,
+}
+
+/// Which `spec.version` selects an implementation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// Empty, `v0` and `v1` all mean this one: types with a single version.
+    Only,
+    /// The named one and, when it is the default of its type, the empty text.
+    Named {
+        /// E.g. `v2`.
+        name: &'static str,
+        /// Whether the empty text means it.
+        default: bool,
+    },
+}
+
+impl Version {
+    fn matches(self, given: &str) -> bool {
+        match self {
+            Self::Only => ["", "v0", "v1"]
+                .iter()
+                .any(|known| given.eq_ignore_ascii_case(known)),
+            Self::Named { name, default } => {
+                given.eq_ignore_ascii_case(name) || (default && given.is_empty())
+            }
+        }
+    }
+}
+
+impl<T: ?Sized> Entry<T> {
+    /// An implementation known as `names` (without category, the main name first), built by `build`.
+    pub fn new<F, R>(names: &[&str], version: Version, build: F) -> Self
+    where
+        F: Fn(Setup) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<Arc<T>>> + Send + 'static,
+    {
+        Self {
+            names: names.iter().map(|name| name.to_lowercase()).collect(),
+            version,
+            build: Arc::new(move |setup| Box::pin(build(setup))),
+        }
+    }
+
+    /// Builds and initialises the component: when it returns, the component works.
+    pub async fn build(&self, setup: Setup) -> Result<Arc<T>> {
+        (self.build)(setup).await
+    }
+}
+
+/// The implementations of a category.
+pub struct Section<T: ?Sized> {
+    category: &'static str,
+    entries: Vec<Arc<Entry<T>>>,
+    by_name: HashMap<String, Vec<usize>>,
+}
+
+/// Why there is no implementation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LookupError {
+    /// The type is not known here.
+    #[error("couldn't find {category} component {kind}/{version}: this build has {known}")]
+    UnknownType {
+        /// E.g. `state`.
+        category: &'static str,
+        /// As written.
+        kind: String,
+        /// As written.
+        version: String,
+        /// What there is.
+        known: String,
+    },
+    /// The type is, the version is not.
+    #[error("couldn't find {category} component {kind}/{version}: set spec.version to {versions}")]
+    UnknownVersion {
+        /// E.g. `state`.
+        category: &'static str,
+        /// As written.
+        kind: String,
+        /// As written.
+        version: String,
+        /// What there is.
+        versions: String,
+    },
+}
+
+impl<T: ?Sized> Section<T> {
+    /// The empty section of `category`, e.g. `state`.
+    pub fn new(category: &'static str) -> Self {
+        Self {
+            category,
+            entries: Vec::new(),
+            by_name: HashMap::new(),
+        }
+    }
+
+    /// The category.
+    pub fn category(&self) -> &'static str {
+        self.category
+    }
+
+    /// Adds an implementation; a later one wins over an earlier one of the same name and version.
+    pub fn add(&mut self, entry: Entry<T>) {
+        let index = self.entries.len();
+        for name in &entry.names {
+            self.by_name.entry(name.clone()).or_default().insert(0, index);
+        }
+        self.entries.push(Arc::new(entry));
+    }
+
+    /// The implementation of `kind` (`state.redis`, any case) in `version`.
+    ///
+    /// # Errors
+    /// [`LookupError`].
+    pub fn find(&self, kind: &str, version: &str) -> Result<Arc<Entry<T>>, LookupError> {
+        let lower = kind.to_lowercase();
+        let name = lower
+            .strip_prefix(self.category)
+            .and_then(|rest| rest.strip_prefix('.'))
+            .unwrap_or_default();
+        let Some(indexes) = self.by_name.get(name) else {
+            return Err(LookupError::UnknownType {
+                category: self.category,
+                kind: kind.to_owned(),
+                version: version.to_owned(),
+                known: self.known().join(", "),
+            });
+        };
+        let candidates = indexes.iter().map(|index| &self.entries[*index]);
+        candidates
+            .clone()
+            .find(|entry| entry.version.matches(version))
+            .cloned()
+            .ok_or_else(|| LookupError::UnknownVersion {
+                category: self.category,
+                kind: kind.to_owned(),
+                version: version.to_owned(),
+                versions: candidates
+                    .map(|entry| match entry.version {
+                        Version::Only => "v1",
+                        Version::Named { name, .. } => name,
+                    })
+                    .collect::<Vec<_>>()
+                    .join(" or "),
+            })
+    }
+
+    /// All types, sorted, with category.
+    pub fn known(&self) -> Vec<String> {
+        let mut known: Vec<_> = self
+            .by_name
+            .keys()
+            .map(|name| format!("{}.{name}", self.category))
+            .collect();
+        known.sort_unstable();
+        known
+    }
+}
+
+/// All implementations of a build.
+pub struct Catalog {
+    /// `state.*`
+    pub state: Section<dyn StateStore>,
+    /// `secretstores.*`
+    pub secrets: Section<dyn SecretStore>,
+    /// `configuration.*`
+    pub configuration: Section<dyn ConfigurationStore>,
+    /// `lock.*`
+    pub lock: Section<dyn LockStore>,
+    /// `bindings.*`, as output
+    pub output_bindings: Section<dyn OutputBinding>,
+    /// `bindings.*`, as input
+    pub input_bindings: Section<dyn InputBinding>,
+}
+
+impl Catalog {
+    /// Without any implementation.
+    pub fn empty() -> Self {
+        Self {
+            state: Section::new("state"),
+            secrets: Section::new("secretstores"),
+            configuration: Section::new("configuration"),
+            lock: Section::new("lock"),
+            output_bindings: Section::new("bindings"),
+            input_bindings: Section::new("bindings"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Error, Kind};
+
+    fn section() -> Section<dyn StateStore> {
+        let mut section: Section<dyn StateStore> = Section::new("state");
+        let fail = |text: &'static str| move |_| async move { Err(Error::new(Kind::Internal, text)) };
+        section.add(Entry::new(&["sqlite", "sqlite3"], Version::Only, fail("sqlite")));
+        for (name, default) in [("v1", true), ("v2", false)] {
+            section.add(Entry::new(
+                &["postgresql"],
+                Version::Named { name, default },
+                fail(name),
+            ));
+        }
+        section
+    }
+
+    async fn built(section: &Section<dyn StateStore>, kind: &str, version: &str) -> String {
+        let setup = Setup {
+            metadata: Metadata::new("store", []).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        match section.find(kind, version) {
+            Ok(entry) => match entry.build(setup).await {
+                Ok(_) => unreachable!("the factories of this test fail"),
+                Err(error) => error.to_string(),
+            },
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[tokio::test]
+    async fn types_have_aliases_and_any_case() {
+        let section = section();
+        for kind in ["state.sqlite", "STATE.SQLite3"] {
+            for version in ["", "v0", "V1"] {
+                assert_eq!(built(&section, kind, version).await, "sqlite");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn versions_select_and_the_empty_one_is_the_default() {
+        let section = section();
+        assert_eq!(built(&section, "state.postgresql", "").await, "v1");
+        assert_eq!(built(&section, "state.postgresql", "v2").await, "v2");
+        let error = built(&section, "state.postgresql", "v0").await;
+        assert!(
+            error.contains("state.postgresql/v0") && error.contains("v2 or v1"),
+            "{error}"
+        );
+        let error = built(&section, "state.sqlite", "v2").await;
+        assert!(error.contains("set spec.version to v1"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn unknown_types_say_what_there_is() {
+        let section = section();
+        for kind in ["state.nosuch", "pubsub.sqlite", "sqlite", "state."] {
+            let error = built(&section, kind, "v1").await;
+            assert!(error.contains("state.sqlite3"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_later_entry_replaces_an_earlier_one() {
+        let mut section = section();
+        section.add(Entry::new(&["sqlite"], Version::Only, |_| async {
+            Err(Error::new(Kind::Internal, "pluggable"))
+        }));
+        assert_eq!(built(&section, "state.sqlite", "v1").await, "pluggable");
+        assert_eq!(built(&section, "state.sqlite3", "v1").await, "sqlite");
+    }
+}

@@ -1,0 +1,193 @@
+use std::{error::Error as StdError, fmt, sync::Arc};
+
+use crate::MetadataError;
+
+/// What went wrong, as far as an API answer or a retry depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The stored ETag is another one (HTTP 409, gRPC `Aborted`).
+    EtagMismatch,
+    /// The ETag cannot be one of this store (HTTP 400, gRPC `InvalidArgument`).
+    InvalidEtag,
+    /// What was asked for does not exist.
+    NotFound,
+    /// The component cannot do this at all.
+    Unsupported,
+    /// The request is malformed: an option, a TTL, a key.
+    InvalidRequest,
+    /// A property of the component is missing or wrong.
+    Configuration,
+    /// The outside system refused the component: credentials, permissions.
+    Denied,
+    /// The outside system cannot be reached, or the connection broke: trying again may help.
+    Unavailable,
+    /// No answer in time: trying again may help.
+    Timeout,
+    /// The component was closed.
+    Closed,
+    /// Anything else.
+    Internal,
+}
+
+/// An error of a component.
+///
+/// The text does not repeat the component's name where the API adds it; [`Error::component`] has it.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: Kind,
+    component: Option<Arc<str>>,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind`; `message` says what failed and, where there is one, the remedy.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            component: None,
+            message: message.into(),
+            source: None,
+        }))
+    }
+
+    /// The stored ETag is another one.
+    pub fn etag_mismatch() -> Self {
+        Self::new(Kind::EtagMismatch, "")
+    }
+
+    /// `etag` cannot be an ETag of this store, because of `cause`.
+    pub fn invalid_etag(cause: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidEtag, cause)
+    }
+
+    /// The component cannot do `what`.
+    pub fn unsupported(what: impl Into<String>) -> Self {
+        Self::new(Kind::Unsupported, what)
+    }
+
+    /// The request is malformed.
+    pub fn invalid_request(message: impl Into<String>) -> Self {
+        Self::new(Kind::InvalidRequest, message)
+    }
+
+    /// The component was closed.
+    pub fn closed() -> Self {
+        Self::new(Kind::Closed, "the component is closed")
+    }
+
+    /// Names the component.
+    #[must_use]
+    pub fn of(mut self, component: &Arc<str>) -> Self {
+        self.0.component = Some(component.clone());
+        self
+    }
+
+    /// Adds the cause; the text of the cause is shown after the message.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(cause.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The name of the component, where known.
+    pub fn component(&self) -> Option<&str> {
+        self.0.component.as_deref()
+    }
+
+    /// Whether the same call may succeed later without anybody's doing.
+    pub fn retryable(&self) -> bool {
+        matches!(self.0.kind, Kind::Unavailable | Kind::Timeout)
+    }
+
+    /// Whether it is about an ETag, which no retry can cure.
+    pub fn is_etag(&self) -> bool {
+        matches!(self.0.kind, Kind::EtagMismatch | Kind::InvalidEtag)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The two ETag texts are part of the contract.
+        let opening = match self.0.kind {
+            Kind::EtagMismatch => "possible etag mismatch. error from state store",
+            Kind::InvalidEtag => "invalid etag value",
+            _ => "",
+        };
+        let mut parts = [opening, &self.0.message]
+            .into_iter()
+            .filter(|part| !part.is_empty());
+        if let Some(first) = parts.next() {
+            f.write_str(first)?;
+        }
+        for part in parts {
+            write!(f, ": {part}")?;
+        }
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("component", &self.0.component)
+            .field("text", &self.to_string())
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        // The text of the cause is part of ours: what is next in the chain is the cause's own cause.
+        self.0.source.as_ref().and_then(|cause| cause.source())
+    }
+}
+
+impl From<MetadataError> for Error {
+    fn from(error: MetadataError) -> Self {
+        Self::new(Kind::Configuration, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etag_errors_open_with_the_words_of_the_contract() {
+        assert_eq!(
+            Error::etag_mismatch().to_string(),
+            "possible etag mismatch. error from state store"
+        );
+        assert_eq!(
+            Error::invalid_etag("not a number").to_string(),
+            "invalid etag value: not a number"
+        );
+    }
+
+    #[test]
+    fn the_cause_follows_the_message() {
+        let cause = std::io::Error::other("connection refused");
+        let error = Error::new(Kind::Unavailable, "redis at localhost:6379").because(cause);
+        assert_eq!(error.to_string(), "redis at localhost:6379: connection refused");
+        assert!(error.retryable());
+        assert!(!error.is_etag());
+    }
+
+    #[test]
+    fn the_component_is_known_but_not_repeated_in_the_text() {
+        let error = Error::closed().of(&"orders".into());
+        assert_eq!(error.component(), Some("orders"));
+        assert!(!error.to_string().contains("orders"));
+    }
+}

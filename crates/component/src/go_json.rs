@@ -1,0 +1,173 @@
+//! JSON as Go's encoder writes a value it decoded: what Dapr's stores hold for values given as JSON.
+//!
+//! Keys sorted by bytes, no white space, numbers in shortest form, the last of equal keys wins. One difference
+//! on purpose: whole numbers of 64 bits keep all digits, where Go's decoder rounds them to a double.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// Whether characters that mean something to HTML are written as `\u` escapes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Html {
+    /// `<`, `>` and `&` become `\u003c`, `\u003e`, `\u0026`: the standard encoder (SQL stores, in-memory).
+    Escape,
+    /// They stay: the encoder of the Redis store.
+    Keep,
+}
+
+/// Rewrites a JSON text.
+///
+/// # Errors
+/// The decoder's error when `text` is not JSON.
+pub fn canonical(text: &[u8], html: Html) -> Result<Bytes, serde_json::Error> {
+    let value: Value = serde_json::from_slice(text)?;
+    let mut out = Vec::with_capacity(text.len());
+    write(&value, html, &mut out);
+    Ok(out.into())
+}
+
+fn write(value: &Value, html: Html, out: &mut Vec<u8>) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() => write_float(float, out),
+            _ => out.extend_from_slice(number.to_string().as_bytes()),
+        },
+        Value::String(text) => write_text(text, html, out),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write(item, html, out);
+            }
+            out.push(b']');
+        }
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_unstable_by_key(|(key, _)| key.as_bytes());
+            out.push(b'{');
+            for (index, (key, member)) in members.into_iter().enumerate() {
+                if index > 0 {
+                    out.push(b',');
+                }
+                write_text(key, html, out);
+                out.push(b':');
+                write(member, html, out);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// Plain digits between 1e-6 and 1e21, exponents outside, as ECMAScript and Go do.
+fn write_float(float: f64, out: &mut Vec<u8>) {
+    let magnitude = float.abs();
+    if float == 0.0 {
+        out.extend_from_slice(if float.is_sign_negative() { b"-0" } else { b"0" });
+    } else if (1e-6..1e21).contains(&magnitude) {
+        out.extend_from_slice(format!("{float}").as_bytes());
+    } else {
+        let text = format!("{float:e}");
+        match text.split_once('e') {
+            Some((digits, exponent)) if !exponent.starts_with('-') => {
+                out.extend_from_slice(format!("{digits}e+{exponent:0>2}").as_bytes());
+            }
+            _ => out.extend_from_slice(text.as_bytes()),
+        }
+    }
+}
+
+fn write_text(text: &str, html: Html, out: &mut Vec<u8>) {
+    out.push(b'"');
+    for character in text.chars() {
+        match character {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            '\u{8}' => out.extend_from_slice(b"\\b"),
+            '\u{c}' => out.extend_from_slice(b"\\f"),
+            '<' | '>' | '&' if html == Html::Escape => escape(character, out),
+            '\u{2028}' | '\u{2029}' => escape(character, out),
+            control if control < ' ' => escape(control, out),
+            other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+fn escape(character: char, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("\\u{:04x}", u32::from(character)).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn go(text: &str) -> String {
+        String::from_utf8(canonical(text.as_bytes(), Html::Escape).unwrap().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn keys_are_sorted_and_space_goes() {
+        assert_eq!(
+            go(r#"{ "b": [1, 2 ], "a": null, "b": {"z":1,"y":2} }"#),
+            r#"{"a":null,"b":{"y":2,"z":1}}"#
+        );
+    }
+
+    #[test]
+    fn numbers_take_their_shortest_form() {
+        for (given, written) in [
+            ("1.0", "1"),
+            ("1e3", "1000"),
+            ("0.1", "0.1"),
+            ("1e20", "100000000000000000000"),
+            ("1e21", "1e+21"),
+            ("1.5e300", "1.5e+300"),
+            ("0.000001", "0.000001"),
+            ("0.0000001", "1e-7"),
+            ("-0.0", "-0"),
+            ("9007199254740993", "9007199254740993"),
+        ] {
+            assert_eq!(go(given), written);
+        }
+    }
+
+    #[test]
+    fn markup_is_escaped_or_kept() {
+        assert_eq!(
+            go(r#""<a>&\u2028\u0001""#),
+            r#""\u003ca\u003e\u0026\u2028\u0001""#
+        );
+        let kept = canonical(br#""<a>&""#, Html::Keep).unwrap();
+        assert_eq!(&kept[..], br#""<a>&""#);
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused() {
+        assert!(canonical(b"{", Html::Keep).is_err());
+        assert!(canonical(b"", Html::Keep).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn rewriting_keeps_the_value_and_is_stable(text in "\\PC*", number in any::<f64>()) {
+            prop_assume!(number.is_finite());
+            let value = serde_json::json!({ "text": text, "number": number, "list": [text] });
+            let once = canonical(value.to_string().as_bytes(), Html::Escape).unwrap();
+            let back: Value = serde_json::from_slice(&once).unwrap();
+            prop_assert_eq!(&back["text"], &value["text"]);
+            prop_assert_eq!(back["number"].as_f64(), Some(number));
+            let twice = canonical(&once, Html::Escape).unwrap();
+            prop_assert_eq!(once, twice);
+        }
+    }
+}

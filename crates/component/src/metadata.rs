@@ -1,0 +1,326 @@
+use std::{collections::HashMap, str::FromStr, sync::Arc, time::Duration};
+
+use outrigger_resources::value::{ParseDurationError, go_nanos, truthy};
+
+/// A property that is missing or wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// Two properties whose names differ in case only.
+    #[error(
+        "component {component}: the metadata has {first} and {second}, which are the same property; keep one"
+    )]
+    Duplicate {
+        /// Component name.
+        component: String,
+        /// As written first.
+        first: String,
+        /// As written second.
+        second: String,
+    },
+    /// A property the component cannot do without.
+    #[error("component {component}: the metadata property {property} is missing; add it to spec.metadata")]
+    Missing {
+        /// Component name.
+        component: String,
+        /// Property name.
+        property: String,
+    },
+    /// A value that is not what the property needs.
+    #[error(
+        "component {component}: invalid value {value:?} for the metadata property {property}: {expected}"
+    )]
+    Invalid {
+        /// Component name.
+        component: String,
+        /// Property name as written.
+        property: String,
+        /// The value; empty for properties that may hold a secret.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
+}
+
+/// What a bare number means where a duration is expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds: nearly everywhere.
+    Seconds,
+    /// Milliseconds: the connection properties of Redis. A bare negative number stays as it is.
+    Milliseconds,
+}
+
+/// A span of time with sign: in several properties zero and negative values switch something off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GoDuration {
+    /// Nanoseconds.
+    pub nanos: i64,
+}
+
+impl GoDuration {
+    /// The span, or `None` when zero or negative.
+    pub fn positive(self) -> Option<Duration> {
+        u64::try_from(self.nanos)
+            .ok()
+            .filter(|nanos| *nanos > 0)
+            .map(Duration::from_nanos)
+    }
+}
+
+impl From<Duration> for GoDuration {
+    fn from(duration: Duration) -> Self {
+        Self {
+            nanos: i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// The properties of a component after secrets, environment references and templates were resolved.
+///
+/// Names are looked up without regard to case. Where several names are given the first that is present wins:
+/// the others are old names.
+#[derive(Clone)]
+pub struct Metadata {
+    component: Arc<str>,
+    /// By lower-cased name: the name as written and the value.
+    properties: HashMap<String, (String, String)>,
+}
+
+// Values may be secrets: only names are shown.
+impl std::fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut names: Vec<&str> = self.properties.values().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        f.debug_struct("Metadata")
+            .field("component", &self.component)
+            .field("properties", &names)
+            .finish()
+    }
+}
+
+impl Metadata {
+    /// The properties of `component`.
+    ///
+    /// # Errors
+    /// [`MetadataError::Duplicate`] when two names differ in case only.
+    pub fn new(
+        component: impl Into<Arc<str>>,
+        properties: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, MetadataError> {
+        let mut metadata = Self {
+            component: component.into(),
+            properties: HashMap::new(),
+        };
+        for (name, value) in properties {
+            let key = name.to_lowercase();
+            if let Some((first, _)) = metadata.properties.get(&key) {
+                return Err(MetadataError::Duplicate {
+                    component: metadata.component.to_string(),
+                    first: first.clone(),
+                    second: name,
+                });
+            }
+            metadata.properties.insert(key, (name, value));
+        }
+        Ok(metadata)
+    }
+
+    /// The name of the component.
+    pub fn component(&self) -> &Arc<str> {
+        &self.component
+    }
+
+    /// All properties: names as written, and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.properties
+            .values()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The value of the first of `names` that is present, even if empty.
+    pub fn text(&self, names: &[&str]) -> Option<&str> {
+        self.find(names).map(|(_, value)| value)
+    }
+
+    /// As [`Metadata::text`], with an empty value counting as absent.
+    pub fn filled(&self, names: &[&str]) -> Option<&str> {
+        self.text(names).filter(|value| !value.is_empty())
+    }
+
+    /// As [`Metadata::filled`], for a property the component cannot do without.
+    ///
+    /// # Errors
+    /// [`MetadataError::Missing`].
+    pub fn required(&self, names: &[&str]) -> Result<&str, MetadataError> {
+        self.filled(names).ok_or_else(|| MetadataError::Missing {
+            component: self.component.to_string(),
+            property: names.first().copied().unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// Whether the value says yes; anything unknown is no, as everywhere in Dapr. `default` when absent.
+    pub fn flag(&self, names: &[&str], default: bool) -> bool {
+        self.text(names).map_or(default, truthy)
+    }
+
+    /// A number; `None` when absent or empty.
+    ///
+    /// # Errors
+    /// [`MetadataError::Invalid`] for anything else than a number in the range of `T`.
+    pub fn number<T: FromStr>(&self, names: &[&str]) -> Result<Option<T>, MetadataError> {
+        let Some((name, value)) = self.find(names).filter(|(_, value)| !value.is_empty()) else {
+            return Ok(None);
+        };
+        match value.trim().parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(self.invalid(name, value, "a whole number in range is expected")),
+        }
+    }
+
+    /// A Go duration (`1m30s`) or a bare number of `unit`; `None` when absent, zero when empty.
+    ///
+    /// # Errors
+    /// [`MetadataError::Invalid`] for anything else.
+    pub fn duration(&self, names: &[&str], unit: Unit) -> Result<Option<GoDuration>, MetadataError> {
+        let Some((name, value)) = self.find(names) else {
+            return Ok(None);
+        };
+        duration(value.trim(), unit)
+            .map(Some)
+            .map_err(|error| self.invalid(name, value, &format!("{error}; write it like 30s or 1m30s")))
+    }
+
+    /// As [`Metadata::duration`], for a span that must not be below `least`; `default` when absent.
+    ///
+    /// # Errors
+    /// [`MetadataError::Invalid`].
+    pub fn span(
+        &self,
+        names: &[&str],
+        default: Duration,
+        least: Duration,
+    ) -> Result<Duration, MetadataError> {
+        let Some(given) = self.duration(names, Unit::Seconds)? else {
+            return Ok(default);
+        };
+        match given.positive() {
+            Some(span) if span >= least => Ok(span),
+            _ => {
+                let (name, value) = self.find(names).unwrap_or_default();
+                Err(self.invalid(name, value, &format!("it must be at least {least:?}")))
+            }
+        }
+    }
+
+    /// An error about the first of `names` that is present.
+    pub fn wrong(&self, names: &[&str], expected: &str) -> MetadataError {
+        let (name, value) = self
+            .find(names)
+            .unwrap_or((names.first().copied().unwrap_or_default(), ""));
+        self.invalid(name, value, expected)
+    }
+
+    fn find(&self, names: &[&str]) -> Option<(&str, &str)> {
+        names.iter().find_map(|name| {
+            self.properties
+                .get(&name.to_lowercase())
+                .map(|(name, value)| (name.as_str(), value.as_str()))
+        })
+    }
+
+    fn invalid(&self, property: &str, value: &str, expected: &str) -> MetadataError {
+        let lower = property.to_lowercase();
+        let secret = ["password", "connectionstring", "url", "key", "secret", "token"]
+            .iter()
+            .any(|word| lower.contains(word));
+        MetadataError::Invalid {
+            component: self.component.to_string(),
+            property: property.to_owned(),
+            value: if secret { String::new() } else { value.to_owned() },
+            expected: expected.to_owned(),
+        }
+    }
+}
+
+fn duration(text: &str, unit: Unit) -> Result<GoDuration, ParseDurationError> {
+    if text.is_empty() {
+        return Ok(GoDuration { nanos: 0 });
+    }
+    let Ok(number) = text.parse::<i64>() else {
+        return go_nanos(text).map(|nanos| GoDuration { nanos });
+    };
+    let nanos = match unit {
+        Unit::Milliseconds if number < 0 => number,
+        Unit::Milliseconds => number.saturating_mul(1_000_000),
+        Unit::Seconds => number.saturating_mul(1_000_000_000),
+    };
+    Ok(GoDuration { nanos })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(properties: &[(&str, &str)]) -> Metadata {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Metadata::new("orders", owned).unwrap()
+    }
+
+    #[test]
+    fn names_are_found_in_any_case_and_the_main_name_beats_its_alias() {
+        let metadata = metadata(&[("ConnectionSTRING", "a"), ("url", "b")]);
+        assert_eq!(metadata.text(&["connectionString", "url"]), Some("a"));
+        assert_eq!(metadata.text(&["missing", "URL"]), Some("b"));
+        assert_eq!(metadata.text(&["missing"]), None);
+    }
+
+    #[test]
+    fn names_that_differ_in_case_only_are_refused() {
+        let pairs = [("a", "1"), ("A", "2")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let error = Metadata::new("orders", pairs).unwrap_err().to_string();
+        assert!(error.contains("orders") && error.contains("a and A"), "{error}");
+    }
+
+    #[test]
+    fn durations_are_go_text_or_a_number_of_the_unit() {
+        let metadata = metadata(&[("a", "90"), ("b", "1m30s"), ("c", "-1"), ("d", ""), ("e", "soon")]);
+        let nanos = |name, unit| metadata.duration(&[name], unit).unwrap().unwrap().nanos;
+        assert_eq!(nanos("a", Unit::Seconds), 90_000_000_000);
+        assert_eq!(nanos("a", Unit::Milliseconds), 90_000_000);
+        assert_eq!(nanos("b", Unit::Milliseconds), 90_000_000_000);
+        assert_eq!(nanos("c", Unit::Milliseconds), -1);
+        assert_eq!(nanos("c", Unit::Seconds), -1_000_000_000);
+        assert_eq!(nanos("d", Unit::Seconds), 0);
+        assert_eq!(metadata.duration(&["x"], Unit::Seconds), Ok(None));
+        let error = metadata.duration(&["E"], Unit::Seconds).unwrap_err().to_string();
+        for part in ["orders", "property e", "soon", "like 30s"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn spans_below_the_least_are_refused() {
+        let metadata = metadata(&[("timeout", "500ms")]);
+        let second = Duration::from_secs(1);
+        assert!(metadata.span(&["timeout"], second, second).is_err());
+        assert_eq!(metadata.span(&["other"], second * 20, second), Ok(second * 20));
+    }
+
+    #[test]
+    fn numbers_out_of_range_name_the_property() {
+        let metadata = metadata(&[("redisPort", "70000"), ("empty", "")]);
+        let error = metadata.number::<u16>(&["redisport"]).unwrap_err().to_string();
+        assert!(error.contains("redisPort") && error.contains("70000"), "{error}");
+        assert_eq!(metadata.number::<u16>(&["empty"]), Ok(None));
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_never_shown() {
+        let metadata = metadata(&[("redisPassword", "hunter2")]);
+        let error = metadata.wrong(&["redisPassword"], "something else").to_string();
+        assert!(!error.contains("hunter2"), "{error}");
+        assert!(!format!("{metadata:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,132 @@
+use std::fmt;
+
+use futures::{StreamExt, stream};
+
+use super::{Delete, Get, Item, Set, StateStore};
+use crate::{Error, Result};
+
+/// At most this many calls at once where the request sets no limit.
+const MOST_AT_ONCE: usize = 64;
+
+/// The answer to one key of a bulk get.
+#[derive(Debug)]
+pub struct BulkItem {
+    /// The stored key.
+    pub key: String,
+    /// The value, its absence, or why it could not be read.
+    pub item: Result<Option<Item>>,
+}
+
+/// Some operations of a bulk request failed; the others are done.
+#[derive(Debug)]
+pub struct BulkError {
+    /// Index into the request, and why; in order.
+    pub failures: Vec<(usize, Error)>,
+}
+
+impl BulkError {
+    /// Every one of `count` operations failed because of the one `error`.
+    pub fn all(count: usize, error: Error) -> Self {
+        let (kind, text) = (error.kind(), error.to_string());
+        let mut failures: Vec<_> = (1..count)
+            .map(|index| (index, Error::new(kind, text.clone())))
+            .collect();
+        failures.insert(0, (0, error));
+        Self { failures }
+    }
+}
+
+impl fmt::Display for BulkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, (_, error)) in self.failures.iter().enumerate() {
+            if position > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for BulkError {}
+
+/// One [`StateStore::get`] per request; answers in the order of the requests.
+pub async fn each_get<S: StateStore + ?Sized>(
+    store: &S,
+    requests: &[Get],
+    parallelism: usize,
+) -> Vec<BulkItem> {
+    let calls = requests.iter().map(|request| async {
+        BulkItem {
+            key: request.key.clone(),
+            item: store.get(request).await,
+        }
+    });
+    // Collected first: a lazy iterator of borrowing futures is not `Send` for all lifetimes.
+    let calls: Vec<_> = calls.collect();
+    stream::iter(calls).buffered(limit(parallelism)).collect().await
+}
+
+/// One [`StateStore::set`] per request.
+pub async fn each_set<S: StateStore + ?Sized>(
+    store: &S,
+    requests: &[Set],
+    parallelism: usize,
+) -> Result<(), BulkError> {
+    let calls: Vec<_> = requests.iter().map(|request| store.set(request)).collect();
+    failures(stream::iter(calls).buffered(limit(parallelism)).collect().await)
+}
+
+/// One [`StateStore::delete`] per request.
+pub async fn each_delete<S: StateStore + ?Sized>(
+    store: &S,
+    requests: &[Delete],
+    parallelism: usize,
+) -> Result<(), BulkError> {
+    let calls: Vec<_> = requests.iter().map(|request| store.delete(request)).collect();
+    failures(stream::iter(calls).buffered(limit(parallelism)).collect().await)
+}
+
+fn limit(parallelism: usize) -> usize {
+    if parallelism == 0 {
+        MOST_AT_ONCE
+    } else {
+        parallelism.min(MOST_AT_ONCE)
+    }
+}
+
+fn failures(results: Vec<Result<()>>) -> Result<(), BulkError> {
+    let failures: Vec<_> = results
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, result)| result.err().map(|error| (index, error)))
+        .collect();
+    if failures.is_empty() {
+        Ok(())
+    } else {
+        Err(BulkError { failures })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_a_bulk_error_has_a_line_per_failure() {
+        let error = BulkError {
+            failures: vec![(0, Error::etag_mismatch()), (2, Error::closed())],
+        };
+        assert_eq!(
+            error.to_string(),
+            "possible etag mismatch. error from state store\nthe component is closed"
+        );
+    }
+
+    #[test]
+    fn one_cause_can_fail_all() {
+        let error = BulkError::all(3, Error::closed());
+        let indexes: Vec<_> = error.failures.iter().map(|(index, _)| *index).collect();
+        assert_eq!(indexes, [0, 1, 2]);
+    }
+}

@@ -1,0 +1,56 @@
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    go_json::{Html, canonical},
+};
+
+/// A value on its way into a store: the APIs give it in two forms, and Dapr's SQL layouts keep them apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Opaque bytes: gRPC without a JSON content type, workflow state, encrypted values.
+    Bytes(Bytes),
+    /// A JSON text as the caller wrote it: HTTP, and gRPC with content type `application/json`.
+    Json(Bytes),
+}
+
+impl Default for Value {
+    fn default() -> Self {
+        Self::Bytes(Bytes::new())
+    }
+}
+
+impl Value {
+    /// The bytes a store without value kinds keeps.
+    ///
+    /// # Errors
+    /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) when the JSON text is none.
+    pub fn stored(&self, html: Html) -> Result<Cow<'_, Bytes>> {
+        match self {
+            Self::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
+            Self::Json(text) => json(text, html).map(Cow::Owned),
+        }
+    }
+}
+
+/// The text Dapr's store would hold for the JSON `text`.
+pub(crate) fn json(text: &[u8], html: Html) -> Result<Bytes> {
+    canonical(text, html)
+        .map_err(|error| Error::invalid_request("the value is not valid JSON").because(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_rewritten_and_bytes_are_not() {
+        let json = Value::Json(Bytes::from_static(b"{ \"a\" : 1 }"));
+        assert_eq!(&json.stored(Html::Keep).unwrap()[..], b"{\"a\":1}");
+        let bytes = Value::Bytes(Bytes::from_static(b"{ \"a\" : 1 }"));
+        assert_eq!(&bytes.stored(Html::Keep).unwrap()[..], b"{ \"a\" : 1 }");
+        assert!(Value::Json(Bytes::from_static(b"{")).stored(Html::Keep).is_err());
+    }
+}
