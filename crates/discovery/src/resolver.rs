@@ -24,7 +24,8 @@ pub trait Resolver: Send + Sync {
     async fn resolve(&self, app_id: &str, namespace: &str) -> Result<Addresses, ResolveError>;
 
     /// The instances of an app as they come and go; empty while none is known. The app is kept
-    /// under observation for as long as the receiver exists.
+    /// under observation for as long as the receiver exists. The receiver ends when the resolver is
+    /// dropped, and at once when too many apps are tracked; then use [`resolve`](Resolver::resolve).
     fn watch(&self, app_id: &str, namespace: &str) -> watch::Receiver<Addresses>;
 
     /// Tells that an instance could not be reached: it is forgotten, and looked for again at once.

@@ -1,5 +1,6 @@
 //! Reads the `configuration` of a resolver: keys in any case, values as YAML left them.
 
+#[cfg(any(feature = "sqlite", feature = "consul"))]
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -64,7 +65,10 @@ impl<'a> Settings<'a> {
             Some(_) => Err(SettingsError::invalid(names[0], "it must be text")),
         }
     }
+}
 
+#[cfg(any(feature = "sqlite", feature = "consul"))]
+impl Settings<'_> {
     /// A truth value: `y yes true t on 1` in any case are true, all else is false.
     pub(crate) fn flag(&self, names: &[&str]) -> Result<bool, SettingsError> {
         let text = self.text(names)?.unwrap_or_default();
@@ -199,6 +203,7 @@ mod tests {
             settings.text(&["url", "connectionString"]).unwrap().unwrap(),
             "data.db"
         );
+        #[cfg(any(feature = "sqlite", feature = "consul"))]
         assert!(settings.flag(&["disableWAL"]).unwrap());
         assert!(settings.value(&["n"]).is_none());
         assert_eq!(Settings::new(&json!([1])).err(), Some(SettingsError::NotAMap));

@@ -15,12 +15,12 @@ const LONG: Duration = Duration::from_secs(20);
 
 type Fatal = mpsc::UnboundedReceiver<FatalError>;
 
-fn options(file: &Path, app_id: &str, port: u16) -> (Options, Fatal) {
+fn options(file: &Path, app_id: &str, port: u16, interval: &str) -> (Options, Fatal) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let options = Options {
         component: "sqlite".to_owned(),
         version: "v1".to_owned(),
-        configuration: json!({"connectionString": file.to_str().unwrap(), "updateInterval": "2s"}),
+        configuration: json!({"connectionString": file.to_str().unwrap(), "updateInterval": interval}),
         registration: Registration {
             app_id: app_id.to_owned(),
             host_address: "127.0.0.1".to_owned(),
@@ -33,7 +33,7 @@ fn options(file: &Path, app_id: &str, port: u16) -> (Options, Fatal) {
 }
 
 async fn start(file: &Path, app_id: &str, port: u16) -> Arc<dyn Resolver> {
-    build(options(file, app_id, port).0).await.unwrap()
+    build(options(file, app_id, port, "1m").0).await.unwrap()
 }
 
 fn at(port: u16) -> Address {
@@ -64,7 +64,7 @@ async fn sidecars_on_one_file_find_each_other_and_leave() {
 async fn registrations_stay_fresh_and_a_removed_row_returns() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("names.db");
-    let _one = start(&file, "one", 1).await;
+    let _one = build(options(&file, "one", 1, "2s").0).await.unwrap();
     let database = Connection::open(&file).unwrap();
     database.busy_timeout(LONG).unwrap();
     // Made old or removed, the row is fresh again after the next renewal.
@@ -84,7 +84,7 @@ async fn registrations_stay_fresh_and_a_removed_row_returns() {
 async fn a_taken_address_is_reported_as_fatal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("names.db");
-    let (options, mut fatal) = options(&file, "one", 1);
+    let (options, mut fatal) = options(&file, "one", 1, "2s");
     let _one = build(options).await.unwrap();
     let _other = start(&file, "other", 1).await;
     let error = timeout(LONG, fatal.recv()).await.unwrap().unwrap();
@@ -107,7 +107,7 @@ async fn a_dropped_resolver_takes_its_row_with_it() {
 async fn a_file_that_cannot_be_made_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("missing").join("names.db");
-    let error = build(options(&file, "one", 1).0).await.err().unwrap();
+    let error = build(options(&file, "one", 1, "2s").0).await.err().unwrap();
     assert!(matches!(error, BuildError::Sqlite(_)));
     assert!(error.to_string().contains("missing/names.db"), "{error}");
 }

@@ -142,9 +142,12 @@ impl Config {
         Ok(())
     }
 
-    /// Pause between two renewals of the registration.
+    /// Pause between two renewals of the registration: Dapr's (`updateInterval` less `timeout`)
+    /// less a second where possible. Rows carry whole seconds, so with the full pause a renewal
+    /// that is a little late makes the app disappear for a moment.
     pub(crate) fn renew_every(&self) -> Duration {
-        self.update_interval - self.timeout
+        let second = Duration::from_secs(1);
+        (self.update_interval - self.timeout - second).max(second)
     }
 }
 
@@ -235,7 +238,7 @@ mod tests {
             ("hosts", "metadata")
         );
         assert_eq!(config.journal, "WAL");
-        assert_eq!(config.renew_every(), Duration::from_secs(4));
+        assert_eq!(config.renew_every(), Duration::from_secs(3));
         assert_eq!(config.busy_timeout, Duration::from_millis(800));
         assert_eq!(config.address, "10.0.0.1:50002");
     }
