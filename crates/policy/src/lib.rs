@@ -6,7 +6,6 @@
 pub mod access;
 pub mod apilist;
 pub mod escape;
-pub mod headers;
 pub mod path;
 mod quote;
 pub mod resiliency;

@@ -6,7 +6,6 @@ mod features;
 mod merge;
 mod metrics;
 mod mtls;
-mod otel_env;
 mod raw;
 mod secrets;
 mod tracing;

@@ -1,5 +1,7 @@
 //! Listening sockets and the connections they accept.
 
+mod h2c;
+
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -218,6 +220,7 @@ pub async fn serve<H: Handler>(
         handler,
         options,
         drain: drain.clone(),
+        connections: connections.clone(),
     });
     loop {
         let accepted = tokio::select! {
@@ -233,7 +236,7 @@ pub async fn serve<H: Handler>(
                 connections.spawn(server.tcp(stream, address));
             }
             Ok(Accepted::Unix(stream)) => {
-                connections.spawn(async move { server.drive(stream, Client::default()).await });
+                connections.spawn(server.drive(stream, Client::default()));
             }
             Err(error) => {
                 // Out of descriptors, mostly: others must end before accepting can go on.
@@ -292,6 +295,7 @@ struct Server<H> {
     handler: Arc<H>,
     options: Options,
     drain: CancellationToken,
+    connections: TaskTracker,
 }
 
 impl<H: Handler> Server<H> {
@@ -326,17 +330,24 @@ impl<H: Handler> Server<H> {
         self.drive(stream, client).await;
     }
 
-    async fn drive<I>(&self, io: I, client: Client)
+    async fn drive<I>(self: Arc<Self>, io: I, client: Client)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let client = Arc::new(client);
-        let handler = &self.handler;
-        let service = service_fn(move |request| {
-            let (handler, client) = (Arc::clone(handler), Arc::clone(&client));
-            async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
+        let upgradable = self.options.versions == Versions::Both;
+        let server = Arc::clone(&self);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            let (server, client) = (Arc::clone(&server), Arc::clone(&client));
+            let upgraded = if upgradable { h2c::accept(&mut request) } else { None };
+            async move {
+                Ok::<_, std::convert::Infallible>(match upgraded {
+                    Some(upgrade) => server.upgrade(upgrade, client),
+                    None => Arc::clone(&server.handler).handle(client, request).await,
+                })
+            }
         });
-        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(io), service));
+        let mut connection = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(io), service));
         let result = tokio::select! {
             result = connection.as_mut() => result,
             () = self.drain.cancelled() => {
@@ -344,8 +355,40 @@ impl<H: Handler> Server<H> {
                 connection.await
             }
         };
-        if let Err(error) = result {
-            tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));
-        }
+        log_end(result);
+    }
+
+    /// Switches the connection to HTTP/2; the request that asked for it becomes its first stream.
+    fn upgrade(self: &Arc<Self>, upgrade: h2c::Upgrade, client: Arc<Client>) -> Response<Body> {
+        let server = Arc::clone(self);
+        self.connections.spawn(async move {
+            let io = match upgrade.finish().await {
+                Ok(io) => io,
+                Err(error) => {
+                    tracing::debug!(target: LOG, "upgrade to HTTP/2 failed: {error}");
+                    return;
+                }
+            };
+            let service = service_fn(|request| {
+                let (handler, client) = (Arc::clone(&server.handler), Arc::clone(&client));
+                async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
+            });
+            let mut connection = pin!(server.builder.serve_connection(TokioIo::new(io), service));
+            let result = tokio::select! {
+                result = connection.as_mut() => result,
+                () = server.drain.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            log_end(result);
+        });
+        h2c::switching_protocols()
+    }
+}
+
+fn log_end(result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = result {
+        tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));
     }
 }

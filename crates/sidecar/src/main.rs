@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_sidecar::config::{Command, Config, Exit, VERSION};
+use outrigger_sidecar::life::Shutdown;
 use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
 use outrigger_telemetry::log;
 use tokio::runtime::{Builder, Runtime};
@@ -86,12 +87,13 @@ fn run(config: Config, env: Env) -> ExitCode {
     };
     let handle = control.handle().clone();
     let result = data.block_on(async move {
-        let sidecar = Sidecar::build(config, env, handle).await?;
-        let signals = sidecar.shutdown().on_signals();
-        signals.map_err(|source| SidecarError::System {
-            what: "cannot handle signals",
-            source,
-        })?;
+        let shutdown = Shutdown::default();
+        let signals = shutdown.on_signals();
+        signals.map_err(|source| SidecarError::System { what: "cannot handle signals", source })?;
+        let sidecar = tokio::select! {
+            sidecar = Sidecar::build(config, env, handle, shutdown.clone()) => sidecar?,
+            () = shutdown.requested() => return Ok(()),
+        };
         sidecar.run().await
     });
     // What is still running after the drain has been given its time.

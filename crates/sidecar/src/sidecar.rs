@@ -105,11 +105,6 @@ struct Secured {
 }
 
 impl Sidecar {
-    /// How tests and the process ask it to stop.
-    pub fn shutdown(&self) -> Shutdown {
-        self.shutdown.clone()
-    }
-
     /// What is ready.
     pub fn readiness(&self) -> Readiness {
         self.readiness.clone()

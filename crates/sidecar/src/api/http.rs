@@ -62,7 +62,6 @@ pub struct PublicApi(pub Arc<HttpApi>);
 /// A request inside the API.
 struct Context<'a> {
     request: Request<Body>,
-    path: String,
     span: &'a mut Span,
 }
 
@@ -80,11 +79,7 @@ impl Handler for PublicApi {
         match self.0.routes.find(request.method(), &path) {
             Some(matched) if matched.endpoint.is_public() => {
                 let mut span = Span::none();
-                let context = Context {
-                    request,
-                    path: path.clone(),
-                    span: &mut span,
-                };
+                let context = Context { request, span: &mut span };
                 self.0.dispatch(matched, context).await
             }
             _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
@@ -193,11 +188,7 @@ impl HttpApi {
             text_response(StatusCode::UNAUTHORIZED, "invalid api token")
         } else {
             request.headers_mut().remove(names::API_TOKEN);
-            let context = Context {
-                request,
-                path: path.to_owned(),
-                span,
-            };
+            let context = Context { request, span };
             match matched {
                 Some(matched) => self.dispatch(matched, context).await,
                 None => self.fallback(context).await,

@@ -107,9 +107,13 @@ impl InternalApi {
         }
         let call = call(head, method, stream.into_body()?, &span);
         let source = self.count_request(&call.metadata);
+        let wants_events = wants_events(&call.metadata);
         let reply = app.invoke(call).await.map_err(|e| e.status());
         self.finish_span(&mut span, reply.as_ref().err());
         let reply = reply?;
+        if wants_events && !reply.status.is_success() {
+            return Err(Status::internal("error invoking app channel: no response received from stream"));
+        }
         self.metrics.invoke_response(&source, reply.status.code());
         stream_reply(reply)
     }
@@ -211,6 +215,13 @@ impl InternalApi {
             .map_err(|e| Status::internal(e.to_string()))?;
         Ok(streamed(grpc::frame(&message), Body::Empty, 0))
     }
+}
+
+/// A caller that asked for server-sent events gets events or an error, never an app's error page.
+fn wants_events(metadata: &HeaderMap) -> bool {
+    metadata
+        .get(http::header::ACCEPT)
+        .is_some_and(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
 }
 
 fn no_head() -> Status {

@@ -20,7 +20,7 @@ const CHUNK: usize = 256 * 1024;
 const INLINE: usize = 16 * 1024;
 
 /// Metadata in the names other sidecars look for: standard HTTP headers in canonical case, the rest as it is.
-pub fn entries(map: &HeaderMap, from_http: bool) -> impl Iterator<Item = (&str, &[u8])> {
+pub(super) fn entries(map: &HeaderMap, from_http: bool) -> impl Iterator<Item = (&str, &[u8])> {
     map.iter().map(move |(name, value)| {
         let name = if from_http { canonical(name) } else { name.as_str() };
         (name, value.as_bytes())
@@ -56,7 +56,7 @@ fn canonical(name: &HeaderName) -> &str {
 }
 
 /// A message head followed by the chunks of a body.
-pub struct ChunkStream {
+pub(super) struct ChunkStream {
     ready: VecDeque<Bytes>,
     source: Body,
     next_seq: u64,
@@ -65,7 +65,7 @@ pub struct ChunkStream {
 
 /// What closes the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Finish {
+pub(super) enum Finish {
     /// Half-close: a request.
     End,
     /// Trailers with the gRPC status: a response.
@@ -76,7 +76,7 @@ pub enum Finish {
 
 impl ChunkStream {
     /// `head` is a whole frame; payload numbering starts at `next_seq`.
-    pub fn new(head: Bytes, source: Body, next_seq: u64, finish: Finish) -> Self {
+    pub(super) fn new(head: Bytes, source: Body, next_seq: u64, finish: Finish) -> Self {
         Self {
             ready: VecDeque::from([head]),
             source,
@@ -154,7 +154,7 @@ impl HttpBody for ChunkStream {
 }
 
 /// Takes a small whole body to send in the same frame as the head; others stay streams.
-pub fn inline(body: Body) -> (Option<Bytes>, Body) {
+pub(super) fn inline(body: Body) -> (Option<Bytes>, Body) {
     match body {
         Body::Full(bytes) if bytes.len() <= INLINE => (Some(bytes), Body::Empty),
         other => (None, other),
@@ -163,7 +163,7 @@ pub fn inline(body: Body) -> (Option<Bytes>, Body) {
 
 /// Which messages a stream carries.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub(super) enum Direction {
     /// `InternalInvokeRequestStream`.
     Request,
     /// `InternalInvokeResponseStream`.
@@ -171,7 +171,7 @@ pub enum Direction {
 }
 
 /// Reads the messages of a stream: the head first, then the payload as a body.
-pub struct MessageStream {
+pub(super) struct MessageStream {
     source: Body,
     frames: FrameReader,
     limits: Limits,
@@ -183,7 +183,7 @@ pub struct MessageStream {
 
 impl MessageStream {
     /// Reads `source`; `max_message` bytes at most per message.
-    pub fn new(source: Body, direction: Direction, max_message: usize) -> Self {
+    pub(super) fn new(source: Body, direction: Direction, max_message: usize) -> Self {
         Self {
             source,
             frames: FrameReader::new(max_message),
@@ -196,7 +196,7 @@ impl MessageStream {
     }
 
     /// The limits for decoding heads.
-    pub fn limits(&self) -> &Limits {
+    pub(super) fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -204,7 +204,7 @@ impl MessageStream {
     ///
     /// # Errors
     /// A [`Status`]: the peer's own, or what is wrong with its bytes.
-    pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+    pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             let next = self
                 .frames
@@ -252,7 +252,7 @@ impl MessageStream {
     ///
     /// # Errors
     /// A wrong sequence number.
-    pub fn take_payload(&mut self, payload: Option<Payload>) -> Result<(), Status> {
+    pub(super) fn take_payload(&mut self, payload: Option<Payload>) -> Result<(), Status> {
         let Some(payload) = payload else { return Ok(()) };
         if payload.seq != self.expected_seq {
             return Err(Status::invalid_argument(format!(
@@ -316,7 +316,7 @@ impl MessageStream {
     }
 
     /// Waits until the first piece of payload, or the end, is here.
-    pub async fn wait_first(&mut self) {
+    pub(super) async fn wait_first(&mut self) {
         if self.ready.is_empty() {
             let first = std::future::poll_fn(|cx| self.poll_payload(cx)).await;
             self.ready.extend(first);
@@ -328,7 +328,7 @@ impl MessageStream {
     ///
     /// # Errors
     /// A stream that failed at once.
-    pub fn into_body(mut self) -> Result<Body, Status> {
+    pub(super) fn into_body(mut self) -> Result<Body, Status> {
         // Whoever reads the body polls again with its own waker.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         match self.poll_payload(&mut cx) {

@@ -40,11 +40,16 @@ use crate::resilience::Resilience;
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
-    /// the path of a call: scrapes, exports, renewal, name resolution.
+    /// the path of a call: scrapes, exports, renewal, name resolution. `shutdown` ends the run.
     ///
     /// # Errors
     /// [`SidecarError`] with everything that is wrong about the failing step.
-    pub async fn build(config: Config, env: Env, control: Handle) -> Result<Self, SidecarError> {
+    pub async fn build(
+        config: Config,
+        env: Env,
+        control: Handle,
+        shutdown: Shutdown,
+    ) -> Result<Self, SidecarError> {
         let started = Instant::now();
         if config.mode == Mode::Kubernetes {
             return Err(SidecarError::Unsupported(
@@ -61,6 +66,7 @@ impl Sidecar {
             config,
             env,
             control,
+            shutdown,
             settings,
             sockets,
             all_metrics,
@@ -75,6 +81,7 @@ struct Parts {
     config: Config,
     env: Env,
     control: Handle,
+    shutdown: Shutdown,
     settings: Configuration,
     sockets: Sockets,
     all_metrics: Arc<Metrics>,
@@ -88,6 +95,7 @@ impl Parts {
             config,
             env,
             control,
+            shutdown,
             settings,
             sockets,
             all_metrics,
@@ -187,7 +195,6 @@ impl Parts {
         let reflection = Reflection::new().map_err(|e| SidecarError::Unsupported(e.to_string()))?;
         let log = api_log(&config, &settings);
         let readiness = readiness();
-        let shutdown = Shutdown::default();
         let rules = (&settings.api_allowed, &settings.api_denied);
         let http = Arc::new(HttpApi {
             app_id: Arc::clone(&app_id),

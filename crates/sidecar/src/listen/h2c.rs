@@ -1,0 +1,170 @@
+//! `Upgrade: h2c` (RFC 7540 section 3.2): the request that carries it is answered as stream 1 of the new connection.
+//!
+//! The HTTP/2 server knows only requests that arrive in frames, so the request is written as one, right behind the
+//! client's first SETTINGS frame. Its fields are HPACK literals without indexing, which leave no trace in the
+//! compression state the client goes on with.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, UPGRADE};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use crate::body::Body;
+use crate::headers::strip_hop_by_hop;
+
+const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const FRAME_HEAD: usize = 9;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+/// END_STREAM and END_HEADERS.
+const WHOLE: u8 = 0x5;
+/// Largest frame before SETTINGS say otherwise.
+const MAX_FRAME: usize = 16_384;
+/// HPACK "literal without indexing, new name".
+const LITERAL: u8 = 0;
+
+/// An upgrade under way.
+pub(super) struct Upgrade {
+    on: OnUpgrade,
+    headers: Bytes,
+}
+
+/// Takes the upgrade out of a request that asks for one. A request with a body is served as HTTP/1.1, as the
+/// protocol allows.
+pub(super) fn accept(request: &mut Request<Incoming>) -> Option<Upgrade> {
+    let headers = request.headers();
+    let asks = request.version() == Version::HTTP_11
+        && headers.get(UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
+        && headers.contains_key(HTTP2_SETTINGS)
+        && request.body().is_end_stream();
+    if !asks {
+        return None;
+    }
+    let headers = frame(request)?;
+    Some(Upgrade { on: hyper::upgrade::on(request), headers })
+}
+
+/// The answer that ends HTTP/1.1 on the connection.
+pub(super) fn switching_protocols() -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    response.headers_mut().insert(UPGRADE, HeaderValue::from_static("h2c"));
+    response
+}
+
+/// The request as a HEADERS frame of stream 1; `None` when it does not fit in one.
+fn frame(request: &Request<Incoming>) -> Option<Bytes> {
+    let mut block = BytesMut::new();
+    let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+    literal(&mut block, b":method", request.method().as_str().as_bytes());
+    literal(&mut block, b":scheme", b"http");
+    literal(&mut block, b":path", path.as_bytes());
+    if let Some(host) = request.headers().get(HOST) {
+        literal(&mut block, b":authority", host.as_bytes());
+    }
+    let mut headers = request.headers().clone();
+    strip_hop_by_hop(&mut headers);
+    headers.remove(HOST);
+    headers.remove(CONTENT_LENGTH);
+    for (name, value) in &headers {
+        literal(&mut block, name.as_str().as_bytes(), value.as_bytes());
+    }
+    if block.len() > MAX_FRAME {
+        return None;
+    }
+    let mut frame = BytesMut::with_capacity(FRAME_HEAD + block.len());
+    frame.put_uint(block.len() as u64, 3);
+    frame.put_u8(HEADERS);
+    frame.put_u8(WHOLE);
+    frame.put_u32(1);
+    frame.put(block);
+    Some(frame.freeze())
+}
+
+fn literal(block: &mut BytesMut, name: &[u8], value: &[u8]) {
+    block.put_u8(LITERAL);
+    text(block, name);
+    text(block, value);
+}
+
+/// A string without Huffman coding, its length as an integer with a 7-bit prefix (RFC 7541 section 5.1).
+fn text(block: &mut BytesMut, text: &[u8]) {
+    const PREFIX: usize = 0x7f;
+    if text.len() < PREFIX {
+        block.put_u8(u8::try_from(text.len()).unwrap_or(0));
+    } else {
+        block.put_u8(0x7f);
+        let mut rest = text.len() - PREFIX;
+        while rest >= 0x80 {
+            block.put_u8(u8::try_from(rest % 0x80).unwrap_or(0) | 0x80);
+            rest /= 0x80;
+        }
+        block.put_u8(u8::try_from(rest).unwrap_or(0));
+    }
+    block.put_slice(text);
+}
+
+impl Upgrade {
+    /// Waits for the client's preface; the connection then reads as if the request had followed it.
+    pub(super) async fn finish(self) -> io::Result<Rewound> {
+        let upgraded = self.on.await.map_err(io::Error::other)?;
+        let mut io = TokioIo::new(upgraded);
+        let mut start = vec![0; PREFACE.len() + FRAME_HEAD];
+        io.read_exact(&mut start).await?;
+        let (preface, head) = start.split_at(PREFACE.len());
+        let length = (&head[..3]).get_uint(3) as usize;
+        if preface != PREFACE || head[3] != SETTINGS || length > MAX_FRAME {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP/2 preface after the upgrade"));
+        }
+        let end = start.len();
+        start.resize(end + length, 0);
+        io.read_exact(&mut start[end..]).await?;
+        start.extend_from_slice(&self.headers);
+        Ok(Rewound { start: start.into(), io })
+    }
+}
+
+/// A connection with bytes to read ahead of its own.
+pub(super) struct Rewound {
+    start: Bytes,
+    io: TokioIo<Upgraded>,
+}
+
+impl AsyncRead for Rewound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.start.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buf);
+        }
+        let ready = self.start.len().min(buf.remaining());
+        buf.put_slice(&self.start.split_to(ready));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Rewound {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
