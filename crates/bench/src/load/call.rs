@@ -1,0 +1,152 @@
+//! What is called, and what counts as an answer.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http_body_util::Full;
+use outrigger_wire::common::v1::http_extension::Verb;
+use outrigger_wire::common::v1::{HttpExtension, InvokeRequest};
+use outrigger_wire::runtime::v1::InvokeServiceRequest;
+
+use crate::Failure;
+use crate::frame::{self, FRAME};
+
+const KIND: &str = "application/octet-stream";
+
+/// What the calls are spoken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Http1,
+    /// gRPC over HTTP/2 without TLS.
+    Grpc,
+}
+
+/// One call, ready to be repeated.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) address: SocketAddr,
+    pub(crate) wire: Wire,
+    /// Bytes of the app's own data, each way.
+    pub(crate) payload: usize,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+    /// Bytes of the answer's body, at least.
+    answer: usize,
+}
+
+impl Call {
+    /// `POST` with a payload that has to come back.
+    pub(crate) fn post(port: u16, path: &str, payload: usize) -> Result<Self, Failure> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_str(&address.to_string())?);
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(KIND));
+        Ok(Self {
+            address,
+            wire: Wire::Http1,
+            payload,
+            method: Method::POST,
+            uri: path.parse()?,
+            headers,
+            body: filler(payload).into(),
+            answer: payload,
+        })
+    }
+
+    /// `GET` without a body; any success will do.
+    pub(crate) fn get(port: u16, path: &str) -> Result<Self, Failure> {
+        let mut call = Self::post(port, path, 0)?;
+        call.method = Method::GET;
+        call.headers.remove(header::CONTENT_TYPE);
+        Ok(call)
+    }
+
+    /// A gRPC method whose message is the payload itself, which has to come back: no proxy looks inside.
+    pub(crate) fn unary(port: u16, path: &str, payload: usize) -> Result<Self, Failure> {
+        Self::grpc(port, path, payload, frame::framed(&filler(payload)))
+    }
+
+    /// `OnInvoke`, as a sidecar calls an app.
+    pub(crate) fn on_invoke(port: u16, payload: usize) -> Result<Self, Failure> {
+        let body = frame::message(&invocation(payload));
+        Self::grpc(port, "/dapr.proto.runtime.v1.AppCallback/OnInvoke", payload, body)
+    }
+
+    /// `InvokeService`, as an app calls its sidecar.
+    pub(crate) fn invoke_service(port: u16, app_id: &str, payload: usize) -> Result<Self, Failure> {
+        let request = InvokeServiceRequest {
+            id: app_id.to_owned(),
+            message: Some(invocation(payload)),
+        };
+        let path = "/dapr.proto.runtime.v1.Dapr/InvokeService";
+        Self::grpc(port, path, payload, frame::message(&request))
+    }
+
+    fn grpc(port: u16, path: &str, payload: usize, body: Bytes) -> Result<Self, Failure> {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        Ok(Self {
+            address,
+            wire: Wire::Grpc,
+            payload,
+            method: Method::POST,
+            uri: format!("http://{address}{path}").parse()?,
+            headers,
+            body,
+            answer: payload + FRAME,
+        })
+    }
+
+    pub(crate) fn with_header(mut self, name: &'static str, value: &str) -> Result<Self, Failure> {
+        self.headers
+            .insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
+        Ok(self)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("{} {}{}", self.method, self.address, self.uri.path())
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.uri.path()
+    }
+
+    pub(super) fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = self.uri.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    pub(super) fn satisfied_by(&self, length: usize) -> bool {
+        length >= self.answer
+    }
+}
+
+fn invocation(payload: usize) -> InvokeRequest {
+    InvokeRequest {
+        method: "echo".to_owned(),
+        data: Some(prost_types::Any {
+            type_url: String::new(),
+            value: filler(payload),
+        }),
+        content_type: KIND.to_owned(),
+        http_extension: Some(HttpExtension {
+            verb: Verb::Post.into(),
+            ..HttpExtension::default()
+        }),
+    }
+}
+
+/// Not all the same byte: nothing on the way compresses, but nobody should have to take that on trust.
+fn filler(length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| b'a' + (at.wrapping_mul(31) % 26) as u8)
+        .collect()
+}

@@ -1,0 +1,182 @@
+//! What a run measures: two profiles, each setting open to change by flag.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The kind of call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    /// HTTP/1.1 to an HTTP app.
+    Http,
+    /// `InvokeService` of the gRPC API to `OnInvoke` of a gRPC app.
+    Grpc,
+    /// A method of the app's own, named by metadata and proxied.
+    Proxy,
+}
+
+impl Protocol {
+    pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Proxy];
+
+    /// As in flags, JSON and file names.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+            Self::Proxy => "proxy",
+        }
+    }
+
+    /// As in titles.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Http => "HTTP invocation",
+            Self::Grpc => "gRPC invocation",
+            Self::Proxy => "proxied gRPC",
+        }
+    }
+}
+
+/// What carries the call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum System {
+    /// Nothing: the load generator calls the app.
+    Direct,
+    /// Two sidecars of this project.
+    Outrigger,
+    /// Two of Dapr's.
+    Reference,
+    /// Two nginx processes with mTLS between them.
+    Nginx,
+}
+
+impl System {
+    pub(crate) const ALL: [Self; 4] = [Self::Direct, Self::Outrigger, Self::Reference, Self::Nginx];
+
+    /// As in flags and JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Outrigger => "outrigger",
+            Self::Reference => "reference",
+            Self::Nginx => "nginx",
+        }
+    }
+
+    /// As in tables and legends.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Outrigger => "Outrigger",
+            Self::Reference => "Dapr",
+            Self::Nginx => "nginx",
+        }
+    }
+}
+
+/// What makes the load at a given rate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Driver {
+    /// The load generator of this program.
+    Own,
+    /// Fortio, at this path.
+    Fortio(PathBuf),
+}
+
+/// How callers find callees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Resolver {
+    /// Multicast DNS, the default of self-hosted sidecars.
+    Mdns,
+    /// A table in a file, for machines that do not pass multicast.
+    Sqlite,
+}
+
+/// A run. Times are in seconds, sizes in bytes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    pub(crate) profile: String,
+    pub(crate) protocols: Vec<Protocol>,
+    pub(crate) systems: Vec<System>,
+    pub(crate) driver: Driver,
+    pub(crate) resolver: Resolver,
+    pub(crate) rounds: usize,
+    pub(crate) requests: u64,
+    pub(crate) qps: f64,
+    pub(crate) connections: usize,
+    pub(crate) payload: usize,
+    pub(crate) warmup: f64,
+    pub(crate) saturation: f64,
+    /// Rates of the saturation curve, as parts of each system's own throughput.
+    pub(crate) curve: Vec<f64>,
+    pub(crate) curve_point: f64,
+    pub(crate) payloads: Vec<usize>,
+    pub(crate) connection_counts: Vec<usize>,
+    pub(crate) sweep_point: f64,
+    /// Sidecars started to measure the time to the first call.
+    pub(crate) starts: usize,
+    pub(crate) idle_connections: usize,
+    /// Wait after saturation before memory is read once more.
+    pub(crate) settle: f64,
+    pub(crate) nginx_workers: usize,
+    #[serde(skip)]
+    pub(crate) bin_dir: PathBuf,
+    #[serde(skip)]
+    pub(crate) reference: Option<PathBuf>,
+    #[serde(skip)]
+    pub(crate) output: PathBuf,
+}
+
+impl Plan {
+    /// The load of Dapr's published report, five times; about an hour and a half.
+    pub(crate) fn full() -> Self {
+        Self {
+            profile: "full".to_owned(),
+            protocols: Protocol::ALL.to_vec(),
+            systems: System::ALL.to_vec(),
+            driver: Driver::Own,
+            resolver: Resolver::Mdns,
+            rounds: 5,
+            requests: 60_000,
+            qps: 1_000.0,
+            connections: 16,
+            payload: 1024,
+            warmup: 5.0,
+            saturation: 10.0,
+            curve: vec![0.2, 0.4, 0.6, 0.8, 0.9],
+            curve_point: 5.0,
+            payloads: vec![0, 1024, 64 << 10, 1 << 20],
+            connection_counts: vec![1, 4, 16, 64, 256],
+            sweep_point: 5.0,
+            starts: 5,
+            idle_connections: 1_000,
+            settle: 300.0,
+            nginx_workers: 1,
+            bin_dir: PathBuf::new(),
+            reference: None,
+            output: PathBuf::new(),
+        }
+    }
+
+    /// The same steps in about two minutes: to see that everything works, not to quote.
+    pub(crate) fn quick() -> Self {
+        Self {
+            profile: "quick".to_owned(),
+            rounds: 2,
+            requests: 1_500,
+            warmup: 0.5,
+            saturation: 1.0,
+            curve: vec![0.4, 0.8],
+            curve_point: 0.5,
+            sweep_point: 0.4,
+            starts: 1,
+            idle_connections: 200,
+            settle: 1.0,
+            ..Self::full()
+        }
+    }
+}
