@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio::time::{Instant, timeout};
 
 use crate::Failure;
@@ -62,13 +63,13 @@ impl Load {
         let mut connections = Vec::with_capacity(self.connections);
         for _ in 0..self.connections {
             let started = Instant::now();
-            let mut connection = Connection::open(&self.call, &traffic).await?;
+            connections.push(Connection::open(&self.call, &traffic).await?);
             record.connected(started.elapsed());
-            connection
-                .call()
-                .await
-                .map_err(|error| format!("the first call to {} failed: {error}", self.call.name()))?;
-            connections.push(connection);
+        }
+        // All at once, so that proxies open as many connections of their own as they will need.
+        let first = join_all(connections.iter_mut().map(Connection::call)).await;
+        for outcome in first {
+            outcome.map_err(|error| format!("the first call to {} failed: {error}", self.call.name()))?;
         }
         traffic.reset();
         let watched = watched.with_load(std::process::id());

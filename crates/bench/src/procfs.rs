@@ -76,7 +76,7 @@ impl Watched {
         self.0
             .iter()
             .map(|(role, pid)| {
-                let total = family(*pid)
+                let total = family(*role, *pid)
                     .into_iter()
                     .filter_map(cpu_of)
                     .fold(Cpu::default(), Cpu::plus);
@@ -97,13 +97,22 @@ impl Watched {
     pub(crate) fn resident(&self) -> Resident {
         self.0
             .iter()
-            .map(|(role, pid)| (*role, family(*pid).into_iter().filter_map(resident_of).sum()))
+            .map(|(role, pid)| {
+                (
+                    *role,
+                    family(*role, *pid).into_iter().filter_map(resident_of).sum(),
+                )
+            })
             .collect()
     }
 }
 
-/// The process and its children; nginx, for one, works in a child.
-fn family(pid: u32) -> Vec<u32> {
+/// The process and its children; nginx, for one, works in a child. The children of the load generator are what it
+/// calls.
+fn family(role: Role, pid: u32) -> Vec<u32> {
+    if role == Role::Load {
+        return vec![pid];
+    }
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let mut family = vec![pid];
     family.extend(

@@ -135,7 +135,8 @@ impl Measurement {
             .iter()
             .filter(|(role, _)| selected(**role))
             .map(|(_, cpu)| cpu.total())
-            .sum();
+            // A sum of nothing is negative zero, which looks odd in print.
+            .fold(0.0, |sum, seconds| sum + seconds);
         if self.requests == 0 {
             0.0
         } else {

@@ -3,16 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderMap, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-use super::call::{Call, Wire};
+use super::call::{Body, Call, Wire};
 use super::wire::{Counted, Traffic};
 
 /// Windows that a payload of a sweep fits into, so that flow control is not what is measured.
@@ -43,8 +42,8 @@ pub(crate) struct Answer {
 }
 
 enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
 }
 
 pub(crate) struct Connection {
@@ -152,11 +151,14 @@ async fn grpc(response: Response<Incoming>) -> Result<usize, CallError> {
         .as_ref()
         .and_then(|trailers| trailers.get("grpc-status"))
         .or_else(|| parts.headers.get("grpc-status"));
+    let message = trailers.as_ref().unwrap_or(&parts.headers).get("grpc-message");
     match status {
         Some(status) if status.as_bytes() == b"0" => Ok(length),
-        Some(status) => Err(CallError::Grpc(
-            String::from_utf8_lossy(status.as_bytes()).into_owned(),
-        )),
+        Some(status) => {
+            let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+            let message = message.map(text).unwrap_or_default();
+            Err(CallError::Grpc(format!("{} {message}", text(status))))
+        }
         None => Err(CallError::Grpc("missing".to_owned())),
     }
 }
