@@ -8,10 +8,13 @@
 //! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`].
 //! * [`Error`]: one error type, with the kind the API answers depend on.
 //! * [`Catalog`]: types and versions to factories, built explicitly.
+//! * `conformance` (feature): the rules each implementation must keep, runnable on any of them.
 
 pub mod bindings;
 pub mod catalog;
 pub mod configuration;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod error;
 pub mod go_json;
 pub mod lock;

@@ -216,7 +216,7 @@ impl Metadata {
     pub fn wrong(&self, names: &[&str], expected: &str) -> MetadataError {
         let (name, value) = self
             .find(names)
-            .unwrap_or((names.first().copied().unwrap_or_default(), ""));
+            .unwrap_or_else(|| (names.first().copied().unwrap_or_default(), ""));
         self.invalid(name, value, expected)
     }
 

@@ -1,0 +1,97 @@
+//! The rules each implementation must keep, as functions that take one.
+//!
+//! A suite runs all its rules, each on keys of its own, and panics at the end with everything that was broken.
+//! Where Dapr's stores differ among each other, the suite's options say which way the one under test goes.
+
+mod configuration;
+mod lock;
+mod secrets;
+mod state;
+
+use std::{future::Future, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+pub use self::{
+    configuration::{Writer, configuration},
+    lock::lock,
+    secrets::{ExpectedSecrets, secrets},
+    state::{StateRules, state, state_after_close},
+};
+
+/// What a rule found.
+type Outcome = Result<(), String>;
+
+/// How long something that must happen soon may take.
+const SOON: Duration = Duration::from_secs(10);
+
+macro_rules! ensure {
+    ($holds:expr, $($why:tt)+) => {
+        if !$holds {
+            return Err(format!($($why)+));
+        }
+    };
+}
+use ensure;
+
+/// Says of an error which step it came from.
+trait Step<T> {
+    fn step(self, what: &str) -> Result<T, String>;
+}
+
+impl<T, E: std::fmt::Display> Step<T> for Result<T, E> {
+    fn step(self, what: &str) -> Result<T, String> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+/// Collects what rules found.
+struct Findings {
+    suite: &'static str,
+    broken: Vec<String>,
+}
+
+impl Findings {
+    fn new(suite: &'static str) -> Self {
+        Self {
+            suite,
+            broken: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, rule: &str, outcome: Outcome) {
+        if let Err(reason) = outcome {
+            self.broken.push(format!("{rule}: {reason}"));
+        }
+    }
+
+    fn finish(self) {
+        assert!(
+            self.broken.is_empty(),
+            "{} rules of the {} suite are broken:\n  {}",
+            self.broken.len(),
+            self.suite,
+            self.broken.join("\n  ")
+        );
+    }
+}
+
+/// Waits until `holds` says yes, asking again every few milliseconds.
+async fn soon<F: Future<Output = Result<bool, String>>>(what: &str, mut holds: impl FnMut() -> F) -> Outcome {
+    let deadline = Instant::now() + SOON;
+    while !holds().await? {
+        ensure!(Instant::now() < deadline, "{what}: not within {SOON:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// A text no other run uses: real servers keep what earlier runs wrote.
+fn unique() -> String {
+    use std::{
+        hash::{BuildHasher, RandomState},
+        time::SystemTime,
+    };
+    let now = SystemTime::now();
+    format!("{:016x}", RandomState::new().hash_one(now))
+}

@@ -1,0 +1,211 @@
+mod bulk;
+mod etag;
+mod keys;
+mod transaction;
+mod ttl;
+mod values;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Findings, Outcome, Step, ensure, unique};
+use crate::{
+    Kind, StateStore,
+    state::{Delete, Feature, Get, Item, Set, Value},
+};
+
+/// Where Dapr's stores go different ways.
+#[derive(Debug, Clone, Copy)]
+pub struct StateRules {
+    /// What a text that cannot be an ETag of the store leads to when writing.
+    pub alien_etag: Kind,
+    /// Whether an ETag for a key that does not exist is refused. (Redis lets it pass.)
+    pub etag_needs_value: bool,
+    /// Whether a first-write over a value that was written without that option is refused. (Redis lets it pass.)
+    pub first_write_sees_all: bool,
+    /// Whether `ttlExpireTime` is reported.
+    pub reports_expiry: bool,
+}
+
+impl Default for StateRules {
+    fn default() -> Self {
+        Self {
+            alien_etag: Kind::EtagMismatch,
+            etag_needs_value: true,
+            first_write_sees_all: true,
+            reports_expiry: true,
+        }
+    }
+}
+
+/// A store under test, and a corner of it for one rule.
+struct Subject<'a> {
+    store: &'a Arc<dyn StateStore>,
+    rules: StateRules,
+    corner: String,
+}
+
+impl Subject<'_> {
+    fn key(&self, name: &str) -> String {
+        format!("{}||{name}", self.corner)
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        self.store.features().contains(&feature)
+    }
+
+    fn write(&self, name: &str, value: &str) -> Set {
+        Set {
+            key: self.key(name),
+            value: Value::Bytes(Bytes::copy_from_slice(value.as_bytes())),
+            ..Set::default()
+        }
+    }
+
+    fn removal(&self, name: &str, etag: Option<&str>) -> Delete {
+        Delete {
+            key: self.key(name),
+            etag: etag.map(str::to_owned),
+            ..Delete::default()
+        }
+    }
+
+    async fn put(&self, name: &str, value: &str) -> Outcome {
+        self.store.set(&self.write(name, value)).await.step("set")
+    }
+
+    async fn item(&self, name: &str) -> Result<Option<Item>, String> {
+        self.store.get(&Get::key(self.key(name))).await.step("get")
+    }
+
+    async fn text(&self, name: &str) -> Result<Option<String>, String> {
+        let item = self.item(name).await?;
+        Ok(item.map(|item| String::from_utf8_lossy(&item.data).into_owned()))
+    }
+
+    async fn etag(&self, name: &str) -> Result<String, String> {
+        let item = self
+            .item(name)
+            .await?
+            .ok_or_else(|| format!("{name} is absent"))?;
+        item.etag.ok_or_else(|| format!("{name} has no etag"))
+    }
+
+    /// `name` holds `value`, or nothing.
+    async fn holds(&self, name: &str, value: Option<&str>) -> Outcome {
+        let found = self.text(name).await?;
+        ensure!(
+            found.as_deref() == value,
+            "{name} holds {found:?}, expected {value:?}"
+        );
+        Ok(())
+    }
+}
+
+/// The call failed, and with this kind.
+fn refused<T>(what: &str, result: crate::Result<T>, kind: Kind) -> Outcome {
+    match result {
+        Ok(_) => Err(format!("{what} succeeded, expected {kind:?}")),
+        Err(error) if error.kind() == kind => Ok(()),
+        Err(error) => Err(format!("{what} failed with {error:?}, expected {kind:?}")),
+    }
+}
+
+macro_rules! run {
+    ($findings:ident, $subject:expr, $($module:ident :: $rule:ident),+ $(,)?) => {
+        $( $findings.note(stringify!($rule), $module::$rule(&$subject(stringify!($rule))).await); )+
+    };
+}
+
+/// Runs all rules for state stores. The store may hold other data.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
+    let mut findings = Findings::new("state store");
+    let run = unique();
+    let subject = |rule: &str| Subject {
+        store,
+        rules,
+        corner: format!("{run}-{rule}"),
+    };
+    run!(
+        findings,
+        subject,
+        values::absent_is_none,
+        values::bytes_come_back,
+        values::json_comes_back,
+        values::a_write_replaces,
+        values::large_values,
+        values::a_delete_removes,
+        values::the_store_answers,
+        keys::unusual_keys,
+        keys::keys_are_exact,
+        keys::an_empty_key_is_refused,
+        keys::patterns_find_keys,
+        keys::patterns_page,
+        keys::a_prefix_deletes,
+        bulk::bulk_get_answers_in_order,
+        bulk::bulk_set_tells_what_failed,
+        bulk::bulk_delete_tells_what_failed,
+    );
+    if store.features().contains(&Feature::Etag) {
+        run!(
+            findings,
+            subject,
+            etag::each_write_has_its_etag,
+            etag::a_write_needs_the_current_etag,
+            etag::a_delete_needs_the_current_etag,
+            etag::an_alien_etag_is_refused,
+            etag::first_write_wins,
+            etag::concurrent_writers_lose_nothing,
+            etag::one_of_many_first_writers_wins,
+        );
+    }
+    if store.features().contains(&Feature::Ttl) {
+        run!(
+            findings,
+            subject,
+            ttl::values_expire,
+            ttl::a_write_without_ttl_stays,
+            ttl::an_expired_value_is_gone_for_etags,
+            ttl::a_wrong_ttl_is_refused,
+        );
+    }
+    if store.features().contains(&Feature::Transactional) {
+        run!(
+            findings,
+            subject,
+            transaction::all_operations_happen,
+            transaction::none_happens_when_one_fails,
+            transaction::operations_keep_their_order,
+            transaction::an_empty_one_succeeds,
+            transaction::values_expire,
+            transaction::readers_see_all_or_nothing,
+        );
+    } else {
+        run!(findings, subject, transaction::unsupported_is_said);
+    }
+    findings.finish();
+}
+
+/// Closes the store and checks that later calls fail, quickly and without panic.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn state_after_close(store: &Arc<dyn StateStore>) {
+    let mut findings = Findings::new("closed state store");
+    store.close().await;
+    store.close().await;
+    let get = store.get(&Get::key("key")).await;
+    findings.note("get fails", refused("get", get, Kind::Closed));
+    let set = store
+        .set(&Set {
+            key: "key".to_owned(),
+            ..Set::default()
+        })
+        .await;
+    findings.note("set fails", refused("set", set, Kind::Closed));
+    findings.finish();
+}

@@ -1,0 +1,100 @@
+use super::{Feature, Get, Kind, Outcome, Step, Subject, ensure};
+use crate::state::BulkError;
+
+pub(super) async fn bulk_get_answers_in_order(subject: &Subject<'_>) -> Outcome {
+    subject.put("a", "1").await?;
+    subject.put("b", "2").await?;
+    let names = ["b", "absent", "a", "b"];
+    let gets: Vec<_> = names.iter().map(|name| Get::key(subject.key(name))).collect();
+    for parallelism in [0, 1, 2] {
+        let items = subject
+            .store
+            .bulk_get(&gets, parallelism)
+            .await
+            .step("bulk get")?;
+        ensure!(items.len() == 4, "{} answers to 4 keys", items.len());
+        for ((item, name), expected) in items
+            .iter()
+            .zip(names)
+            .zip([Some("2"), None, Some("1"), Some("2")])
+        {
+            ensure!(
+                item.key == subject.key(name),
+                "{} stands where {name} should",
+                item.key
+            );
+            let item = item.item.as_ref().map_err(|error| format!("{name}: {error}"))?;
+            let data = item.as_ref().map(|item| &item.data[..]);
+            ensure!(data == expected.map(str::as_bytes), "{name} is {data:?}");
+            ensure!(
+                !subject.has(Feature::Etag) || item.as_ref().is_none_or(|item| item.etag.is_some()),
+                "{name} has no etag"
+            );
+        }
+    }
+    let none = subject.store.bulk_get(&[], 0).await.step("bulk get of nothing")?;
+    ensure!(none.is_empty(), "nothing was asked, {} answers", none.len());
+    Ok(())
+}
+
+fn failed(what: &str, result: Result<(), BulkError>, expected: &[usize]) -> Outcome {
+    let failures = result.err().map(|error| error.failures).unwrap_or_default();
+    let indexes: Vec<_> = failures.iter().map(|(index, _)| *index).collect();
+    ensure!(
+        indexes == expected,
+        "{what}: {indexes:?} failed, expected {expected:?}"
+    );
+    for (_, error) in failures {
+        ensure!(error.kind() == Kind::EtagMismatch, "{what}: {error:?}");
+    }
+    Ok(())
+}
+
+pub(super) async fn bulk_set_tells_what_failed(subject: &Subject<'_>) -> Outcome {
+    let names = ["a", "b", "c"];
+    let mut sets = names.map(|name| subject.write(name, "first"));
+    failed("all new", subject.store.bulk_set(&sets, 0).await, &[])?;
+    failed("nothing", subject.store.bulk_set(&[], 0).await, &[])?;
+    if !subject.has(Feature::Etag) {
+        return Ok(());
+    }
+    let stale = subject.etag("b").await?;
+    subject.put("b", "other").await?;
+    for set in &mut sets {
+        *set = subject.write(set.key.rsplit('|').next().unwrap_or_default(), "second");
+    }
+    sets[1].etag = Some(stale);
+    for parallelism in [0, 1] {
+        failed(
+            "a stale etag",
+            subject.store.bulk_set(&sets, parallelism).await,
+            &[1],
+        )?;
+    }
+    subject.holds("a", Some("second")).await?;
+    subject.holds("b", Some("other")).await?;
+    subject.holds("c", Some("second")).await
+}
+
+pub(super) async fn bulk_delete_tells_what_failed(subject: &Subject<'_>) -> Outcome {
+    for name in ["a", "b", "c"] {
+        subject.put(name, "value").await?;
+    }
+    let mut removals = ["a", "b", "absent"].map(|name| subject.removal(name, None));
+    let mut expected = vec![];
+    if subject.has(Feature::Etag) {
+        removals[1].etag = Some(subject.etag("b").await?);
+        subject.put("b", "other").await?;
+        expected.push(1);
+    }
+    failed(
+        "a stale etag",
+        subject.store.bulk_delete(&removals, 0).await,
+        &expected,
+    )?;
+    subject.holds("a", None).await?;
+    subject
+        .holds("b", (!expected.is_empty()).then_some("other"))
+        .await?;
+    subject.holds("c", Some("value")).await
+}

@@ -1,0 +1,157 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::{Feature, Get, Kind, Outcome, Step, Subject, ensure, refused, ttl::expiring};
+use crate::{
+    conformance::soon,
+    state::{Operation, Transaction},
+};
+
+fn of(operations: Vec<Operation>) -> Transaction {
+    Transaction {
+        operations,
+        ..Transaction::default()
+    }
+}
+
+pub(super) async fn all_operations_happen(subject: &Subject<'_>) -> Outcome {
+    subject.put("old", "1").await?;
+    subject.put("kept", "1").await?;
+    let mut kept = subject.write("kept", "2");
+    if subject.has(Feature::Etag) {
+        kept.etag = Some(subject.etag("kept").await?);
+    }
+    let transaction = of(vec![
+        Operation::Set(subject.write("new", "2")),
+        Operation::Delete(subject.removal("old", None)),
+        Operation::Set(kept),
+        Operation::Delete(subject.removal("absent", None)),
+    ]);
+    subject.store.transact(&transaction).await.step("transact")?;
+    subject.holds("new", Some("2")).await?;
+    subject.holds("old", None).await?;
+    subject.holds("kept", Some("2")).await
+}
+
+pub(super) async fn none_happens_when_one_fails(subject: &Subject<'_>) -> Outcome {
+    if !subject.has(Feature::Etag) {
+        return Ok(());
+    }
+    subject.put("guarded", "1").await?;
+    let stale = subject.etag("guarded").await?;
+    subject.put("guarded", "2").await?;
+    subject.put("old", "1").await?;
+    let mut stale_set = subject.write("guarded", "3");
+    stale_set.etag = Some(stale.clone());
+    for failing in [
+        Operation::Set(stale_set),
+        Operation::Delete(subject.removal("guarded", Some(&stale))),
+    ] {
+        for position in 0..3 {
+            let mut operations = vec![
+                Operation::Set(subject.write("new", "1")),
+                Operation::Delete(subject.removal("old", None)),
+            ];
+            operations.insert(position, failing.clone());
+            let result = subject.store.transact(&of(operations)).await;
+            refused("a stale etag", result, Kind::EtagMismatch)?;
+            subject.holds("new", None).await?;
+            subject.holds("old", Some("1")).await?;
+            subject.holds("guarded", Some("2")).await?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn operations_keep_their_order(subject: &Subject<'_>) -> Outcome {
+    let transaction = of(vec![
+        Operation::Set(subject.write("a", "1")),
+        Operation::Set(subject.write("a", "2")),
+        Operation::Set(subject.write("b", "1")),
+        Operation::Delete(subject.removal("b", None)),
+        Operation::Delete(subject.removal("c", None)),
+        Operation::Set(subject.write("c", "1")),
+    ]);
+    subject.store.transact(&transaction).await.step("transact")?;
+    subject.holds("a", Some("2")).await?;
+    subject.holds("b", None).await?;
+    subject.holds("c", Some("1")).await
+}
+
+pub(super) async fn an_empty_one_succeeds(subject: &Subject<'_>) -> Outcome {
+    subject.store.transact(&of(vec![])).await.step("no operations")?;
+    let one = of(vec![Operation::Set(subject.write("one", "1"))]);
+    subject.store.transact(&one).await.step("one operation")?;
+    subject.holds("one", Some("1")).await
+}
+
+pub(super) async fn values_expire(subject: &Subject<'_>) -> Outcome {
+    if !subject.has(Feature::Ttl) {
+        return Ok(());
+    }
+    let transaction = of(vec![
+        Operation::Set(expiring(subject, "short", "2")),
+        Operation::Set(subject.write("long", "1")),
+    ]);
+    subject.store.transact(&transaction).await.step("transact")?;
+    subject.holds("short", Some("value")).await?;
+    soon("it expires", || async move {
+        Ok(subject.item("short").await?.is_none())
+    })
+    .await?;
+    subject.holds("long", Some("1")).await
+}
+
+pub(super) async fn readers_see_all_or_nothing(subject: &Subject<'_>) -> Outcome {
+    let pair = |value: &str| {
+        of(vec![
+            Operation::Set(subject.write("left", value)),
+            Operation::Set(subject.write("right", value)),
+        ])
+    };
+    subject.store.transact(&pair("0")).await.step("transact")?;
+    let writing = Arc::new(AtomicBool::new(true));
+    let reader = {
+        let (store, writing) = (subject.store.clone(), writing.clone());
+        let gets = ["right", "left"].map(|name| Get::key(subject.key(name)));
+        tokio::spawn(async move {
+            let mut earlier = (0, 0);
+            while writing.load(Ordering::Relaxed) {
+                // `right` is read first, so `left` may be newer but never older.
+                let mut numbers = [0u32; 2];
+                for (get, number) in gets.iter().zip(&mut numbers) {
+                    let item = store.get(get).await.step("get")?.ok_or("a value vanished")?;
+                    *number = String::from_utf8_lossy(&item.data).parse().step("parse")?;
+                }
+                ensure!(
+                    numbers[1] >= numbers[0],
+                    "left {} right {}",
+                    numbers[1],
+                    numbers[0]
+                );
+                ensure!((numbers[0], numbers[1]) >= earlier, "time ran backwards");
+                earlier = (numbers[0], numbers[1]);
+            }
+            Ok(())
+        })
+    };
+    for number in 1..=20 {
+        let result = subject.store.transact(&pair(&number.to_string())).await;
+        if result.is_err() {
+            writing.store(false, Ordering::Relaxed);
+        }
+        result.step("transact")?;
+    }
+    writing.store(false, Ordering::Relaxed);
+    reader.await.step("reader")?
+}
+
+pub(super) async fn unsupported_is_said(subject: &Subject<'_>) -> Outcome {
+    refused(
+        "transact",
+        subject.store.transact(&of(vec![])).await,
+        Kind::Unsupported,
+    )
+}

@@ -1,0 +1,276 @@
+//! `state.in-memory`: a map that is lost at restart and shared with nobody.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use outrigger_component::{
+    Catalog, Entry, Error, Result, StateStore,
+    catalog::Version,
+    go_json::Html,
+    state::{
+        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, Transaction,
+    },
+};
+use tokio_util::task::AbortOnDropHandle;
+
+mod expiry;
+mod like;
+
+/// How often expired values are thrown away; reads do not see them before either.
+const SWEEP: Duration = Duration::from_secs(1);
+
+const FEATURES: &[Feature] = &[
+    Feature::Etag,
+    Feature::Transactional,
+    Feature::Ttl,
+    Feature::DeleteWithPrefix,
+    Feature::KeysLike,
+];
+
+pub(crate) fn add(catalog: &mut Catalog) {
+    catalog
+        .state
+        .add(Entry::new(&["in-memory"], Version::Only, |_| async {
+            Ok(InMemory::new() as Arc<dyn StateStore>)
+        }));
+}
+
+struct Stored {
+    data: Bytes,
+    /// The number of the write that made it.
+    version: u64,
+    expires: Option<SystemTime>,
+}
+
+impl Stored {
+    fn is_alive(&self, now: SystemTime) -> bool {
+        self.expires.is_none_or(|expires| now < expires)
+    }
+}
+
+#[derive(Default)]
+struct Shelf {
+    values: HashMap<String, Stored>,
+    writes: u64,
+    closed: bool,
+}
+
+struct InMemory {
+    shelf: Arc<Mutex<Shelf>>,
+    /// Opens every ETag, so that those of an earlier run never match.
+    run: u64,
+    _sweeper: AbortOnDropHandle<()>,
+}
+
+impl InMemory {
+    fn new() -> Arc<Self> {
+        let shelf = Arc::new(Mutex::new(Shelf::default()));
+        let swept = shelf.clone();
+        let sweeper = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(SWEEP).await;
+                let now = SystemTime::now();
+                lock(&swept).values.retain(|_, stored| stored.is_alive(now));
+            }
+        });
+        Arc::new(Self {
+            shelf,
+            run: rand::random(),
+            _sweeper: AbortOnDropHandle::new(sweeper),
+        })
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, Shelf>> {
+        let shelf = lock(&self.shelf);
+        if shelf.closed {
+            Err(Error::closed())
+        } else {
+            Ok(shelf)
+        }
+    }
+
+    fn etag(&self, version: u64) -> String {
+        format!("{:016x}-{version:x}", self.run)
+    }
+
+    fn item(&self, stored: &Stored) -> Item {
+        Item {
+            data: stored.data.clone(),
+            etag: Some(self.etag(stored.version)),
+            metadata: expiry::reported(stored.expires),
+            content_type: None,
+        }
+    }
+
+    fn find(&self, shelf: &Shelf, key: &str, now: SystemTime) -> Option<Item> {
+        let stored = shelf.values.get(key).filter(|stored| stored.is_alive(now))?;
+        Some(self.item(stored))
+    }
+
+    /// Whether a write or removal may happen.
+    fn check(&self, shelf: &Shelf, key: &str, etag: Option<&str>, concurrency: Concurrency) -> Result<()> {
+        let current = shelf
+            .values
+            .get(key)
+            .filter(|stored| stored.is_alive(SystemTime::now()));
+        let fits = match (etag, current) {
+            (Some(etag), Some(current)) => etag == self.etag(current.version),
+            (Some(_), None) => false,
+            (None, Some(_)) => concurrency != Concurrency::FirstWrite,
+            (None, None) => true,
+        };
+        if fits { Ok(()) } else { Err(Error::etag_mismatch()) }
+    }
+}
+
+fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+    // Nothing panics while it is held.
+    shelf.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A write whose value and TTL were checked: nothing can go wrong any more.
+struct Prepared {
+    data: Bytes,
+    expires: Option<SystemTime>,
+}
+
+impl Prepared {
+    fn of(set: &Set) -> Result<Self> {
+        let ttl = set.checked_ttl()?;
+        Ok(Self {
+            data: set.value.stored(Html::Escape)?.into_owned(),
+            expires: expiry::after(ttl),
+        })
+    }
+
+    fn put(self, shelf: &mut Shelf, key: &str) {
+        shelf.writes += 1;
+        let stored = Stored {
+            data: self.data,
+            version: shelf.writes,
+            expires: self.expires,
+        };
+        match shelf.values.get_mut(key) {
+            Some(present) => *present = stored,
+            None => drop(shelf.values.insert(key.to_owned(), stored)),
+        }
+    }
+}
+
+fn check_key(key: &str) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::invalid_request("missing key in get operation"));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl StateStore for InMemory {
+    fn features(&self) -> &[Feature] {
+        FEATURES
+    }
+
+    async fn get(&self, request: &Get) -> Result<Option<Item>> {
+        check_key(&request.key)?;
+        Ok(self.find(&*self.open()?, &request.key, SystemTime::now()))
+    }
+
+    async fn bulk_get(&self, requests: &[Get], _parallelism: usize) -> Result<Vec<BulkItem>> {
+        let (shelf, now) = (self.open()?, SystemTime::now());
+        let answer = |request: &Get| BulkItem {
+            key: request.key.clone(),
+            item: check_key(&request.key).map(|()| self.find(&shelf, &request.key, now)),
+        };
+        Ok(requests.iter().map(answer).collect())
+    }
+
+    async fn set(&self, request: &Set) -> Result<()> {
+        let prepared = Prepared::of(request)?;
+        let mut shelf = self.open()?;
+        self.check(&shelf, &request.key, request.etag(), request.concurrency)?;
+        prepared.put(&mut shelf, &request.key);
+        Ok(())
+    }
+
+    async fn delete(&self, request: &Delete) -> Result<()> {
+        request.check()?;
+        let mut shelf = self.open()?;
+        self.check(&shelf, &request.key, request.etag(), request.concurrency)?;
+        shelf.values.remove(&request.key);
+        Ok(())
+    }
+
+    async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        let prepared = transaction.operations.iter().map(|operation| match operation {
+            Operation::Set(set) => Prepared::of(set).map(Some),
+            Operation::Delete(delete) => delete.check().map(|()| None),
+        });
+        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        let mut shelf = self.open()?;
+        for operation in &transaction.operations {
+            let (etag, concurrency) = match operation {
+                Operation::Set(set) => (set.etag(), set.concurrency),
+                Operation::Delete(delete) => (delete.etag(), delete.concurrency),
+            };
+            self.check(&shelf, operation.key(), etag, concurrency)?;
+        }
+        for (operation, prepared) in transaction.operations.iter().zip(prepared) {
+            match prepared {
+                Some(prepared) => prepared.put(&mut shelf, operation.key()),
+                None => drop(shelf.values.remove(operation.key())),
+            }
+        }
+        Ok(())
+    }
+
+    async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {
+        let pattern = like::Pattern::parse(&request.pattern)?;
+        let after = request.token.as_deref();
+        let (shelf, now) = (self.open()?, SystemTime::now());
+        let mut keys: Vec<String> = shelf
+            .values
+            .iter()
+            .filter(|(key, stored)| {
+                stored.is_alive(now) && after.is_none_or(|after| key.as_str() > after) && pattern.matches(key)
+            })
+            .map(|(key, _)| key.clone())
+            .collect();
+        drop(shelf);
+        keys.sort_unstable();
+        let limit = request.page_size.map_or(usize::MAX, |size| size as usize).max(1);
+        let more = keys.len() > limit;
+        keys.truncate(limit);
+        let token = keys.last().filter(|_| more).cloned();
+        Ok(KeyPage { keys, token })
+    }
+
+    async fn delete_with_prefix(&self, prefix: &str) -> Result<u64> {
+        if prefix.is_empty() || prefix == "||" {
+            return Err(Error::invalid_request(
+                "a prefix is required for deleteWithPrefix request",
+            ));
+        }
+        let prefix = format!("{}||", prefix.strip_suffix("||").unwrap_or(prefix));
+        let mut shelf = self.open()?;
+        let before = shelf.values.len();
+        shelf
+            .values
+            .retain(|key, _| key.strip_prefix(&prefix).is_none_or(|rest| rest.contains("||")));
+        Ok((before - shelf.values.len()) as u64)
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.open().map(drop)
+    }
+
+    async fn close(&self) {
+        let mut shelf = lock(&self.shelf);
+        shelf.closed = true;
+        shelf.values.clear();
+    }
+}

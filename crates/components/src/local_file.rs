@@ -1,0 +1,142 @@
+//! `secretstores.local.file`: a JSON file, read once.
+
+use std::{collections::HashMap, sync::Arc};
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Catalog, Entry, Error, Kind, Metadata, Pairs, Result, SecretStore, catalog::Version, secrets::Feature,
+};
+use serde_json::{Map, Value};
+
+/// The largest file that is read.
+const LARGEST: u64 = 64 << 20;
+
+pub(crate) fn add(catalog: &mut Catalog) {
+    catalog
+        .secrets
+        .add(Entry::new(&["local.file"], Version::Only, |setup| async move {
+            let secrets = read(&setup.metadata).await?;
+            Ok(Arc::new(secrets) as Arc<dyn SecretStore>)
+        }));
+}
+
+struct Secrets {
+    secrets: HashMap<String, Pairs>,
+    features: &'static [Feature],
+}
+
+async fn read(metadata: &Metadata) -> Result<Secrets> {
+    let path = metadata.required(&["secretsFile"])?;
+    let separator = metadata.filled(&["nestedSeparator"]).unwrap_or(":");
+    let multi_valued = metadata.flag(&["multiValued"], false);
+    let failed = |what: &str| Error::new(Kind::Configuration, format!("secretsFile {path}: {what}"));
+    let unreadable = |error| failed("cannot be read").because(error);
+    let size = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
+    if size > LARGEST {
+        return Err(failed("larger than 64 MiB"));
+    }
+    let text = tokio::fs::read(path).await.map_err(unreadable)?;
+    let document: Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|error| failed("no JSON object").because(error))?;
+    let secrets = if multi_valued {
+        multiple(document, separator)
+    } else {
+        let flat =
+            flatten(document, separator).map_err(|key| failed(&format!("the key {key} is there twice")))?;
+        flat.into_iter()
+            .map(|(key, value)| (key.clone(), Pairs::from([(key, value)])))
+            .collect()
+    };
+    Ok(Secrets {
+        secrets,
+        features: if multi_valued {
+            &[Feature::MultipleKeyValues]
+        } else {
+            &[]
+        },
+    })
+}
+
+/// A secret per first-level member; deeper levels are flattened below it. Other values than texts and objects
+/// are no secrets.
+fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pairs> {
+    let mut secrets = HashMap::new();
+    for (name, value) in document {
+        match value {
+            Value::String(text) => {
+                secrets.insert(name.clone(), Pairs::from([(name, text)]));
+            }
+            Value::Object(members) => {
+                let mut secret = Pairs::new();
+                // Two paths of the same text: the first stays.
+                let _ = visit("", separator, Value::Object(members), &mut secret);
+                secrets.insert(name, secret);
+            }
+            _ => {}
+        }
+    }
+    secrets
+}
+
+/// Every leaf by the path to it; the error is a path that is there twice.
+fn flatten(document: Map<String, Value>, separator: &str) -> Result<Pairs, String> {
+    let mut flat = Pairs::new();
+    visit("", separator, Value::Object(document), &mut flat)?;
+    Ok(flat)
+}
+
+fn visit(path: &str, separator: &str, value: Value, flat: &mut Pairs) -> Result<(), String> {
+    let below = |name: &str| {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}{separator}{name}")
+        }
+    };
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                visit(&below(&name), separator, member, flat)?;
+            }
+            Ok(())
+        }
+        Value::Array(items) => {
+            for (index, item) in items.into_iter().enumerate() {
+                visit(&below(&index.to_string()), separator, item, flat)?;
+            }
+            Ok(())
+        }
+        leaf => {
+            // Dapr writes numbers and truth values as a formatting error of Go; the value itself is meant.
+            let text = match leaf {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            match flat.entry(path.to_owned()) {
+                std::collections::hash_map::Entry::Occupied(_) => Err(path.to_owned()),
+                std::collections::hash_map::Entry::Vacant(free) => {
+                    free.insert(text);
+                    Ok(())
+                }
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl SecretStore for Secrets {
+    fn features(&self) -> &[Feature] {
+        self.features
+    }
+
+    async fn get(&self, name: &str, _metadata: &Pairs) -> Result<Pairs> {
+        self.secrets
+            .get(name)
+            .cloned()
+            .ok_or_else(|| Error::new(Kind::NotFound, format!("secret {name} not found")))
+    }
+
+    async fn bulk_get(&self, _metadata: &Pairs) -> Result<HashMap<String, Pairs>> {
+        Ok(self.secrets.clone())
+    }
+}

@@ -1,0 +1,193 @@
+use std::time::Duration;
+
+use outrigger_component::{Error, Kind, Metadata, MetadataError, Result, Unit};
+use percent_encoding::percent_decode_str;
+
+/// How a database is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    /// `file:` URI for SQLite.
+    pub(super) uri: String,
+    /// Lives in memory: exactly one connection sees it.
+    pub(super) memory: bool,
+    /// Statements for each new connection.
+    pub(super) pragmas: Vec<String>,
+    pub(super) journal_mode: &'static str,
+    /// How long SQLite waits for another process; zero = not at all.
+    pub(super) busy_timeout: Duration,
+    /// How long a caller waits.
+    pub(super) timeout: Duration,
+}
+
+const NAMES: &[&str] = &["connectionString", "url"];
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
+const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Settings {
+    pub(super) fn read(metadata: &Metadata) -> Result<Self> {
+        let text = metadata.required(NAMES)?;
+        let timeout = metadata.span(
+            &["timeout", "timeoutInSeconds"],
+            DEFAULT_TIMEOUT,
+            Duration::from_secs(1),
+        )?;
+        let busy_timeout = metadata.duration(&["busyTimeout"], Unit::Seconds)?;
+        let lower = text.to_lowercase();
+        let memory = lower.starts_with(":memory:") || lower.starts_with("file::memory:");
+        let (path, query) = text.split_once('?').unwrap_or((text, ""));
+        let path = if lower.starts_with("file:") {
+            path.to_owned()
+        } else {
+            format!("file:{path}")
+        };
+        let (mut kept, mut pragmas) = (Vec::new(), Vec::new());
+        let mut read_only = false;
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "_pragma" => pragmas.push(pragma(metadata, &percent_decode_str(value).decode_utf8_lossy())?),
+                "_txlock" if !value.eq_ignore_ascii_case("immediate") => tracing::warn!(
+                    target: "dapr.contrib",
+                    "component {}: _txlock={value} has no effect, transactions are always immediate",
+                    metadata.component()
+                ),
+                // A shared cache would join databases of several components.
+                "_txlock" | "cache" => {}
+                _ => {
+                    read_only |= matches!((name, value), ("mode", "ro") | ("immutable", "1"));
+                    kept.push(pair);
+                }
+            }
+        }
+        let uri = if kept.is_empty() {
+            path
+        } else {
+            format!("{path}?{}", kept.join("&"))
+        };
+        Ok(Self {
+            uri,
+            memory,
+            pragmas,
+            journal_mode: if memory {
+                "MEMORY"
+            } else if read_only || metadata.flag(&["disableWAL"], false) {
+                "DELETE"
+            } else {
+                "WAL"
+            },
+            busy_timeout: busy_timeout
+                .map_or(DEFAULT_BUSY_TIMEOUT, |given| given.positive().unwrap_or_default()),
+            timeout,
+        })
+    }
+}
+
+/// `name(value)` as a statement.
+fn pragma(metadata: &Metadata, text: &str) -> Result<String, MetadataError> {
+    let (name, value) = text
+        .strip_suffix(')')
+        .and_then(|text| text.split_once('('))
+        .or_else(|| text.split_once('='))
+        .ok_or_else(|| metadata.wrong(NAMES, "_pragma must look like name(value)"))?;
+    let word = |text: &str| {
+        text.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+    };
+    if name.is_empty() || !word(name) || !word(value) {
+        return Err(metadata.wrong(NAMES, "_pragma must look like name(value)"));
+    }
+    for (forbidden, instead) in [
+        ("busy_timeout", "use the property busyTimeout instead"),
+        ("journal_mode", "use the property disableWAL instead"),
+        ("foreign_keys", "it has no effect here"),
+    ] {
+        if name.eq_ignore_ascii_case(forbidden) {
+            let expected =
+                format!("found forbidden option '_pragma={forbidden}' in the connection string: {instead}");
+            return Err(metadata.wrong(NAMES, &expected));
+        }
+    }
+    Ok(format!("PRAGMA {name} = {value}"))
+}
+
+/// A table name: ASCII letters, digits, underscores.
+pub(super) fn identifier(metadata: &Metadata, property: &str, default: &str) -> Result<String> {
+    let name = metadata.filled(&[property]).unwrap_or(default);
+    if name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
+        return Ok(name.to_owned());
+    }
+    let wrong = metadata.wrong(
+        &[property],
+        "invalid identifier: only letters, digits and _ are allowed",
+    );
+    Err(Error::new(Kind::Configuration, wrong.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(properties: &[(&str, &str)]) -> Result<Settings> {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Settings::read(&Metadata::new("store", owned).unwrap())
+    }
+
+    #[test]
+    fn paths_become_uris_and_own_options_go() {
+        let read = settings(&[(
+            "connectionString",
+            "data.db?mode=rwc&_txlock=immediate&_pragma=synchronous(1)&cache=shared",
+        )])
+        .unwrap();
+        assert_eq!(read.uri, "file:data.db?mode=rwc");
+        assert_eq!(read.pragmas, ["PRAGMA synchronous = 1"]);
+        assert_eq!(read.journal_mode, "WAL");
+        assert_eq!(read.busy_timeout, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn the_journal_follows_the_kind_of_database() {
+        for (text, wal_off, journal, memory) in [
+            (":memory:", "", "MEMORY", true),
+            ("file::memory:?cache=shared", "", "MEMORY", true),
+            ("file:x.db?mode=ro", "", "DELETE", false),
+            ("x.db", "true", "DELETE", false),
+        ] {
+            let read = settings(&[("url", text), ("disableWAL", wal_off)]).unwrap();
+            assert_eq!((read.journal_mode, read.memory), (journal, memory), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_properties_decide_cannot_be_set_in_the_text() {
+        for text in [
+            "x.db?_pragma=busy_timeout(1)",
+            "x.db?_pragma=Journal_Mode(OFF)",
+            "x.db?_pragma=a;b(1)",
+        ] {
+            assert_eq!(
+                settings(&[("url", text)]).unwrap_err().kind(),
+                Kind::Configuration
+            );
+        }
+        let error = settings(&[]).unwrap_err().to_string();
+        assert!(error.contains("connectionString is missing"), "{error}");
+        assert!(settings(&[("url", "x.db"), ("timeout", "100ms")]).is_err());
+    }
+
+    #[test]
+    fn table_names_cannot_carry_statements() {
+        let name = |value: &str| {
+            let pairs = [("tableName".to_owned(), value.to_owned())];
+            identifier(&Metadata::new("store", pairs).unwrap(), "tableName", "state")
+        };
+        assert_eq!(name("my_table2").unwrap(), "my_table2");
+        assert_eq!(name("").unwrap(), "state");
+        assert!(name("x; DROP TABLE y").is_err());
+    }
+}

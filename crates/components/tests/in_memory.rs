@@ -1,0 +1,30 @@
+//! The in-memory state store.
+
+mod support;
+
+use outrigger_component::{
+    conformance::{self, StateRules},
+    state::{Get, Set},
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_keeps_the_rules() {
+    let store = support::state("state.in-memory", "v1", &[]).await.unwrap();
+    conformance::state(&store, StateRules::default()).await;
+    conformance::state_after_close(&store).await;
+}
+
+#[tokio::test]
+async fn two_stores_share_nothing() {
+    let first = support::state("state.in-memory", "", &[]).await.unwrap();
+    let second = support::state("state.in-memory", "", &[]).await.unwrap();
+    let set = Set {
+        key: "key".to_owned(),
+        ..Set::default()
+    };
+    first.set(&set).await.unwrap();
+    assert!(second.get(&Get::key("key")).await.unwrap().is_none());
+    let etag = first.get(&Get::key("key")).await.unwrap().unwrap().etag;
+    second.set(&set).await.unwrap();
+    assert_ne!(second.get(&Get::key("key")).await.unwrap().unwrap().etag, etag);
+}
