@@ -121,6 +121,11 @@ pub fn early_status(response: &Response<Body>) -> Option<Status> {
     ))
 }
 
+/// The number in `grpc-status` as it stands, which need not be one of the defined codes.
+pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
+    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+}
+
 /// What went wrong with a connection, as a status.
 pub fn send_status(error: &SendError) -> Status {
     let code = if error.is_unavailable() {

@@ -271,8 +271,7 @@ fn builder(options: &Options) -> auto::Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size((options.head_limit + HEAD_SLACK).max(MIN_HEAD))
-        .half_close(true);
+        .max_buf_size((options.head_limit + HEAD_SLACK).max(MIN_HEAD));
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -8,6 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
 use http_body::{Body as HttpBody, Frame};
+use http_body_util::BodyExt;
 use outrigger_identity::SpiffeId;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
 use outrigger_policy::target::Target;
@@ -179,18 +180,14 @@ impl Proxy {
                 Some(result) => result,
                 None => Err(Status::deadline_exceeded("context deadline exceeded")),
             };
-            let early = result.as_ref().ok().and_then(grpc::early_status);
-            let code = match (&result, &early) {
-                (Err(status), _) | (Ok(_), Some(status)) => status.code(),
-                (Ok(_), None) => Code::Ok,
-            };
+            let (result, code) = known_code(result, repeat).await;
             let can_repeat = repeat && replay.can_repeat();
             let outcome = match grpc_outcome(code) {
                 Outcome::Failure { .. } if !can_repeat => Outcome::Final,
                 other => other,
             };
             if run.after(outcome).await == Again::Stop {
-                self.metrics.invoke_received_streaming(app_id, code as i32);
+                self.metrics.invoke_received_streaming(app_id, code);
                 return result;
             }
         }
@@ -231,6 +228,58 @@ impl Proxy {
             }
         }
         Err(Status::unavailable("no connection to the target's sidecar"))
+    }
+}
+
+/// The status number of an attempt as far as it is known: from the head, or, where a retry depends on it, from
+/// trailers that follow without a message. 0 while the call goes on.
+async fn known_code(
+    result: Result<Response<Body>, Status>,
+    wait: bool,
+) -> (Result<Response<Body>, Status>, i32) {
+    let response = match result {
+        Ok(response) => response,
+        Err(status) => {
+            let code = status.code() as i32;
+            return (Err(status), code);
+        }
+    };
+    if let Some(status) = grpc::early_status(&response) {
+        let code = grpc::raw_code(response.headers()).unwrap_or(status.code() as i32);
+        return (Ok(response), code);
+    }
+    if !wait {
+        return (Ok(response), 0);
+    }
+    let (head, mut body) = response.into_parts();
+    let first = body.frame().await;
+    let code = match &first {
+        Some(Ok(frame)) => frame.trailers_ref().and_then(grpc::raw_code).unwrap_or(0),
+        Some(Err(_)) => Code::Unavailable as i32,
+        None => Code::Unknown as i32,
+    };
+    let body = Body::stream(Peeked { first, body });
+    (Ok(Response::from_parts(head, body)), code)
+}
+
+/// A body whose first frame was taken out already.
+struct Peeked {
+    first: Option<Result<Frame<Bytes>, BoxError>>,
+    body: Body,
+}
+
+impl HttpBody for Peeked {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => Pin::new(&mut self.body).poll_frame(cx),
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, Resiliency};
 use outrigger_resources::value::format_go_duration;
-use tonic::Code;
 
 use crate::metrics::SidecarMetrics;
 
@@ -128,13 +127,7 @@ impl<'p> Run<'p> {
     }
 }
 
-/// The outcome of a gRPC attempt.
-pub fn grpc_outcome(code: Code) -> Outcome {
-    if code == Code::Ok {
-        Outcome::Success
-    } else {
-        Outcome::Failure {
-            code: Some(code as i32),
-        }
-    }
+/// The outcome of a gRPC attempt by its status number.
+pub fn grpc_outcome(code: i32) -> Outcome {
+    if code == 0 { Outcome::Success } else { Outcome::Failure { code: Some(code) } }
 }

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::BindError;
 use crate::peer::Peers;
+use crate::sidecar::app_life::AppLife;
 use crate::sidecar::serve::Servers;
 
 const LOG: &str = "dapr.runtime";
@@ -121,13 +122,20 @@ impl Sidecar {
         self.readiness.outbound_ready();
         let mut initialised = false;
         let result = {
-            let app_life = app_life::run(&self.config, self.app.clone(), self.health.clone(), self.started);
+            let app_life = app_life::run(AppLife {
+                config: self.config.clone(),
+                app: self.app.clone(),
+                health: self.health.clone(),
+                set_health: Arc::clone(&self.set_health),
+                tasks: self.background.tasks.clone(),
+                stop: self.background.stop.clone(),
+                started: self.started,
+            });
             let mut app_life = std::pin::pin!(app_life);
             loop {
                 tokio::select! {
                     () = &mut app_life, if !initialised => {
                         initialised = true;
-                        self.start_probes();
                         self.readiness.ready("runtime");
                     }
                     () = self.shutdown.requested() => break Ok(()),
@@ -162,21 +170,6 @@ impl Sidecar {
             Ok(Err(error)) => log_resolver(&name, &error),
             Err(error) => tracing::error!(target: LOG, "name resolution did not start: {error}"),
         }
-    }
-
-    fn start_probes(&self) {
-        let (Some(app), Some(health)) = (&self.app, self.config.app.health) else {
-            return;
-        };
-        let path = self.config.app.health_path.clone();
-        let probe = crate::app::probe(
-            Arc::clone(app),
-            health,
-            path,
-            Arc::clone(&self.set_health),
-            self.background.stop.clone(),
-        );
-        self.background.tasks.spawn(probe);
     }
 
     /// `--dapr-block-shutdown-duration`: everything goes on for a while, or until the app is unwell.

@@ -163,6 +163,7 @@ fn circuit_breaker_states() {
         .policy(PolicyKind::CircuitBreaker, FlowDirection::Outbound, "app_b");
     policy.breaker_executed(BreakerState::Closed);
     policy.breaker_changed(BreakerState::Open);
+    policy.breaker_executed(BreakerState::Open);
     let labels = |status| {
         format!(
             r#"{{app_id="a",flow_direction="outbound",name="res",namespace="ns",policy="circuitbreaker",status="{status}",target="app_b"}}"#

@@ -5,7 +5,7 @@ mod dapr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::{HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use outrigger_policy::apilist::ApiList;
@@ -52,6 +52,10 @@ pub struct GrpcApi {
 /// What handlers of the service find in a request's extensions.
 #[derive(Clone)]
 pub struct CurrentSpan(pub Parent);
+
+/// What handlers of the service put into a response's extensions: trailers besides the status.
+#[derive(Clone)]
+pub struct Trailers(pub HeaderMap);
 
 impl Handler for GrpcApi {
     async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
@@ -111,11 +115,21 @@ impl GrpcApi {
         let received = request.body().known_length().unwrap_or(0);
         request.extensions_mut().insert(CurrentSpan(span.as_parent()));
         let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
-        let response = match self.dapr.clone().oneshot(request).await {
+        let mut response = match self.dapr.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
-        let mut response = response.map(Body::stream);
+        let mut response = match response.extensions_mut().remove::<Trailers>() {
+            Some(Trailers(more)) => response.map(|body| {
+                Body::stream(body.map_frame(move |mut frame| {
+                    if let Some(trailers) = frame.trailers_mut() {
+                        trailers.extend(more.clone());
+                    }
+                    frame
+                }))
+            }),
+            None => response.map(Body::stream),
+        };
         let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
         if let Some(status) = grpc::early_status(&response).filter(|s| s.code() != Code::Ok) {
             span.set_status(SpanStatus::Error(status.message().to_owned()));

@@ -140,7 +140,7 @@ impl HttpApi {
             } else {
                 Span::of(parent)
             };
-            return self.guarded(request, path, matched, &mut span).await;
+            return self.guarded(request, matched, &mut span).await;
         }
         let baggage = match baggage(request.headers()) {
             Ok(baggage) => baggage,
@@ -156,7 +156,7 @@ impl HttpApi {
         if span.is_recording() {
             describe(&mut span, client, &request, path);
         }
-        let mut response = self.guarded(request, path, matched, &mut span).await;
+        let mut response = self.guarded(request, matched, &mut span).await;
         let status = response.status();
         span.set("dapr.status_code", status.as_u16().to_string());
         if status.as_u16() >= 400 {
@@ -175,7 +175,6 @@ impl HttpApi {
     async fn guarded(
         &self,
         mut request: Request<Body>,
-        path: &str,
         matched: Option<route::Match>,
         span: &mut Span,
     ) -> Response<Body> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::AppChannel;
@@ -72,18 +72,20 @@ pub async fn wait_for_port(address: &str, port: u16, protocol: &str) {
 }
 
 /// Probes the app until cancelled: at once, then each interval; healthy after one success, unhealthy after
-/// `threshold` failures in a row.
+/// `threshold` failures in a row. `first` hears when the first probe is over.
 pub async fn probe(
     channel: Arc<AppChannel>,
     config: AppHealth,
     path: String,
     health: HealthSetter,
+    first: oneshot::Sender<()>,
     cancel: CancellationToken,
 ) {
     tracing::info!(target: LOG, "App health probes starting");
     let mut ticks = tokio::time::interval(config.interval);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut failures = 0;
+    let mut first = Some(first);
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
@@ -107,6 +109,10 @@ pub async fn probe(
                     tracing::warn!(target: LOG, "App entered un-healthy status: {reason}");
                 }
             }
+        }
+        if let Some(first) = first.take() {
+            // Nobody may be waiting any more.
+            let _gone = first.send(());
         }
     }
 }

@@ -5,9 +5,12 @@ use std::time::Instant;
 
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_telemetry::trace::Parent;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::LOG;
-use crate::app::{AppChannel, Health, wait_for_port};
+use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -16,26 +19,33 @@ use crate::headers::names;
 /// Largest answer to `GET /dapr/config`, bytes.
 const MAX_CONFIG: usize = 1024 * 1024;
 
-/// Completes when the sidecar counts as initialised. With app health checks it does not wait for the app's health.
-pub(super) async fn run(config: &Config, app: Option<Arc<AppChannel>>, health: Health, started: Instant) {
+/// Completes when the sidecar counts as initialised. With app health checks on that is after the first probe,
+/// however it went.
+pub(super) async fn run(life: AppLife) {
+    let AppLife { config, app, health, set_health, tasks, stop, started } = life;
+    let app_config = &config.app;
     match &app {
-        Some(app) => {
-            wait_for_port(app.address(), config.app.port, protocol(config.app.protocol)).await;
-        }
+        Some(app) => wait_for_port(app.address(), app_config.port, protocol(app_config.protocol)).await,
         None => tracing::warn!(
             target: LOG,
             "App channel is not initialized. Did you configure an app-port?"
         ),
     }
-    if let Some(limit) = config.app.max_concurrency {
+    if let Some(limit) = app_config.max_concurrency {
         tracing::info!(target: LOG, "app max concurrency set to {limit}");
     }
     if let Some(app) = app {
-        let ask = ask_config(config.app.skip_config_endpoint, config.app_id.clone(), app);
-        if config.app.health.is_some() {
-            tokio::spawn(async move {
-                health.until_healthy().await;
-                ask.await;
+        let ask = ask_config(app_config.skip_config_endpoint, config.app_id.clone(), Arc::clone(&app));
+        if let Some(checks) = app_config.health {
+            let (first, probed) = oneshot::channel();
+            tasks.spawn(probe(app, checks, app_config.health_path.clone(), set_health, first, stop.clone()));
+            // The prober only goes away when the process ends.
+            let _ended = probed.await;
+            tasks.spawn(async move {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = health.until_healthy() => ask.await,
+                }
             });
         } else {
             ask.await;
@@ -48,9 +58,24 @@ pub(super) async fn run(config: &Config, app: Option<Arc<AppChannel>>, health: H
     );
 }
 
+/// What [`run`] works with.
+pub(super) struct AppLife {
+    pub(super) config: Config,
+    pub(super) app: Option<Arc<AppChannel>>,
+    pub(super) health: Health,
+    pub(super) set_health: HealthSetter,
+    pub(super) tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+    pub(super) started: Instant,
+}
+
 /// `GET /dapr/config`: what actors the app hosts. Nothing here hosts actors yet, so the answer is checked and logged.
 async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) {
-    if skip || app.is_grpc() {
+    if skip {
+        tracing::info!(target: LOG, "Skipping programmatic dapr configuration loading");
+        return;
+    }
+    if app.is_grpc() {
         return;
     }
     let mut metadata = HeaderMap::new();

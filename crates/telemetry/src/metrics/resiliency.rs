@@ -169,10 +169,9 @@ impl PolicyMetrics {
         self.set_state(state);
     }
 
-    /// The circuit breaker changed to this state.
+    /// The circuit breaker changed to this state. The gauge follows with the next call, as Dapr's does.
     pub fn breaker_changed(&self, state: BreakerState) {
         self.activated[state as usize].inc();
-        self.set_state(state);
     }
 
     fn set_state(&self, current: BreakerState) {

@@ -111,7 +111,7 @@ pub(super) fn inject_grpc(context: Option<TraceContext>, headers: &mut HeaderMap
 enum Mode {
     /// `samplingRate: 0`: tracing does not exist.
     Off,
-    /// No exporter and no rate: contexts pass through unchanged.
+    /// No exporter and no rate: contexts pass through unchanged, or start here unsampled.
     PassThrough,
     Sampling(Sampler),
 }
@@ -147,7 +147,7 @@ impl Tracer {
         Self::with_mode(Mode::Off, Vec::new())
     }
 
-    /// No spans; contexts of callers pass through unchanged.
+    /// No spans; contexts of callers pass through unchanged, calls without one get one that is not sampled.
     pub fn pass_through() -> Self {
         Self::with_mode(Mode::PassThrough, Vec::new())
     }
@@ -179,12 +179,14 @@ impl Tracer {
 
     /// As [`Tracer::start`] with another instrumentation scope (workflow spans: `durabletask`).
     pub fn start_scoped(&self, scope: &'static str, kind: SpanKind, name: &str, parent: &Parent) -> Span {
-        let Mode::Sampling(sampler) = self.inner.mode else {
-            return Span {
-                context: parent.context,
-                state: parent.state.clone(),
-                recording: None,
-            };
+        let sampler = match self.inner.mode {
+            Mode::Sampling(sampler) => sampler,
+            Mode::Off => return Span::of(parent.clone()),
+            // Apps are promised a context on every call; what nobody records is still good for correlating logs.
+            Mode::PassThrough => {
+                let context = parent.context.or_else(|| Some(TraceContext::random()));
+                return Span { context, state: parent.state.clone(), recording: None };
+            }
         };
         let context = match parent.context {
             Some(above) => above.child(above.is_sampled()),
@@ -286,10 +288,11 @@ mod tests {
             let span = tracer.start(SpanKind::Client, "a", &parent);
             assert_eq!(span.context(), parent.context);
             assert!(!span.is_recording());
-            assert_eq!(
-                tracer.start(SpanKind::Client, "a", &Parent::default()).context(),
-                None
-            );
+            let root = tracer.start(SpanKind::Client, "a", &Parent::default()).context();
+            match tracer.inner.mode {
+                Mode::PassThrough => assert!(!root.unwrap().is_sampled()),
+                _ => assert_eq!(root, None),
+            }
         }
         assert!(!Tracer::sampling(Sampler::new(0.0), vec![]).enabled() && Tracer::pass_through().enabled());
     }

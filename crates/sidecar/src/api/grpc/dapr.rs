@@ -15,7 +15,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::CurrentSpan;
+use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
@@ -147,7 +147,9 @@ impl DaprService {
                 details,
             } => Some(grpc_failure(code, &message, details)),
         };
+        let trailers = internal_to_grpc(reply.trailers, false);
         if let Some(mut status) = status {
+            headers.extend(trailers);
             *status.metadata_mut() = MetadataMap::from_headers(headers);
             return Err(status);
         }
@@ -160,11 +162,12 @@ impl DaprService {
             data: Some(any_bytes(reply.type_url, data)),
             content_type: content_type.to_owned(),
         };
-        Ok(Response::from_parts(
-            MetadataMap::from_headers(headers),
-            message,
-            http::Extensions::new(),
-        ))
+        let mut extensions = http::Extensions::new();
+        if !trailers.is_empty() {
+            extensions.insert(Trailers(trailers));
+        }
+        let metadata = MetadataMap::from_headers(headers);
+        Ok(Response::from_parts(metadata, message, extensions))
     }
 }
 
