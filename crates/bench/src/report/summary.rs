@@ -1,0 +1,447 @@
+//! The summary page: highlights, how to read it, tables, charts.
+
+use std::fmt::Write as _;
+
+use super::charts;
+use super::number::{bytes, short, tick};
+use super::ratios::{FIGURES, per_hop};
+use super::{ProtocolResults, Results};
+use crate::plan::{Driver, System};
+use crate::procfs::Role;
+use crate::results::{Measurement, SystemResults};
+
+const READING: &str = "
+* **Latency** counts from when a call was due by the schedule, not from when it left: a stall shows in every call it
+  delayed. Percentiles are those of all rounds in one histogram with three digits of resolution.
+* **Added** is a system's figure less that of the direct call in the same run.
+* A **hop** is one sidecar or proxy. CPU time is user and system time of the process and its children, from `/proc`,
+  over the whole of a measurement.
+* **Saturated** means as fast as answers come, on the same connections. All processes share the cores of this one
+  machine, so that what a hop saves the others use: calls per second grow with everyone's thrift, and calls per second
+  and core of the hops is what a hop itself takes.
+* Rounds, rates, sizes and connection counts visit the systems in turn; other load on the machine hits all alike.
+* One machine with few cores shows what calls *cost*, and how systems compare. It does not show latency across a network,
+  or how a system scales with cores, and its tails belong to the scheduler as much as to the systems.
+* nginx is the floor: two hops with mTLS that do no tracing, metrics, policy or discovery.
+";
+
+pub(super) fn markdown(results: &Results) -> String {
+    let mut page = String::new();
+    head(&mut page, results);
+    highlights(&mut page, results);
+    let _ = writeln!(page, "## How to read it\n{READING}");
+    for found in &results.protocols {
+        protocol(&mut page, results, found);
+    }
+    if !results.skipped.is_empty() {
+        let _ = writeln!(page, "## Left out\n");
+        for line in &results.skipped {
+            let _ = writeln!(page, "* {}", line.lines().next().unwrap_or_default());
+        }
+    }
+    page
+}
+
+fn head(page: &mut String, results: &Results) {
+    let (machine, plan) = (&results.machine, &results.plan);
+    let driver = match plan.driver {
+        Driver::Own => "outrigger-bench",
+        Driver::Fortio(_) => "Fortio (rounds), outrigger-bench (the rest)",
+    };
+    let versions: Vec<String> = results
+        .versions
+        .iter()
+        .filter(|(_, version)| !version.is_empty())
+        .map(|(system, version)| format!("{} {version}", system.title()))
+        .collect();
+    let _ = writeln!(
+        page,
+        "# Service invocation, {profile} profile\n
+| | |
+| --- | --- |
+| run | {started} to {finished} |
+| machine | {cpu}, {cores} cores, {memory:.0} GB, Linux {kernel}; load average before the run {load:.2} |
+| load | {payload} each way, {connections} connections, {qps} requests/s, {rounds} rounds of {requests} requests |
+| load generator | {driver} |
+| versions | {versions} |
+| sidecars | mTLS, metrics, tracing of one call in ten, access control on the callee |
+",
+        profile = plan.profile,
+        started = results.started,
+        finished = results.finished,
+        cpu = machine.cpu,
+        cores = machine.cores,
+        memory = machine.memory_bytes as f64 / 1e9,
+        kernel = machine.kernel,
+        load = machine.load_before,
+        payload = bytes(plan.payload),
+        connections = plan.connections,
+        qps = tick(plan.qps),
+        rounds = plan.rounds,
+        requests = tick(plan.requests as f64),
+        versions = versions.join(", "),
+    );
+    if plan.profile != "full" {
+        let _ = writeln!(
+            page,
+            "This profile shows that everything works; its figures are not to be quoted.\n"
+        );
+    }
+}
+
+fn highlights(page: &mut String, results: &Results) {
+    let _ = writeln!(page, "## Highlights\n");
+    for found in &results.protocols {
+        let Some(ours) = found.of(System::Outrigger) else {
+            continue;
+        };
+        let value = |at: usize| {
+            FIGURES
+                .get(at)
+                .and_then(|figure| figure.of(found, System::Outrigger))
+        };
+        let mut parts = Vec::new();
+        if let Some(cpu) = value(0) {
+            parts.push(format!(
+                "{} µs of CPU per call in both sidecars together",
+                short(cpu)
+            ));
+        }
+        if let Some(added) = value(3) {
+            parts.push(format!("{} ms added at the median", short(added)));
+        }
+        if let Some(most) = value(5) {
+            parts.push(format!("{} calls per second at saturation", short(most)));
+        }
+        if let Some(memory) = value(8) {
+            parts.push(format!("{} MB resident per sidecar", short(memory)));
+        }
+        parts.push(format!(
+            "{} of {} calls failed",
+            ours.total.failed(),
+            tick(ours.total.planned as f64)
+        ));
+        let _ = writeln!(page, "* **{}**: {}.", found.protocol.title(), parts.join(", "));
+        for peer in [System::Reference, System::Nginx] {
+            if let Some(line) = against(found, peer) {
+                let _ = writeln!(page, "  * {line}");
+            }
+        }
+    }
+    let _ = writeln!(page);
+}
+
+fn against(found: &ProtocolResults, peer: System) -> Option<String> {
+    let ratio = |at: usize| FIGURES.get(at).and_then(|figure| figure.ratio(found, peer));
+    Some(format!(
+        "against {}: {} times its CPU time per call, {} times its calls per second at saturation",
+        peer.title(),
+        short(ratio(0)?),
+        short(ratio(5)?),
+    ))
+}
+
+fn protocol(page: &mut String, results: &Results, found: &ProtocolResults) {
+    let _ = writeln!(page, "## {}\n", capitalised(found.protocol.title()));
+    side_by_side(page, found);
+    latency(page, found);
+    cpu(page, found);
+    memory(page, found);
+    saturation(page, found);
+    sweep(
+        page,
+        found,
+        "Payload sweep: calls per second (CPU time per call in the hops, µs)",
+        |s| &s.payloads,
+        |m| bytes(m.payload),
+    );
+    sweep(
+        page,
+        found,
+        "Connection sweep: calls per second (CPU time per call in the hops, µs)",
+        |s| &s.connections,
+        |m| m.connections.to_string(),
+    );
+    for (name, _) in charts::all(results, found) {
+        let _ = writeln!(
+            page,
+            "![{}](charts/{}/{name}.png)",
+            name.replace('_', " "),
+            found.protocol.name()
+        );
+    }
+    let _ = writeln!(page);
+}
+
+fn side_by_side(page: &mut String, found: &ProtocolResults) {
+    let peers: Vec<System> = [System::Reference, System::Nginx]
+        .into_iter()
+        .filter(|peer| found.of(*peer).is_some())
+        .collect();
+    let mut columns = vec!["".to_owned(), "unit".to_owned(), "Outrigger".to_owned()];
+    columns.extend(peers.iter().map(|peer| peer.title().to_owned()));
+    columns.extend(peers.iter().map(|peer| format!("ratio to {}", peer.title())));
+    let rows = FIGURES.iter().map(|figure| {
+        let better = if figure.more_is_better {
+            ", more is better"
+        } else {
+            ""
+        };
+        let mut row = vec![format!("{}{better}", figure.name), figure.unit.to_owned()];
+        row.push(cell(figure.of(found, System::Outrigger)));
+        row.extend(peers.iter().map(|peer| cell(figure.of(found, *peer))));
+        row.extend(peers.iter().map(|peer| cell(figure.ratio(found, *peer))));
+        row
+    });
+    table(page, "Side by side", &columns, rows);
+}
+
+fn latency(page: &mut String, found: &ProtocolResults) {
+    let columns = [
+        "",
+        "mean",
+        "min",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "p50 of rounds",
+        "requests/s",
+        "failed",
+    ];
+    let rows = found.systems.iter().map(|system| {
+        let (total, latency) = (&system.total, &system.total.latency);
+        let mut row = vec![system.system.title().to_owned()];
+        let values = [
+            latency.mean,
+            latency.min,
+            latency.p50,
+            latency.p90,
+            latency.p99,
+            latency.p999,
+            latency.max,
+        ];
+        row.extend(values.iter().map(|micros| short(micros / 1e3)));
+        let medians = || system.rounds.iter().map(|round| round.latency.p50 / 1e3);
+        let (least, most) = (
+            medians().fold(f64::INFINITY, f64::min),
+            medians().fold(0.0, f64::max),
+        );
+        row.push(format!("{} to {}", short(least), short(most)));
+        row.push(short(total.qps()));
+        row.push(failures(total));
+        row
+    });
+    table(
+        page,
+        "Latency at the fixed rate, milliseconds",
+        &columns.map(String::from),
+        rows,
+    );
+}
+
+fn failures(measured: &Measurement) -> String {
+    if measured.errors.is_empty() {
+        return "0".to_owned();
+    }
+    let kinds: Vec<String> = measured
+        .errors
+        .iter()
+        .map(|(kind, count)| format!("{count} × {kind}"))
+        .collect();
+    kinds.join(", ").replace('|', "/")
+}
+
+fn cpu(page: &mut String, found: &ProtocolResults) {
+    let columns = [
+        "",
+        "caller user",
+        "caller system",
+        "callee user",
+        "callee system",
+        "app",
+        "load generator",
+        "both hops, millicores",
+    ];
+    let rows = found.systems.iter().map(|system| {
+        let total = &system.total;
+        let per_call = |seconds: f64| short(seconds * 1e6 / total.requests.max(1) as f64);
+        let mut row = vec![system.system.title().to_owned()];
+        for role in [Role::Caller, Role::Callee] {
+            let cpu = total.cpu.get(&role);
+            row.push(cpu.map_or_else(dash, |cpu| per_call(cpu.user)));
+            row.push(cpu.map_or_else(dash, |cpu| per_call(cpu.system)));
+        }
+        for role in [Role::App, Role::Load] {
+            row.push(
+                total
+                    .cpu
+                    .get(&role)
+                    .map_or_else(dash, |cpu| per_call(cpu.total())),
+            );
+        }
+        let hops: f64 = total
+            .cpu
+            .iter()
+            .filter(|(role, _)| role.is_hop())
+            .map(|(_, cpu)| cpu.total())
+            .sum();
+        row.push(if hops > 0.0 {
+            short(hops * 1e3 / total.seconds.max(1e-9))
+        } else {
+            dash()
+        });
+        row
+    });
+    table(
+        page,
+        "CPU time at the fixed rate, microseconds per call (milliseconds per 1,000 calls)",
+        &columns.map(String::from),
+        rows,
+    );
+}
+
+fn memory(page: &mut String, found: &ProtocolResults) {
+    let columns = [
+        "",
+        "idle",
+        "fixed rate",
+        "saturated",
+        "some time later",
+        "idle connection, KB",
+        "first call, ms",
+    ];
+    let rows = found
+        .systems
+        .iter()
+        .filter(|system| system.system != System::Direct)
+        .map(|system| {
+            let memory = &system.memory;
+            let mut row = vec![system.system.title().to_owned()];
+            for stage in [&memory.idle, &memory.loaded, &memory.saturated, &memory.settled] {
+                row.push(cell(per_hop(stage)));
+            }
+            row.push(cell(memory.per_connection.map(|bytes| bytes / 1e3)));
+            let starts: Vec<String> = system.first_call.iter().map(|ms| short(*ms)).collect();
+            row.push(if starts.is_empty() {
+                dash()
+            } else {
+                starts.join(", ")
+            });
+            row
+        });
+    table(
+        page,
+        "Resident memory of the larger hop, megabytes",
+        &columns.map(String::from),
+        rows,
+    );
+}
+
+fn saturation(page: &mut String, found: &ProtocolResults) {
+    let columns = [
+        "",
+        "requested/s",
+        "achieved/s",
+        "mean",
+        "p50",
+        "p99",
+        "max",
+        "CPU per call in the hops, µs",
+        "load generator, % of a core",
+        "failed",
+    ];
+    let rows = found.systems.iter().flat_map(|system| {
+        system.curve.iter().chain(&system.saturation).map(|measured| {
+            let latency = &measured.latency;
+            let mut row = vec![system.system.title().to_owned()];
+            row.push(
+                measured
+                    .requested_qps
+                    .map_or_else(|| "all it can".to_owned(), short),
+            );
+            row.push(short(measured.qps()));
+            row.extend(
+                [latency.mean, latency.p50, latency.p99, latency.max].map(|micros| short(micros / 1e3)),
+            );
+            let hops = measured.cpu_per_call(Role::is_hop);
+            row.push(if hops > 0.0 { short(hops) } else { dash() });
+            let generator = measured
+                .cpu
+                .get(&Role::Load)
+                .map(|cpu| cpu.total() / measured.seconds.max(1e-9) * 100.0);
+            row.push(cell(generator));
+            row.push(failures(measured));
+            row
+        })
+    });
+    table(
+        page,
+        "Saturation: parts of a system's own throughput, then all of it; milliseconds",
+        &columns.map(String::from),
+        rows,
+    );
+}
+
+fn sweep(
+    page: &mut String,
+    found: &ProtocolResults,
+    title: &str,
+    points: fn(&SystemResults) -> &Vec<Measurement>,
+    name: fn(&Measurement) -> String,
+) {
+    let Some(longest) = found.systems.iter().map(points).max_by_key(|points| points.len()) else {
+        return;
+    };
+    let names: Vec<String> = longest.iter().map(name).collect();
+    let mut columns = vec![String::new()];
+    columns.extend(names.iter().cloned());
+    let rows = found.systems.iter().map(|system| {
+        let mut row = vec![system.system.title().to_owned()];
+        row.extend(names.iter().map(|wanted| {
+            let point = points(system).iter().find(|point| name(point) == *wanted);
+            point.map_or_else(dash, |point| match point.cpu_per_call(Role::is_hop) {
+                hops if hops > 0.0 => format!("{} ({})", short(point.qps()), short(hops)),
+                _ => short(point.qps()),
+            })
+        }));
+        row
+    });
+    if !names.is_empty() {
+        table(page, title, &columns, rows);
+    }
+}
+
+fn table(page: &mut String, title: &str, columns: &[String], rows: impl Iterator<Item = Vec<String>>) {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(page, "### {title}\n");
+    let _ = writeln!(page, "| {} |", columns.join(" | "));
+    let rule: Vec<&str> = columns
+        .iter()
+        .enumerate()
+        .map(|(at, _)| if at == 0 { "---" } else { "---:" })
+        .collect();
+    let _ = writeln!(page, "| {} |", rule.join(" | "));
+    for row in rows {
+        let _ = writeln!(page, "| {} |", row.join(" | "));
+    }
+    let _ = writeln!(page);
+}
+
+fn cell(value: Option<f64>) -> String {
+    value.map_or_else(dash, short)
+}
+
+fn dash() -> String {
+    "–".to_owned()
+}
+
+fn capitalised(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
