@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulConnection;
 use outrigger_identity::SpiffeId;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -346,15 +347,26 @@ impl<H: Handler> Server<H> {
                 })
             }
         });
-        let mut connection = pin!(self.builder.serve_connection_with_upgrades(TokioIo::new(io), service));
-        let result = tokio::select! {
+        let io = TokioIo::new(io);
+        // Serving with upgrades detects the version whatever the builder was told.
+        let result = if upgradable {
+            self.finish(self.builder.serve_connection_with_upgrades(io, service)).await
+        } else {
+            self.finish(self.builder.serve_connection(io, service)).await
+        };
+        log_end(result);
+    }
+
+    /// Drives a connection to its end: the client's, or that of the calls in flight once draining.
+    async fn finish<C: GracefulConnection>(&self, connection: C) -> Result<(), C::Error> {
+        let mut connection = pin!(connection);
+        tokio::select! {
             result = connection.as_mut() => result,
             () = self.drain.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
-        };
-        log_end(result);
+        }
     }
 
     /// Switches the connection to HTTP/2; the request that asked for it becomes its first stream.
@@ -372,14 +384,8 @@ impl<H: Handler> Server<H> {
                 let (handler, client) = (Arc::clone(&server.handler), Arc::clone(&client));
                 async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
             });
-            let mut connection = pin!(server.builder.serve_connection(TokioIo::new(io), service));
-            let result = tokio::select! {
-                result = connection.as_mut() => result,
-                () = server.drain.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
+            let connection = server.builder.serve_connection(TokioIo::new(io), service);
+            let result = server.finish(connection).await;
             log_end(result);
         });
         h2c::switching_protocols()
