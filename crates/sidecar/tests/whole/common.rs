@@ -1,0 +1,46 @@
+//! What the tests share: sidecars that run for the length of a test, apps, clients, and patience.
+
+pub mod app;
+pub mod client;
+pub mod grpc;
+pub mod net;
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use outrigger_sidecar::body::{Body, BoxError};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+
+pub use app::App;
+pub use client::{Answer, get, post, request};
+pub use net::{Net, Node};
+
+/// Longest wait for something that should happen; reached only when it does not.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits for `future`; panics instead of hanging.
+pub async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future).await.expect("it hangs")
+}
+
+/// Waits until something becomes true.
+pub async fn eventually(mut condition: impl AsyncFnMut() -> bool) {
+    within(async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}
+
+/// A body that the test feeds piece by piece; it ends when the sender is dropped and breaks off on an error.
+pub fn fed() -> (mpsc::Sender<Result<Bytes, BoxError>>, Body) {
+    let (sender, receiver) = mpsc::channel::<Result<Bytes, BoxError>>(1);
+    let frames = ReceiverStream::new(receiver).map(|piece| piece.map(Frame::data));
+    (sender, Body::stream(StreamBody::new(frames)))
+}

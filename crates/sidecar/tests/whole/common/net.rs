@@ -1,0 +1,374 @@
+//! Sidecars that find each other through a file of their own, with or without a certificate authority.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use outrigger_flags::{Parsed, parse};
+use outrigger_sentry::{Config as SentryConfig, Sentry, config::FLAGS};
+use outrigger_sidecar::body::Body;
+use outrigger_sidecar::config::{Command, Config};
+use outrigger_sidecar::life::Shutdown;
+use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
+use tempfile::TempDir;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{Answer, client, eventually, get, within};
+
+/// Sidecars that know each other.
+pub struct Net {
+    dir: TempDir,
+    ca: Option<Ca>,
+}
+
+/// A certificate authority.
+struct Ca {
+    address: String,
+    anchors: String,
+    drain: CancellationToken,
+    _credentials: TempDir,
+}
+
+impl Drop for Ca {
+    fn drop(&mut self) {
+        self.drain.cancel();
+    }
+}
+
+impl Net {
+    /// Sidecars that talk in clear text.
+    pub fn plain() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            ca: None,
+        }
+    }
+
+    /// Sidecars with identities.
+    pub async fn secure() -> Self {
+        Self::secure_with("").await
+    }
+
+    /// The same; `mtls` is the YAML flow mapping of the authority's `spec.mtls`.
+    pub async fn secure_with(mtls: &str) -> Self {
+        Self {
+            ca: Some(Ca::start(mtls).await),
+            ..Self::plain()
+        }
+    }
+
+    /// A sidecar to be.
+    pub fn sidecar(&self, app_id: &str) -> Plan<'_> {
+        Plan {
+            net: self,
+            app_id: app_id.to_owned(),
+            flags: Vec::new(),
+            env: HashMap::new(),
+            spec: String::new(),
+            resources: Vec::new(),
+            ports: None,
+        }
+    }
+
+    /// The root certificate of the authority, PEM.
+    pub fn anchors(&self) -> &str {
+        &self.ca.as_ref().expect("a net with an authority").anchors
+    }
+
+    /// Makes an app id known at this port of another's sidecar. Some sidecar must have started before.
+    pub fn register(&self, id: &str, port: u16) {
+        let names = rusqlite::Connection::open(self.registry()).unwrap();
+        names.busy_timeout(Duration::from_secs(10)).unwrap();
+        // The name is another spelling of the address that the sidecar registered itself; it does not age.
+        let sql = "INSERT INTO hosts (registration_id, address, app_id, namespace, last_update)
+                   VALUES (?1, ?2, ?3, '', unixepoch() + 3600)";
+        let address = format!("localhost:{port}");
+        names
+            .execute(sql, [&format!("test {id} {port}"), &address, id])
+            .unwrap();
+    }
+
+    fn registry(&self) -> PathBuf {
+        self.dir.path().join("names.db")
+    }
+
+    /// A sidecar `caller` without app, and one `callee` for the app on `port`.
+    pub async fn pair(&self, port: u16) -> (Node, Node) {
+        let callee = self.sidecar("callee").app(port).start().await;
+        (self.sidecar("caller").start().await, callee)
+    }
+}
+
+impl Ca {
+    async fn start(mtls: &str) -> Self {
+        let credentials = tempfile::tempdir().unwrap();
+        let configuration = credentials.path().join("sentry.yaml");
+        let text = match mtls {
+            "" => String::new(),
+            mtls => format!("apiVersion: dapr.io/v1alpha1\nkind: Configuration\nspec:\n  mtls: {mtls}\n"),
+        };
+        std::fs::write(&configuration, text).unwrap();
+        let arguments = [
+            "-port=0".to_owned(),
+            "-listen-address=127.0.0.1".to_owned(),
+            "-healthz-port=0".to_owned(),
+            "-metrics-port=0".to_owned(),
+            format!("-issuer-credentials={}", credentials.path().display()),
+            format!("-config={}", configuration.display()),
+        ];
+        let Ok(Parsed::Run(flags)) = parse(FLAGS, arguments) else {
+            panic!("the flags of sentry are not understood")
+        };
+        let config = SentryConfig::from_flags(&flags, |_| None).unwrap();
+        let sentry = Sentry::build(config, |_| None).await.unwrap();
+        let address = format!("127.0.0.1:{}", sentry.addresses().grpc.port());
+        let drain = CancellationToken::new();
+        tokio::spawn(sentry.run(drain.clone()));
+        let anchors = std::fs::read_to_string(credentials.path().join("ca.crt")).unwrap();
+        Self {
+            address,
+            anchors,
+            drain,
+            _credentials: credentials,
+        }
+    }
+}
+
+/// The ports of a sidecar.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports {
+    pub http: u16,
+    pub grpc: u16,
+    pub internal: u16,
+    pub metrics: u16,
+    pub public: u16,
+}
+
+impl Ports {
+    /// Free at this moment; whoever binds them must be ready to be second.
+    fn free() -> Self {
+        let held: Vec<_> = (0..5)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let port = |i: usize| held[i].local_addr().unwrap().port();
+        Self {
+            http: port(0),
+            grpc: port(1),
+            internal: port(2),
+            metrics: port(3),
+            public: port(4),
+        }
+    }
+}
+
+/// A sidecar before it starts.
+#[derive(Clone)]
+pub struct Plan<'n> {
+    net: &'n Net,
+    app_id: String,
+    flags: Vec<String>,
+    env: HashMap<String, String>,
+    spec: String,
+    resources: Vec<String>,
+    ports: Option<Ports>,
+}
+
+impl Plan<'_> {
+    /// Beside an app that speaks HTTP on this port.
+    pub fn app(self, port: u16) -> Self {
+        self.flag(&format!("--app-port={port}"))
+    }
+
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.flags.push(flag.to_owned());
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Adds to the `spec` of its Configuration: YAML lines, indented by two spaces.
+    pub fn spec(mut self, lines: &str) -> Self {
+        self.spec.push_str(lines.trim_end());
+        self.spec.push('\n');
+        self
+    }
+
+    /// Adds a resource file.
+    pub fn resource(mut self, yaml: &str) -> Self {
+        self.resources.push(yaml.to_owned());
+        self
+    }
+
+    /// On ports that were another's: the place of a sidecar that ended.
+    pub fn ports(mut self, ports: Ports) -> Self {
+        self.ports = Some(ports);
+        self
+    }
+
+    fn config(&self, ports: Ports, folder: &TempDir) -> (Config, Env) {
+        let configuration = folder.path().join("config.yaml");
+        let registry = self.net.registry();
+        let resources = folder.path().join("resources");
+        std::fs::create_dir(&resources).unwrap();
+        for (index, yaml) in self.resources.iter().enumerate() {
+            std::fs::write(resources.join(format!("{index}.yaml")), yaml).unwrap();
+        }
+        let resolution = format!(
+            "  nameResolution:\n    component: sqlite\n    version: v1\n    configuration:\n      \
+             connectionString: {}\n",
+            registry.display()
+        );
+        let text = format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: test\nspec:\n{resolution}{}",
+            self.spec
+        );
+        std::fs::write(&configuration, text).unwrap();
+        let mut arguments = vec![
+            format!("--app-id={}", self.app_id),
+            format!("--dapr-http-port={}", ports.http),
+            format!("--dapr-grpc-port={}", ports.grpc),
+            format!("--dapr-internal-grpc-port={}", ports.internal),
+            format!("--metrics-port={}", ports.metrics),
+            format!("--dapr-public-port={}", ports.public),
+            "--dapr-public-listen-address=127.0.0.1".to_owned(),
+            "--dapr-listen-addresses=127.0.0.1".to_owned(),
+            "--dapr-internal-grpc-listen-address=127.0.0.1".to_owned(),
+            "--metrics-listen-address=127.0.0.1".to_owned(),
+            format!("--config={}", configuration.display()),
+            format!("--resources-path={}", resources.display()),
+        ];
+        let mut env = self.env.clone();
+        if let Some(ca) = &self.net.ca {
+            arguments.push("--enable-mtls".to_owned());
+            arguments.push(format!("--sentry-address={}", ca.address));
+            env.insert("DAPR_TRUST_ANCHORS".to_owned(), ca.anchors.clone());
+        }
+        env.insert("DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK".into(), "true".into());
+        arguments.extend(self.flags.iter().cloned());
+        let lookup: Env = Arc::new(move |name| env.get(name).cloned());
+        match Config::from_args(arguments, |name| lookup(name), |note| panic!("{note}")) {
+            Ok(Command::Run(config)) => (*config, lookup),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Starts it on threads of its own and waits until it is ready.
+    pub async fn start(self) -> Node {
+        let node = self.launch().await;
+        eventually(async || node.ask(get("/v1.0/healthz")).await.status == 204).await;
+        node
+    }
+
+    /// Starts it without waiting.
+    pub async fn launch(self) -> Node {
+        match self.try_launch().await {
+            Ok(node) => node,
+            Err(error) => panic!("the sidecar does not start: {error}"),
+        }
+    }
+
+    /// Starts it, if it can be built. Ports that somebody else took in the meantime are exchanged.
+    pub async fn try_launch(self) -> Result<Node, SidecarError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut tries = 0;
+        loop {
+            let ports = self.ports.unwrap_or_else(Ports::free);
+            let folder = tempfile::tempdir().unwrap();
+            let (config, env) = self.config(ports, &folder);
+            let control = runtime.handle().clone();
+            let shutdown = Shutdown::default();
+            let asked = shutdown.clone();
+            let built = runtime.spawn(async move { Sidecar::build(config, env, control, asked).await });
+            match within(built).await.unwrap() {
+                Ok(sidecar) => {
+                    let task = runtime.spawn(sidecar.run());
+                    return Ok(Node {
+                        ports,
+                        shutdown,
+                        task,
+                        runtime: Some(runtime),
+                        _folder: folder,
+                    });
+                }
+                Err(SidecarError::Bind(_)) if tries < 100 => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                Err(error) => {
+                    runtime.shutdown_background();
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// A running sidecar. Dropping it is like killing its process.
+pub struct Node {
+    pub ports: Ports,
+    pub shutdown: Shutdown,
+    task: JoinHandle<Result<(), SidecarError>>,
+    runtime: Option<Runtime>,
+    _folder: TempDir,
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Node {
+    /// Sends a request to the HTTP API and waits for the head of the response.
+    pub async fn send(&self, request: Request<Body>) -> Response<Incoming> {
+        client::send(self.ports.http, request).await.unwrap()
+    }
+
+    /// Sends a request to the HTTP API and waits for the whole response.
+    pub async fn ask(&self, request: Request<Body>) -> Answer {
+        Answer::read(self.send(request).await).await
+    }
+
+    /// The value of a metric: the line that starts with its name and has all of these labels (`name="value"`).
+    pub async fn metric(&self, name: &str, labels: &[&str]) -> Option<f64> {
+        let answer = client::send(self.ports.metrics, get("/metrics")).await.unwrap();
+        let answer = Answer::read(answer).await;
+        let wanted = |line: &&str| {
+            let rest = line.strip_prefix(name);
+            rest.is_some_and(|r| r.starts_with(['{', ' '])) && labels.iter().all(|l| line.contains(l))
+        };
+        let line = answer.text().lines().find(wanted)?;
+        Some(line.rsplit_once(' ')?.1.parse().unwrap())
+    }
+
+    /// Waits until it has ended, by itself or because somebody asked.
+    pub async fn ended(mut self) -> Result<(), SidecarError> {
+        within(&mut self.task).await.unwrap()
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Shuts down in good order.
+    pub async fn stop(self) -> Result<(), SidecarError> {
+        self.shutdown.begin();
+        self.ended().await
+    }
+}

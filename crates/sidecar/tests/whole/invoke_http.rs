@@ -1,0 +1,411 @@
+//! Calls between HTTP apps: who is called, what arrives, what comes back.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{Method, StatusCode, Version};
+use outrigger_sidecar::body::Body;
+
+use crate::common::client::{absolute, http1_client, http2_client, raw, with_host};
+use crate::common::{Answer, App, Net, app, get, post, request, within};
+
+fn basic(user: &str, id: &str) -> String {
+    format!("authorization: Basic {}", STANDARD.encode(format!("{user}:{id}")))
+}
+
+#[tokio::test]
+async fn the_path_names_target_and_method() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let sent = request(
+        "POST",
+        "/v1.0/invoke/callee/method/orders/7?a=1&b=%20x",
+        &["content-type: text/csv"],
+        "hello",
+    );
+    let answer = caller.ask(sent).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    assert_eq!(answer.text(), "hello");
+    assert_eq!(answer.header("content-type"), Some("text/csv"));
+    let seen = app.last();
+    assert_eq!(
+        (seen.method.clone(), seen.target.as_str()),
+        (Method::POST, "/orders/7?a=1&b=%20x")
+    );
+    assert_eq!(seen.header("content-type"), Some("text/csv"));
+    assert_eq!(seen.header("content-length"), Some("5"));
+    assert_eq!(seen.version, Version::HTTP_11);
+}
+
+#[tokio::test]
+async fn the_target_header_takes_the_whole_path_as_method_and_is_not_forwarded() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let answer = caller
+        .ask(request("GET", "/a/b?c=d", &["dapr-app-id: callee"], Body::Empty))
+        .await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(app.last().target, "/a/b?c=d");
+    assert!(!app.last().headers.contains_key("dapr-app-id"));
+    // The header is stronger than the path.
+    let both = request(
+        "GET",
+        "/v1.0/invoke/nobody/method/x",
+        &["dapr-app-id: callee"],
+        Body::Empty,
+    );
+    assert_eq!(caller.ask(both).await.status, 200);
+    assert_eq!(app.last().target, "/v1.0/invoke/nobody/method/x");
+}
+
+#[tokio::test]
+async fn basic_authentication_names_the_target_and_is_forwarded() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let header = basic("Dapr-App-Id", "callee");
+    let answer = caller.ask(request("GET", "/who", &[&header], Body::Empty)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(app.last().target, "/who");
+    assert_eq!(
+        app.last().header("authorization"),
+        header.split_once(": ").map(|h| h.1)
+    );
+    // Somebody else's credentials name nobody.
+    let other = basic("admin", "callee");
+    let answer = caller.ask(request("GET", "/who", &[&other], Body::Empty)).await;
+    answer.error(404, "ERR_DIRECT_INVOKE");
+}
+
+#[tokio::test]
+async fn without_target_there_is_nothing_to_call() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    for path in [
+        "/",
+        "/v1.0/unknown",
+        "/v1.0/invoke/callee",
+        "/v1.0/invoke//method/x",
+    ] {
+        let message = caller.ask(get(path)).await.error(404, "ERR_DIRECT_INVOKE");
+        assert_eq!(
+            message, "failed getting app id either from the URL path or the header dapr-app-id",
+            "{path}"
+        );
+    }
+    assert_eq!(app.calls(), 0);
+}
+
+#[tokio::test]
+async fn unknown_and_malformed_targets_are_refused_by_name() {
+    let net = Net::plain();
+    let caller = net.sidecar("caller").start().await;
+    let message = caller
+        .ask(get("/v1.0/invoke/nobody/method/x"))
+        .await
+        .error(500, "ERR_DIRECT_INVOKE");
+    assert!(
+        message.starts_with("failed to invoke, id: nobody, err: "),
+        "{message}"
+    );
+    let message = caller
+        .ask(get("/v1.0/invoke/a.b.c/method/x"))
+        .await
+        .error(500, "ERR_DIRECT_INVOKE");
+    assert!(message.contains("invalid app id a.b.c"), "{message}");
+    let message = caller
+        .ask(get("/v1.0/invoke/callee/method/x%3Fy"))
+        .await
+        .error(500, "ERR_DIRECT_INVOKE");
+    assert!(message.contains("invalid method"), "{message}");
+}
+
+#[tokio::test]
+async fn paths_arrive_in_canonical_form() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    for (sent, seen) in [
+        ("/v1.0/invoke/callee/method/", "/"),
+        ("//v1.0//invoke//callee/method//a//b", "/a/b"),
+        ("/v1.0/invoke/callee/method/a/./b/../c", "/a/c"),
+        ("/v1.0/invoke/callee/method/../../../etc/passwd", "/etc/passwd"),
+        ("/v1.0/invoke/callee/method/a%2Fb", "/a/b"),
+        ("/v1.0/invoke/callee/method/a%2F..%2Fb", "/b"),
+        ("/v1.0/invoke/callee/method/%2e%2e/secret", "/secret"),
+        ("/v1.0/invoke/callee/method/with%20space", "/with%20space"),
+        ("/v1.0/invoke/callee/method/%E6%97%A5%C3%BC", "/%E6%97%A5%C3%BC"),
+        ("/v1.0/invoke/callee/method/100%25", "/100%25"),
+        ("/v1.0/invoke/callee/method/a+b", "/a+b"),
+        ("/v1.0/invoke/callee/method/a?p=/../x&q=%2F", "/a?p=/../x&q=%2F"),
+        ("/v1.0/invoke/callee/method/method/x", "/method/x"),
+    ] {
+        let answer = caller.ask(get(sent)).await;
+        assert_eq!(answer.status, 200, "{sent}: {}", answer.text());
+        assert_eq!(app.last().target, seen, "{sent}");
+    }
+    let bad = caller.ask(get("/v1.0/invoke/callee/method/%zz")).await;
+    assert_eq!(bad.status, 400, "{}", bad.text());
+}
+
+#[tokio::test]
+async fn every_verb_is_passed_on() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    for verb in [
+        "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE",
+    ] {
+        let answer = caller
+            .ask(request(verb, "/v1.0/invoke/callee/method/m", &[], Body::Empty))
+            .await;
+        assert_eq!(answer.status, 200, "{verb}: {}", answer.text());
+        assert_eq!(app.last().method.as_str(), verb);
+        assert!(!app.last().headers.contains_key("transfer-encoding"), "{verb}");
+    }
+}
+
+#[tokio::test]
+async fn headers_travel_both_ways_except_those_of_one_connection() {
+    let net = Net::plain();
+    let app = App::start(|_| async {
+        let mut response = app::text(201, "made");
+        for (name, value) in [
+            ("connection", "x-private"),
+            ("x-private", "1"),
+            ("keep-alive", "timeout=5"),
+            ("x-public", "1"),
+            ("set-cookie", "a=1"),
+            ("set-cookie", "b=2"),
+            ("location", "/made/1"),
+            ("etag", "\"7\""),
+        ] {
+            response.headers_mut().append(name, value.parse().unwrap());
+        }
+        response
+    })
+    .await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let sent = request(
+        "POST",
+        "/v1.0/invoke/callee/method/m",
+        &[
+            "connection: x-nominated, keep-alive",
+            "x-nominated: secret",
+            "keep-alive: timeout=5",
+            "proxy-connection: keep-alive",
+            "proxy-authorization: Basic Zm9v",
+            "te: trailers",
+            "trailer: x-later",
+            "upgrade: websocket",
+            "x-many: 1",
+            "x-many: 2",
+            "accept: text/plain",
+            "cookie: c=3",
+            "user-agent: test/1",
+        ],
+        "body",
+    );
+    let answer = caller.ask(sent).await;
+    assert_eq!(answer.status, 201);
+    let seen = app.last();
+    for gone in [
+        "connection",
+        "x-nominated",
+        "keep-alive",
+        "proxy-connection",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "upgrade",
+        "transfer-encoding",
+    ] {
+        assert!(!seen.headers.contains_key(gone), "{gone} reached the app");
+    }
+    assert_eq!(seen.all("x-many"), ["1", "2"]);
+    assert_eq!(seen.header("accept"), Some("text/plain"));
+    assert_eq!(seen.header("cookie"), Some("c=3"));
+    assert_eq!(seen.header("user-agent"), Some("test/1"));
+    for gone in ["connection", "x-private", "keep-alive"] {
+        assert!(!answer.headers.contains_key(gone), "{gone} reached the caller");
+    }
+    assert_eq!(answer.header("x-public"), Some("1"));
+    assert_eq!(answer.header("location"), Some("/made/1"));
+    assert_eq!(answer.header("etag"), Some("\"7\""));
+    let cookies: Vec<_> = answer.headers.get_all("set-cookie").iter().collect();
+    assert_eq!(cookies, ["a=1", "b=2"]);
+}
+
+#[tokio::test]
+async fn the_callee_learns_who_calls_and_from_where() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let forged = request(
+        "GET",
+        "/v1.0/invoke/callee/method/m",
+        &[
+            "dapr-caller-app-id: somebody-else",
+            "x-forwarded-for: 203.0.113.9",
+            "destination-app-id: nobody",
+        ],
+        Body::Empty,
+    );
+    assert_eq!(caller.ask(forged).await.status, 200);
+    let seen = app.last();
+    assert_eq!(seen.header("dapr-caller-app-id"), Some("caller"));
+    assert_eq!(seen.header("dapr-caller-namespace"), Some("default"));
+    assert_eq!(seen.header("dapr-callee-app-id"), Some("callee"));
+    assert_eq!(seen.all("x-forwarded-for"), ["203.0.113.9", "127.0.0.1"]);
+    assert_eq!(seen.all("x-forwarded-host").len(), 1);
+    let forwarded = seen.header("forwarded").unwrap();
+    assert!(
+        forwarded.starts_with("for=127.0.0.1;by=127.0.0.1;host="),
+        "{forwarded}"
+    );
+    assert!(!seen.headers.contains_key("destination-app-id"));
+    let host = seen.header("host").unwrap();
+    assert_eq!(host, format!("127.0.0.1:{}", app.port));
+}
+
+#[tokio::test]
+async fn statuses_pass_unchanged() {
+    let net = Net::plain();
+    let app = App::start(|request| async move {
+        let code = request
+            .uri()
+            .path()
+            .trim_start_matches('/')
+            .parse()
+            .unwrap_or(404);
+        app::text(
+            code,
+            if code == 204 || code == 304 {
+                ""
+            } else {
+                "said the app"
+            },
+        )
+    })
+    .await;
+    let (caller, _callee) = net.pair(app.port).await;
+    for code in [
+        200, 201, 204, 301, 304, 400, 401, 403, 404, 409, 418, 429, 500, 502, 503,
+    ] {
+        let answer = caller
+            .ask(post(&format!("/v1.0/invoke/callee/method/{code}"), "x"))
+            .await;
+        assert_eq!(answer.status, code);
+        let expected = if code == 204 || code == 304 {
+            ""
+        } else {
+            "said the app"
+        };
+        assert_eq!(answer.text(), expected, "{code}");
+    }
+    assert_eq!(app.calls(), 15, "nothing is repeated without a policy");
+}
+
+#[tokio::test]
+async fn an_app_calls_itself_directly() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let node = net.sidecar("me").app(app.port).start().await;
+    for id in ["me", "me.default"] {
+        let answer = node.ask(post(&format!("/v1.0/invoke/{id}/method/m"), "x")).await;
+        assert_eq!((answer.status.as_u16(), answer.text()), (200, "x"));
+        assert!(!app.last().headers.contains_key("x-forwarded-for"));
+        assert!(!app.last().headers.contains_key("dapr-caller-app-id"));
+    }
+    let alone = net.sidecar("alone").start().await;
+    let message = alone
+        .ask(get("/v1.0/invoke/alone/method/m"))
+        .await
+        .error(500, "ERR_DIRECT_INVOKE");
+    assert!(message.contains("app channel is not initialized"), "{message}");
+}
+
+#[tokio::test]
+async fn a_target_in_another_namespace_is_not_the_one_here() {
+    let net = Net::plain();
+    let (here, there) = (App::echo().await, App::echo().await);
+    let caller = net.sidecar("caller").start().await;
+    let _here = net.sidecar("callee").app(here.port).start().await;
+    let other = net.sidecar("callee").app(there.port).env("NAMESPACE", "other");
+    let other = other.start().await;
+    // The file of names does not tell namespaces apart, as the contract has it; identity and self-calls do.
+    let answer = other.ask(get("/v1.0/invoke/callee.other/method/m")).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!((here.calls(), there.calls()), (0, 1));
+    assert!(!there.last().headers.contains_key("dapr-caller-namespace"));
+    let answer = other.ask(get("/v1.0/invoke/caller/method/m")).await;
+    let message = answer.error(500, "ERR_DIRECT_INVOKE");
+    assert!(message.contains("app channel is not initialized"), "{message}");
+    drop(caller);
+}
+
+#[tokio::test]
+async fn apps_that_speak_http2_or_tls_are_called_the_same_way() {
+    let net = Net::plain();
+    let clear = App::echo().await;
+    let secret = App::start_tls(app::echo).await;
+    let caller = net.sidecar("caller").start().await;
+    for (id, app, protocol, version) in [
+        ("clear", &clear, "h2c", Version::HTTP_2),
+        ("secret", &secret, "https", Version::HTTP_11),
+    ] {
+        let callee = net
+            .sidecar(id)
+            .app(app.port)
+            .flag(&format!("--app-protocol={protocol}"));
+        let _callee = callee.start().await;
+        let target = format!("/v1.0/invoke/{id}/method/a%20b?c=d");
+        let sent = request("PUT", &target, &["x-a: 1", "connection: x-b", "x-b: 2"], "data");
+        let answer = caller.ask(sent).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.text()),
+            (200, "data"),
+            "{protocol}"
+        );
+        let seen = app.last();
+        assert_eq!(seen.target, "/a%20b?c=d");
+        assert_eq!(seen.version, version);
+        assert_eq!(seen.header("x-a"), Some("1"));
+        assert!(!seen.headers.contains_key("x-b"));
+    }
+}
+
+#[tokio::test]
+async fn clients_may_speak_http2_and_reuse_connections() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let mut client = http2_client(caller.ports.http).await;
+    for round in 0..3 {
+        let sent = absolute(post("/v1.0/invoke/callee/method/m", format!("over h2 {round}")));
+        let answer = Answer::read(within(client.send_request(sent)).await.unwrap()).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.text()),
+            (200, &*format!("over h2 {round}"))
+        );
+    }
+    let mut client = http1_client(caller.ports.http).await;
+    for round in 0..3 {
+        within(client.ready()).await.unwrap();
+        let sent = with_host(post("/v1.0/invoke/callee/method/m", format!("over h1 {round}")));
+        let answer = Answer::read(within(client.send_request(sent)).await.unwrap()).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.text()),
+            (200, &*format!("over h1 {round}"))
+        );
+    }
+    let old = net
+        .sidecar("old")
+        .env("DAPR_HTTP_DISABLE_H2C", "true")
+        .start()
+        .await;
+    let answer = raw(old.ports.http, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(!answer.contains("\0\0"), "no HTTP/2 settings: {answer:?}");
+}

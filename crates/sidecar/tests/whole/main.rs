@@ -1,0 +1,14 @@
+//! Whole sidecars, their apps and their certificate authority in one process, on ports of their own: a file per
+//! behaviour.
+
+#![expect(unreachable_pub, reason = "modules of one binary")]
+
+mod common;
+
+mod connections;
+mod invoke_grpc;
+mod invoke_http;
+mod invoke_streaming;
+mod mtls;
+mod proxy;
+mod resiliency;

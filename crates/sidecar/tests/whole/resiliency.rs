@@ -1,0 +1,278 @@
+//! Policies for apps: time limits, retries, breakers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt;
+use tonic::{Code, Status};
+
+use crate::common::{App, Net, Node, app, eventually, fed, get, grpc, post, within};
+
+/// A Resiliency resource for the app `callee`.
+fn policies(policies: &str, target: &str) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: test\nspec:\n  policies:\n{policies}\n  \
+         targets:\n    apps:\n      callee: {target}\n"
+    )
+}
+
+const RETRY: &str = "    retries:\n      few: {policy: constant, duration: 10ms, maxRetries: 3}";
+
+async fn pair(net: &Net, app: &App, resource: &str) -> (Node, Node) {
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    (net.sidecar("caller").resource(resource).start().await, callee)
+}
+
+/// An app that fails with a status a number of times and then echoes.
+async fn failing(times: usize, status: u16) -> App {
+    let left = Arc::new(AtomicUsize::new(times));
+    App::start(move |request| {
+        let own = request.uri().path() == "/dapr/config";
+        let fails = !own
+            && left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok();
+        async move {
+            let mut response = app::echo(request).await;
+            if fails {
+                // The body has to be read, so that what is sent again is known to be whole.
+                let (_, body) = response.into_parts();
+                let _sent = body.collect().await;
+                response = app::text(status, "not now");
+            }
+            response
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn failures_are_repeated_until_one_succeeds() {
+    let net = Net::plain();
+    let app = failing(2, 503).await;
+    let (caller, _callee) = pair(&net, &app, &policies(RETRY, "{retry: few}")).await;
+    let answer = caller
+        .ask(post("/v1.0/invoke/callee/method/m", "same bytes"))
+        .await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "same bytes"));
+    assert_eq!(app.calls(), 3);
+    let labels = [
+        "policy=\"retry\"",
+        "target=\"app_callee\"",
+        "flow_direction=\"outbound\"",
+    ];
+    assert_eq!(caller.metric("dapr_resiliency_count", &labels).await, Some(1.0));
+    assert_eq!(
+        caller.metric("dapr_resiliency_activations_total", &labels).await,
+        Some(1.0)
+    );
+    assert_eq!(
+        caller.metric("dapr_resiliency_loaded", &["name=\"test\""]).await,
+        Some(1.0)
+    );
+}
+
+#[tokio::test]
+async fn what_still_fails_is_passed_on_as_it_is() {
+    let net = Net::plain();
+    let app = failing(usize::MAX, 503).await;
+    let (caller, _callee) = pair(&net, &app, &policies(RETRY, "{retry: few}")).await;
+    let answer = caller.ask(post("/v1.0/invoke/callee/method/m", "x")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (503, "not now"));
+    assert_eq!(app.calls(), 4);
+}
+
+#[tokio::test]
+async fn only_matching_statuses_are_repeated() {
+    let net = Net::plain();
+    let rule = "    retries:\n      some: {policy: constant, duration: 10ms, maxRetries: 2, matching: \
+                {httpStatusCodes: \"500-502,504\"}}";
+    for (status, calls) in [(500, 3), (502, 3), (503, 1), (504, 3), (404, 1)] {
+        let app = failing(usize::MAX, status).await;
+        let (caller, _callee) = pair(&Net::plain(), &app, &policies(rule, "{retry: some}")).await;
+        let answer = caller.ask(get("/v1.0/invoke/callee/method/m")).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(app.calls(), calls, "{status}");
+    }
+    drop(net);
+}
+
+#[tokio::test]
+async fn small_streamed_bodies_are_repeated_and_large_ones_are_not() {
+    let net = Net::plain();
+    for (size, calls, status) in [(16 * 1024, 2, 200), (60 * 1024, 2, 200), (256 * 1024, 1, 503)] {
+        let app = failing(1, 503).await;
+        let net = Net::plain();
+        let (caller, _callee) = pair(&net, &app, &policies(RETRY, "{retry: few}")).await;
+        let (sender, body) = fed();
+        tokio::spawn(async move {
+            for _ in 0..size / 4096 {
+                sender.send(Ok(vec![b'x'; 4096].into())).await.unwrap();
+            }
+        });
+        let answer = caller.ask(post("/v1.0/invoke/callee/method/m", body)).await;
+        assert_eq!(answer.status, status, "{size}: {}", answer.text());
+        assert_eq!(app.calls(), calls, "{size}");
+        if status == 200 {
+            assert_eq!(answer.body.len(), size);
+        }
+    }
+    drop(net);
+}
+
+#[tokio::test]
+async fn an_attempt_has_its_time_limit() {
+    let net = Net::plain();
+    let slow = Arc::new(AtomicUsize::new(1));
+    let left = Arc::clone(&slow);
+    let app = App::start(move |request| {
+        let first = request.uri().path() == "/m"
+            && left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok();
+        async move {
+            if first || request.uri().path() == "/never" {
+                std::future::pending::<()>().await;
+            }
+            app::text(200, "in time")
+        }
+    })
+    .await;
+    let rules = format!("    timeouts:\n      brief: 500ms\n{RETRY}");
+    let (caller, _callee) = pair(&net, &app, &policies(&rules, "{timeout: brief, retry: few}")).await;
+    let answer = caller.ask(get("/v1.0/invoke/callee/method/m")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "in time"));
+    assert_eq!(app.calls(), 2);
+    let started = Instant::now();
+    let answer = caller.ask(get("/v1.0/invoke/callee/method/never")).await;
+    let message = answer.error(500, "ERR_DIRECT_INVOKE");
+    assert!(message.contains("context deadline exceeded"), "{message}");
+    assert!(
+        started.elapsed() >= Duration::from_secs(2),
+        "four attempts of half a second"
+    );
+    assert_eq!(app.calls(), 6);
+    let labels = ["policy=\"timeout\"", "target=\"app_callee\""];
+    assert!(
+        caller
+            .metric("dapr_resiliency_activations_total", &labels)
+            .await
+            .unwrap()
+            >= 2.0
+    );
+}
+
+#[tokio::test]
+async fn a_breaker_opens_and_lets_one_call_probe() {
+    let net = Net::plain();
+    let healthy = Arc::new(AtomicUsize::new(0));
+    let state = Arc::clone(&healthy);
+    let app = App::start(move |_| {
+        let up = state.load(Ordering::SeqCst) == 1;
+        async move {
+            if up {
+                app::text(200, "up")
+            } else {
+                app::text(500, "down")
+            }
+        }
+    })
+    .await;
+    let rule =
+        "    circuitBreakers:\n      fuse: {maxRequests: 1, timeout: 1s, trip: consecutiveFailures > 2}";
+    let (caller, _callee) = pair(&net, &app, &policies(rule, "{circuitBreaker: fuse}")).await;
+    let call = async || caller.ask(get("/v1.0/invoke/callee/method/m")).await;
+    for _ in 0..3 {
+        assert_eq!(call().await.text(), "down");
+    }
+    let message = call().await.error(500, "ERR_DIRECT_INVOKE");
+    assert!(message.contains("circuit breaker is open"), "{message}");
+    assert_eq!(app.calls(), 3, "an open breaker keeps calls away");
+    let open = ["status=\"open\"", "target=\"app_callee\""];
+    assert_eq!(caller.metric("dapr_resiliency_cb_state", &open).await, Some(1.0));
+    // Another method has a breaker of its own.
+    assert_eq!(
+        caller.ask(get("/v1.0/invoke/callee/method/other")).await.text(),
+        "down"
+    );
+    // A probe fails: open again. A probe succeeds: closed.
+    eventually(async || call().await.text() == "down").await;
+    assert!(call().await.text().contains("circuit breaker is open"));
+    healthy.store(1, Ordering::SeqCst);
+    eventually(async || call().await.status == 200).await;
+    for _ in 0..3 {
+        assert_eq!(call().await.text(), "up");
+    }
+}
+
+#[tokio::test]
+async fn lost_connections_are_repeated_as_the_policy_says_not_as_built_in() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let rule = "    retries:\n      none: {policy: constant, duration: 10ms, maxRetries: 0}";
+    let (caller, callee) = pair(&net, &app, &policies(rule, "{retry: none}")).await;
+    assert_eq!(caller.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
+    drop(callee);
+    let started = Instant::now();
+    let answer = caller.ask(get("/v1.0/invoke/callee/method/m")).await;
+    answer.error(500, "ERR_DIRECT_INVOKE");
+    assert!(
+        started.elapsed() < Duration::from_secs(1),
+        "no built-in second of waiting"
+    );
+}
+
+#[tokio::test]
+async fn proxied_calls_are_repeated_by_code() {
+    let net = Net::plain();
+    let left = Arc::new(AtomicUsize::new(2));
+    let app = App::start(move |request| {
+        let code = if request.uri().path().ends_with("/Busy") {
+            Code::Unavailable
+        } else {
+            Code::NotFound
+        };
+        let fails = left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+            .is_ok();
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            if fails {
+                return grpc::failure(&Status::new(code, "not now"));
+            }
+            let message = grpc::messages(body).remove(0);
+            grpc::response(&[], &[&message], &[("grpc-status", "0")])
+        }
+    })
+    .await;
+    let rule = "    retries:\n      some: {policy: constant, duration: 10ms, maxRetries: 3, matching: \
+                {gRPCStatusCodes: \"14\"}}";
+    let callee = net.sidecar("callee").app(app.port).flag("--app-protocol=grpc");
+    let _callee = callee.start().await;
+    let caller = net
+        .sidecar("caller")
+        .resource(&policies(rule, "{retry: some}"))
+        .start()
+        .await;
+    let metadata = [("dapr-app-id", "callee")];
+    let call = async |method: &str| grpc::call(caller.ports.grpc, method, &metadata, &[b"order"]).await;
+    let outcome = call("/shop.v1.Orders/Other").await;
+    assert_eq!(outcome.status.code(), Code::NotFound);
+    assert_eq!(app.calls(), 1);
+    let outcome = call("/shop.v1.Orders/Busy").await;
+    assert_eq!(outcome.messages, ["order"], "{:?}", outcome.status);
+    assert_eq!(app.calls(), 3);
+}
+
+#[tokio::test]
+async fn a_broken_policy_file_names_itself_and_the_rest_works() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    let broken = policies("    retries:\n      odd: {policy: sometimes}", "{retry: odd}");
+    let caller = net.sidecar("caller").resource(&broken).start().await;
+    let answer = within(caller.ask(get("/v1.0/invoke/callee/method/m"))).await;
+    assert_eq!(answer.status, 200);
+    drop(callee);
+}
