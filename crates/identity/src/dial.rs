@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use outrigger_wire::sentry::v1::ca_client::CaClient;
@@ -17,6 +18,10 @@ use crate::id::SpiffeId;
 use crate::identity::{anonymous_client_config, server_name};
 use crate::verify::{Expect, PeerError};
 
+/// How long one attempt knocks at a closed port; less than the time an attempt has.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// Between two knocks.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Port when the address names none.
 const DEFAULT_PORT: u16 = 443;
 
@@ -102,7 +107,7 @@ impl Sentry {
         let connector = tower::service_fn(move |_| {
             let (host, tls) = (Arc::clone(&host), Arc::clone(&tls));
             async move {
-                let tcp = TcpStream::connect((&*host, port)).await?;
+                let tcp = reach(&host, port).await?;
                 tcp.set_nodelay(true)?;
                 let stream = TlsConnector::from(tls).connect(server_name(&host), tcp).await?;
                 Ok::<_, std::io::Error>(TokioIo::new(stream))
@@ -112,6 +117,22 @@ impl Sentry {
         let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
             .origin(format!("https://{authority}").parse()?);
         Ok(endpoint.connect_with_connector(connector).await?)
+    }
+}
+
+/// Connects; while the port is closed, the authority may be about to start.
+async fn reach(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let given_up = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match TcpStream::connect((host, port)).await {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ConnectionRefused
+                    && tokio::time::Instant::now() < given_up =>
+            {
+                tokio::time::sleep(PAUSE).await;
+            }
+            result => return result,
+        }
     }
 }
 

@@ -46,7 +46,7 @@ const HEAD_SLACK: usize = 4096;
 /// hyper's smallest head buffer.
 const MIN_HEAD: usize = 8192;
 
-/// A bound socket.
+/// A listening socket.
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
@@ -60,6 +60,44 @@ pub struct SocketFile(PathBuf);
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let _already_gone = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A socket that has its address but refuses connections until told to listen: a port is ours before anything
+/// else happens, and nobody waits on a server that is not there yet.
+pub enum Bound {
+    /// TCP.
+    Tcp(Socket),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl Bound {
+    /// The TCP port.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().ok()?.as_socket().map(|a| a.port()),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// [`BindError`] when another process was faster.
+    pub fn listen(self) -> Result<Listener, BindError> {
+        let (what, result) = match self {
+            Self::Tcp(socket) => {
+                let what = socket.local_addr().ok().and_then(|a| a.as_socket());
+                let listener = socket.listen(BACKLOG).and_then(|()| TcpListener::from_std(socket.into()));
+                (what.map_or_else(String::new, |a| a.to_string()), listener.map(Listener::Tcp))
+            }
+            Self::Unix(path) => {
+                let listener = UnixListener::bind(&path);
+                (path.display().to_string(), listener.map(|l| Listener::Unix(l, SocketFile(path))))
+            }
+        };
+        result.map_err(|source| BindError { what, source })
     }
 }
 
@@ -96,12 +134,12 @@ pub struct BindError {
 ///
 /// # Errors
 /// [`BindError`] when none works.
-pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Listener>, BindError> {
+pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Bound>, BindError> {
     let mut listeners = Vec::new();
     let mut failed = None;
     for address in addresses {
         match bind_one(address, port) {
-            Ok(listener) => listeners.push(Listener::Tcp(listener)),
+            Ok(listener) => listeners.push(Bound::Tcp(listener)),
             Err(source) => {
                 tracing::debug!(target: LOG, "Failed to listen on {address}:{port}: {source}");
                 failed = Some(BindError {
@@ -117,15 +155,15 @@ pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Listener>, BindError>
     }
 }
 
-fn bind_one(address: &str, port: u16) -> io::Result<TcpListener> {
+fn bind_one(address: &str, port: u16) -> io::Result<Socket> {
     let bare = address.trim().trim_start_matches('[').trim_end_matches(']');
     if bare.is_empty() {
         let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-        return listen(any6, true).or_else(|_| listen((Ipv4Addr::UNSPECIFIED, port).into(), false));
+        return claim(any6, true).or_else(|_| claim((Ipv4Addr::UNSPECIFIED, port).into(), false));
     }
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the address has no IP");
     for address in std::net::ToSocketAddrs::to_socket_addrs(&(bare, port))? {
-        match listen(address, false) {
+        match claim(address, false) {
             Ok(listener) => return Ok(listener),
             Err(error) => last = error,
         }
@@ -133,7 +171,7 @@ fn bind_one(address: &str, port: u16) -> io::Result<TcpListener> {
     Err(last)
 }
 
-fn listen(address: SocketAddr, dual_stack: bool) -> io::Result<TcpListener> {
+fn claim(address: SocketAddr, dual_stack: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(!dual_stack)?;
@@ -141,15 +179,14 @@ fn listen(address: SocketAddr, dual_stack: bool) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket)
 }
 
-/// Binds a Unix socket; a file that an ended process left behind is replaced.
+/// Claims a Unix socket; a file that an ended process left behind is removed.
 ///
 /// # Errors
 /// [`BindError`] naming the path.
-pub fn bind_unix(path: &Path) -> Result<Listener, BindError> {
+pub fn bind_unix(path: &Path) -> Result<Bound, BindError> {
     let failed = |source| BindError {
         what: path.display().to_string(),
         source,
@@ -161,8 +198,7 @@ pub fn bind_unix(path: &Path) -> Result<Listener, BindError> {
         }
         std::fs::remove_file(path).map_err(failed)?;
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    Ok(Listener::Unix(listener, SocketFile(path.to_owned())))
+    Ok(Bound::Unix(path.to_owned()))
 }
 
 /// What is known about the client of a connection.

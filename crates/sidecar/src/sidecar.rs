@@ -118,7 +118,7 @@ impl Sidecar {
     pub async fn run(mut self) -> Result<(), SidecarError> {
         self.start_background();
         self.start_resolver().await;
-        let serving = self.servers.start(&self.readiness);
+        let serving = self.servers.start(&self.readiness)?;
         self.readiness.outbound_ready();
         let mut initialised = false;
         let result = {

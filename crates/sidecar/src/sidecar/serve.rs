@@ -12,17 +12,17 @@ use crate::api::http::{HttpApi, PublicApi};
 use crate::config::Config;
 use crate::internal::InternalApi;
 use crate::life::Readiness;
-use crate::listen::{self, BindError, Handler, Listener, Options, Versions};
+use crate::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
 use crate::profiling::Profiling;
 
 /// Bound sockets, by server.
 pub(super) struct Sockets {
-    http: Vec<Listener>,
-    grpc: Vec<Listener>,
-    public: Vec<Listener>,
-    profiling: Vec<Listener>,
-    metrics: Vec<Listener>,
-    internal: Vec<Listener>,
+    http: Vec<Bound>,
+    grpc: Vec<Bound>,
+    public: Vec<Bound>,
+    profiling: Vec<Bound>,
+    metrics: Vec<Bound>,
+    internal: Vec<Bound>,
 }
 
 impl Sockets {
@@ -65,7 +65,7 @@ impl Sockets {
 
     /// The port other sidecars call.
     pub(super) fn internal_port(&self) -> u16 {
-        self.internal.first().and_then(Listener::port).unwrap_or(0)
+        self.internal.first().and_then(Bound::port).unwrap_or(0)
     }
 }
 
@@ -94,7 +94,10 @@ pub(super) struct Serving {
 
 impl Servers {
     /// Starts accepting.
-    pub(super) fn start(&mut self, readiness: &Readiness) -> Serving {
+    ///
+    /// # Errors
+    /// [`BindError`] when a bound socket cannot listen.
+    pub(super) fn start(&mut self, readiness: &Readiness) -> Result<Serving, BindError> {
         let serving = Serving {
             drain: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -117,8 +120,8 @@ impl Servers {
             ..grpc.clone()
         };
         let sockets = &mut self.sockets;
-        for listener in sockets.metrics.drain(..) {
-            if let Listener::Tcp(listener) = listener {
+        for bound in sockets.metrics.drain(..) {
+            if let Listener::Tcp(listener) = bound.listen()? {
                 let address = listener
                     .local_addr()
                     .map_or_else(|e| e.to_string(), |a| a.to_string());
@@ -129,9 +132,9 @@ impl Servers {
             }
         }
         readiness.ready("metrics-exporter");
-        for listener in sockets.profiling.drain(..) {
+        for bound in sockets.profiling.drain(..) {
             let server = listen::serve(
-                listener,
+                bound.listen()?,
                 Arc::new(Profiling::new(self.control.clone())),
                 plain(Versions::Http1),
                 serving.stop.clone(),
@@ -144,34 +147,41 @@ impl Servers {
             &self.grpc,
             &grpc,
             "gRPC server",
-        );
+        )?;
         readiness.ready("grpc-api-server");
         serving.all(
             std::mem::take(&mut sockets.public),
             &public,
             &plain(Versions::Both),
             "Public HTTP server",
-        );
+        )?;
         serving.all(
             std::mem::take(&mut sockets.http),
             &self.http,
             &plain(self.http_versions),
             "HTTP server",
-        );
+        )?;
         serving.all(
             std::mem::take(&mut sockets.internal),
             &self.internal,
             &internal,
             "gRPC server",
-        );
+        )?;
         readiness.ready("grpc-internal-server");
-        serving
+        Ok(serving)
     }
 }
 
 impl Serving {
-    fn all<H: Handler>(&self, listeners: Vec<Listener>, handler: &Arc<H>, options: &Options, name: &str) {
-        for listener in listeners {
+    fn all<H: Handler>(
+        &self,
+        bound: Vec<Bound>,
+        handler: &Arc<H>,
+        options: &Options,
+        name: &str,
+    ) -> Result<(), BindError> {
+        for bound in bound {
+            let listener = bound.listen()?;
             let address = listener.describe();
             match listener.port() {
                 Some(_) => tracing::info!(target: LOG, "{name} listening on TCP address: {address}"),
@@ -180,6 +190,7 @@ impl Serving {
             let server = listen::serve(listener, Arc::clone(handler), options.clone(), self.drain.clone());
             self.tasks.spawn(server);
         }
+        Ok(())
     }
 
     /// Stops accepting, lets calls finish, then stops telling.
