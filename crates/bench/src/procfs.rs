@@ -97,12 +97,7 @@ impl Watched {
     pub(crate) fn resident(&self) -> Resident {
         self.0
             .iter()
-            .map(|(role, pid)| {
-                (
-                    *role,
-                    family(*role, *pid).into_iter().filter_map(resident_of).sum(),
-                )
-            })
+            .map(|(role, pid)| (*role, resident_of(&family(*role, *pid))))
             .collect()
     }
 }
@@ -140,8 +135,17 @@ fn parse_stat(stat: &str, ticks: f64) -> Option<Cpu> {
     })
 }
 
-fn resident_of(pid: u32) -> Option<u64> {
-    status_bytes(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS")
+/// Pages that the processes of a family share count once, by the shares that the kernel gives to each.
+fn resident_of(family: &[u32]) -> u64 {
+    let (file, field) = if family.len() > 1 {
+        ("smaps_rollup", "Pss")
+    } else {
+        ("status", "VmRSS")
+    };
+    family
+        .iter()
+        .filter_map(|pid| status_bytes(&fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?, field))
+        .sum()
 }
 
 fn status_bytes(status: &str, field: &str) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! Bars: groups of them side by side, or parts on top of each other.
 
 use super::axis::{Axis, BOTTOM, Kind, LEFT, RIGHT};
-use super::figure::{Anchor, Figure, INK};
+use super::figure::{Anchor, FAINT, Figure, INK};
 use super::number::short;
 
 /// Values by category; the same categories for each series. A value that was not measured leaves a gap.
@@ -19,6 +19,8 @@ pub(super) struct Bars {
     pub(super) categories: Vec<String>,
     pub(super) series: Vec<Series>,
     pub(super) kind: Kind,
+    /// Where bars begin, when not at the bottom.
+    pub(super) from: Option<f64>,
 }
 
 impl Bars {
@@ -28,8 +30,9 @@ impl Bars {
             .series
             .iter()
             .flat_map(|series| series.values.iter().flatten().copied());
-        let axis = Axis::over(self.kind, values);
+        let axis = Axis::over(self.kind, values.chain(self.from));
         let mut figure = self.frame(&axis);
+        let base = self.from.map_or(BOTTOM, |value| axis.y(value));
         let slot = (RIGHT - LEFT) / self.categories.len().max(1) as f64;
         let bar = (slot * 0.78 / self.series.len().max(1) as f64).min(70.0);
         let size = if bar < 34.0 { 10.5 } else { 12.0 };
@@ -39,11 +42,16 @@ impl Bars {
             for series in &self.series {
                 if let Some(value) = series.values.get(at).copied().flatten() {
                     let y = axis.y(value);
-                    figure.rect(x + 1.5, y, bar - 3.0, (BOTTOM - y).max(1.0), series.colour);
-                    figure.text(x + bar / 2.0, y - 5.0, size, INK, Anchor::Middle, &short(value));
+                    let (top, height) = (y.min(base), (base - y).abs().max(1.0));
+                    figure.rect(x + 1.5, top, bar - 3.0, height, series.colour);
+                    let beyond = if y > base { y + 14.0 } else { y - 5.0 };
+                    figure.text(x + bar / 2.0, beyond, size, INK, Anchor::Middle, &short(value));
                 }
                 x += bar;
             }
+        }
+        if self.from.is_some() {
+            figure.line((LEFT, base), (RIGHT, base), FAINT, 1.0);
         }
         figure
     }

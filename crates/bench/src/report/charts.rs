@@ -208,7 +208,7 @@ impl Page<'_> {
             ),
             ("fixed rate", |s| ratios::per_hop(&s.memory.loaded)),
             ("saturated", |s| ratios::per_hop(&s.memory.saturated)),
-            ("some time later", |s| ratios::per_hop(&s.memory.settled)),
+            ("after all load", |s| ratios::per_hop(&s.memory.settled)),
         ];
         let stages: Vec<(&str, &dyn Fn(&SystemResults) -> Option<f64>)> =
             stages.iter().map(|(name, read)| (*name, read as _)).collect();
@@ -302,6 +302,7 @@ impl Page<'_> {
                 .filter(|series| series.values.iter().any(Option::is_some))
                 .collect(),
             kind,
+            from: None,
         }
         .grouped()
     }
@@ -323,6 +324,7 @@ impl Page<'_> {
                 .collect(),
             series: series.collect(),
             kind: Kind::Linear,
+            from: None,
         }
         .stacked()
     }
@@ -526,6 +528,7 @@ impl Page<'_> {
             categories: shown.iter().map(|(_, name)| (*name).to_owned()).collect(),
             series: series.collect(),
             kind: Kind::Log,
+            from: Some(1.0),
         }
         .grouped()
     }

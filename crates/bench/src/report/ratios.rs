@@ -76,7 +76,7 @@ pub(super) const FIGURES: &[Figure] = &[
         read: |of, _| per_hop(&of.memory.saturated),
     },
     Figure {
-        name: "resident memory per hop, some time later",
+        name: "resident memory per hop, after all load",
         unit: "MB",
         more_is_better: false,
         read: |of, _| per_hop(&of.memory.settled),

@@ -308,7 +308,7 @@ fn memory(page: &mut String, found: &ProtocolResults) {
         "idle",
         "fixed rate",
         "saturated",
-        "some time later",
+        "after all load",
         "idle connection, KB",
         "first call, ms",
     ];
