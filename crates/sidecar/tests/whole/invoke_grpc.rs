@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::Response;
 use outrigger_sidecar::body::Body;
 use outrigger_wire::common::v1::http_extension::Verb;
@@ -353,5 +353,4 @@ async fn what_cannot_be_called_is_an_error_of_the_contract() {
     let outcome = grpc::invoke(caller.ports.grpc, "callee", "m", &[("x-bin", "!")], "fine").await;
     let response: InvokeResponse = outcome.message();
     assert_eq!(data(&response), "fine");
-    assert!(STANDARD.encode("padding").ends_with('='));
 }

@@ -15,7 +15,8 @@ use outrigger_sidecar::config::{Command, Config};
 use outrigger_sidecar::life::Shutdown;
 use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
 use tempfile::TempDir;
-use tokio::runtime::{Builder, Runtime};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -74,11 +75,6 @@ impl Net {
             resources: Vec::new(),
             ports: None,
         }
-    }
-
-    /// The root certificate of the authority, PEM.
-    pub fn anchors(&self) -> &str {
-        &self.ca.as_ref().expect("a net with an authority").anchors
     }
 
     /// Makes an app id known at this port of another's sidecar. Some sidecar must have started before.
@@ -268,7 +264,7 @@ impl Plan<'_> {
         node
     }
 
-    /// Starts it without waiting.
+    /// Starts it without waiting for its app.
     pub async fn launch(self) -> Node {
         match self.try_launch().await {
             Ok(node) => node,
@@ -276,42 +272,71 @@ impl Plan<'_> {
         }
     }
 
-    /// Starts it, if it can be built. Ports that somebody else took in the meantime are exchanged.
+    /// Starts it, if it can be built, and waits until its ports are open. Ports that somebody else took in the
+    /// meantime are exchanged.
     pub async fn try_launch(self) -> Result<Node, SidecarError> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
         let mut tries = 0;
         loop {
-            let ports = self.ports.unwrap_or_else(Ports::free);
-            let folder = tempfile::tempdir().unwrap();
-            let (config, env) = self.config(ports, &folder);
-            let control = runtime.handle().clone();
-            let shutdown = Shutdown::default();
-            let asked = shutdown.clone();
-            let built = runtime.spawn(async move { Sidecar::build(config, env, control, asked).await });
-            match within(built).await.unwrap() {
-                Ok(sidecar) => {
-                    let task = runtime.spawn(sidecar.run());
-                    return Ok(Node {
-                        ports,
-                        shutdown,
-                        task,
-                        runtime: Some(runtime),
-                        _folder: folder,
-                    });
-                }
-                Err(SidecarError::Bind(_)) if tries < 100 => {
-                    tries += 1;
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                }
-                Err(error) => {
-                    runtime.shutdown_background();
-                    return Err(error);
-                }
+            let error = match self.attempt().await {
+                Ok(node) => return Ok(node),
+                Err(error) => error,
+            };
+            if !matches!(error, SidecarError::Bind(_)) || tries > 50 {
+                return Err(error);
             }
+            tries += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn attempt(&self) -> Result<Node, SidecarError> {
+        let ports = self.ports.unwrap_or_else(Ports::free);
+        let folder = tempfile::tempdir().unwrap();
+        let (config, env) = self.config(ports, &folder);
+        let threads = Threads::start();
+        let shutdown = Shutdown::default();
+        let (control, asked) = (threads.handle(), shutdown.clone());
+        let built = threads
+            .handle()
+            .spawn(async move { Sidecar::build(config, env, control, asked).await });
+        let sidecar = within(built).await.unwrap()?;
+        let task = threads.handle().spawn(sidecar.run());
+        let node = Node {
+            ports,
+            shutdown,
+            task,
+            _threads: threads,
+            _folder: folder,
+        };
+        // The server for other sidecars opens last.
+        let open = async || TcpStream::connect(("127.0.0.1", ports.internal)).await.is_ok();
+        eventually(async || node.is_over() || open().await).await;
+        if node.is_over() {
+            node.ended().await?;
+            panic!("the sidecar ended at once");
+        }
+        Ok(node)
+    }
+}
+
+/// The threads of one sidecar. What runs on them ends when this is dropped.
+struct Threads(Option<Runtime>);
+
+impl Threads {
+    fn start() -> Self {
+        let mut builder = Builder::new_multi_thread();
+        Self(Some(builder.worker_threads(1).enable_all().build().unwrap()))
+    }
+
+    fn handle(&self) -> Handle {
+        self.0.as_ref().expect("until dropped").handle().clone()
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
         }
     }
 }
@@ -321,16 +346,8 @@ pub struct Node {
     pub ports: Ports,
     pub shutdown: Shutdown,
     task: JoinHandle<Result<(), SidecarError>>,
-    runtime: Option<Runtime>,
+    _threads: Threads,
     _folder: TempDir,
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
 }
 
 impl Node {

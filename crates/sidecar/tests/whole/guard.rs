@@ -1,0 +1,367 @@
+//! Who may use the APIs, and how much of them.
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use outrigger_sidecar::body::Body;
+use outrigger_wire::runtime::v1::GetMetadataResponse;
+use tonic::Code;
+
+use crate::common::client::{self, raw};
+use crate::common::{Answer, App, Net, app, eventually, fed, get, grpc, post, request, within};
+
+const GET_METADATA: &str = "/dapr.proto.runtime.v1.Dapr/GetMetadata";
+
+#[tokio::test]
+async fn the_api_token_is_required_and_goes_no_further() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    let caller = net
+        .sidecar("caller")
+        .env("DAPR_API_TOKEN", "secret")
+        .start()
+        .await;
+    let target = "/v1.0/invoke/callee/method/m";
+    for headers in [
+        &[][..],
+        &["dapr-api-token: wrong"],
+        &["dapr-api-token: secret2"],
+        &["dapr-api-token: "],
+    ] {
+        for path in [target, "/v1.0/metadata", "/nowhere"] {
+            let answer = caller.ask(request("GET", path, headers, Body::Empty)).await;
+            assert_eq!(answer.status, 401, "{headers:?} {path}");
+            assert_eq!(answer.text().trim_end(), "invalid api token");
+            assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
+        }
+    }
+    assert_eq!(app.calls(), 0);
+    let answer = caller
+        .ask(request("GET", target, &["dapr-api-token: secret"], Body::Empty))
+        .await;
+    assert_eq!(answer.status, 200);
+    assert!(!app.last().headers.contains_key("dapr-api-token"));
+    for path in ["/v1.0/healthz", "/v1.0/healthz/outbound"] {
+        assert_eq!(caller.ask(get(path)).await.status, 204, "{path} needs no token");
+    }
+    drop(callee);
+}
+
+#[tokio::test]
+async fn the_api_token_guards_every_grpc_call() {
+    let net = Net::plain();
+    let node = net
+        .sidecar("caller")
+        .env("DAPR_API_TOKEN", "secret")
+        .start()
+        .await;
+    let proxied = "/shop.v1.Orders/Get";
+    for (metadata, reason) in [
+        (&[][..], "missing api token in request metadata"),
+        (
+            &[("dapr-api-token", "wrong")],
+            "authentication error: api token mismatch",
+        ),
+    ] {
+        for method in [GET_METADATA, grpc::INVOKE_SERVICE, proxied] {
+            let outcome = grpc::call(node.ports.grpc, method, metadata, &[b""]).await;
+            assert_eq!(outcome.status.code(), Code::Unauthenticated, "{method}");
+            assert_eq!(outcome.status.message(), "Unauthorized");
+            let info = outcome.error_info();
+            assert_eq!(
+                (info.reason.as_str(), info.domain.as_str()),
+                ("Unauthorized", "dapr.io")
+            );
+            assert_eq!(info.metadata["http.code"], "401");
+            assert_eq!(info.metadata["http.error_message"], reason);
+        }
+    }
+    let right = [("dapr-api-token", "secret")];
+    let outcome = grpc::call(node.ports.grpc, GET_METADATA, &right, &[b""]).await;
+    assert_eq!(outcome.message::<GetMetadataResponse>().id, "caller");
+}
+
+#[tokio::test]
+async fn the_app_gets_its_own_token() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let callee = net
+        .sidecar("callee")
+        .app(app.port)
+        .env("APP_API_TOKEN", "for the app");
+    let callee = callee.start().await;
+    let caller = net.sidecar("caller").start().await;
+    for node in [&caller, &callee] {
+        let sent = request(
+            "GET",
+            "/v1.0/invoke/callee/method/m",
+            &["dapr-api-token: forged"],
+            Body::Empty,
+        );
+        assert_eq!(node.ask(sent).await.status, 200);
+        assert_eq!(app.last().all("dapr-api-token"), ["for the app"]);
+    }
+    let grpc_app = App::start(|_| async { grpc::response(&[], &[b""], &[("grpc-status", "0")]) }).await;
+    let other = net
+        .sidecar("other")
+        .app(grpc_app.port)
+        .flag("--app-protocol=grpc");
+    let _other = other.env("APP_API_TOKEN", "for the app").start().await;
+    let metadata = [("dapr-app-id", "other"), ("dapr-api-token", "forged")];
+    let outcome = grpc::call(caller.ports.grpc, "/shop.v1.Orders/Get", &metadata, &[b""]).await;
+    assert_eq!(outcome.status.code(), Code::Ok);
+    assert_eq!(grpc_app.last().all("dapr-api-token"), ["for the app"]);
+}
+
+#[tokio::test]
+async fn denied_apis_are_not_there() {
+    let net = Net::plain();
+    let node = net
+        .sidecar("caller")
+        .spec("  api:\n    denied:\n    - {name: invoke, version: v1, protocol: http}\n    - {name: metadata, version: v1, protocol: grpc}")
+        .start()
+        .await;
+    let answer = node.ask(get("/v1.0/invoke/callee/method/m")).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text().trim_end()),
+        (404, "404 page not found")
+    );
+    let by_header = request("GET", "/m", &["dapr-app-id: callee"], Body::Empty);
+    assert_eq!(node.ask(by_header).await.status, 404);
+    assert_eq!(node.ask(get("/v1.0/metadata")).await.status, 200);
+    let outcome = grpc::call(node.ports.grpc, GET_METADATA, &[], &[b""]).await;
+    assert_eq!(outcome.status.code(), Code::Unimplemented);
+    let info = outcome.error_info();
+    assert_eq!(
+        info.metadata["http.error_message"],
+        "requested endpoint is not available"
+    );
+}
+
+#[tokio::test]
+async fn only_allowed_apis_are_there() {
+    let net = Net::plain();
+    let node = net
+        .sidecar("caller")
+        .spec("  api:\n    allowed:\n    - {name: invoke, version: v1, protocol: http}\n    - {name: invoke, version: v1, protocol: grpc}")
+        .start()
+        .await;
+    node.ask(get("/v1.0/metadata"))
+        .await
+        .error(404, "ERR_DIRECT_INVOKE");
+    node.ask(get("/v1.0/invoke/nobody/method/m"))
+        .await
+        .error(500, "ERR_DIRECT_INVOKE");
+    assert_eq!(
+        node.ask(get("/v1.0/healthz")).await.status,
+        204,
+        "health cannot be hidden"
+    );
+    let outcome = grpc::call(node.ports.grpc, GET_METADATA, &[], &[b""]).await;
+    assert_eq!(outcome.status.code(), Code::Unimplemented);
+    let outcome = grpc::invoke(node.ports.grpc, "nobody", "m", &[], "").await;
+    assert_eq!(outcome.status.code(), Code::Internal);
+}
+
+#[tokio::test]
+async fn browsers_of_allowed_origins_may_call() {
+    let net = Net::plain();
+    let node = net
+        .sidecar("caller")
+        .flag("--allowed-origins=https://shop.example,https://*.test.example")
+        .start()
+        .await;
+    let preflight = |origin: &str| {
+        let origin = format!("origin: {origin}");
+        let headers = [
+            origin.as_str(),
+            "access-control-request-method: PUT",
+            "access-control-request-headers: x-a, content-type",
+        ];
+        request("OPTIONS", "/v1.0/metadata", &headers, Body::Empty)
+    };
+    for origin in ["https://shop.example", "https://a.test.example"] {
+        let answer = node.ask(preflight(origin)).await;
+        assert!(answer.status.is_success(), "{}", answer.status);
+        assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+        assert_eq!(answer.header("access-control-allow-methods"), Some("PUT"));
+        assert!(answer.headers.contains_key("access-control-allow-headers"));
+        let header = format!("origin: {origin}");
+        let answer = node
+            .ask(request("GET", "/v1.0/metadata", &[&header], Body::Empty))
+            .await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
+    }
+    for origin in ["https://evil.example", "https://shop.example.evil", "null"] {
+        let answer = node.ask(preflight(origin)).await;
+        assert!(
+            !answer.headers.contains_key("access-control-allow-origin"),
+            "{origin}"
+        );
+    }
+    let open = net.sidecar("open").flag("--allowed-origins=*").start().await;
+    let answer = open.ask(preflight("https://anything.example")).await;
+    assert_eq!(answer.header("access-control-allow-origin"), Some("*"));
+    // Without the flag nothing is said about origins.
+    let off = net.sidecar("off").start().await;
+    let answer = off
+        .ask(request(
+            "GET",
+            "/v1.0/metadata",
+            &["origin: https://a.example"],
+            Body::Empty,
+        ))
+        .await;
+    assert!(!answer.headers.contains_key("access-control-allow-origin"));
+}
+
+#[tokio::test]
+async fn bodies_over_the_limit_are_cut_off() {
+    let net = Net::plain();
+    let app = App::start(|request| async move {
+        match request.into_body().collect().await {
+            Ok(body) => app::text(200, &body.to_bytes().len().to_string()),
+            Err(_) => app::text(400, "cut off"),
+        }
+    })
+    .await;
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    let caller = net.sidecar("caller").flag("--max-body-size=1Mi").start().await;
+    let target = "/v1.0/invoke/callee/method/m";
+    let limit = 1 << 20;
+    let answer = caller.ask(post(target, "x".repeat(limit))).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text()),
+        (200, &*limit.to_string())
+    );
+    let answer = caller.ask(post(target, "x".repeat(limit + 1))).await;
+    answer.error(500, "ERR_DIRECT_INVOKE");
+    let (sender, body) = fed();
+    tokio::spawn(async move {
+        // The sidecar may stop reading at any time.
+        while sender.send(Ok(vec![b'x'; 64 * 1024].into())).await.is_ok() {}
+    });
+    if let Ok(response) = client::send(caller.ports.http, post(target, body)).await {
+        assert_eq!(response.status(), 500);
+    }
+    let small = net.sidecar("small").flag("--max-body-size=100").start().await;
+    let answer = small
+        .ask(request("PUT", "/v1.0/metadata/key", &[], "x".repeat(101)))
+        .await;
+    answer.error(400, "ERR_BODY_READ");
+    drop(callee);
+}
+
+#[tokio::test]
+async fn heads_over_the_limit_are_refused() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    let plain = net.sidecar("plain").start().await;
+    let wide = net.sidecar("wide").flag("--read-buffer-size=32Ki").start().await;
+    let head = |size: usize| {
+        let filler = "x".repeat(size);
+        format!(
+            "GET /v1.0/invoke/callee/method/m HTTP/1.1\r\nhost: a\r\nconnection: close\r\nx-a: {filler}\r\n\r\n"
+        )
+    };
+    let status = |answer: String| answer.split(' ').nth(1).unwrap_or_default().to_owned();
+    assert_eq!(status(raw(plain.ports.http, head(3500).as_bytes()).await), "200");
+    assert_eq!(
+        status(raw(plain.ports.http, head(20_000).as_bytes()).await),
+        "431"
+    );
+    assert_eq!(status(raw(wide.ports.http, head(20_000).as_bytes()).await), "200");
+    assert_eq!(
+        status(raw(wide.ports.http, head(150_000).as_bytes()).await),
+        "431"
+    );
+    assert_eq!(app.last().header("x-a").unwrap().len(), 20_000);
+    drop(callee);
+}
+
+#[tokio::test]
+async fn malformed_requests_are_answered_and_harm_nobody() {
+    let net = Net::plain();
+    let node = net.sidecar("caller").start().await;
+    for bytes in [
+        &b"\0\0\0\0\0\0\0\0\r\n\r\n"[..],
+        b"GET\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nbad header\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET http://[::1 HTTP/1.1\r\n\r\n",
+    ] {
+        let answer = raw(node.ports.http, bytes).await;
+        assert!(
+            answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
+            "{bytes:?}: {answer}"
+        );
+    }
+    assert_eq!(node.ask(get("/v1.0/healthz")).await.status, 204);
+    // The gRPC ports survive the same.
+    for port in [node.ports.grpc, node.ports.internal] {
+        raw(port, b"GET / HTTP/1.1\r\n\r\n").await;
+        raw(
+            port,
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        )
+        .await;
+        let outcome = grpc::call(port, grpc::INVOKE_SERVICE, &[], &[b"\xff\xff\xff"]).await;
+        assert_ne!(outcome.status.code(), Code::Ok);
+    }
+    let outcome = grpc::call(node.ports.grpc, GET_METADATA, &[], &[b""]).await;
+    assert_eq!(outcome.status.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn one_call_at_a_time_means_until_its_last_byte() {
+    let net = Net::plain();
+    let (sender, body) = fed();
+    let stream = std::sync::Mutex::new(Some(body));
+    let app = App::start(move |request| {
+        let stream = match request.uri().path() {
+            "/stream" => stream.lock().unwrap().take(),
+            _ => None,
+        };
+        async move { http::Response::new(stream.unwrap_or_else(|| "next".into())) }
+    })
+    .await;
+    let callee = net
+        .sidecar("callee")
+        .app(app.port)
+        .flag("--app-max-concurrency=1");
+    let callee = callee.start().await;
+    let caller = net.sidecar("caller").start().await;
+    sender.send(Ok("begun".into())).await.unwrap();
+    let mut open = caller
+        .send(get("/v1.0/invoke/callee/method/stream"))
+        .await
+        .into_body();
+    assert_eq!(
+        within(open.frame()).await.unwrap().unwrap().into_data().unwrap(),
+        "begun"
+    );
+    // The head is out, the body is not: others wait, wherever they come from.
+    let others: Vec<_> = [caller.ports.http, callee.ports.http]
+        .into_iter()
+        .map(|port| {
+            tokio::spawn(async move {
+                let response = client::send(port, get("/v1.0/invoke/callee/method/m")).await;
+                Answer::read(response.unwrap()).await.text().to_owned()
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(app.calls(), 1);
+    assert!(others.iter().all(|call| !call.is_finished()));
+    drop(sender);
+    assert!(within(open.frame()).await.is_none());
+    for call in others {
+        assert_eq!(within(call).await.unwrap(), "next");
+    }
+    eventually(async || app.calls() == 3).await;
+}

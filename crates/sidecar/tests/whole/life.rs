@@ -1,0 +1,335 @@
+//! Start, health, metadata, end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use http_body_util::BodyExt;
+use hyper_util::rt::TokioIo;
+use outrigger_sidecar::body::Body;
+use outrigger_sidecar::sidecar::SidecarError;
+use outrigger_wire::runtime::v1::{GetMetadataResponse, SetMetadataRequest};
+use serde_json::json;
+use tonic::Code;
+
+use crate::common::client::{self, with_host};
+use crate::common::{Answer, App, Net, Node, app, eventually, fed, get, grpc, post, request, within};
+
+#[tokio::test]
+async fn readiness_waits_for_the_app_and_outbound_calls_do_not() {
+    let net = Net::plain();
+    let other = App::echo().await;
+    let _callee = net.sidecar("callee").app(other.port).start().await;
+    // A port that was free a moment ago.
+    let place = App::echo().await;
+    let port = place.port;
+    place.stop().await;
+    let node = net.sidecar("late").app(port).launch().await;
+    eventually(async || node.ask(get("/v1.0/healthz/outbound")).await.status == 204).await;
+    let message = node
+        .ask(get("/v1.0/healthz"))
+        .await
+        .error(500, "ERR_HEALTH_NOT_READY");
+    assert!(message.starts_with("dapr is not ready: ["), "{message}");
+    assert_eq!(node.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
+    let app = App::listen(port, false, app::echo).await;
+    eventually(async || node.ask(get("/v1.0/healthz")).await.status == 204).await;
+    assert_eq!(node.ask(get("/v1.0/healthz?appid=late")).await.status, 204);
+    let answer = node.ask(get("/v1.0/healthz?appid=other")).await;
+    answer.error(500, "ERR_HEALTH_APPID_NOT_MATCH");
+    drop(app);
+}
+
+#[tokio::test]
+async fn metadata_can_be_read_and_extended_through_both_apis() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let endpoint = "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: outside\nspec:\n  \
+                    baseUrl: http://127.0.0.1:1\n";
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .flag("--app-max-concurrency=7")
+        .resource(endpoint)
+        .start()
+        .await;
+    let put = request("PUT", "/v1.0/metadata/key%20one", &[], "value one");
+    assert_eq!(node.ask(put).await.status, 204);
+    let set = SetMetadataRequest {
+        key: "two".into(),
+        value: "value two".into(),
+    };
+    let outcome = grpc::unary(
+        node.ports.grpc,
+        "/dapr.proto.runtime.v1.Dapr/SetMetadata",
+        &[],
+        &set,
+    )
+    .await;
+    assert_eq!(outcome.status.code(), Code::Ok);
+    let answer = node.ask(get("/v1.0/metadata")).await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let metadata = answer.json();
+    assert_eq!(metadata["id"], "me");
+    assert_eq!(metadata["runtimeVersion"], "1.17.13");
+    assert_eq!(metadata["extended"]["daprRuntimeVersion"], "1.17.13");
+    assert_eq!(metadata["extended"]["key one"], "value one");
+    assert_eq!(metadata["extended"]["two"], "value two");
+    assert_eq!(metadata["httpEndpoints"], json!([{"name": "outside"}]));
+    let connection = json!({
+        "port": app.port, "protocol": "http", "channelAddress": "127.0.0.1", "maxConcurrency": 7,
+    });
+    assert_eq!(metadata["appConnectionProperties"], connection);
+    assert_eq!(metadata["actorRuntime"]["runtimeStatus"], "DISABLED");
+    assert_eq!(metadata["workflows"], json!({}));
+    let outcome = grpc::call(
+        node.ports.grpc,
+        "/dapr.proto.runtime.v1.Dapr/GetMetadata",
+        &[],
+        &[b""],
+    )
+    .await;
+    let message: GetMetadataResponse = outcome.message();
+    assert_eq!(message.id, "me");
+    assert_eq!(message.extended_metadata["key one"], "value one");
+    assert_eq!(message.http_endpoints[0].name, "outside");
+    assert_eq!(
+        message.app_connection_properties.unwrap().port,
+        i32::from(app.port)
+    );
+}
+
+#[tokio::test]
+async fn the_public_port_tells_and_does_nothing() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .env("DAPR_API_TOKEN", "secret")
+        .start()
+        .await;
+    let ask = async |r| Answer::read(client::send(node.ports.public, r).await.unwrap()).await;
+    assert_eq!(ask(get("/v1.0/healthz")).await.status, 204);
+    assert_eq!(ask(get("/v1.0/healthz/outbound")).await.status, 204);
+    assert_eq!(ask(get("/v1.0/metadata")).await.json()["id"], "me");
+    assert_eq!(ask(get("/v1.0/invoke/me/method/m")).await.status, 404);
+    assert_eq!(ask(post("/v1.0/shutdown", "")).await.status, 404);
+    assert_eq!(app.calls(), 0);
+    assert!(!node.is_over());
+}
+
+/// A call that stays open until the gate opens.
+async fn slow_app() -> (tokio::sync::watch::Sender<bool>, App) {
+    let (go, gate) = tokio::sync::watch::channel(false);
+    let app = App::start(move |request| {
+        let mut gate = gate.clone();
+        async move {
+            if request.uri().path() == "/slow" {
+                gate.wait_for(|open| *open).await.unwrap();
+            }
+            app::text(200, "finished")
+        }
+    })
+    .await;
+    (go, app)
+}
+
+fn open_call(node: &Node, target: &'static str) -> tokio::task::JoinHandle<String> {
+    let port = node.ports.http;
+    tokio::spawn(async move {
+        match client::send(port, post(target, "x")).await {
+            Ok(response) => Answer::read(response).await.text().to_owned(),
+            Err(error) => error.to_string(),
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_requested_end_lets_calls_finish() {
+    let net = Net::plain();
+    let (go, app) = slow_app().await;
+    for ask in ["http", "grpc"] {
+        go.send(false).unwrap();
+        let calls = app.calls();
+        let node = net
+            .sidecar("me")
+            .app(app.port)
+            .flag("--dapr-graceful-shutdown-seconds=30");
+        let node = node.start().await;
+        let call = open_call(&node, "/v1.0/invoke/me/method/slow");
+        eventually(async || app.calls() == calls + 1).await;
+        if ask == "http" {
+            assert_eq!(node.ask(post("/v1.0/shutdown", "")).await.status, 204);
+        } else {
+            let method = "/dapr.proto.runtime.v1.Dapr/Shutdown";
+            let outcome = grpc::call(node.ports.grpc, method, &[], &[b""]).await;
+            assert_eq!(outcome.status.code(), Code::Ok);
+        }
+        let port = node.ports.http;
+        eventually(async || tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_err()).await;
+        assert!(!node.is_over(), "a call is open");
+        go.send(true).unwrap();
+        assert_eq!(within(call).await.unwrap(), "finished");
+        node.ended().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_open_stream_is_cut_when_the_grace_period_ends() {
+    let net = Net::plain();
+    let (sender, body) = fed();
+    let stream = std::sync::Mutex::new(Some(body));
+    let app = App::start(move |request| {
+        let stream = match request.uri().path() {
+            "/stream" => stream.lock().unwrap().take(),
+            _ => None,
+        };
+        async move { http::Response::new(stream.unwrap_or_default()) }
+    })
+    .await;
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .flag("--dapr-graceful-shutdown-seconds=1");
+    let node = node.start().await;
+    sender.send(Ok("begun".into())).await.unwrap();
+    let mut open = node.send(get("/v1.0/invoke/me/method/stream")).await.into_body();
+    within(open.frame()).await.unwrap().unwrap();
+    let started = Instant::now();
+    let ended = node.stop().await;
+    assert!(matches!(ended, Err(SidecarError::GraceExceeded)), "{ended:?}");
+    assert!(started.elapsed() >= Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_blocked_shutdown_goes_on_serving_for_its_time() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .flag("--dapr-block-shutdown-duration=2s");
+    let node = node.start().await;
+    let started = Instant::now();
+    assert_eq!(node.ask(post("/v1.0/shutdown", "")).await.status, 204);
+    let mut served = 0;
+    while started.elapsed() < Duration::from_secs(1) {
+        let answer = node.ask(post("/v1.0/invoke/me/method/m", "still here")).await;
+        assert_eq!(answer.text(), "still here");
+        served += 1;
+    }
+    assert!(served > 0);
+    node.ended().await.unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(2));
+}
+
+/// An app whose health the test decides.
+async fn patient() -> (Arc<AtomicBool>, App) {
+    let well = Arc::new(AtomicBool::new(true));
+    let state = Arc::clone(&well);
+    let app = App::start(move |request| {
+        let status = match request.uri().path() {
+            "/healthz" if !state.load(Ordering::SeqCst) => 503,
+            _ => 200,
+        };
+        async move { app::text(status, "here") }
+    })
+    .await;
+    (well, app)
+}
+
+const PROBES: [&str; 3] = [
+    "--enable-app-health-check",
+    "--app-health-probe-interval=1",
+    "--app-health-threshold=1",
+];
+
+#[tokio::test]
+async fn a_blocked_shutdown_ends_when_the_app_is_unwell() {
+    let net = Net::plain();
+    let (well, app) = patient().await;
+    let plan = net
+        .sidecar("me")
+        .app(app.port)
+        .flag("--dapr-block-shutdown-duration=10m");
+    let node = PROBES
+        .iter()
+        .fold(plan, |plan, flag| plan.flag(flag))
+        .start()
+        .await;
+    eventually(async || node.ask(get("/v1.0/invoke/me/method/m")).await.status == 200).await;
+    node.shutdown.begin();
+    assert_eq!(node.ask(get("/v1.0/invoke/me/method/m")).await.status, 200);
+    well.store(false, Ordering::SeqCst);
+    node.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_unwell_app_is_not_called() {
+    let net = Net::plain();
+    let (well, app) = patient().await;
+    let plan = net.sidecar("callee").app(app.port);
+    let callee = PROBES
+        .iter()
+        .fold(plan, |plan, flag| plan.flag(flag))
+        .start()
+        .await;
+    let caller = net.sidecar("caller").start().await;
+    let call = async |node: &Node| node.ask(get("/v1.0/invoke/callee/method/m")).await;
+    eventually(async || call(&caller).await.status == 200).await;
+    well.store(false, Ordering::SeqCst);
+    eventually(async || call(&caller).await.status == 500).await;
+    let calls = app.calls();
+    for node in [&caller, &callee] {
+        let message = call(node).await.error(500, "ERR_DIRECT_INVOKE");
+        assert!(message.contains("app is not in a healthy state"), "{message}");
+    }
+    assert_eq!(app.calls(), calls);
+    assert_eq!(
+        callee.ask(get("/v1.0/healthz")).await.status,
+        204,
+        "the sidecar itself is well"
+    );
+    well.store(true, Ordering::SeqCst);
+    eventually(async || call(&caller).await.status == 200).await;
+    let probes = "dapr_http_healthprobes_completed_count";
+    assert!(callee.metric(probes, &["status=\"503\""]).await.unwrap() >= 1.0);
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_named() {
+    let net = Net::plain();
+    let first = net.sidecar("first").start().await;
+    let second = net
+        .sidecar("second")
+        .flag(&format!("--dapr-http-port={}", first.ports.http));
+    let Err(error) = second.try_launch().await else {
+        panic!("two servers on one port")
+    };
+    let text = error.to_string();
+    assert!(text.contains(&first.ports.http.to_string()), "{text}");
+    assert_eq!(first.ask(get("/v1.0/healthz")).await.status, 204);
+}
+
+#[tokio::test]
+async fn unix_sockets_serve_both_apis_and_vanish() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let folder = tempfile::tempdir().unwrap();
+    let flag = format!("--unix-domain-socket={}", folder.path().display());
+    let node = net.sidecar("me").app(app.port).flag(&flag).launch().await;
+    let socket = folder.path().join("dapr-me-http.socket");
+    let ask = async |request| {
+        let io = TokioIo::new(tokio::net::UnixStream::connect(&socket).await.unwrap());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        Answer::read(sender.send_request(with_host(request)).await.unwrap()).await
+    };
+    eventually(async || ask(get("/v1.0/healthz")).await.status == 204).await;
+    let answer = ask(post("/v1.0/invoke/me/method/m", Body::from("by socket"))).await;
+    assert_eq!(answer.text(), "by socket");
+    assert!(folder.path().join("dapr-me-grpc.socket").exists());
+    node.stop().await.unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
