@@ -10,9 +10,11 @@ mod in_memory;
 mod local_env;
 #[cfg(feature = "local-secrets")]
 mod local_file;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "redis", feature = "sqlite"))]
 mod subscriptions;
 
 use outrigger_component::Catalog;
@@ -26,6 +28,8 @@ pub fn builtin() -> Catalog {
     local_env::add(&mut catalog);
     #[cfg(feature = "local-secrets")]
     local_file::add(&mut catalog);
+    #[cfg(feature = "redis")]
+    redis::add(&mut catalog);
     #[cfg(feature = "sqlite")]
     sqlite::add(&mut catalog);
     catalog

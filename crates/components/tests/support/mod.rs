@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub(crate) mod server;
+
 use std::sync::Arc;
 
 use outrigger_component::{

@@ -1,0 +1,339 @@
+//! `state.redis`. A key is a hash with the fields `data` and `version` (a number that grows by one per write), and
+//! `first-write` after a write with that option: Dapr's layout.
+//!
+//! A transaction is one script, so it happens as a whole or not at all; in a cluster that is so for the keys of
+//! each hash slot. Values with content type JSON are kept like all others: the layout for servers with the JSON
+//! module, and with it the query API, is not supported.
+
+use std::{borrow::Cow, collections::BTreeSet};
+
+use ::redis::cmd;
+use async_trait::async_trait;
+use bytes::Bytes;
+use outrigger_component::{
+    Error, Kind, Metadata, Pairs, Result, StateStore,
+    go_json::Html,
+    state::{
+        Concurrency, Consistency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, Transaction,
+    },
+};
+
+use super::{
+    link::{Link, Repeat},
+    script::Script,
+    settings::{Role, Topology},
+};
+
+mod glob;
+mod slot;
+
+const FEATURES: &[Feature] = &[
+    Feature::Etag,
+    Feature::Transactional,
+    Feature::Ttl,
+    Feature::KeysLike,
+];
+/// Keys of a cluster are on many servers, and only one is asked.
+const CLUSTER_FEATURES: &[Feature] = &[Feature::Etag, Feature::Transactional, Feature::Ttl];
+
+/// Per key five arguments: `s`et or `d`elete, the expected version (`0` = any), the value, `0` for first-write,
+/// the TTL (empty = leave it). Answers the number of the first operation that must not happen, or 0.
+const OPERATE: &str = r#"
+local function version_of(key)
+  local version = redis.pcall("HGET", key, "version")
+  if not version or type(version) == "table" or version == "" then return nil end
+  return version
+end
+for i, key in ipairs(KEYS) do
+  local at = (i - 1) * 5
+  local version, expected = version_of(key), ARGV[at + 2]
+  if version and version ~= expected then
+    local free = expected == "0"
+    if free and ARGV[at + 1] == "s" then free = not redis.call("HGET", key, "first-write") end
+    if not free then return i end
+  end
+end
+for i, key in ipairs(KEYS) do
+  local at = (i - 1) * 5
+  if ARGV[at + 1] == "d" then
+    redis.call("DEL", key)
+  else
+    local kind = redis.call("TYPE", key).ok
+    if kind ~= "hash" and kind ~= "none" then redis.call("DEL", key) end
+    redis.call("HSET", key, "data", ARGV[at + 3])
+    if ARGV[at + 4] == "0" then redis.call("HSET", key, "first-write", 0) end
+    redis.call("HINCRBY", key, "version", 1)
+    local ttl = ARGV[at + 5]
+    if ttl ~= "" then
+      if tonumber(ttl) > 0 then redis.call("EXPIRE", key, ttl) else redis.call("PERSIST", key) end
+    end
+  end
+end
+return 0
+"#;
+
+pub(super) struct RedisState {
+    link: Link,
+    /// For writes that wait for replicas: on the shared connection everybody would wait with them.
+    strong: Option<Link>,
+    replicas: u32,
+    operate: Script,
+    /// TTL of writes that carry none.
+    default_ttl: Option<i32>,
+}
+
+pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
+    if metadata.filled(&["queryIndexes"]).is_some() {
+        let wrong = metadata.wrong(
+            &["queryIndexes"],
+            "this build has no query API for Redis; remove it",
+        );
+        return Err(wrong.into());
+    }
+    let default_ttl = metadata.number(&["ttlInSeconds"])?;
+    let link = Link::open(metadata, Role::State).await?;
+    let replicas = link.replicas().await?;
+    let strong = if replicas > 0 { link.apart()? } else { None };
+    Ok(RedisState {
+        link,
+        strong,
+        replicas,
+        operate: Script::new(OPERATE),
+        default_ttl,
+    })
+}
+
+/// The arguments of one operation.
+struct Step<'a> {
+    key: &'a str,
+    action: &'static [u8],
+    version: String,
+    value: Cow<'a, [u8]>,
+    first: &'static [u8],
+    ttl: String,
+}
+
+impl<'a> Step<'a> {
+    fn set(set: &'a Set, default_ttl: Option<i32>) -> Result<Self> {
+        let ttl = set.checked_ttl()?.or(default_ttl);
+        let version = match set.etag() {
+            Some(etag) if set.concurrency != Concurrency::LastWrite => etag
+                .parse::<i64>()
+                .map_err(|error| Error::invalid_etag(format!("{etag:?} is no number: {error}")))?,
+            _ => 0,
+        };
+        let value = match set.value.stored(Html::Keep)? {
+            Cow::Borrowed(bytes) => Cow::Borrowed(&bytes[..]),
+            Cow::Owned(bytes) => Cow::Owned(bytes.to_vec()),
+        };
+        Ok(Self {
+            key: &set.key,
+            action: b"s",
+            version: version.to_string(),
+            value,
+            first: if set.concurrency == Concurrency::FirstWrite {
+                b"0"
+            } else {
+                b"1"
+            },
+            ttl: ttl.map_or_else(String::new, |ttl| ttl.to_string()),
+        })
+    }
+
+    fn delete(delete: &'a Delete) -> Result<Self> {
+        delete.check()?;
+        Ok(Self {
+            key: &delete.key,
+            action: b"d",
+            version: delete.etag().unwrap_or("0").to_owned(),
+            value: Cow::Borrowed(b""),
+            first: b"1",
+            ttl: String::new(),
+        })
+    }
+
+    fn of(operation: &'a Operation, default_ttl: Option<i32>) -> Result<Self> {
+        match operation {
+            Operation::Set(set) => Self::set(set, default_ttl),
+            Operation::Delete(delete) => Self::delete(delete),
+        }
+    }
+}
+
+impl RedisState {
+    /// Runs the steps as one, and waits for replicas where asked to.
+    async fn operate(&self, steps: &[&Step<'_>], consistency: Consistency) -> Result<()> {
+        let strong = consistency == Consistency::Strong && self.replicas > 0;
+        let link = match &self.strong {
+            Some(apart) if strong => apart,
+            _ => &self.link,
+        };
+        let keys: Vec<&str> = steps.iter().map(|step| step.key).collect();
+        let mut arguments: Vec<&[u8]> = Vec::with_capacity(steps.len() * 5);
+        for step in steps {
+            arguments.extend([
+                step.action,
+                step.version.as_bytes(),
+                &step.value,
+                step.first,
+                step.ttl.as_bytes(),
+            ]);
+        }
+        // Running twice is harmless unless the first run changes what the second one finds.
+        let unguarded = steps.iter().all(|step| step.version == "0" && step.first == b"1");
+        let repeat = if unguarded { Repeat::Yes } else { Repeat::No };
+        let refused: usize = self.operate.run(link, &keys, &arguments, repeat).await?;
+        if refused > 0 {
+            let key = steps.get(refused - 1).map_or("", |step| step.key);
+            let text = format!("failed to write key {key}");
+            return Err(Error::new(Kind::EtagMismatch, text));
+        }
+        if strong {
+            let mut wait = cmd("WAIT");
+            wait.arg(self.replicas).arg(1000);
+            link.call::<u32>(&wait, Repeat::No).await?;
+        }
+        Ok(())
+    }
+
+    /// Values that Dapr's first releases wrote are plain strings.
+    async fn plain(&self, key: &str) -> Result<Option<Item>> {
+        let data: Option<Vec<u8>> = self.link.call(cmd("GET").arg(key), Repeat::Yes).await?;
+        Ok(data.map(|data| Item {
+            data: data.into(),
+            ..Item::default()
+        }))
+    }
+}
+
+fn is_wrong_type(error: &::redis::RedisError) -> bool {
+    error.code() == Some("WRONGTYPE")
+}
+
+#[async_trait]
+impl StateStore for RedisState {
+    fn features(&self) -> &[Feature] {
+        match self.link.settings.topology {
+            Topology::Cluster => CLUSTER_FEATURES,
+            _ => FEATURES,
+        }
+    }
+
+    async fn get(&self, request: &Get) -> Result<Option<Item>> {
+        if request.key.is_empty() {
+            return Err(Error::invalid_request("missing key in get operation"));
+        }
+        let mut fields = cmd("HMGET");
+        fields.arg(&request.key).arg("data").arg("version");
+        let answer = self.link.attempt(&fields, Repeat::Yes).await?;
+        let value = match answer {
+            Err(error) if is_wrong_type(&error) => return self.plain(&request.key).await,
+            Err(error) => return Err(self.link.failure(error)),
+            Ok(value) => value,
+        };
+        let fields: (Option<Vec<u8>>, Option<String>) =
+            ::redis::from_redis_value(value).map_err(|error| self.link.failure(error.into()))?;
+        match fields {
+            (Some(data), Some(version)) => Ok(Some(Item {
+                data: Bytes::from(data),
+                etag: Some(version),
+                metadata: Pairs::new(),
+                content_type: None,
+            })),
+            (None, None) => Ok(None),
+            _ => Err(Error::new(
+                Kind::Internal,
+                "required hash field 'data' or 'version' was not found",
+            )),
+        }
+    }
+
+    async fn set(&self, request: &Set) -> Result<()> {
+        let step = Step::set(request, self.default_ttl)?;
+        self.operate(&[&step], request.consistency).await
+    }
+
+    async fn delete(&self, request: &Delete) -> Result<()> {
+        let step = Step::delete(request)?;
+        self.operate(&[&step], request.consistency).await
+    }
+
+    async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        let steps = transaction
+            .operations
+            .iter()
+            .map(|operation| Step::of(operation, self.default_ttl))
+            .collect::<Result<Vec<_>>>()?;
+        if self.link.settings.topology != Topology::Cluster {
+            let all: Vec<&Step<'_>> = steps.iter().collect();
+            return match all.is_empty() {
+                true => self.link.check_open(),
+                false => self.operate(&all, Consistency::Unspecified).await,
+            };
+        }
+        let mut slots: Vec<(u16, Vec<&Step<'_>>)> = Vec::new();
+        for step in &steps {
+            let slot = slot::slot(step.key.as_bytes());
+            match slots.iter_mut().find(|(known, _)| *known == slot) {
+                Some((_, group)) => group.push(step),
+                None => slots.push((slot, vec![step])),
+            }
+        }
+        for (_, group) in slots {
+            self.operate(&group, Consistency::Unspecified).await?;
+        }
+        Ok(())
+    }
+
+    async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {
+        if self.link.settings.topology == Topology::Cluster {
+            return Err(Error::unsupported("redis: a cluster cannot list keys"));
+        }
+        let pattern = glob::from_like(&request.pattern)?;
+        let from: usize = match request.token.as_deref() {
+            None | Some("") => 0,
+            Some(token) => token.parse().map_err(|error| {
+                Error::invalid_request(format!("invalid continuation token {token:?}")).because(error)
+            })?,
+        };
+        let mut keys = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(&cursor)
+                .arg("MATCH")
+                .arg(&pattern)
+                .arg("COUNT")
+                .arg(1000);
+            let (next, found): (String, Vec<String>) = self.link.call(&scan, Repeat::Yes).await?;
+            keys.extend(found);
+            cursor = next;
+            if cursor == "0" {
+                break;
+            }
+        }
+        let size = request
+            .page_size
+            .filter(|size| *size > 0)
+            .map_or(usize::MAX, |size| size as usize);
+        let total = keys.len();
+        let keys: Vec<String> = keys.into_iter().skip(from).take(size).collect();
+        let end = from + keys.len();
+        let token = (end < total && !keys.is_empty()).then(|| end.to_string());
+        Ok(KeyPage { keys, token })
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.link
+            .call::<String>(&cmd("PING"), Repeat::Yes)
+            .await
+            .map(drop)
+    }
+
+    async fn close(&self) {
+        self.link.close();
+        if let Some(strong) = &self.strong {
+            strong.close();
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The Redis stores, on real servers.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Kind, StateStore,
+    configuration::Request,
+    conformance::{self, StateRules, Writer},
+    state::{Concurrency, Consistency, Delete, Feature, Get, Set, TTL, Value},
+};
+use support::server::{Redis, Sentinel};
+
+const RULES: StateRules = StateRules {
+    alien_etag: Kind::InvalidEtag,
+    etag_needs_value: false,
+    first_write_sees_all: false,
+    reports_expiry: false,
+};
+
+fn set(key: &str, value: &str) -> Set {
+    Set {
+        key: key.to_owned(),
+        value: Value::Bytes(value.to_owned().into()),
+        ..Set::default()
+    }
+}
+
+async fn text(store: &dyn StateStore, key: &str) -> Option<String> {
+    let item = store.get(&Get::key(key)).await.unwrap()?;
+    Some(String::from_utf8(item.data.to_vec()).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_keeps_the_rules() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let store = support::state("state.redis", "v1", &[("redisHost", &redis.host())])
+        .await
+        .unwrap();
+    conformance::state(&store, RULES).await;
+    conformance::state_after_close(&store).await;
+}
+
+#[tokio::test]
+async fn the_layout_is_daprs() {
+    let Some(redis) = Redis::start(&["--requirepass", ""]) else {
+        return;
+    };
+    let properties = [("redisHost", redis.host()), ("redisDB", "3".to_owned())];
+    let properties = properties.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    let cli = |arguments: &[&str]| {
+        let all: Vec<&str> = ["-n", "3"].iter().chain(arguments).copied().collect();
+        redis.cli(&all)
+    };
+
+    store.set(&set("k", "one")).await.unwrap();
+    assert_eq!(cli(&["HGETALL", "k"]), "data\none\nversion\n1");
+    store.set(&set("k", "two")).await.unwrap();
+    assert_eq!(cli(&["HGET", "k", "version"]), "2");
+    let json = Set {
+        value: Value::Json(r#"{"b": 1.0, "a": "<"}"#.into()),
+        ..set("json", "")
+    };
+    store.set(&json).await.unwrap();
+    assert_eq!(cli(&["HGET", "json", "data"]), r#"{"a":"<","b":1}"#);
+    let first = Set {
+        concurrency: Concurrency::FirstWrite,
+        ..set("first", "x")
+    };
+    store.set(&first).await.unwrap();
+    assert_eq!(cli(&["HGET", "first", "first-write"]), "0");
+    let mut short = set("short", "x");
+    short.metadata.insert(TTL.to_owned(), "100".to_owned());
+    store.set(&short).await.unwrap();
+    let ttl: i64 = cli(&["TTL", "short"]).parse().unwrap();
+    assert!((90..=100).contains(&ttl), "{ttl}");
+    short.metadata.insert(TTL.to_owned(), "-1".to_owned());
+    store.set(&short).await.unwrap();
+    assert_eq!(cli(&["TTL", "short"]), "-1");
+
+    // What others left: a plain value of the first releases, a hash that is none of ours, another type.
+    cli(&["SET", "plain", "old"]);
+    assert_eq!(text(&*store, "plain").await.as_deref(), Some("old"));
+    cli(&["HSET", "broken", "data", "x"]);
+    assert_eq!(
+        store.get(&Get::key("broken")).await.unwrap_err().kind(),
+        Kind::Internal
+    );
+    cli(&["RPUSH", "list", "x"]);
+    store.set(&set("list", "new")).await.unwrap();
+    assert_eq!(text(&*store, "list").await.as_deref(), Some("new"));
+}
+
+#[tokio::test]
+async fn a_default_ttl_applies_to_writes_without_one() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let properties = [("redisHost", redis.host()), ("ttlInSeconds", "100".to_owned())];
+    let properties = properties.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    store.set(&set("k", "v")).await.unwrap();
+    assert_ne!(redis.cli(&["TTL", "k"]), "-1");
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_named() {
+    let Some(redis) = Redis::start(&["--requirepass", "secret"]) else {
+        return;
+    };
+    let open = async |password: &str| {
+        let host = redis.host();
+        let properties = [("redisHost", host.as_str()), ("redisPassword", password)];
+        support::state("state.redis", "v1", &properties).await
+    };
+    let error = open("guess").await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
+    assert!(error.to_string().contains(&redis.host()), "{error}");
+    assert!(!error.to_string().contains("guess"), "{error}");
+    open("secret").await.unwrap().ping().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_may_restart() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let host = redis.host();
+    let properties = [("redisHost", host.as_str()), ("redisMaxRetryInterval", "50ms")];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    store.set(&set("k", "before")).await.unwrap();
+    redis.kill();
+    let error = store.set(&set("k", "during")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.retryable());
+    redis.start_again();
+    // The script is forgotten, the connection is new.
+    store.set(&set("k2", "after")).await.unwrap();
+    assert_eq!(text(&*store, "k").await.as_deref(), Some("before"));
+    assert_eq!(text(&*store, "k2").await.as_deref(), Some("after"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_waits_for_a_restart() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let host = redis.host();
+    let properties = [("redisHost", host.as_str()), ("redisMaxRetries", "100")];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    store.set(&set("k", "v")).await.unwrap();
+    redis.kill();
+    let reading = tokio::spawn(async move { store.get(&Get::key("k")).await });
+    redis.start_again();
+    assert!(reading.await.unwrap().unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_connection_is_replaced() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let host = redis.host();
+    let properties = [("redisHost", host.as_str()), ("redisMaxRetryInterval", "10ms")];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    for round in 0..5 {
+        store.set(&set("k", &round.to_string())).await.unwrap();
+        redis.cli(&["CLIENT", "KILL", "TYPE", "normal"]);
+        assert_eq!(text(&*store, "k").await, Some(round.to_string()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_keeps_the_rules() {
+    let Some(redis) = Redis::start(&["--cluster-enabled", "yes"]) else {
+        return;
+    };
+    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let formed = async {
+        while !redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), formed)
+        .await
+        .unwrap();
+    let host = redis.host();
+    let properties = [("redisHost", host.as_str()), ("redisType", "cluster")];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    assert!(!store.features().contains(&Feature::KeysLike));
+    // Transactions are whole per slot only; the rules about that are not for clusters.
+    store.set(&set("a", "1")).await.unwrap();
+    store.set(&set("b", "2")).await.unwrap();
+    let gets = ["a", "b", "absent"].map(Get::key);
+    let items = store.bulk_get(&gets, 0).await.unwrap();
+    let found: Vec<bool> = items
+        .iter()
+        .map(|item| item.item.as_ref().unwrap().is_some())
+        .collect();
+    assert_eq!(found, [true, true, false]);
+    let transaction = outrigger_component::state::Transaction {
+        operations: ["a", "b", "c"]
+            .map(|key| outrigger_component::state::Operation::Set(set(key, "3")))
+            .to_vec(),
+        ..Default::default()
+    };
+    store.transact(&transaction).await.unwrap();
+    assert_eq!(text(&*store, "c").await.as_deref(), Some("3"));
+    let error = support::lock("lock.redis", "v1", &properties)
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert!(error.to_string().contains("Redis Cluster"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_the_master() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let sentinel = Sentinel::watching(&redis);
+    let host = format!("127.0.0.1:{}", sentinel.port);
+    let properties = [
+        ("redisHost", host.as_str()),
+        ("failover", "true"),
+        ("sentinelMasterName", "main"),
+    ];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    conformance::state(&store, RULES).await;
+    let locks = support::lock("lock.redis", "v1", &properties).await.unwrap();
+    conformance::lock(&locks).await;
+    let mut unknown = properties;
+    unknown[2].1 = "other";
+    assert!(support::state("state.redis", "v1", &unknown).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strong_writes_reach_replicas() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let port = redis.port.to_string();
+    let Some(replica) = Redis::start(&["--replicaof", "127.0.0.1", &port]) else {
+        return;
+    };
+    let joined = async {
+        while !replica
+            .cli(&["INFO", "replication"])
+            .contains("master_link_status:up")
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), joined)
+        .await
+        .unwrap();
+    let host = redis.host();
+    let properties = [("redisHost", host.as_str())];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    let strong = Set {
+        consistency: Consistency::Strong,
+        ..set("k", "v")
+    };
+    store.set(&strong).await.unwrap();
+    assert_eq!(replica.cli(&["HGET", "k", "data"]), "v");
+    let delete = Delete {
+        key: "k".to_owned(),
+        consistency: Consistency::Strong,
+        ..Delete::default()
+    };
+    store.delete(&delete).await.unwrap();
+    assert_eq!(replica.cli(&["EXISTS", "k"]), "0");
+    let error = support::lock("lock.redis", "v1", &properties)
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert!(error.to_string().contains("set failover"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_keep_the_rules() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let store = support::lock("lock.redis", "v1", &[("redisHost", &redis.host())])
+        .await
+        .unwrap();
+    conformance::lock(&store).await;
+    store
+        .try_lock("lock||app||r", "me", Duration::from_secs(50))
+        .await
+        .unwrap();
+    assert_eq!(redis.cli(&["GET", "lock||app||r"]), "me");
+    store.close().await;
+    assert_eq!(store.unlock("r", "me").await.unwrap_err().kind(), Kind::Closed);
+}
+
+struct Cli<'a>(&'a Redis);
+
+#[async_trait]
+impl Writer for Cli<'_> {
+    async fn put(&self, key: &str, value: &str, version: &str) {
+        let text = if version.is_empty() {
+            value.to_owned()
+        } else {
+            format!("{value}||{version}")
+        };
+        self.0.cli(&["SET", key, &text]);
+    }
+
+    async fn remove(&self, key: &str) {
+        self.0.cli(&["DEL", key]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configuration_keeps_the_rules() {
+    let Some(redis) = Redis::start(&["--notify-keyspace-events", "Es"]) else {
+        return;
+    };
+    redis.cli(&["HSET", "not-a-string", "field", "value"]);
+    let store = support::configuration("configuration.redis", "v1", &[("redisHost", &redis.host())])
+        .await
+        .unwrap();
+    conformance::configuration(&store, &Cli(&redis)).await;
+    let mut events: Vec<char> = redis
+        .cli(&["CONFIG", "GET", "notify-keyspace-events"])
+        .chars()
+        .collect();
+    events.retain(|flag| "Es".contains(*flag));
+    // The name of the setting has letters of its own.
+    assert!(
+        events.ends_with(&['E', 's']) || events.contains(&'E'),
+        "other events were switched off"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_survive_a_restart() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let host = redis.host();
+    let properties = [("redisHost", host.as_str()), ("redisMaxRetryInterval", "50ms")];
+    let store = support::configuration("configuration.redis", "v1", &properties)
+        .await
+        .unwrap();
+    let request = Request {
+        keys: vec!["k".to_owned()],
+        ..Request::default()
+    };
+    let mut subscription = store.subscribe(&request).await.unwrap();
+    redis.kill();
+    redis.start_again();
+    redis.cli(&["SET", "k", "new||2"]);
+    let told = async {
+        while let Some(items) = subscription.updates.recv().await {
+            if items
+                .get("k")
+                .is_some_and(|item| item.value == "new" && item.version == "2")
+            {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap());
+}

@@ -1,0 +1,301 @@
+//! Real servers on loopback, for one test each.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io::Read as _,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+const START: Duration = Duration::from_secs(60);
+
+/// A child that does not outlive its owner.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(mut command: Command, log: &Path) -> Self {
+        let out = File::create(log).unwrap();
+        command
+            .stdin(Stdio::null())
+            .stderr(out.try_clone().unwrap())
+            .stdout(out);
+        Self {
+            child: command.spawn().unwrap(),
+            log: log.to_owned(),
+        }
+    }
+
+    fn log(&self) -> String {
+        let mut text = String::new();
+        let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut text));
+        text
+    }
+
+    /// Waits until something listens on `port`; `false` when the process ended before.
+    fn listens(&mut self, port: u16) -> bool {
+        let deadline = Instant::now() + START;
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "no answer on port {port}:\n{}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// The program, or `None` with a line that says so; in CI its absence fails the test.
+fn find(program: &str, package: &str, folders: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let searched = std::env::split_paths(&path).chain(folders.iter().map(PathBuf::from));
+    let found = searched
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        let line = format!("{program} is not installed: apt-get install {package}");
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
+        eprintln!("skipped: {line}");
+    }
+    found
+}
+
+/// A Redis server; `None` when it is not installed.
+pub(crate) struct Redis {
+    process: Process,
+    folder: TempDir,
+    program: PathBuf,
+    arguments: Vec<String>,
+    pub(crate) port: u16,
+}
+
+impl Redis {
+    pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
+        let program = find("redis-server", "redis-server", &["/usr/bin"])?;
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        // The port was free a moment ago; if it is not any more, another one is.
+        for _ in 0..10 {
+            let port = free_port();
+            let mut process = Self::spawn(&program, folder.path(), port, &arguments);
+            if process.listens(port) {
+                return Some(Self {
+                    process,
+                    folder,
+                    program,
+                    arguments,
+                    port,
+                });
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    fn spawn(program: &Path, folder: &Path, port: u16, arguments: &[String]) -> Process {
+        let mut command = Command::new(program);
+        let port = port.to_string();
+        command
+            .current_dir(folder)
+            .args(["--bind", "127.0.0.1", "--port", &port]);
+        // What was written survives a kill.
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        command.args(arguments);
+        Process::start(command, &folder.join("log"))
+    }
+
+    pub(crate) fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        let again = Self::spawn(&self.program, self.folder.path(), self.port, &self.arguments);
+        self.process = again;
+        assert!(self.process.listens(self.port), "{}", self.process.log());
+    }
+
+    /// `redis-cli` against this server.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> String {
+        let program = find("redis-cli", "redis-tools", &["/usr/bin"]).unwrap();
+        let port = self.port.to_string();
+        let output = Command::new(program)
+            .args(["-h", "127.0.0.1", "-p", &port])
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+/// A sentinel that watches one server under the name `main`.
+pub(crate) struct Sentinel {
+    _process: Process,
+    _folder: TempDir,
+    pub(crate) port: u16,
+}
+
+impl Sentinel {
+    pub(crate) fn watching(redis: &Redis) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let config = folder.path().join("sentinel.conf");
+        let text = format!(
+            "bind 127.0.0.1\nport {port}\ndir {}\nsentinel monitor main 127.0.0.1 {} 1\n",
+            folder.path().display(),
+            redis.port
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = Command::new(&redis.program);
+        command.arg(&config).arg("--sentinel");
+        let mut process = Process::start(command, &folder.path().join("log"));
+        assert!(process.listens(port), "{}", process.log());
+        Self {
+            _process: process,
+            _folder: folder,
+            port,
+        }
+    }
+}
+
+/// A PostgreSQL server without password; `None` when it is not installed.
+pub(crate) struct Postgres {
+    process: Process,
+    folder: TempDir,
+    program: PathBuf,
+    pub(crate) port: u16,
+}
+
+const POSTGRES_FOLDERS: &[&str] = &[
+    "/usr/lib/postgresql/17/bin",
+    "/usr/lib/postgresql/16/bin",
+    "/usr/lib/postgresql/15/bin",
+];
+
+/// The server refuses to run as root: then it runs as the account of its package.
+fn as_postgres(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if root {
+        let accounts = fs::read_to_string("/etc/passwd").unwrap();
+        let account = accounts
+            .lines()
+            .find(|line| line.starts_with("postgres:"))
+            .unwrap();
+        let mut numbers = account
+            .split(':')
+            .skip(2)
+            .map(|number| number.parse::<u32>().unwrap());
+        let (user, group) = (numbers.next().unwrap(), numbers.next().unwrap());
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+impl Postgres {
+    pub(crate) fn start() -> Option<Self> {
+        let program = find("postgres", "postgresql", POSTGRES_FOLDERS)?;
+        let initdb = find("initdb", "postgresql", POSTGRES_FOLDERS)?;
+        let folder = tempfile::tempdir().unwrap();
+        // The other account makes the data folder in it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let mut command = as_postgres(initdb);
+        command.current_dir(folder.path()).args([
+            "-D",
+            "data",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]);
+        let output = command.output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        for _ in 0..10 {
+            let port = free_port();
+            let mut process = Self::spawn(&program, folder.path(), port);
+            if process.listens(port) {
+                return Some(Self {
+                    process,
+                    folder,
+                    program,
+                    port,
+                });
+            }
+        }
+        panic!("postgres does not start");
+    }
+
+    fn spawn(program: &Path, folder: &Path, port: u16) -> Process {
+        let mut command = as_postgres(program);
+        let port = port.to_string();
+        command
+            .current_dir(folder)
+            .args(["-D", "data", "-p", &port, "-h", "127.0.0.1", "-k", ""]);
+        Process::start(command, &folder.join("log"))
+    }
+
+    pub(crate) fn text(&self) -> String {
+        format!(
+            "host=127.0.0.1 port={} user=postgres database=postgres",
+            self.port
+        )
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+        // The killed server leaves its lock file, and processes that still end.
+        let _ = fs::remove_file(self.folder.path().join("data/postmaster.pid"));
+    }
+
+    pub(crate) fn start_again(&mut self) {
+        let deadline = Instant::now() + START;
+        loop {
+            self.process = Self::spawn(&self.program, self.folder.path(), self.port);
+            if self.process.listens(self.port) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{}", self.process.log());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
