@@ -1,0 +1,198 @@
+//! The journey of a call: client, sidecar, sidecar, app, and back, on one thread.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_sidecar::config::{Command, Config};
+use outrigger_sidecar::life::Shutdown;
+use outrigger_sidecar::sidecar::{Env, Sidecar};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::Failure;
+use crate::app;
+use crate::client::Client;
+
+const CALLER: &str = "caller";
+const CALLEE: &str = "callee";
+/// How long sidecars may take to find each other, under valgrind on a busy machine.
+const READY: Duration = Duration::from_secs(120);
+
+/// A kind of call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    HttpToHttp,
+    HttpToGrpc,
+    Proxy,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::HttpToHttp, Self::HttpToGrpc, Self::Proxy];
+
+    /// As in the budget.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::HttpToHttp => "http-to-http",
+            Self::HttpToGrpc => "http-to-grpc",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+pub(crate) struct Journey {
+    runtime: Runtime,
+    client: Client,
+    /// Configuration and names; removed at the end.
+    _dir: TempDir,
+}
+
+impl Journey {
+    /// Starts everything and waits until a call gets through.
+    pub(crate) fn start(kind: Kind) -> Result<Self, Failure> {
+        // Only one of a process can be installed, and it does not matter who did.
+        let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let dir = tempfile::Builder::new().prefix("outrigger-cost-").tempdir()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let client = runtime.block_on(connect(kind, dir.path()))?;
+        Ok(Self {
+            runtime,
+            client,
+            _dir: dir,
+        })
+    }
+
+    pub(crate) fn warm_up(&mut self, calls: usize) -> Result<(), Failure> {
+        self.call(calls)
+    }
+
+    /// Calls, one after the other.
+    pub(crate) fn call(&mut self, calls: usize) -> Result<(), Failure> {
+        let client = &mut self.client;
+        self.runtime.block_on(async {
+            for _ in 0..calls {
+                client.call().await?;
+            }
+            Ok(())
+        })
+    }
+}
+
+async fn connect(kind: Kind, dir: &Path) -> Result<Client, Failure> {
+    let grpc_app = kind != Kind::HttpToHttp;
+    let app = app::start(grpc_app).await?;
+    std::fs::write(dir.join("config.yaml"), configuration(dir))?;
+    std::fs::create_dir(dir.join("resources"))?;
+    let protocol = if grpc_app { "grpc" } else { "http" };
+    sidecar(
+        CALLEE,
+        dir,
+        &[format!("--app-port={app}"), format!("--app-protocol={protocol}")],
+    )
+    .await?;
+    let (http, grpc) = sidecar(CALLER, dir, &[]).await?;
+    let deadline = Instant::now() + READY;
+    loop {
+        let attempt = async {
+            let mut client = match kind {
+                Kind::HttpToHttp | Kind::HttpToGrpc => Client::http(http, CALLEE).await?,
+                Kind::Proxy => Client::grpc(grpc, CALLEE).await?,
+            };
+            client.call().await?;
+            Ok::<_, Failure>(client)
+        };
+        match attempt.await {
+            Ok(client) => return Ok(client),
+            Err(error) if Instant::now() > deadline => {
+                return Err(format!("no call got through in {} s: {error}", READY.as_secs()).into());
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Everything that a call passes is on: tracing, metrics, a policy.
+fn configuration(dir: &Path) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1
+kind: Configuration
+metadata:
+  name: cost
+spec:
+  tracing:
+    samplingRate: \"0.1\"
+  nameResolution:
+    component: sqlite
+    version: v1
+    configuration:
+      connectionString: \"{}\"
+  accessControl:
+    defaultAction: allow
+    trustDomain: public
+    policies:
+      - appId: nobody
+        defaultAction: deny
+        namespace: default
+        trustDomain: public
+",
+        dir.join("names.db").display()
+    )
+}
+
+/// Builds a sidecar and runs it as a task of this runtime, the control work included. Returns its API ports.
+async fn sidecar(app_id: &str, dir: &Path, flags: &[String]) -> Result<(u16, u16), Failure> {
+    let [http, grpc, internal, metrics] = free_ports().await?;
+    let mut arguments = vec![
+        format!("--app-id={app_id}"),
+        format!("--config={}", dir.join("config.yaml").display()),
+        format!("--resources-path={}", dir.join("resources").display()),
+        format!("--dapr-http-port={http}"),
+        format!("--dapr-grpc-port={grpc}"),
+        format!("--dapr-internal-grpc-port={internal}"),
+        format!("--metrics-port={metrics}"),
+        "--dapr-listen-addresses=127.0.0.1".to_owned(),
+        "--dapr-internal-grpc-listen-address=127.0.0.1".to_owned(),
+        "--metrics-listen-address=127.0.0.1".to_owned(),
+        "--enable-profiling=false".to_owned(),
+    ];
+    arguments.extend_from_slice(flags);
+    let env: Env = Arc::new(|name| (name == "DAPR_HOST_IP").then(|| "127.0.0.1".to_owned()));
+    let command = Config::from_args(arguments, |name| env(name), |note| eprintln!("{note}"))?;
+    let Command::Run(config) = command else {
+        return Err("the flags of the sidecar ask for something else than running".into());
+    };
+    let sidecar = Sidecar::build(*config, env, Handle::current(), Shutdown::default()).await?;
+    let name = app_id.to_owned();
+    tokio::spawn(async move {
+        if let Err(error) = sidecar.run().await {
+            eprintln!("{name} ended: {error}");
+        }
+    });
+    Ok((http, grpc))
+}
+
+async fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
+    let mut held = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Journey, Kind};
+
+    #[test]
+    fn every_kind_of_call_gets_through() {
+        for kind in Kind::ALL {
+            Journey::start(kind)
+                .and_then(|mut journey| journey.call(3))
+                .unwrap();
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! A gate that noise cannot move: how many instructions and allocations one call costs.
+//!
+//! Client, two sidecars and app run in one process on one thread, one call at a time, so that the same build counts
+//! the same every time. The sidecars are whole: parsing, policy, tracing, metrics and the protocol between them, on
+//! loopback without TLS. The counts include the client and the app, which do next to nothing.
+
+mod app;
+mod budget;
+mod client;
+mod journey;
+mod valgrind;
+
+use std::alloc::System;
+use std::path::Path;
+use std::process::ExitCode;
+
+use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse, usage};
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+use budget::{Budget, Cost};
+use journey::{Journey, Kind};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const FLAGS: &[Flag] = &[
+    Flag::text(
+        "budget",
+        "crates/cost/budget.toml",
+        "what each kind of call may cost",
+    ),
+    Flag::boolean("update", "false", "write what was measured as the new budget"),
+    Flag::text(
+        "measure",
+        "",
+        "one kind of call only: prints its allocations (what runs under valgrind)",
+    ),
+    Flag::int("calls", "1000", "calls to count"),
+];
+/// Calls before counting: connections, pools and caches are there by then.
+const WARM_UP: usize = 100;
+
+/// Why the cost could not be found, or is too high.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    let values = match parse(FLAGS, std::env::args().skip(1)) {
+        Ok(Parsed::Run(values)) => values,
+        Ok(Parsed::Help) => {
+            println!("{}", usage("outrigger-cost", FLAGS));
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("{error}\n{}", usage("outrigger-cost", FLAGS));
+            return ExitCode::from(EXIT_USAGE);
+        }
+    };
+    match execute(&values) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("outrigger-cost: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(values: &Values) -> Result<(), Failure> {
+    let calls = usize::try_from(values.int("calls"))
+        .ok()
+        .filter(|calls| *calls > 0)
+        .ok_or("--calls must be at least 1")?;
+    match values.text("measure") {
+        "" => check(Path::new(values.text("budget")), values.boolean("update"), calls),
+        name => {
+            let kind = Kind::ALL
+                .into_iter()
+                .find(|kind| kind.name() == name)
+                .ok_or_else(|| format!("--measure does not know {name:?}"))?;
+            println!("{}", allocations(kind, calls)?);
+            Ok(())
+        }
+    }
+}
+
+/// Measures every kind of call and compares it with the budget, or writes the budget.
+fn check(file: &Path, update: bool, calls: usize) -> Result<(), Failure> {
+    let mut measured = Vec::new();
+    for kind in Kind::ALL {
+        let (instructions, allocations) = valgrind::count(kind, calls)?;
+        measured.push((
+            kind,
+            Cost {
+                instructions,
+                allocations,
+            },
+        ));
+    }
+    if update {
+        std::fs::write(file, Budget::of(&measured).to_string())?;
+        println!("wrote {}", file.display());
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let budget = Budget::parse(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut over = false;
+    for (kind, cost) in measured {
+        let allowed = budget
+            .of_kind(kind)
+            .ok_or_else(|| format!("{} has no [{}]", file.display(), kind.name()))?;
+        over |= compare(kind, "instructions", cost.instructions, allowed.instructions);
+        over |= compare(kind, "allocations", cost.allocations, allowed.allocations);
+    }
+    if over {
+        let message = format!(
+            "a call costs more than its budget; make it cheaper, or, if the cost is worth it, change {} in the same \
+             commit (make cost COST=--update) and say why",
+            file.display()
+        );
+        return Err(message.into());
+    }
+    Ok(())
+}
+
+/// Prints the comparison; whether the budget is exceeded.
+fn compare(kind: Kind, what: &str, measured: f64, allowed: f64) -> bool {
+    let change = (measured / allowed - 1.0) * 100.0;
+    let over = measured > allowed * budget::TOLERANCE;
+    let word = if over {
+        "over budget"
+    } else if measured * budget::TOLERANCE < allowed {
+        "below: the budget can shrink"
+    } else {
+        "within"
+    };
+    println!(
+        "{:14} {what:13} {measured:>10.1} per call, budget {allowed:>10.1} ({change:+.1} %)  {word}",
+        kind.name()
+    );
+    over
+}
+
+/// Allocations per call.
+fn allocations(kind: Kind, calls: usize) -> Result<f64, Failure> {
+    let mut journey = Journey::start(kind)?;
+    journey.warm_up(WARM_UP)?;
+    let region = Region::new(ALLOCATOR);
+    measured(&mut journey, calls)?;
+    let change = region.change();
+    Ok((change.allocations + change.reallocations) as f64 / calls as f64)
+}
+
+/// What callgrind counts, by the name of this function. All tasks of the runtime run inside.
+#[inline(never)]
+fn measured(journey: &mut Journey, calls: usize) -> Result<(), Failure> {
+    journey.call(calls)
+}
