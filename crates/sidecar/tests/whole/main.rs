@@ -6,9 +6,13 @@
 mod common;
 
 mod connections;
+mod guard;
 mod invoke_grpc;
 mod invoke_http;
 mod invoke_streaming;
+mod life;
+mod metrics;
 mod mtls;
 mod proxy;
 mod resiliency;
+mod tracing;
