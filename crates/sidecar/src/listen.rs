@@ -37,12 +37,15 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// Streams one HTTP/2 client may have open.
 const MAX_STREAMS: u32 = 4096;
-/// Flow-control windows of HTTP/2 servers: stream, connection (bytes).
-const WINDOWS: (u32, u32) = (1024 * 1024, 8 * 1024 * 1024);
+/// Flow-control windows of HTTP/2 servers: stream, connection (bytes). The connection's has room for the windows of
+/// as many streams as sidecars open on one connection: streams nobody reads do not stop the others.
+const WINDOWS: (u32, u32) = (256 * 1024, 128 * 256 * 1024);
 /// Bytes buffered per HTTP/2 stream towards the client.
 const SEND_BUFFER: usize = 256 * 1024;
 /// Room that the head limit leaves beyond `--read-buffer-size`, as Go's server has it.
 const HEAD_SLACK: usize = 4096;
+/// Bytes of a header field, on average at least.
+const FIELD: usize = 32;
 /// hyper's smallest head buffer.
 const MIN_HEAD: usize = 8192;
 
@@ -309,6 +312,12 @@ fn builder(options: &Options) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size((options.head_limit + HEAD_SLACK).max(MIN_HEAD));
+    if options.head_limit + HEAD_SLACK > MIN_HEAD {
+        // More than the 100 header fields that are parsed without an allocation, for those who ask for more room.
+        builder
+            .http1()
+            .max_headers((options.head_limit / FIELD).max(100));
+    }
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -22,9 +22,10 @@ const STREAMS_PER_CONNECTION: usize = 100;
 /// Connections to one address at most; beyond that streams queue.
 const MAX_CONNECTIONS: usize = 64;
 /// Flow-control window of a stream, bytes.
-const STREAM_WINDOW: u32 = 1024 * 1024;
-/// Flow-control window of a connection, bytes.
-const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// Flow-control window of a connection, bytes: room for every stream's window, so that streams nobody reads cannot
+/// stop the others.
+const CONNECTION_WINDOW: u32 = STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW;
 /// Bytes buffered per stream towards the peer.
 const SEND_BUFFER: usize = 256 * 1024;
 /// Response header bytes accepted.
