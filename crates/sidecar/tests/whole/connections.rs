@@ -26,7 +26,7 @@ async fn an_app_may_restart_between_calls() {
         .ask(post("/v1.0/invoke/callee/method/m", "while it is away"))
         .await;
     answer.error(500, "ERR_DIRECT_INVOKE");
-    let second = App::listen(port, false, app::echo).await;
+    let second = App::listen(port, app::echo).await;
     for target in ["/v1.0/invoke/callee/method/m", "/v1.0/invoke/callee/method/n"] {
         let answer = caller.ask(post(target, "after")).await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, "after"));
@@ -47,7 +47,7 @@ async fn a_grpc_app_may_restart_between_calls() {
     assert_eq!(call().await.status, 200);
     first.stop().await;
     assert_eq!(call().await.status, 503);
-    let _second = App::listen(port, false, answer).await;
+    let _second = App::listen(port, answer).await;
     for _ in 0..3 {
         assert_eq!(call().await.status, 200);
     }

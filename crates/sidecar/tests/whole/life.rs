@@ -32,7 +32,7 @@ async fn readiness_waits_for_the_app_and_outbound_calls_do_not() {
         .error(500, "ERR_HEALTH_NOT_READY");
     assert!(message.starts_with("dapr is not ready: ["), "{message}");
     assert_eq!(node.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
-    let app = App::listen(port, false, app::echo).await;
+    let app = App::listen(port, app::echo).await;
     eventually(async || node.ask(get("/v1.0/healthz")).await.status == 204).await;
     assert_eq!(node.ask(get("/v1.0/healthz?appid=late")).await.status, 204);
     let answer = node.ask(get("/v1.0/healthz?appid=other")).await;

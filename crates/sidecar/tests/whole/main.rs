@@ -6,6 +6,7 @@
 mod common;
 
 mod connections;
+mod endpoints;
 mod guard;
 mod invoke_grpc;
 mod invoke_http;
@@ -13,6 +14,8 @@ mod invoke_streaming;
 mod life;
 mod metrics;
 mod mtls;
+mod multicast;
+mod pressure;
 mod proxy;
 mod resiliency;
 mod tracing;

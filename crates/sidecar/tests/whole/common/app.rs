@@ -63,7 +63,7 @@ impl App {
         F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
         R: Future<Output = Response<Body>> + Send + 'static,
     {
-        Self::listen(0, false, handle).await
+        Self::listen(0, handle).await
     }
 
     /// The same behind TLS, with a certificate that nobody vouches for.
@@ -72,7 +72,7 @@ impl App {
         F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
         R: Future<Output = Response<Body>> + Send + 'static,
     {
-        Self::listen(0, true, handle).await
+        Self::serve_tls(unvouched(), handle).await
     }
 
     /// An app that answers 200 with the body and content type of the request.
@@ -81,18 +81,32 @@ impl App {
     }
 
     /// An app on a port; 0 = any.
-    pub async fn listen<F, R>(port: u16, tls: bool, handle: F) -> Self
+    pub async fn listen<F, R>(port: u16, handle: F) -> Self
     where
         F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
         R: Future<Output = Response<Body>> + Send + 'static,
     {
+        Self::run(port, None, Arc::new(move |request| Box::pin(handle(request)))).await
+    }
+
+    /// An app behind TLS on these terms.
+    pub async fn serve_tls<F, R>(tls: ServerConfig, handle: F) -> Self
+    where
+        F: Fn(Request<Incoming>) -> R + Send + Sync + 'static,
+        R: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let tls = TlsAcceptor::from(Arc::new(tls));
+        Self::run(0, Some(tls), Arc::new(move |request| Box::pin(handle(request)))).await
+    }
+
+    async fn run(port: u16, tls: Option<TlsAcceptor>, handle: Arc<Handle>) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let seen = Arc::<Mutex<Vec<Seen>>>::default();
         let server = Server {
-            handle: Arc::new(move |request| Box::pin(handle(request))),
+            handle,
             seen: Arc::clone(&seen),
-            tls: tls.then(acceptor),
+            tls,
         };
         let task = tokio::spawn(server.serve(listener));
         Self { port, seen, task }
@@ -188,13 +202,14 @@ where
         async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new());
+    builder.http1().timer(TokioTimer::new()).max_headers(1000);
     builder.http2().timer(TokioTimer::new());
     // How a connection ends is for the client to judge.
     let _ended = builder.serve_connection(TokioIo::new(io), service).await;
 }
 
-fn acceptor() -> TlsAcceptor {
+/// A certificate that nobody vouches for.
+fn unvouched() -> ServerConfig {
     let issued = Authority::new("apps", Algorithm::P256).issue(Leaf::workload("https://app.example"));
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -204,5 +219,5 @@ fn acceptor() -> TlsAcceptor {
         .with_single_cert(issued.chain, issued.key)
         .unwrap();
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    TlsAcceptor::from(Arc::new(config))
+    config
 }

@@ -26,6 +26,7 @@ use super::{Answer, client, eventually, get, within};
 pub struct Net {
     dir: TempDir,
     ca: Option<Ca>,
+    multicast: bool,
 }
 
 /// A certificate authority.
@@ -48,6 +49,15 @@ impl Net {
         Self {
             dir: tempfile::tempdir().unwrap(),
             ca: None,
+            multicast: false,
+        }
+    }
+
+    /// Sidecars that look for each other on the network.
+    pub fn multicast() -> Self {
+        Self {
+            multicast: true,
+            ..Self::plain()
         }
     }
 
@@ -218,11 +228,15 @@ impl Plan<'_> {
         for (index, yaml) in self.resources.iter().enumerate() {
             std::fs::write(resources.join(format!("{index}.yaml")), yaml).unwrap();
         }
-        let resolution = format!(
-            "  nameResolution:\n    component: sqlite\n    version: v1\n    configuration:\n      \
-             connectionString: {}\n",
-            registry.display()
-        );
+        let resolution = if self.net.multicast {
+            String::new()
+        } else {
+            format!(
+                "  nameResolution:\n    component: sqlite\n    version: v1\n    configuration:\n      \
+                 connectionString: {}\n",
+                registry.display()
+            )
+        };
         let text = format!(
             "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: test\nspec:\n{resolution}{}",
             self.spec

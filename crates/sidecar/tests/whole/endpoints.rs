@@ -1,0 +1,222 @@
+//! Calls that leave the mesh: HTTP endpoints by name and by URL.
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use outrigger_sidecar::body::Body;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+
+use crate::common::{App, Net, app, get, post, request};
+
+fn resource(name: &str, spec: &str) -> String {
+    format!("apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: {name}\nspec:\n{spec}\n")
+}
+
+async fn outside(request: Request<Incoming>) -> Response<Body> {
+    match request.uri().path() {
+        "/base/teapot" => app::text(418, "short and stout"),
+        "/base/moved" => {
+            let mut response = app::text(302, "");
+            response
+                .headers_mut()
+                .insert("location", "/base/teapot".parse().unwrap());
+            response
+        }
+        _ => app::echo(request).await,
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_is_called_by_name() {
+    let net = Net::plain();
+    let app = App::start(outside).await;
+    let spec = format!(
+        "  baseUrl: http://127.0.0.1:{}/base\n  headers:\n  - name: x-key\n    value: from the resource",
+        app.port
+    );
+    let node = net
+        .sidecar("me")
+        .env("APP_API_TOKEN", "for the app")
+        .resource(&resource("shop", &spec))
+        .start()
+        .await;
+    let sent = request(
+        "PUT",
+        "/v1.0/invoke/shop/method/orders/a%20b?c=d",
+        &[
+            "x-key: from the caller",
+            "x-other: 1",
+            "connection: x-b",
+            "x-b: 1",
+        ],
+        "data",
+    );
+    let answer = node.ask(sent).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text()),
+        (200, "data"),
+        "{}",
+        answer.text()
+    );
+    let seen = app.last();
+    assert_eq!(
+        (seen.method.as_str(), seen.target.as_str()),
+        ("PUT", "/base/orders/a%20b?c=d")
+    );
+    assert_eq!(seen.header("x-key"), Some("from the resource"));
+    assert_eq!(seen.header("x-other"), Some("1"));
+    assert_eq!(seen.header("host"), Some(&*format!("127.0.0.1:{}", app.port)));
+    for gone in ["x-b", "dapr-api-token", "x-forwarded-for", "dapr-caller-app-id"] {
+        assert!(!seen.headers.contains_key(gone), "{gone} leaves the mesh");
+    }
+    let answer = node.ask(get("/v1.0/invoke/shop/method/teapot")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (418, "short and stout"));
+    let answer = node.ask(get("/v1.0/invoke/shop/method/moved")).await;
+    assert_eq!(answer.status, 418, "a named endpoint's redirects are followed");
+}
+
+#[tokio::test]
+async fn an_endpoint_is_called_by_url() {
+    let net = Net::plain();
+    let app = App::start(outside).await;
+    let node = net
+        .sidecar("me")
+        .env("APP_API_TOKEN", "for the app")
+        .start()
+        .await;
+    let base = format!("http://127.0.0.1:{}", app.port);
+    let escaped = base.replace(':', "%3A").replace('/', "%2F");
+    for id in [&base, &escaped] {
+        let answer = node
+            .ask(post(&format!("/v1.0/invoke/{id}/method/base/x?y=1"), "data"))
+            .await;
+        assert_eq!((answer.status.as_u16(), answer.text()), (200, "data"), "{id}");
+        assert_eq!(app.last().target, "/base/x?y=1");
+        assert_eq!(app.last().header("dapr-api-token"), Some("for the app"));
+    }
+    let answer = node
+        .ask(get(&format!("/v1.0/invoke/{base}/method/base/moved")))
+        .await;
+    assert_eq!(
+        answer.status, 302,
+        "redirects of a URL are the caller's to follow"
+    );
+    assert_eq!(answer.header("location"), Some("/base/teapot"));
+    let header = format!("dapr-app-id: {base}");
+    let answer = node
+        .ask(request("GET", "/base/teapot", &[&header], Body::Empty))
+        .await;
+    assert_eq!(answer.status, 418);
+    // Nobody there.
+    app.stop().await;
+    let answer = node.ask(get(&format!("/v1.0/invoke/{base}/method/m"))).await;
+    answer.error(500, "ERR_DIRECT_INVOKE");
+}
+
+/// A server certificate for 127.0.0.1 below a root of its own.
+struct Tls {
+    root: String,
+    chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    key: rustls::pki_types::PrivateKeyDer<'static>,
+    client: (String, String),
+}
+
+impl Tls {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let leaf = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|&n| n.to_owned()).collect();
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::new(names)
+                .unwrap()
+                .signed_by(&key, &root)
+                .unwrap();
+            (certificate, key)
+        };
+        let (server, key) = leaf(&["127.0.0.1"]);
+        let (client, client_key) = leaf(&["client.example"]);
+        Self {
+            root: root.pem(),
+            chain: vec![server.der().clone()],
+            key: key.serialize_der().try_into().unwrap(),
+            client: (client.pem(), client_key.serialize_pem()),
+        }
+    }
+
+    /// A server that wants clients to show a certificate of the same root.
+    fn server(&self) -> rustls::ServerConfig {
+        use rustls::pki_types::pem::PemObject;
+        let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut roots = rustls::RootCertStore::empty();
+        let root = rustls::pki_types::CertificateDer::from_pem_slice(self.root.as_bytes()).unwrap();
+        roots.add(root).unwrap();
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+            roots.into(),
+            std::sync::Arc::clone(&provider),
+        );
+        rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_client_cert_verifier(verifier.build().unwrap())
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
+            .unwrap()
+    }
+}
+
+/// A YAML block scalar below `value:`.
+fn block(pem: &str) -> String {
+    let lines: Vec<_> = pem
+        .lines()
+        .map(|line| format!("        {}", line.trim_end()))
+        .collect();
+    format!("|\n{}", lines.join("\n"))
+}
+
+#[tokio::test]
+async fn an_endpoint_behind_tls_gets_what_its_resource_says() {
+    let net = Net::plain();
+    let tls = Tls::new();
+    let app = App::serve_tls(tls.server(), outside).await;
+    let (certificate, key) = &tls.client;
+    let whole = format!(
+        "  baseUrl: https://127.0.0.1:{}/base\n  clientTLS:\n    rootCA:\n      value: {}\n    certificate:\n      \
+         value: {}\n    privateKey:\n      value: {}",
+        app.port,
+        block(&tls.root),
+        block(certificate),
+        block(key)
+    );
+    let untrusting = format!("  baseUrl: https://127.0.0.1:{}/base", app.port);
+    let anonymous = format!(
+        "  baseUrl: https://127.0.0.1:{}/base\n  clientTLS:\n    rootCA:\n      value: {}",
+        app.port,
+        block(&tls.root)
+    );
+    let broken = format!(
+        "  baseUrl: https://127.0.0.1:{}/base\n  clientTLS:\n    rootCA:\n      value: no certificate",
+        app.port
+    );
+    let node = net
+        .sidecar("me")
+        .resource(&resource("whole", &whole))
+        .resource(&resource("untrusting", &untrusting))
+        .resource(&resource("anonymous", &anonymous))
+        .resource(&resource("broken", &broken))
+        .start()
+        .await;
+    let answer = node.ask(post("/v1.0/invoke/whole/method/m", "secret")).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text()),
+        (200, "secret"),
+        "{}",
+        answer.text()
+    );
+    for name in ["untrusting", "anonymous", "broken"] {
+        let answer = node
+            .ask(post(&format!("/v1.0/invoke/{name}/method/m"), "secret"))
+            .await;
+        answer.error(500, "ERR_DIRECT_INVOKE");
+    }
+    assert_eq!(app.calls(), 1);
+}
