@@ -1,10 +1,11 @@
 # Each target checks what the machine lacks and installs it where a package manager can.
 
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+DIST := $(or $(CARGO_TARGET_DIR),target)/dist
 PEER_BIN := $(or $(PEER_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrigger/peer)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk mixed measure deny
+.PHONY: help build demo test check conformance sdk mixed measure bench cost deny
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -44,6 +45,16 @@ measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same 
 	@scripts/need python3 venv
 	conformance/build fortio reference
 	scripts/measure $(RELEASE) $(PEER_BIN)
+
+bench: ## the report, in one run with Dapr and nginx where they are (an hour and a half; BENCH=--quick: 2 minutes)
+	@scripts/need cargo cc make
+	@command -v nginx >/dev/null || echo "without nginx: apt-get update && apt-get install nginx-light, for the floor"
+	cargo build --profile dist --locked --bins -p outrigger-sidecar -p outrigger-sentry -p outrigger-bench
+	$(DIST)/outrigger-bench run --reference $(PEER_BIN) $(BENCH)
+
+cost: build ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
+	@scripts/need valgrind
+	$(RELEASE)/outrigger-cost $(COST)
 
 deny: ## licences, bans and sources of every dependency
 	@cargo deny --version >/dev/null 2>&1 || { echo "missing cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }

@@ -35,7 +35,7 @@ const FLAGS: &[Flag] = &[
         "",
         "one kind of call only: prints its allocations (what runs under valgrind)",
     ),
-    Flag::int("calls", "1000", "calls to count"),
+    Flag::int("calls", "2000", "calls to count"),
 ];
 /// Calls before counting: connections, pools and caches are there by then.
 const WARM_UP: usize = 100;
