@@ -14,7 +14,7 @@ mod number;
 mod ratios;
 mod summary;
 
-use figure::{Figure, Rasteriser};
+use figure::Rasteriser;
 
 /// Writes everything into a folder, which is made if need be.
 ///
