@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::Failure;
 use crate::load::Record;
-use crate::plan::{Plan, Protocol, System};
+use crate::plan::{Driver, Plan, Protocol, System};
 use crate::procfs::Machine;
 use crate::report;
 use crate::results::{ProtocolResults, Results, SCHEMA, SystemResults};
@@ -65,6 +65,11 @@ pub(crate) async fn run(plan: &Plan) -> Result<(), Failure> {
 async fn measure(plan: &Plan, systems: &[System], dir: &Path, results: &mut Results) -> Result<(), Failure> {
     for &protocol in &plan.protocols {
         println!("== {}", protocol.title());
+        if matches!(plan.driver, Driver::Fortio(_)) && protocol == Protocol::Grpc {
+            let reason = "Fortio cannot call InvokeService (--driver own can)";
+            skip(&mut results.skipped, format!("{}: {reason}", protocol.title()));
+            continue;
+        }
         let app = App::start(dir).await?;
         let found = visit(plan, protocol, systems, &app, dir, &mut results.skipped).await?;
         app.stop().await?;

@@ -9,7 +9,7 @@ use super::{Subject, skip};
 use crate::Failure;
 use crate::fortio;
 use crate::load::{Connection, Load, Pace, Record, Traffic};
-use crate::plan::{Driver, Plan, Protocol};
+use crate::plan::{Driver, Plan};
 use crate::procfs::{Role, Watched};
 use crate::results::Measurement;
 
@@ -219,9 +219,6 @@ async fn one_round(subject: &Subject, plan: &Plan) -> Result<(Measurement, Recor
     };
     match &plan.driver {
         Driver::Own => run(subject, plan.payload, plan.connections, pace).await,
-        Driver::Fortio(_) if subject.stack.protocol == Protocol::Grpc => {
-            Err("Fortio cannot call InvokeService; use --driver own, or --protocols http,proxy".into())
-        }
         Driver::Fortio(path) => {
             let load = Load {
                 call: subject.stack.call(plan.payload)?,
