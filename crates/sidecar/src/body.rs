@@ -389,7 +389,7 @@ impl HttpBody for ReplayBody {
     fn size_hint(&self) -> SizeHint {
         let state = lock(&self.shared);
         if self.next == 0 && !state.lost {
-            state.hint.clone()
+            state.hint
         } else {
             SizeHint::default()
         }
@@ -435,7 +435,8 @@ mod tests {
     #[tokio::test]
     async fn past_the_limit_no_attempt_follows_but_the_running_one_is_whole() {
         static BIG: [u8; 40 * 1024] = [7; 40 * 1024];
-        let replay = Replay::new(chunks(&[&BIG, &BIG]));
+        static TWICE: [&[u8]; 2] = [&BIG, &BIG];
+        let replay = Replay::new(chunks(&TWICE));
         let first = replay.attempt().unwrap();
         assert_eq!(first.collect_up_to(usize::MAX).await.unwrap().len(), 80 * 1024);
         assert!(replay.attempt().is_none());

@@ -245,7 +245,7 @@ async fn known_code(
         }
     };
     if let Some(status) = grpc::early_status(&response) {
-        let code = grpc::raw_code(response.headers()).unwrap_or(status.code() as i32);
+        let code = grpc::raw_code(response.headers()).unwrap_or_else(|| status.code() as i32);
         return (Ok(response), code);
     }
     if !wait {

@@ -117,7 +117,7 @@ impl Servers {
         };
         let internal = Options {
             tls: self.internal_tls.clone(),
-            ..grpc.clone()
+            ..grpc
         };
         let sockets = &mut self.sockets;
         for bound in sockets.metrics.drain(..) {
