@@ -154,7 +154,7 @@ impl AppChannel {
     pub async fn invoke(&self, call: Call) -> Result<Reply, AppError> {
         let permit = self.admit().await?;
         let mut reply = match &self.transport {
-            Transport::Grpc(pool) => grpc::on_invoke(self, pool, call).await?,
+            Transport::Grpc(pool) => Box::pin(grpc::on_invoke(self, pool, call)).await?,
             _ => http::send(self, call).await?,
         };
         if let Some(permit) = permit {

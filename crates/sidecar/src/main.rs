@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const LOG: &str = "dapr.runtime";
-/// Threads of the data plane unless the machine has fewer cores: a sidecar serves one app.
+/// Threads of the data plane at most: a sidecar serves one app.
 const MAX_WORKERS: usize = 2;
 
 fn main() -> ExitCode {
@@ -89,7 +89,10 @@ fn run(config: Config, env: Env) -> ExitCode {
     let result = data.block_on(async move {
         let shutdown = Shutdown::default();
         let signals = shutdown.on_signals();
-        signals.map_err(|source| SidecarError::System { what: "cannot handle signals", source })?;
+        signals.map_err(|source| SidecarError::System {
+            what: "cannot handle signals",
+            source,
+        })?;
         let sidecar = tokio::select! {
             sidecar = Sidecar::build(config, env, handle, shutdown.clone()) => sidecar?,
             () = shutdown.requested() => return Ok(()),
@@ -108,15 +111,18 @@ fn run(config: Config, env: Env) -> ExitCode {
     }
 }
 
+/// The data plane shares the machine with the app it serves: half of the cores, two at most. One worker runs on the
+/// main thread, which spares a call the wake-ups between threads.
 fn data_plane() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut builder = if cores == 1 {
+    let workers = (cores / 2).clamp(1, MAX_WORKERS);
+    let mut builder = if workers == 1 {
         Builder::new_current_thread()
     } else {
         Builder::new_multi_thread()
     };
     builder
-        .worker_threads(cores.min(MAX_WORKERS))
+        .worker_threads(workers)
         .thread_name("data")
         .max_blocking_threads(16)
         .enable_all()

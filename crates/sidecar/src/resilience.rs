@@ -75,7 +75,8 @@ impl<'p> Run<'p> {
     /// Runs the attempt within its time limit; `None` when it took longer.
     pub async fn limit<T>(&self, attempt: impl Future<Output = T>) -> Option<T> {
         match self.timeout {
-            Some(limit) => tokio::time::timeout(limit, attempt).await.ok(),
+            // Boxed: runs without a limit, nearly all, should not carry room for two.
+            Some(limit) => tokio::time::timeout(limit, Box::pin(attempt)).await.ok(),
             None => Some(attempt.await),
         }
     }

@@ -167,10 +167,9 @@ impl Invoker {
         let policy = rules.policy.as_deref();
         match route {
             Route::Remote { id, namespace } => {
-                self.remote(id, namespace, call, policy, key, rules.has_target)
-                    .await
+                Box::pin(self.remote(id, namespace, call, policy, key, rules.has_target)).await
             }
-            other => self.direct(&other, call, policy, key).await,
+            other => Box::pin(self.direct(&other, call, policy, key)).await,
         }
     }
 

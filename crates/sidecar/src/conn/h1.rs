@@ -105,7 +105,8 @@ impl H1Pool {
                 },
             }
         }
-        let sender = self.connect().await?;
+        // Boxed: the rare path should not widen every call.
+        let sender = Box::pin(self.connect()).await?;
         let sent = self.exchange(sender, request).await;
         sent.map_err(|(error, unsent)| self.broken(error, unsent.is_some()))
     }

@@ -110,10 +110,8 @@ impl H2Pool {
         (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
     }
 
-    async fn connection(&self) -> Result<Arc<Connection>, DialError> {
-        if let Some(connection) = self.usable() {
-            return Ok(connection);
-        }
+    /// Opens a connection, unless another call just did.
+    async fn open(&self) -> Result<Arc<Connection>, DialError> {
         let _one_at_a_time = self.dialing.lock().await;
         if let Some(connection) = self.usable() {
             return Ok(connection);
@@ -163,7 +161,11 @@ impl H2Pool {
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
         self.address_request(&mut request);
         for last in [false, true] {
-            let connection = self.connection().await?;
+            let connection = match self.usable() {
+                Some(connection) => connection,
+                // Boxed: the rare path should not widen every call.
+                None => Box::pin(self.open()).await?,
+            };
             let in_flight = InFlight::new(&connection.in_flight);
             let mut sender = connection.sender.clone();
             match sender.try_send_request(request).await {
