@@ -13,6 +13,7 @@ mod lines;
 mod number;
 mod ratios;
 mod summary;
+mod targets;
 
 use figure::Rasteriser;
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::charts;
 use super::number::{bytes, short, tick};
 use super::ratios::{FIGURES, per_hop};
+use super::targets::TARGETS;
 use super::{ProtocolResults, Results};
 use crate::plan::{Driver, System};
 use crate::procfs::Role;
@@ -13,6 +14,8 @@ use crate::results::{Measurement, SystemResults};
 const READING: &str = "
 * **Latency** counts from when a call was due by the schedule, not from when it left: a stall shows in every call it
   delayed. Percentiles are those of all rounds in one histogram with three digits of resolution.
+* **Left late** is how long calls waited to leave, for the load generator's own turn on a core or for an idle
+  connection. It is part of the latency; where it is most of it, the machine was too busy to tell anything.
 * **Added** is a system's figure less that of the direct call in the same run.
 * A **hop** is one sidecar or proxy. CPU time is user and system time of the process and its children, from `/proc`,
   over the whole of a measurement.
@@ -144,6 +147,7 @@ fn against(found: &ProtocolResults, peer: System) -> Option<String> {
 fn protocol(page: &mut String, results: &Results, found: &ProtocolResults) {
     let _ = writeln!(page, "## {}\n", capitalised(found.protocol.title()));
     side_by_side(page, found);
+    targets(page, found);
     latency(page, found);
     cpu(page, found);
     memory(page, found);
@@ -196,6 +200,21 @@ fn side_by_side(page: &mut String, found: &ProtocolResults) {
     table(page, "Side by side", &columns, rows);
 }
 
+fn targets(page: &mut String, found: &ProtocolResults) {
+    let rows = TARGETS.iter().filter_map(|target| {
+        let (figure, measured) = target.measured(found)?;
+        let met = if target.met(measured) { "met" } else { "missed" };
+        Some(vec![
+            figure.to_owned(),
+            target.wording(),
+            short(measured),
+            met.to_owned(),
+        ])
+    });
+    let columns = ["", "target", "measured", ""];
+    table(page, "Targets", &columns.map(String::from), rows);
+}
+
 fn latency(page: &mut String, found: &ProtocolResults) {
     let columns = [
         "",
@@ -207,6 +226,7 @@ fn latency(page: &mut String, found: &ProtocolResults) {
         "p99.9",
         "max",
         "p50 of rounds",
+        "left late, p50 and p99",
         "requests/s",
         "failed",
     ];
