@@ -365,3 +365,51 @@ async fn one_call_at_a_time_means_until_its_last_byte() {
     }
     eventually(async || app.calls() == 3).await;
 }
+
+#[tokio::test]
+async fn calls_that_fail_give_their_place_back() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let port = app.port;
+    let callee = net
+        .sidecar("callee")
+        .app(port)
+        .flag("--app-max-concurrency=1")
+        .start()
+        .await;
+    let caller = net.sidecar("caller").start().await;
+    let call = async || {
+        caller
+            .ask(post("/v1.0/invoke/callee/method/m", "x"))
+            .await
+            .status
+            .as_u16()
+    };
+    assert_eq!(call().await, 200);
+    app.stop().await;
+    for _ in 0..3 {
+        assert_eq!(call().await, 500);
+    }
+    // A client that leaves while its call waits, or while it runs, leaves no gap either.
+    let app = App::listen(port, |request| async move {
+        if request.uri().path() == "/stuck" {
+            std::future::pending::<()>().await;
+        }
+        app::text(200, "")
+    })
+    .await;
+    for expected in 1..=3 {
+        let http = caller.ports.http;
+        let stuck = tokio::spawn(async move {
+            client::send(http, get("/v1.0/invoke/callee/method/stuck"))
+                .await
+                .map(|_| ())
+        });
+        eventually(async || app.calls() == expected).await;
+        stuck.abort();
+        assert!(stuck.await.unwrap_err().is_cancelled());
+        // The next one gets in as soon as the place is free.
+    }
+    assert_eq!(call().await, 200);
+    drop(callee);
+}

@@ -2,11 +2,16 @@
 //! behaviour.
 
 #![expect(unreachable_pub, reason = "modules of one binary")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
 
 mod common;
 
 mod connections;
 mod endpoints;
+mod foreign_peers;
 mod guard;
 mod invoke_grpc;
 mod invoke_http;

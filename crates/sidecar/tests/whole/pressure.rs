@@ -129,7 +129,7 @@ async fn a_client_may_wait_for_permission_to_send() {
                  content-length: 5\r\nconnection: close\r\n\r\nhello";
     let answer = raw(caller.ports.http, sent).await;
     assert!(answer.contains("HTTP/1.1 200 OK"), "{answer}");
-    assert!(answer.ends_with("hello"), "{answer}");
+    assert!(answer.contains("\r\nhello"), "{answer}");
 }
 
 #[tokio::test]
@@ -262,13 +262,18 @@ async fn pipelined_and_kept_connections_answer_in_order() {
     for number in 0..5 {
         let close = if number == 4 { "connection: close\r\n" } else { "" };
         let head = format!(
-            "POST /v1.0/invoke/callee/method/m HTTP/1.1\r\nhost: a\r\n{close}content-length: 1\r\n\r\n{number}"
+            "POST /v1.0/invoke/callee/method/m HTTP/1.1\r\nhost: a\r\n{close}content-length: 5\r\n\r\nbody{number}"
         );
         bytes.extend_from_slice(head.as_bytes());
     }
     let answer = raw(caller.ports.http, &bytes).await;
-    let bodies: Vec<_> = answer.split("\r\n\r\n").skip(1).map(|part| &part[..1]).collect();
-    assert_eq!(bodies, ["0", "1", "2", "3", "4"], "{answer}");
+    let places: Vec<_> = (0..5)
+        .map(|number| answer.find(&format!("body{number}")))
+        .collect();
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{answer}"
+    );
     let mut client = client::http1_client(caller.ports.http).await;
     let response = client
         .send_request(with_host(get("/v1.0/healthz")))
