@@ -2,7 +2,7 @@
 //!
 //! Storage layouts are Dapr's wherever Dapr has the store, so both can work on the same data.
 
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod deadline;
 #[cfg(feature = "in-memory")]
 mod in_memory;
@@ -10,11 +10,13 @@ mod in_memory;
 mod local_env;
 #[cfg(feature = "local-secrets")]
 mod local_file;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
-#[cfg(any(feature = "redis", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod subscriptions;
 
 use outrigger_component::Catalog;
@@ -28,6 +30,8 @@ pub fn builtin() -> Catalog {
     local_env::add(&mut catalog);
     #[cfg(feature = "local-secrets")]
     local_file::add(&mut catalog);
+    #[cfg(feature = "postgres")]
+    postgres::add(&mut catalog);
     #[cfg(feature = "redis")]
     redis::add(&mut catalog);
     #[cfg(feature = "sqlite")]

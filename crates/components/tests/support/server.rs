@@ -58,6 +58,15 @@ impl Process {
         true
     }
 
+    /// Waits until the log has `line`, after something listens.
+    fn says(&mut self, line: &str) {
+        let deadline = Instant::now() + START;
+        while !self.log().contains(line) {
+            assert!(Instant::now() < deadline, "no {line:?} in:\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -198,6 +207,8 @@ pub(crate) struct Postgres {
     pub(crate) port: u16,
 }
 
+/// It listens before that, and turns everybody away.
+const READY: &str = "ready to accept connections";
 const POSTGRES_FOLDERS: &[&str] = &[
     "/usr/lib/postgresql/17/bin",
     "/usr/lib/postgresql/16/bin",
@@ -254,6 +265,7 @@ impl Postgres {
             let port = free_port();
             let mut process = Self::spawn(&program, folder.path(), port);
             if process.listens(port) {
+                process.says(READY);
                 return Some(Self {
                     process,
                     folder,
@@ -275,16 +287,15 @@ impl Postgres {
     }
 
     pub(crate) fn text(&self) -> String {
-        format!(
-            "host=127.0.0.1 port={} user=postgres database=postgres",
-            self.port
-        )
+        format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port)
     }
 
+    /// Ends it as a crash would: nothing is written any more, and its children are gone when this returns.
     pub(crate) fn kill(&mut self) {
-        self.process.kill();
-        // The killed server leaves its lock file, and processes that still end.
-        let _ = fs::remove_file(self.folder.path().join("data/postmaster.pid"));
+        let id = self.process.child.id().to_string();
+        let told = Command::new("kill").args(["-QUIT", &id]).status().unwrap();
+        assert!(told.success());
+        let _ = self.process.child.wait();
     }
 
     pub(crate) fn start_again(&mut self) {
@@ -292,6 +303,7 @@ impl Postgres {
         loop {
             self.process = Self::spawn(&self.program, self.folder.path(), self.port);
             if self.process.listens(self.port) {
+                self.process.says(READY);
                 return;
             }
             assert!(Instant::now() < deadline, "{}", self.process.log());

@@ -1,0 +1,351 @@
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use bytes::Bytes;
+use outrigger_component::{
+    Error, Kind, Metadata, Pairs, Result, StateStore,
+    go_json::Html,
+    state::{
+        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, TTL_EXPIRES,
+        Transaction, Value,
+    },
+};
+use tokio_postgres::{
+    Row,
+    types::{ToSql, Type},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    layout::{Generation, Layout},
+    migration::migrate,
+    pool::{AsSession, Parameter, Pool, failure},
+    settings::{Settings, check_table, cleanup_interval, table},
+    sweep::Sweep,
+};
+
+const FEATURES: &[Feature] = &[
+    Feature::Etag,
+    Feature::Transactional,
+    Feature::Ttl,
+    Feature::KeysLike,
+];
+
+pub(super) struct PostgresState {
+    pool: Arc<Pool>,
+    layout: Layout,
+    generation: Generation,
+    sweeper: Mutex<Option<AbortOnDropHandle<()>>>,
+}
+
+pub(super) async fn open(metadata: &Metadata, generation: Generation) -> Result<PostgresState> {
+    let settings = Settings::read(metadata)?;
+    let bookkeeping = table(metadata, "metadataTableName", "dapr_metadata")?;
+    let prefix = metadata.filled(&["tablePrefix"]).unwrap_or_default();
+    let (name, suffix) = match generation {
+        Generation::V1 => (table(metadata, "tableName", "state")?, String::new()),
+        Generation::V2 => {
+            check_table(metadata, "tablePrefix", prefix)?;
+            (format!("{prefix}state"), format!("-state-v2-{prefix}"))
+        }
+    };
+    let every = cleanup_interval(metadata)?;
+    let layout = Layout::new(generation, &name);
+    let pool = Arc::new(Pool::open(metadata, &settings).await?);
+    let key = format!("migrations{suffix}");
+    pool.bound(migrate(&pool, &bookkeeping, &key, &name, &layout.steps))
+        .await?;
+    let sweeper = every.map(|every| {
+        let sweep = Sweep {
+            delete: layout.sweep.clone(),
+            bookkeeping,
+            key: format!("last-cleanup{suffix}"),
+            every,
+        };
+        sweep.start(pool.clone())
+    });
+    Ok(PostgresState {
+        pool,
+        layout,
+        generation,
+        sweeper: Mutex::new(sweeper),
+    })
+}
+
+type Owned = Box<dyn ToSql + Sync + Send>;
+
+/// A statement with its parameters, ready to run.
+struct Call<'a> {
+    sql: &'a str,
+    parameters: Vec<(Owned, Type)>,
+    /// No row changed means: somebody else wrote.
+    guarded: bool,
+}
+
+impl Call<'_> {
+    async fn run(&self, pool: &Pool, session: &impl AsSession) -> Result<()> {
+        let parameters: Vec<Parameter<'_>> = self
+            .parameters
+            .iter()
+            .map(|(value, kind)| (value.as_ref() as &(dyn ToSql + Sync), kind.clone()))
+            .collect();
+        let rows = pool.rows(session, self.sql, &parameters).await?;
+        if rows.is_empty() && self.guarded {
+            return Err(Error::etag_mismatch());
+        }
+        Ok(())
+    }
+}
+
+fn boxed(value: impl ToSql + Sync + Send + 'static, kind: Type) -> (Owned, Type) {
+    (Box::new(value), kind)
+}
+
+impl PostgresState {
+    /// The ETag as a parameter.
+    fn etag(&self, etag: &str) -> Result<(Owned, Type)> {
+        let fits = match self.generation {
+            Generation::V1 => etag
+                .parse::<u32>()
+                .map(drop)
+                .map_err(|error| Error::invalid_etag(format!("{etag:?} is no 32-bit number: {error}"))),
+            // Not the other kind of error, as in Dapr.
+            Generation::V2 => uuid::Uuid::parse_str(etag)
+                .map(drop)
+                .map_err(|error| Error::new(Kind::EtagMismatch, error.to_string())),
+        };
+        fits.map(|()| boxed(etag.to_owned(), Type::TEXT))
+    }
+
+    fn value(&self, value: &Value) -> Result<((Owned, Type), bool)> {
+        Ok(match (self.generation, value) {
+            (Generation::V2, value) => {
+                let bytes = value.stored(Html::Escape)?;
+                (boxed(bytes.to_vec(), Type::BYTEA), false)
+            }
+            (Generation::V1, Value::Bytes(bytes)) => {
+                let text = format!("\"{}\"", BASE64_STANDARD.encode(bytes));
+                (boxed(text, Type::TEXT), true)
+            }
+            (Generation::V1, json @ Value::Json(_)) => {
+                let text = json.stored(Html::Escape)?;
+                let text = String::from_utf8_lossy(&text).into_owned();
+                (boxed(text, Type::TEXT), false)
+            }
+        })
+    }
+
+    fn set_call(&self, set: &Set) -> Result<Call<'_>> {
+        let ttl = set.checked_ttl()?.filter(|seconds| *seconds > 0);
+        let (value, binary) = self.value(&set.value)?;
+        let mut parameters = vec![boxed(set.key.clone(), Type::TEXT), value, boxed(ttl, Type::INT4)];
+        if self.generation == Generation::V1 {
+            parameters.push(boxed(binary, Type::BOOL));
+        }
+        let sql = match set.etag() {
+            Some(etag) => {
+                parameters.push(self.etag(etag)?);
+                &self.layout.update
+            }
+            None if set.concurrency == Concurrency::FirstWrite => &self.layout.first_write,
+            None => &self.layout.upsert,
+        };
+        Ok(Call {
+            sql,
+            parameters,
+            guarded: true,
+        })
+    }
+
+    fn delete_call(&self, delete: &Delete) -> Result<Call<'_>> {
+        delete.check()?;
+        let mut parameters = vec![boxed(delete.key.clone(), Type::TEXT)];
+        let sql = match delete.etag() {
+            Some(etag) => {
+                parameters.push(self.etag(etag)?);
+                &self.layout.delete_version
+            }
+            None => &self.layout.delete,
+        };
+        Ok(Call {
+            sql,
+            guarded: parameters.len() > 1,
+            parameters,
+        })
+    }
+
+    fn call(&self, operation: &Operation) -> Result<Call<'_>> {
+        match operation {
+            Operation::Set(set) => self.set_call(set),
+            Operation::Delete(delete) => self.delete_call(delete),
+        }
+    }
+
+    /// Runs one call. `repeatable`: happening twice is as good as once.
+    async fn run(&self, call: &Call<'_>, repeatable: bool) -> Result<()> {
+        if repeatable {
+            return self
+                .pool
+                .repeated(|session| async move { call.run(&self.pool, &session).await })
+                .await;
+        }
+        let once = async {
+            let session = self.pool.session().await?;
+            call.run(&self.pool, &session).await
+        };
+        self.pool.bound(once).await
+    }
+
+    fn item(&self, row: &Row) -> Result<(String, Item)> {
+        let binary: bool = row.get(2);
+        let data = match self.generation {
+            Generation::V2 => Bytes::from(row.get::<_, Vec<u8>>(1)),
+            Generation::V1 if binary => {
+                let text: &str = row.get(1);
+                let broken =
+                    |cause: String| Error::new(Kind::Internal, "failed to decode binary data").because(cause);
+                let text: String = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
+                let bytes = BASE64_STANDARD
+                    .decode(text)
+                    .map_err(|error| broken(error.to_string()))?;
+                Bytes::from(bytes)
+            }
+            Generation::V1 => Bytes::from(row.get::<_, String>(1)),
+        };
+        let expires: Option<String> = row.get(4);
+        let item = Item {
+            data,
+            etag: row.get(3),
+            metadata: expires.map_or_else(Pairs::new, |time| Pairs::from([(TTL_EXPIRES.to_owned(), time)])),
+            content_type: None,
+        };
+        Ok((row.get(0), item))
+    }
+}
+
+fn check_key(key: &str) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::invalid_request("missing key in get operation"));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl StateStore for PostgresState {
+    fn features(&self) -> &[Feature] {
+        FEATURES
+    }
+
+    async fn get(&self, request: &Get) -> Result<Option<Item>> {
+        check_key(&request.key)?;
+        let rows = self
+            .pool
+            .read(&self.layout.get, &[(&request.key, Type::TEXT)])
+            .await?;
+        rows.first()
+            .map(|row| self.item(row).map(|(_, item)| item))
+            .transpose()
+    }
+
+    async fn bulk_get(&self, requests: &[Get], _parallelism: usize) -> Result<Vec<BulkItem>> {
+        let keys: Vec<&str> = requests.iter().map(|request| request.key.as_str()).collect();
+        let rows = match keys.is_empty() {
+            true => Vec::new(),
+            false => {
+                self.pool
+                    .read(&self.layout.bulk_get, &[(&keys, Type::TEXT_ARRAY)])
+                    .await?
+            }
+        };
+        let mut found: HashMap<&str, &Row> = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            found.insert(row.get(0), row);
+        }
+        let answers = requests.iter().map(|request| {
+            let row = found.get(request.key.as_str());
+            let item = check_key(&request.key)
+                .and_then(|()| row.map(|row| self.item(row).map(|(_, item)| item)).transpose());
+            BulkItem {
+                key: request.key.clone(),
+                item,
+            }
+        });
+        Ok(answers.collect())
+    }
+
+    async fn set(&self, request: &Set) -> Result<()> {
+        let call = self.set_call(request)?;
+        let last_write = request.etag().is_none() && request.concurrency != Concurrency::FirstWrite;
+        self.run(&call, last_write).await
+    }
+
+    async fn delete(&self, request: &Delete) -> Result<()> {
+        let call = self.delete_call(request)?;
+        self.run(&call, request.etag().is_none()).await
+    }
+
+    async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        let calls = transaction
+            .operations
+            .iter()
+            .map(|operation| self.call(operation))
+            .collect::<Result<Vec<_>>>()?;
+        if calls.is_empty() {
+            return Ok(());
+        }
+        let all = async {
+            let mut connection = self.pool.connection().await?;
+            let transaction = connection.transaction().await.map_err(failure)?;
+            for call in &calls {
+                call.run(&self.pool, &transaction).await?;
+            }
+            transaction.commit().await.map_err(failure)
+        };
+        self.pool.bound(all).await
+    }
+
+    async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {
+        if request.pattern.is_empty() {
+            return Err(Error::invalid_request("keys like pattern cannot be empty"));
+        }
+        let after: i64 = match request.token.as_deref().filter(|token| !token.is_empty()) {
+            None => i64::MIN,
+            Some(token) => token.parse().map_err(|error| {
+                Error::invalid_request(format!("invalid continuation token {token:?}")).because(error)
+            })?,
+        };
+        let size = request.page_size.filter(|size| *size > 0).map(i64::from);
+        // One more than the page shows whether there is another.
+        let limit = size.map(|size| size + 1);
+        let parameters: [Parameter<'_>; 3] = [
+            (&request.pattern, Type::TEXT),
+            (&after, Type::INT8),
+            (&limit, Type::INT8),
+        ];
+        let mut rows = self.pool.read(&self.layout.keys, &parameters).await?;
+        let size = size
+            .and_then(|size| usize::try_from(size).ok())
+            .unwrap_or(usize::MAX);
+        let more = rows.len() > size;
+        rows.truncate(size);
+        let token = rows
+            .last()
+            .filter(|_| more)
+            .map(|row| row.get::<_, i64>(1).to_string());
+        let keys = rows.iter().map(|row| row.get(0)).collect();
+        Ok(KeyPage { keys, token })
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.pool.ping().await
+    }
+
+    async fn close(&self) {
+        drop(self.sweeper.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.pool.close();
+    }
+}

@@ -1,0 +1,186 @@
+use std::sync::Arc;
+
+use outrigger_component::{Error, Kind, Result};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+/// How the connection is protected; files are paths.
+#[derive(Debug)]
+pub(super) struct Tls {
+    pub(super) mode: SslMode,
+    pub(super) trust: Trust,
+    /// Authorities; without it the system's.
+    pub(super) root: Option<String>,
+    pub(super) certificate: Option<String>,
+    pub(super) key: Option<String>,
+}
+
+/// What is checked about the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Nothing: protects against listeners, not against impostors.
+    Anything,
+    /// That a known authority signed.
+    Authority,
+    /// And that the certificate is for the host.
+    AuthorityAndName,
+}
+
+fn failed(what: String, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+    Error::new(Kind::Configuration, what).because(cause)
+}
+
+impl Tls {
+    pub(super) fn connector(&self) -> Result<MakeRustlsConnect> {
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let verifier: Arc<dyn ServerCertVerifier> = match self.trust {
+            Trust::Anything => Arc::new(Unchecked(provider.clone())),
+            trust => {
+                let roots = Arc::new(self.roots()?);
+                let inner = WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
+                    .build()
+                    .map_err(|error| failed("sslrootcert".to_owned(), error))?;
+                if trust == Trust::Authority {
+                    Arc::new(AnyName(inner))
+                } else {
+                    inner
+                }
+            }
+        };
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed("TLS".to_owned(), error))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let config = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => {
+                let chain = CertificateDer::pem_file_iter(certificate)
+                    .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                    .map_err(|error| failed(format!("sslcert {certificate}"), error))?;
+                let key = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|error| failed(format!("sslkey {key}"), error))?;
+                config
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|error| failed("sslcert and sslkey".to_owned(), error))?
+            }
+            _ => config.with_no_client_auth(),
+        };
+        Ok(MakeRustlsConnect::new(config))
+    }
+
+    fn roots(&self) -> Result<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        let Some(path) = &self.root else {
+            // Some of the system's may be unusable; the others do.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            return Ok(roots);
+        };
+        let certificates = CertificateDer::pem_file_iter(path)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+            .map_err(|error| failed(format!("sslrootcert {path}"), error))?;
+        for certificate in certificates {
+            roots
+                .add(certificate)
+                .map_err(|error| failed(format!("sslrootcert {path}"), error))?;
+        }
+        Ok(roots)
+    }
+}
+
+/// Accepts every certificate, but not a forged handshake.
+#[derive(Debug)]
+struct Unchecked(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Unchecked {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Accepts a certificate for another host.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        let verified = self
+            .0
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // The name is looked at last: everything else was right.
+            Err(TlsError::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,327 @@
+//! The PostgreSQL stores, on a real server.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Kind, Pairs, StateStore,
+    configuration::Request,
+    conformance::{self, StateRules, Writer},
+    state::{Get, Set, TTL, Value},
+};
+use support::server::Postgres;
+use tokio_postgres::{Client, NoTls};
+
+const V1: StateRules = StateRules {
+    alien_etag: Kind::InvalidEtag,
+    etag_needs_value: true,
+    first_write_sees_all: true,
+    reports_expiry: true,
+};
+
+fn set(key: &str, value: Value) -> Set {
+    Set {
+        key: key.to_owned(),
+        value,
+        ..Set::default()
+    }
+}
+
+async fn sql(server: &Postgres) -> Client {
+    let (client, connection) = tokio_postgres::connect(&server.text(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn cell(client: &Client, query: &str) -> Option<String> {
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_generations_keep_the_rules() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let v1 = [("connectionString", text.as_str()), ("tableName", "first")];
+    let v2 = [("connectionString", text.as_str()), ("tablePrefix", "second_")];
+    for (version, properties, rules) in [("v1", &v1[..], V1), ("v2", &v2[..], StateRules::default())] {
+        let store = support::state("state.postgresql", version, properties)
+            .await
+            .unwrap();
+        conformance::state(&store, rules).await;
+        conformance::state_after_close(&store).await;
+    }
+    // Without prepared statements, as poolers need it, and by URL.
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable",
+        server.port
+    );
+    let simple = [
+        ("url", url.as_str()),
+        ("queryExecMode", "exec"),
+        ("maxConns", "2"),
+        // The first generation counts its steps under one name for all tables.
+        ("metadataTableName", "third_metadata"),
+    ];
+    let store = support::state("state.postgres", "", &simple).await.unwrap();
+    conformance::state(&store, V1).await;
+    sweeping(&server).await;
+    configuration(&server).await;
+}
+
+async fn sweeping(server: &Postgres) {
+    let text = server.text();
+    let properties = [
+        ("connectionString", text.as_str()),
+        ("cleanupInterval", "1s"),
+        ("tablePrefix", "swept_"),
+    ];
+    let store = support::state("state.postgresql", "v2", &properties)
+        .await
+        .unwrap();
+    let mut short = set("short", Value::default());
+    short.metadata.insert(TTL.to_owned(), "1".to_owned());
+    store.set(&short).await.unwrap();
+    store.set(&set("long", Value::default())).await.unwrap();
+    let client = sql(server).await;
+    let swept = async {
+        while cell(&client, "SELECT count(*)::text FROM swept_state")
+            .await
+            .as_deref()
+            != Some("1")
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), swept)
+        .await
+        .unwrap();
+    let key = "SELECT key FROM dapr_metadata WHERE key LIKE 'last-cleanup%'";
+    assert_eq!(
+        cell(&client, key).await.as_deref(),
+        Some("last-cleanup-state-v2-swept_")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_layouts_are_daprs() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    // A table as a release before the paging column left it, with its bookkeeping.
+    client
+        .batch_execute(
+            "CREATE TABLE state (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+                 insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz, expiredate timestamptz);
+             INSERT INTO state (key, value, isbinary) VALUES ('old', '{\"a\": 1}', false), ('bin', '\"AP8=\"', true);
+             CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL);
+             INSERT INTO dapr_metadata VALUES ('migrations', '2')",
+        )
+        .await
+        .unwrap();
+    let properties = [("connectionString", text.as_str()), ("tablePrefix", "new_")];
+    // Several at once: they take turns.
+    let open = |version| support::state("state.postgresql", version, &properties);
+    let (a, b, c, d) = tokio::join!(open("v1"), open("v2"), open("v1"), open("v2"));
+    for opened in [a, b, c, d] {
+        opened.unwrap();
+    }
+    let levels = "SELECT string_agg(key || '=' || value, ' ' ORDER BY key) FROM dapr_metadata";
+    assert_eq!(
+        cell(&client, levels).await.as_deref(),
+        Some("lock=lock migrations=3 migrations-state-v2-new_=2")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_are_stored_as_dapr_stores_them() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    client
+        .batch_execute(
+            "CREATE SCHEMA mine;
+             CREATE TABLE mine.old (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+                 insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz);
+             INSERT INTO mine.old (key, value, isbinary) VALUES ('k', '{\"a\": 1}', false), ('b', '\"AP8=\"', true)",
+        )
+        .await
+        .unwrap();
+    let properties = [("connectionString", text.as_str()), ("tableName", "mine.old")];
+    let v1 = support::state("state.postgresql", "v1", &properties)
+        .await
+        .unwrap();
+    let read =
+        async |store: &dyn StateStore, key: &str| store.get(&Get::key(key)).await.unwrap().unwrap().data;
+    assert_eq!(read(&*v1, "k").await, r#"{"a": 1}"#);
+    assert_eq!(read(&*v1, "b").await, &[0, 255][..]);
+    v1.set(&set("json", Value::Json(r#"{"b":1.0}"#.into())))
+        .await
+        .unwrap();
+    v1.set(&set("bytes", Value::Bytes(vec![0, 255].into())))
+        .await
+        .unwrap();
+    let rows =
+        "SELECT string_agg(key || ':' || value::text || ':' || isbinary, ' ' ORDER BY key) FROM mine.old";
+    assert_eq!(
+        cell(&client, rows).await.as_deref(),
+        Some(r#"b:"AP8=":true bytes:"AP8=":true json:{"b": 1}:false k:{"a": 1}:false"#)
+    );
+    let etag = v1.get(&Get::key("json")).await.unwrap().unwrap().etag;
+    assert_eq!(
+        cell(&client, "SELECT xmin::text FROM mine.old WHERE key = 'json'").await,
+        etag
+    );
+    let index = "SELECT indexname FROM pg_indexes WHERE schemaname = 'mine' AND indexname LIKE '%uidx'";
+    assert_eq!(cell(&client, index).await.as_deref(), Some("old_row_id_uidx"));
+
+    let v2 = support::state("state.postgresql", "v2", &[("connectionString", &text)])
+        .await
+        .unwrap();
+    v2.set(&set("json", Value::Json(r#"{ "b": "<" }"#.into())))
+        .await
+        .unwrap();
+    let stored = "SELECT convert_from(value, 'UTF8') FROM state WHERE key = 'json'";
+    assert_eq!(cell(&client, stored).await.as_deref(), Some(r#"{"b":"\u003c"}"#));
+    let etag = v2.get(&Get::key("json")).await.unwrap().unwrap().etag;
+    assert_eq!(
+        cell(&client, "SELECT etag::text FROM state WHERE key = 'json'").await,
+        etag
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_may_restart() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let text = server.text();
+    let properties = [("connectionString", text.as_str()), ("timeout", "5s")];
+    let store = support::state("state.postgresql", "v2", &properties)
+        .await
+        .unwrap();
+    store.set(&set("k", Value::Bytes("before".into()))).await.unwrap();
+
+    // Connections that break between two calls are not noticed.
+    let client = sql(&server).await;
+    client
+        .batch_execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+        )
+        .await
+        .unwrap();
+    store.set(&set("k", Value::Bytes("again".into()))).await.unwrap();
+
+    server.kill();
+    let error = store.set(&set("k", Value::default())).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert_eq!(error.component(), Some("under-test"));
+    server.start_again();
+    let item = store.get(&Get::key("k")).await.unwrap().unwrap();
+    assert_eq!(item.data, "again");
+    let other = support::state(
+        "state.postgresql",
+        "v2",
+        &[("connectionString", "host=127.0.0.1 port=1 user=x")],
+    );
+    let error = other.await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+
+    subscriptions_survive(&mut server).await;
+}
+
+const CONFIGURATION: &str = "
+    CREATE TABLE configtable (key varchar NOT NULL, value varchar NOT NULL, version varchar NOT NULL, metadata json);
+    CREATE FUNCTION tell() RETURNS trigger AS $$
+    BEGIN
+        PERFORM pg_notify('config', json_build_object('table', TG_TABLE_NAME, 'data', row_to_json(NEW))::text);
+        RETURN NULL;
+    END $$ LANGUAGE plpgsql;
+    CREATE TRIGGER tell AFTER INSERT OR UPDATE ON configtable FOR EACH ROW EXECUTE FUNCTION tell()";
+
+struct Rows(Client);
+
+impl Rows {
+    async fn write(&self, key: &str, value: &str, version: &str) {
+        let delete = "DELETE FROM configtable WHERE key = $1";
+        self.0.execute(delete, &[&key]).await.unwrap();
+        let insert = "INSERT INTO configtable VALUES ($1, $2, $3, '{\"owner\": \"me\"}')";
+        self.0.execute(insert, &[&key, &value, &version]).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Writer for Rows {
+    async fn put(&self, key: &str, value: &str, version: &str) {
+        self.write(key, value, version).await;
+    }
+
+    async fn remove(&self, key: &str) {
+        let delete = "DELETE FROM configtable WHERE key = $1";
+        self.0.execute(delete, &[&key]).await.unwrap();
+    }
+
+    fn metadata(&self) -> Pairs {
+        Pairs::from([("pgNotifyChannel".to_owned(), "Config".to_owned())])
+    }
+
+    fn tells_removals(&self) -> bool {
+        false
+    }
+}
+
+async fn configuration(server: &Postgres) {
+    let text = server.text();
+    let properties = [("connectionString", text.as_str()), ("table", "configtable")];
+    let missing = support::configuration("configuration.postgresql", "v1", &properties).await;
+    let missing = missing.map(drop).unwrap_err().to_string();
+    assert!(missing.contains("create it with the columns"), "{missing}");
+    let rows = Rows(sql(server).await);
+    rows.0.batch_execute(CONFIGURATION).await.unwrap();
+    for version in ["9", "10", "x"] {
+        let insert = "INSERT INTO configtable VALUES ('many', $1, $1, '{\"owner\": \"me\"}')";
+        rows.0.execute(insert, &[&version]).await.unwrap();
+    }
+    let store = support::configuration("configuration.postgres", "v1", &properties)
+        .await
+        .unwrap();
+    let items = store.get(&Request::default()).await.unwrap();
+    assert_eq!(items["many"].value, "10");
+    assert_eq!(items["many"].metadata["owner"], "me");
+    let without_channel = store.subscribe(&Request::default()).await.unwrap_err();
+    assert!(
+        without_channel.to_string().contains("pgNotifyChannel"),
+        "{without_channel}"
+    );
+    conformance::configuration(&store, &rows).await;
+}
+
+async fn subscriptions_survive(server: &mut Postgres) {
+    let text = server.text();
+    let rows = Rows(sql(server).await);
+    rows.0.batch_execute(CONFIGURATION).await.unwrap();
+    let properties = [("connectionString", text.as_str()), ("table", "configtable")];
+    let store = support::configuration("configuration.postgresql", "v1", &properties)
+        .await
+        .unwrap();
+    let request = Request {
+        keys: vec!["k".to_owned()],
+        metadata: rows.metadata(),
+    };
+    let mut subscription = store.subscribe(&request).await.unwrap();
+    server.kill();
+    server.start_again();
+    Rows(sql(server).await).write("k", "new", "2").await;
+    let told = async {
+        while let Some(items) = subscription.updates.recv().await {
+            if items.get("k").is_some_and(|item| item.value == "new") {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap());
+}
