@@ -2,3 +2,6 @@
 
 pub mod invoke;
 pub mod metadata;
+pub mod outbound;
+pub mod secrets;
+pub mod state;

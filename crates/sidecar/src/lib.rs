@@ -7,6 +7,7 @@ pub mod app;
 pub mod blocks;
 pub mod body;
 pub mod call;
+pub mod components;
 pub mod config;
 pub mod conn;
 pub mod error;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{AppChannel, Health, HealthSetter};
+use crate::components::Running;
 use crate::config::Config;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::BindError;
@@ -89,6 +90,7 @@ pub struct Sidecar {
     readiness: Readiness,
     shutdown: Shutdown,
     pipeline: Pipeline,
+    components: Running,
     renewal: Option<Renewal>,
     background: Background,
 }
@@ -209,6 +211,7 @@ impl Sidecar {
         let all = async {
             tracing::info!(target: LOG, "Dapr is shutting down");
             serving.drain().await;
+            self.components.close().await;
             if let Some(resolver) = self.peers.resolver() {
                 resolver.close().await;
             }

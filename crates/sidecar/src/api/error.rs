@@ -1,6 +1,9 @@
 //! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
 //! error catalogue.
 
+mod secrets;
+mod state;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
@@ -11,7 +14,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::body::Body;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Media type of nearly every body.
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Domain of every error detail.
 const DOMAIN: &str = "dapr.io";
 
@@ -30,6 +34,8 @@ pub struct ApiError {
     pub message: String,
     /// Machine-readable details; empty for the simple form.
     pub details: Vec<Detail>,
+    /// Over gRPC the simple form still names its code, in an ErrorInfo.
+    pub named_over_grpc: bool,
 }
 
 /// A detail message of an error.
@@ -49,6 +55,20 @@ pub enum Detail {
         /// Its name.
         name: String,
     },
+    /// `google.rpc.BadRequest` about one field.
+    BadRequest {
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        description: String,
+    },
+    /// `google.rpc.Help` with one link.
+    Help {
+        /// Where.
+        url: &'static str,
+        /// What is found there.
+        description: &'static str,
+    },
 }
 
 impl ApiError {
@@ -66,6 +86,7 @@ impl ApiError {
             grpc,
             message: message.into(),
             details: Vec::new(),
+            named_over_grpc: false,
         }
     }
 
@@ -187,6 +208,23 @@ impl ApiError {
         self
     }
 
+    /// A body that is not what the route wants; `message` is whole.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(
+            "ERR_MALFORMED_REQUEST",
+            "common",
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            message,
+        )
+    }
+
+    #[must_use]
+    fn named_over_grpc(mut self) -> Self {
+        self.named_over_grpc = true;
+        self
+    }
+
     /// As an HTTP response.
     pub fn into_response(self) -> Response<Body> {
         let mut body = json!({ "errorCode": self.code, "message": self.message });
@@ -198,10 +236,12 @@ impl ApiError {
 
     /// As a gRPC status.
     pub fn status(&self) -> Status {
-        if self.details.is_empty() {
+        let mut details = ErrorDetails::new();
+        if self.named_over_grpc {
+            details.set_error_info(self.code, DOMAIN, std::collections::HashMap::new());
+        } else if self.details.is_empty() {
             return Status::new(self.grpc, self.message.clone());
         }
-        let mut details = ErrorDetails::new();
         for detail in &self.details {
             match detail {
                 Detail::ErrorInfo { reason, metadata } => {
@@ -217,6 +257,12 @@ impl ApiError {
                 Detail::ResourceInfo { kind, name } => {
                     details.set_resource_info(kind.as_str(), name.as_str(), "", "");
                 }
+                Detail::BadRequest { field, description } => {
+                    details.add_bad_request_violation(field.as_str(), description.as_str());
+                }
+                Detail::Help { url, description } => {
+                    details.add_help_link(*description, *url);
+                }
             }
         }
         Status::with_error_details(self.grpc, self.message.clone(), details)
@@ -230,7 +276,11 @@ impl Detail {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
                 "reason": reason,
                 "domain": DOMAIN,
-                "metadata": metadata.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+                "metadata": if metadata.is_empty() {
+                    Value::Null
+                } else {
+                    metadata.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<serde_json::Map<_, _>>().into()
+                },
             }),
             Self::ResourceInfo { kind, name } => json!({
                 "@type": "type.googleapis.com/google.rpc.ResourceInfo",
@@ -238,6 +288,14 @@ impl Detail {
                 "resource_name": name,
                 "owner": "",
                 "description": "",
+            }),
+            Self::BadRequest { field, description } => json!({
+                "@type": "type.googleapis.com/google.rpc.BadRequest",
+                "field_violations": [{ "field": field, "description": description }],
+            }),
+            Self::Help { url, description } => json!({
+                "@type": "type.googleapis.com/google.rpc.Help",
+                "links": [{ "url": url, "description": description }],
             }),
         }
     }

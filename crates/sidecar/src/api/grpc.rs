@@ -2,7 +2,7 @@
 
 mod dapr;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -52,6 +52,17 @@ pub struct GrpcApi {
 /// What handlers of the service find in a request's extensions.
 #[derive(Clone)]
 pub struct CurrentSpan(pub Parent);
+
+/// What handlers of the service tell a recording span about the store they call: its system and name.
+#[derive(Clone, Default)]
+struct Database(Arc<OnceLock<(&'static str, String)>>);
+
+/// Tells the span of a request, if it records, which store is called.
+fn describe_database<T>(request: &tonic::Request<T>, system: &'static str, store: &str) {
+    if let Some(Database(note)) = request.extensions().get() {
+        note.get_or_init(|| (system, store.to_owned()));
+    }
+}
 
 /// What handlers of the service put into a response's extensions: trailers besides the status.
 #[derive(Clone)]
@@ -114,11 +125,18 @@ impl GrpcApi {
         };
         let received = request.body().known_length().unwrap_or(0);
         request.extensions_mut().insert(CurrentSpan(span.as_parent()));
+        let database = span.is_recording().then(Database::default);
+        if let Some(database) = &database {
+            request.extensions_mut().insert(database.clone());
+        }
         let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
         let mut response = match self.dapr.clone().oneshot(request).await {
             Ok(response) => response,
             Err(never) => match never {},
         };
+        if let Some((system, store)) = database.as_ref().and_then(|Database(note)| note.get()) {
+            span.grpc_database(system, method, store);
+        }
         let mut response = match response.extensions_mut().remove::<Trailers>() {
             Some(Trailers(more)) => response.map(|body| {
                 Body::stream(body.map_frame(move |mut frame| {

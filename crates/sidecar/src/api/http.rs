@@ -2,8 +2,11 @@
 
 mod cors;
 mod invoke;
+mod json;
 mod meta;
 mod route;
+mod secrets;
+mod state;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,6 +14,7 @@ use std::time::Instant;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use outrigger_component::Pairs;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_telemetry::apilog::{ApiLog, HttpCall};
 use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
@@ -22,6 +26,8 @@ use super::error::text_response;
 use crate::admit::Token;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
+use crate::blocks::secrets::Secrets;
+use crate::blocks::state::State;
 use crate::body::{Body, Limited};
 use crate::headers::names;
 use crate::life::{Readiness, Shutdown};
@@ -48,6 +54,10 @@ pub struct HttpApi {
     pub log: ApiLog,
     /// Service invocation.
     pub invoker: Arc<Invoker>,
+    /// State.
+    pub state: Arc<State>,
+    /// Secrets.
+    pub secrets: Arc<Secrets>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// What is ready.
@@ -79,7 +89,10 @@ impl Handler for PublicApi {
         match self.0.routes.find(request.method(), &path) {
             Some(matched) if matched.endpoint.is_public() => {
                 let mut span = Span::none();
-                let context = Context { request, span: &mut span };
+                let context = Context {
+                    request,
+                    span: &mut span,
+                };
                 self.0.dispatch(matched, context).await
             }
             _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
@@ -200,10 +213,22 @@ impl HttpApi {
     }
 
     async fn dispatch(&self, matched: route::Match, context: Context<'_>) -> Response<Body> {
+        let parameters = matched.parameters;
         match matched.endpoint.kind {
             Kind::Invoke => self.invoke(context).await,
             Kind::GetMetadata => self.get_metadata(),
-            Kind::PutMetadata => self.put_metadata(matched.parameter, context.request).await,
+            Kind::PutMetadata => {
+                let [key, _] = parameters;
+                self.put_metadata(key, context.request).await
+            }
+            Kind::GetState => self.get_state(parameters, context).await,
+            Kind::SaveState => self.save_state(parameters, context).await,
+            Kind::DeleteState => self.delete_state(parameters, context).await,
+            Kind::BulkGetState => self.bulk_get_state(parameters, context).await,
+            Kind::TransactState => self.transact_state(parameters, context).await,
+            Kind::QueryState => self.query_state(parameters, context).await,
+            Kind::GetSecret => self.get_secret(parameters, context).await,
+            Kind::GetBulkSecret => self.get_bulk_secret(parameters, context).await,
             Kind::Healthz => self.healthz(context.request.uri().query()),
             Kind::OutboundHealthz => self.outbound_healthz(),
             Kind::Shutdown => self.request_shutdown(context.request.headers()),
@@ -223,6 +248,19 @@ impl HttpApi {
         self.metrics.error_code(error.code, error.category);
         error.into_response()
     }
+}
+
+/// The `metadata.NAME` parameters of a query string; the first of a name counts.
+fn query_metadata(query: Option<&str>) -> Pairs {
+    let mut metadata = Pairs::new();
+    for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        if let Some(name) = name.strip_prefix("metadata.") {
+            metadata
+                .entry(name.to_owned())
+                .or_insert_with(|| value.into_owned());
+        }
+    }
+    metadata
 }
 
 /// The baggage to echo: several headers joined; an error when one is not W3C baggage.

@@ -7,6 +7,7 @@ use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 use serde_json::{Map, Value, json};
 
+use crate::components::Registered;
 use crate::config::{App, AppProtocol, VERSION};
 
 /// Extended attributes at most.
@@ -17,13 +18,20 @@ pub struct Metadata {
     app_id: String,
     features: Vec<String>,
     endpoints: Vec<String>,
+    components: Vec<Registered>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features and the names of its HTTP endpoints.
-    pub fn new(app_id: &str, app: App, features: Vec<String>, endpoints: Vec<String>) -> Self {
+    /// For an app, its enabled features, the names of its HTTP endpoints and its components.
+    pub fn new(
+        app_id: &str,
+        app: App,
+        features: Vec<String>,
+        endpoints: Vec<String>,
+        components: Vec<Registered>,
+    ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
             VERSION.to_owned(),
@@ -32,6 +40,7 @@ impl Metadata {
             app_id: app_id.to_owned(),
             features,
             endpoints,
+            components,
             app,
             extended,
         }
@@ -56,6 +65,10 @@ impl Metadata {
         all.insert("runtimeVersion".into(), VERSION.into());
         if !self.features.is_empty() {
             all.insert("enabledFeatures".into(), self.features.clone().into());
+        }
+        if !self.components.is_empty() {
+            let components = self.components.iter().map(component_json);
+            all.insert("components".into(), components.collect());
         }
         all.insert("extended".into(), json!(*self.extended()));
         if !self.endpoints.is_empty() {
@@ -126,6 +139,7 @@ impl Metadata {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
             enabled_features: self.features.clone(),
+            registered_components: self.components.iter().map(component_message).collect(),
             extended_metadata: self.extended().clone().into_iter().collect(),
             http_endpoints: endpoints
                 .map(|name| proto::MetadataHttpEndpoint { name })
@@ -147,6 +161,37 @@ impl Metadata {
             workflows: Some(proto::MetadataWorkflows::default()),
             ..proto::GetMetadataResponse::default()
         }
+    }
+}
+
+/// Empty members are left out.
+fn component_json(component: &Registered) -> Value {
+    let mut shown = Map::new();
+    for (name, value) in [
+        ("name", &component.name),
+        ("type", &component.kind),
+        ("version", &component.version),
+    ] {
+        if !value.is_empty() {
+            shown.insert(name.into(), value.clone().into());
+        }
+    }
+    if !component.capabilities.is_empty() {
+        shown.insert("capabilities".into(), component.capabilities.clone().into());
+    }
+    shown.into()
+}
+
+fn component_message(component: &Registered) -> proto::RegisteredComponents {
+    proto::RegisteredComponents {
+        name: component.name.clone(),
+        r#type: component.kind.clone(),
+        version: component.version.clone(),
+        capabilities: component
+            .capabilities
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect(),
     }
 }
 

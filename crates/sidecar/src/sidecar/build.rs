@@ -28,6 +28,9 @@ use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health, sensitive};
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::Metadata;
+use crate::blocks::secrets::Secrets;
+use crate::blocks::state::State;
+use crate::components;
 use crate::config::{self, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
@@ -74,6 +77,7 @@ impl Sidecar {
             started,
         }
         .wire()
+        .await
     }
 }
 
@@ -90,7 +94,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn wire(self) -> Result<Sidecar, SidecarError> {
+    async fn wire(self) -> Result<Sidecar, SidecarError> {
         let Self {
             config,
             env,
@@ -117,7 +121,18 @@ impl Parts {
                 .resiliency
                 .resource_loaded(&resource.name, &resource.namespace);
         }
-        resources::components(&loaded.components, &settings)?;
+        let catalog = outrigger_components::builtin();
+        let context = components::Context {
+            catalog: &catalog,
+            app_id: &config.app_id,
+            namespace: config.workload.namespace.as_deref(),
+            env_keys: &config.resources.env_keys,
+            env: &env,
+            configuration: &settings,
+            metrics: &all_metrics.runtime,
+        };
+        let opened = components::start(&loaded.components, &context).await;
+        let opened = opened.map_err(|error| SidecarError::Component(error.to_string()))?;
         for subscription in &loaded.subscriptions {
             tracing::warn!(
                 target: LOG,
@@ -165,6 +180,9 @@ impl Parts {
             policies,
             metrics: Arc::clone(&metrics),
         });
+        let state = Arc::new(State::new(opened.state, &resilience));
+        let scope = |store: &str| settings.secret_scope(store).cloned();
+        let secrets = Arc::new(Secrets::new(opened.secrets, scope, &resilience));
         let invoker = Arc::new(Invoker {
             app_id: Arc::clone(&app_id),
             namespace: Arc::clone(&namespace),
@@ -191,6 +209,7 @@ impl Parts {
             config.app.clone(),
             settings.features.names().map(str::to_owned).collect(),
             endpoints.names().into_iter().map(str::to_owned).collect(),
+            opened.registered,
         ));
         let reflection = Reflection::new().map_err(|e| SidecarError::Unsupported(e.to_string()))?;
         let log = api_log(&config, &settings);
@@ -206,12 +225,16 @@ impl Parts {
             metrics: Arc::clone(&metrics),
             log,
             invoker: Arc::clone(&invoker),
+            state: Arc::clone(&state),
+            secrets: Arc::clone(&secrets),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
         });
         let service = DaprService {
             invoker,
+            state,
+            secrets,
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&metrics),
@@ -272,6 +295,7 @@ impl Parts {
             readiness,
             shutdown,
             pipeline,
+            components: opened.running,
             renewal: secured.renewal,
             background: Background {
                 tasks: TaskTracker::new(),

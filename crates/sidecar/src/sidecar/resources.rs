@@ -2,7 +2,7 @@
 
 use outrigger_resources::configuration::{self, Configuration};
 use outrigger_resources::load::{self, Kinds, Loaded};
-use outrigger_resources::{Component, HttpEndpoint, NameValue, env_ref};
+use outrigger_resources::{HttpEndpoint, NameValue, env_ref};
 
 use super::{Env, LOG, SidecarError};
 use crate::blocks::invoke::EndpointSpec;
@@ -42,36 +42,6 @@ pub(super) fn resources(config: &Config) -> Result<Loaded, SidecarError> {
 
 fn summary(problems: &[outrigger_resources::Problem]) -> String {
     outrigger_resources::problem::summary(problems)
-}
-
-/// No kind of component is built in yet: each is refused as an unknown type is, unless it may fail.
-pub(super) fn components(components: &[Component], settings: &Configuration) -> Result<(), SidecarError> {
-    tracing::info!(target: LOG, "Loading components…");
-    for component in components {
-        let name = component.log_name();
-        if settings.denies(component) {
-            tracing::warn!(target: LOG, "component {name} is on the deny list of the Configuration and not loaded");
-            continue;
-        }
-        let error = format!(
-            "[CREATE_COMPONENT_FAILURE]: initialization error occurred for {name}: \
-             {}: this release has no component of type {} (remove it, or set ignoreErrors)",
-            component.source, component.kind
-        );
-        tracing::error!(target: LOG, "Failed to init component {name}: {error}");
-        if component.ignore_errors {
-            tracing::error!(target: LOG, "Ignoring error processing component: {error}");
-            continue;
-        }
-        tracing::warn!(target: LOG, "Error processing component, daprd will exit gracefully: {error}");
-        return Err(SidecarError::Component(format!(
-            "process component {} error: {error}",
-            component.name
-        )));
-    }
-    tracing::info!(target: LOG, "Waiting for all outstanding components to be processed…");
-    tracing::info!(target: LOG, "All outstanding components processed");
-    Ok(())
 }
 
 /// HTTPEndpoint resources with their environment references resolved.

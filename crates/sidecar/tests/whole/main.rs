@@ -23,4 +23,6 @@ mod multicast;
 mod pressure;
 mod proxy;
 mod resiliency;
+mod secrets;
+mod state;
 mod tracing;

@@ -1,5 +1,8 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
+mod secrets;
+mod state;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +12,11 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-    GetMetadataRequest, GetMetadataResponse, InvokeServiceRequest, SetMetadataRequest, ShutdownRequest,
+    DeleteBulkStateRequest, DeleteStateRequest, ExecuteStateTransactionRequest, GetBulkSecretRequest,
+    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetMetadataRequest,
+    GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
+    InvokeServiceRequest, QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest,
+    ShutdownRequest,
 };
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
@@ -19,6 +26,8 @@ use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
+use crate::blocks::secrets::Secrets;
+use crate::blocks::state::State;
 use crate::call::{AppStatus, Call, Reply, any_bytes};
 use crate::headers::{grpc_to_internal, internal_to_grpc, names};
 use crate::life::Shutdown;
@@ -31,6 +40,10 @@ const MAX_ERROR_BODY: usize = 63;
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
+    /// State.
+    pub state: Arc<State>,
+    /// Secrets.
+    pub secrets: Arc<Secrets>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -74,6 +87,63 @@ impl Dapr for DaprService {
             Ok(reply) => self.answer(reply).await,
             Err(error) => Err(self.failed(&id, error.is_denied(), &error.to_string())),
         }
+    }
+
+    async fn get_state(
+        &self,
+        request: Request<GetStateRequest>,
+    ) -> Result<Response<GetStateResponse>, Status> {
+        self.state_get(request).await
+    }
+
+    async fn get_bulk_state(
+        &self,
+        request: Request<GetBulkStateRequest>,
+    ) -> Result<Response<GetBulkStateResponse>, Status> {
+        self.state_bulk_get(request.into_inner()).await
+    }
+
+    async fn save_state(&self, request: Request<SaveStateRequest>) -> Result<Response<()>, Status> {
+        self.state_save(request).await
+    }
+
+    async fn delete_state(&self, request: Request<DeleteStateRequest>) -> Result<Response<()>, Status> {
+        self.state_delete(request).await
+    }
+
+    async fn delete_bulk_state(
+        &self,
+        request: Request<DeleteBulkStateRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.state_bulk_delete(request.into_inner()).await
+    }
+
+    async fn execute_state_transaction(
+        &self,
+        request: Request<ExecuteStateTransactionRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.state_transact(request.into_inner()).await
+    }
+
+    async fn query_state_alpha1(
+        &self,
+        request: Request<QueryStateRequest>,
+    ) -> Result<Response<QueryStateResponse>, Status> {
+        self.state_query(request.into_inner()).await
+    }
+
+    async fn get_secret(
+        &self,
+        request: Request<GetSecretRequest>,
+    ) -> Result<Response<GetSecretResponse>, Status> {
+        self.secret_get(request).await
+    }
+
+    async fn get_bulk_secret(
+        &self,
+        request: Request<GetBulkSecretRequest>,
+    ) -> Result<Response<GetBulkSecretResponse>, Status> {
+        self.secret_bulk_get(request.into_inner()).await
     }
 
     async fn get_metadata(
@@ -125,7 +195,11 @@ fn call(
 
 impl DaprService {
     fn failed(&self, id: &str, denied: bool, cause: &str) -> Status {
-        let error = ApiError::invoke(id, denied, cause);
+        self.fail(&ApiError::invoke(id, denied, cause))
+    }
+
+    /// Counts an error by its code.
+    fn fail(&self, error: &ApiError) -> Status {
         self.metrics.error_code(error.code, error.category);
         error.status()
     }

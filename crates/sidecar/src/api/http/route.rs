@@ -18,6 +18,22 @@ pub enum Kind {
     OutboundHealthz,
     /// `POST /shutdown`.
     Shutdown,
+    /// `GET /state/{store}/{key}`.
+    GetState,
+    /// `POST /state/{store}`.
+    SaveState,
+    /// `DELETE /state/{store}/{key}`.
+    DeleteState,
+    /// `POST /state/{store}/bulk`.
+    BulkGetState,
+    /// `POST /state/{store}/transaction`.
+    TransactState,
+    /// `POST /state/{store}/query`.
+    QueryState,
+    /// `GET /secrets/{store}/{key}`.
+    GetSecret,
+    /// `GET /secrets/{store}/bulk`.
+    GetBulkSecret,
 }
 
 /// A route of the API.
@@ -31,7 +47,7 @@ pub struct Endpoint {
     pub group: &'static str,
     /// The version in the path, `v1.0`.
     pub prefix: &'static str,
-    /// The path behind the version: literal segments and at most one `{}` at the end.
+    /// The path behind the version: literal segments, and `{}` for each parameter, at most two.
     pub path: &'static [&'static str],
     /// Name in logs.
     pub name: &'static str,
@@ -72,7 +88,62 @@ const fn v1(
     }
 }
 
+const fn state(method: Method, path: &'static [&'static str], name: &'static str, kind: Kind) -> Endpoint {
+    v1(method, "state", path, name, kind)
+}
+
+const fn query(method: Method) -> Endpoint {
+    Endpoint {
+        method: Some(method),
+        version: "v1alpha1",
+        group: "state",
+        prefix: "v1.0-alpha1",
+        path: &["state", "{}", "query"],
+        name: "QueryStateAlpha1",
+        kind: Kind::QueryState,
+    }
+}
+
+const ITEM: &[&str] = &["state", "{}", "{}"];
+const STORE: &[&str] = &["state", "{}"];
+const BULK: &[&str] = &["state", "{}", "bulk"];
+const TRANSACTION: &[&str] = &["state", "{}", "transaction"];
+
 static ENDPOINTS: &[Endpoint] = &[
+    state(Method::GET, ITEM, "GetState", Kind::GetState),
+    state(Method::POST, STORE, "SaveState", Kind::SaveState),
+    state(Method::PUT, STORE, "SaveState", Kind::SaveState),
+    state(Method::DELETE, ITEM, "DeleteState", Kind::DeleteState),
+    state(Method::POST, BULK, "GetBulkState", Kind::BulkGetState),
+    state(Method::PUT, BULK, "GetBulkState", Kind::BulkGetState),
+    state(
+        Method::POST,
+        TRANSACTION,
+        "ExecuteStateTransaction",
+        Kind::TransactState,
+    ),
+    state(
+        Method::PUT,
+        TRANSACTION,
+        "ExecuteStateTransaction",
+        Kind::TransactState,
+    ),
+    query(Method::POST),
+    query(Method::PUT),
+    v1(
+        Method::GET,
+        "secrets",
+        &["secrets", "{}", "bulk"],
+        "GetBulkSecret",
+        Kind::GetBulkSecret,
+    ),
+    v1(
+        Method::GET,
+        "secrets",
+        &["secrets", "{}", "{}"],
+        "GetSecret",
+        Kind::GetSecret,
+    ),
     v1(Method::GET, "healthz", &["healthz"], "Healthz", Kind::Healthz),
     v1(
         Method::GET,
@@ -120,12 +191,15 @@ pub struct Routes {
     invoke: bool,
 }
 
-/// A route and its path parameter, still escaped.
+/// Path parameters, still escaped; empty where the route has fewer.
+pub(super) type Parameters = [String; 2];
+
+/// A route and its path parameters.
 pub struct Match {
     /// The route.
     pub endpoint: &'static Endpoint,
-    /// The last path segment where the route has a parameter.
-    pub parameter: String,
+    /// What stands in the path for each `{}`.
+    pub parameters: Parameters,
 }
 
 impl Routes {
@@ -153,39 +227,43 @@ impl Routes {
 
     /// The route of a cleaned escaped path, apart from invocation, which is what is left.
     pub fn find(&self, method: &Method, path: &str) -> Option<Match> {
-        let rest = path.strip_prefix("/v1.0")?;
-        if rest.starts_with("/invoke/") {
+        let (version, rest) = path.strip_prefix('/')?.split_once('/')?;
+        if version == INVOKE.prefix && rest.starts_with("invoke/") {
             return self.invoke.then(|| Match {
                 endpoint: &INVOKE,
-                parameter: String::new(),
+                parameters: Parameters::default(),
             });
         }
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
         self.endpoints.iter().find_map(|endpoint| {
-            let fits = endpoint.method.as_ref().is_none_or(|m| m == method);
-            let parameter = if fits {
-                parameter_of(endpoint.path, rest)?
+            let fits = endpoint.prefix == version && endpoint.method.as_ref().is_none_or(|m| m == method);
+            let parameters = if fits {
+                parameters_of(endpoint.path, rest)?
             } else {
                 return None;
             };
-            Some(Match { endpoint, parameter })
+            Some(Match { endpoint, parameters })
         })
     }
 }
 
-/// Matches a path against literal segments and `{}`; a trailing slash does not count.
-fn parameter_of(pattern: &[&str], path: &str) -> Option<String> {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let mut segments = path.strip_prefix('/')?.split('/');
-    let mut parameter = String::new();
+/// Matches a path against literal segments and `{}`.
+fn parameters_of(pattern: &[&str], path: &str) -> Option<Parameters> {
+    let mut segments = path.split('/');
+    let mut found = [""; 2];
+    let mut free = found.iter_mut();
     for expected in pattern {
         let segment = segments.next()?;
         if *expected == "{}" {
-            parameter = segment.to_owned();
+            if segment.is_empty() {
+                return None;
+            }
+            *free.next()? = segment;
         } else if *expected != segment {
             return None;
         }
     }
-    segments.next().is_none().then_some(parameter)
+    segments.next().is_none().then(|| found.map(str::to_owned))
 }
 
 #[cfg(test)]
@@ -201,7 +279,12 @@ mod tests {
 
     #[test]
     fn finds_routes_by_method_and_path() {
-        let find = |m: Method, p: &str| routes().find(&m, p).map(|m| (m.endpoint.kind, m.parameter));
+        let find = |m: Method, p: &str| {
+            routes().find(&m, p).map(|m| {
+                let [parameter, _] = m.parameters;
+                (m.endpoint.kind, parameter)
+            })
+        };
         assert_eq!(
             find(Method::GET, "/v1.0/healthz"),
             Some((Kind::Healthz, String::new()))
@@ -214,6 +297,19 @@ mod tests {
             find(Method::PUT, "/v1.0/metadata/a%20b"),
             Some((Kind::PutMetadata, "a%20b".into()))
         );
+        for (method, path, kind) in [
+            (Method::GET, "/v1.0/state/s/k", Kind::GetState),
+            (Method::PUT, "/v1.0/state/s", Kind::SaveState),
+            (Method::POST, "/v1.0/state/s/bulk", Kind::BulkGetState),
+            (Method::GET, "/v1.0/state/s/bulk", Kind::GetState),
+            (Method::POST, "/v1.0-alpha1/state/s/query", Kind::QueryState),
+            (Method::GET, "/v1.0/secrets/s/bulk", Kind::GetBulkSecret),
+            (Method::GET, "/v1.0/secrets/s/k", Kind::GetSecret),
+        ] {
+            assert_eq!(find(method, path), Some((kind, "s".into())), "{path}");
+        }
+        assert_eq!(find(Method::POST, "/v1.0/state/s/query"), None);
+        assert_eq!(find(Method::POST, "/v1.0/state/s/k"), None);
         assert_eq!(find(Method::POST, "/v1.0/healthz"), None);
         assert_eq!(find(Method::GET, "/v1.0/healthz/outbound/x"), None);
         assert_eq!(find(Method::GET, "/other"), None);

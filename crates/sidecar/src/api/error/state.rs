@@ -1,0 +1,163 @@
+//! Failures of the state block.
+
+use http::StatusCode;
+use outrigger_component::Kind;
+use tonic::Code;
+
+use super::{ApiError, Detail};
+use crate::blocks::outbound::Cause;
+use crate::blocks::state::StateError;
+
+const STORES: &str = "https://docs.dapr.io/reference/components-reference/supported-state-stores/";
+
+impl ApiError {
+    /// A failure of the state block. The HTTP API tells which app has no such store, the gRPC API does not.
+    pub fn state(error: StateError, app_id: Option<&str>) -> Self {
+        match error {
+            StateError::NotConfigured { store } => rich(
+                "ERR_STATE_STORE_NOT_CONFIGURED",
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::FailedPrecondition),
+                format!("state store {store} is not configured"),
+            )
+            .with_detail(about_app("DAPR_STATE_NOT_CONFIGURED", app_id)),
+            StateError::NotFound { store } => rich(
+                "ERR_STATE_STORE_NOT_FOUND",
+                (StatusCode::BAD_REQUEST, Code::InvalidArgument),
+                format!("state store {store} is not found"),
+            )
+            .with_detail(about_app("DAPR_STATE_NOT_FOUND", app_id)),
+            StateError::IllegalKey { store, key } => {
+                let message = key.to_string();
+                rich(
+                    "ERR_MALFORMED_REQUEST",
+                    (StatusCode::BAD_REQUEST, Code::InvalidArgument),
+                    message.as_str(),
+                )
+                .about_store(store, "DAPR_STATE_ILLEGAL_KEY", Vec::new())
+                .with_detail(Detail::BadRequest {
+                    field: key.0,
+                    description: message,
+                })
+            }
+            StateError::NoTransactions { store } => rich(
+                "ERR_STATE_STORE_NOT_SUPPORTED",
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::Unimplemented),
+                format!("state store {store} doesn't support transactions"),
+            )
+            .about_store(store, "DAPR_STATE_TRANSACTIONS_NOT_SUPPORTED", Vec::new())
+            .with_detail(Detail::Help {
+                url: STORES,
+                description: "Check the list of state stores and the features they support",
+            }),
+            StateError::TooManyOperations { store, count, most } => rich(
+                "ERR_STATE_STORE_TOO_MANY_TRANSACTIONS",
+                (StatusCode::BAD_REQUEST, Code::InvalidArgument),
+                format!(
+                    "the transaction contains {count} operations, which is more than what the state store \
+                     supports: {most}"
+                ),
+            )
+            .about_store(
+                store,
+                "DAPR_STATE_TOO_MANY_TRANSACTIONS",
+                vec![
+                    ("currentOpsTransaction".to_owned(), count.to_string()),
+                    ("maxOpsPerTransaction".to_owned(), most.to_string()),
+                ],
+            ),
+            StateError::NoQueries { store } => rich(
+                "ERR_STATE_STORE_NOT_SUPPORTED",
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+                "state store does not support querying",
+            )
+            .about_store(store, "DAPR_STATE_QUERYING_NOT_SUPPORTED", Vec::new()),
+            StateError::Query { store, cause } => rich(
+                "ERR_STATE_QUERY",
+                (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+                format!("state store {store} query failed: {cause}"),
+            )
+            .about_store(store, "DAPR_STATE_QUERY_FAILED", Vec::new()),
+            other => operation(other),
+        }
+    }
+
+    /// A save whose item has no key, over gRPC.
+    pub fn state_key_missing() -> Self {
+        rich(
+            "ERR_STATE_SAVE",
+            (StatusCode::BAD_REQUEST, Code::InvalidArgument),
+            "state key cannot be empty",
+        )
+        .named_over_grpc()
+    }
+
+    fn about_store(self, store: String, reason: &'static str, metadata: Vec<(String, String)>) -> Self {
+        self.with_detail(Detail::ResourceInfo {
+            kind: "state".to_owned(),
+            name: store,
+        })
+        .with_detail(Detail::ErrorInfo { reason, metadata })
+    }
+}
+
+/// Failures of the operations themselves: simple over HTTP, named over gRPC.
+fn operation(error: StateError) -> ApiError {
+    let internal = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
+    let (code, status, message) = match error {
+        StateError::Get { store, key, cause } => (
+            "ERR_STATE_GET",
+            internal,
+            format!("fail to get {key} from state store {store}: {cause}"),
+        ),
+        StateError::BulkGet(cause) => ("ERR_STATE_BULK_GET", internal, cause.to_string()),
+        StateError::Save { store, cause } => (
+            "ERR_STATE_SAVE",
+            written(&cause),
+            format!("failed saving state in state store {store}: {cause}"),
+        ),
+        StateError::Delete { key, cause } => (
+            "ERR_STATE_DELETE",
+            written(&cause),
+            format!("failed deleting state with key {key}: {cause}"),
+        ),
+        StateError::BulkDelete { store, cause } => (
+            "ERR_STATE_BULK_DELETE",
+            written(&cause),
+            format!("failed deleting state in state store {store}: {cause}"),
+        ),
+        StateError::UnknownOperation(name) => (
+            "ERR_NOT_SUPPORTED_STATE_OPERATION",
+            (StatusCode::BAD_REQUEST, Code::Unimplemented),
+            format!("operation type {name} not supported"),
+        ),
+        StateError::Transaction(cause) => (
+            "ERR_STATE_TRANSACTION",
+            internal,
+            format!("error while executing state transaction: {cause}"),
+        ),
+        // The rest is rich.
+        other => return ApiError::state(other, None),
+    };
+    rich(code, status, message).named_over_grpc()
+}
+
+/// The statuses of a write: what is wrong with an ETag is the caller's to solve.
+fn written(cause: &Cause) -> (StatusCode, Code) {
+    match cause.kind() {
+        Some(Kind::EtagMismatch) => (StatusCode::CONFLICT, Code::Aborted),
+        Some(Kind::InvalidEtag) => (StatusCode::BAD_REQUEST, Code::InvalidArgument),
+        _ => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+    }
+}
+
+fn about_app(reason: &'static str, app_id: Option<&str>) -> Detail {
+    let metadata = app_id.map(|id| ("appID".to_owned(), id.to_owned()));
+    Detail::ErrorInfo {
+        reason,
+        metadata: metadata.into_iter().collect(),
+    }
+}
+
+fn rich(code: &'static str, (http, grpc): (StatusCode, Code), message: impl Into<String>) -> ApiError {
+    ApiError::new(code, "state", http, grpc, message)
+}

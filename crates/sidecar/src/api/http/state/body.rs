@@ -1,0 +1,191 @@
+//! The bodies of state requests.
+
+use bytes::Bytes;
+use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
+use outrigger_component::{Error, Pairs};
+use serde::de::MapAccess;
+use serde_json::value::RawValue;
+
+use crate::api::http::json::{Object, Of, parse, value};
+use crate::blocks::outbound::Cause;
+use crate::blocks::state::StateError;
+
+/// A value to write, or a key to remove.
+#[derive(Default)]
+pub(super) struct SetItem<'de> {
+    pub(super) key: String,
+    value: Option<&'de RawValue>,
+    etag: Option<String>,
+    metadata: Pairs,
+    options: Of<Options>,
+    content_type: Option<String>,
+}
+
+impl<'de> Object<'de> for SetItem<'de> {
+    const NAME: &'static str = "an object with key and value";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("key") {
+            self.key = value(map)?;
+        } else if is("value") {
+            self.value = Some(map.next_value()?);
+        } else if is("etag") {
+            self.etag = map.next_value()?;
+        } else if is("metadata") {
+            self.metadata = value(map)?;
+        } else if is("options") {
+            self.options = value(map)?;
+        } else if is("contentType") {
+            self.content_type = map.next_value()?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+impl SetItem<'_> {
+    /// The value stays a part of `body`; metadata of the URL wins.
+    pub(super) fn into_set(mut self, body: &Bytes, metadata: &Pairs) -> Result<Set, Error> {
+        extend(&mut self.metadata, metadata);
+        Ok(Set {
+            concurrency: Concurrency::parse(&self.options.0.concurrency)?,
+            consistency: Consistency::parse(&self.options.0.consistency)?,
+            key: self.key,
+            value: Value::Json(match self.value {
+                Some(value) => body.slice_ref(value.get().as_bytes()),
+                None => Bytes::from_static(b"null"),
+            }),
+            etag: self.etag,
+            metadata: self.metadata,
+            content_type: self.content_type,
+        })
+    }
+
+    fn into_delete(mut self, metadata: &Pairs) -> Result<Delete, Error> {
+        extend(&mut self.metadata, metadata);
+        Ok(Delete {
+            concurrency: Concurrency::parse(&self.options.0.concurrency)?,
+            consistency: Consistency::parse(&self.options.0.consistency)?,
+            key: self.key,
+            etag: self.etag,
+            metadata: self.metadata,
+        })
+    }
+}
+
+fn extend(metadata: &mut Pairs, more: &Pairs) {
+    metadata.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+}
+
+#[derive(Default)]
+struct Options {
+    concurrency: String,
+    consistency: String,
+}
+
+impl<'de> Object<'de> for Options {
+    const NAME: &'static str = "an object with concurrency and consistency";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("concurrency") {
+            self.concurrency = value(map)?;
+        } else if name.eq_ignore_ascii_case("consistency") {
+            self.consistency = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Keys to read.
+#[derive(Default)]
+pub(super) struct BulkGet {
+    pub(super) keys: Vec<String>,
+    pub(super) parallelism: i32,
+    pub(super) metadata: Pairs,
+}
+
+impl<'de> Object<'de> for BulkGet {
+    const NAME: &'static str = "an object with keys";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("keys") {
+            self.keys = value(map)?;
+        } else if name.eq_ignore_ascii_case("parallelism") {
+            self.parallelism = value(map)?;
+        } else if name.eq_ignore_ascii_case("metadata") {
+            self.metadata = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Steps to take together.
+#[derive(Default)]
+pub(super) struct Transaction<'de> {
+    pub(super) operations: Vec<Of<Operation<'de>>>,
+    pub(super) metadata: Pairs,
+}
+
+impl<'de> Object<'de> for Transaction<'de> {
+    const NAME: &'static str = "an object with operations";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("operations") {
+            self.operations = value(map)?;
+        } else if name.eq_ignore_ascii_case("metadata") {
+            self.metadata = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// A step; what its request means depends on the operation, which may come later in the text.
+#[derive(Default)]
+pub(super) struct Operation<'de> {
+    operation: String,
+    request: Option<&'de RawValue>,
+}
+
+impl<'de> Object<'de> for Operation<'de> {
+    const NAME: &'static str = "an object with operation and request";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("operation") {
+            self.operation = value(map)?;
+        } else if name.eq_ignore_ascii_case("request") {
+            self.request = map.next_value()?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Why a step cannot be taken.
+pub(super) enum StepError {
+    /// Its request is not what it should be.
+    Malformed(serde_json::Error),
+    /// The block would refuse it.
+    State(StateError),
+}
+
+impl Operation<'_> {
+    pub(super) fn into_step(self, body: &Bytes, metadata: &Pairs) -> Result<Step, StepError> {
+        let text = self.request.map_or("{}", RawValue::get).as_bytes();
+        let item = || parse::<Of<SetItem<'_>>>(text).map_err(StepError::Malformed);
+        let failed = |error: Error| StepError::State(StateError::Transaction(Cause::from(error)));
+        match self.operation.as_str() {
+            "upsert" => item()?.0.into_set(body, metadata).map(Step::Set).map_err(failed),
+            "delete" => item()?.0.into_delete(metadata).map(Step::Delete).map_err(failed),
+            _ => Err(StepError::State(StateError::UnknownOperation(self.operation))),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Calls of a component: under its resiliency policy, timed and counted.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_component::state::BulkError;
+use outrigger_component::{Error, Kind};
+use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
+use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
+
+use crate::metrics::SidecarMetrics;
+use crate::resilience::{Again, Resilience, Run};
+
+/// Why a component did not do what it was asked.
+#[derive(Debug)]
+pub enum Cause {
+    /// It said so.
+    Component(Error),
+    /// It failed at some of several operations.
+    Several(BulkError),
+    /// The policy's time limit passed.
+    Timeout,
+    /// A circuit breaker is open.
+    Refused(String),
+    /// The sidecar itself could not go on: a key, a cipher, a malformed value.
+    Own(String),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Component(error) => error.fmt(f),
+            Self::Several(error) => error.fmt(f),
+            Self::Timeout => f.write_str("context deadline exceeded"),
+            Self::Refused(text) | Self::Own(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Cause {
+    /// What kind of failure the component reported; an ETag's before others.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Component(error) => Some(error.kind()),
+            Self::Several(error) => {
+                let mut errors = error.failures.iter().map(|(_, error)| error);
+                let first = errors.clone().next();
+                errors.find(|error| error.is_etag()).or(first).map(Error::kind)
+            }
+            Self::Timeout | Self::Refused(_) | Self::Own(_) => None,
+        }
+    }
+}
+
+impl From<Error> for Cause {
+    fn from(error: Error) -> Self {
+        Self::Component(error)
+    }
+}
+
+/// What applies to every outbound call of one component.
+pub struct Outbound {
+    policy: Option<Arc<Policy>>,
+    metrics: Arc<SidecarMetrics>,
+}
+
+impl Outbound {
+    /// For the component `name`; its policy is looked up once.
+    pub fn new(name: &str, kind: ComponentKind, resilience: &Resilience) -> Self {
+        Self {
+            policy: resilience.policies.component(name, kind, Direction::Outbound),
+            metrics: Arc::clone(&resilience.metrics),
+        }
+    }
+
+    /// Starts a run, for operations that change from attempt to attempt.
+    pub fn start(&self) -> Run<'_> {
+        Run::start(self.policy.as_deref(), Key::NONE, &self.metrics)
+    }
+
+    /// Runs `attempt` until it succeeds or the policy gives up, and counts the result under `operation`.
+    pub async fn run<T, F>(&self, operation: &Operation, attempt: impl Fn() -> F) -> Result<T, Cause>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let started = Instant::now();
+        let result = match &self.policy {
+            None => attempt().await.map_err(Cause::Component),
+            Some(_) => self.repeat(attempt).await,
+        };
+        operation.completed(result.is_ok(), started.elapsed());
+        result
+    }
+
+    async fn repeat<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Cause>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let mut run = self.start();
+        loop {
+            run.before().map_err(|error| Cause::Refused(error.to_string()))?;
+            let result = match run.limit(attempt()).await {
+                Some(result) => result.map_err(Cause::Component),
+                None => Err(Cause::Timeout),
+            };
+            if run.after(outcome(&result)).await == Again::Stop {
+                return result;
+            }
+        }
+    }
+}
+
+/// How an attempt counts. An ETag that does not match now will not match later.
+fn outcome<T>(result: &Result<T, Cause>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Success,
+        Err(Cause::Timeout) => Outcome::TimedOut,
+        Err(Cause::Component(error)) if error.is_etag() => Outcome::Final,
+        Err(_) => Outcome::Failure { code: None },
+    }
+}
+
+/// Count and duration of one operation of one component.
+pub struct Operation {
+    succeeded: (Counter, Histogram<Millis>),
+    failed: (Counter, Histogram<Millis>),
+}
+
+impl Operation {
+    /// The series of `operation` in the families `NAMES`: those of `state`, of `secret`.
+    pub fn new(registry: &Registry, names: FamilyNames, component: &str, operation: &str) -> Self {
+        let registry = registry.namespaced();
+        let labels = ["component", "operation", "success"];
+        let count = registry.counter(names.count, "Calls of components.", labels);
+        let latency = registry.latency(names.latencies, "Duration of calls of components.", labels);
+        let series = |success| {
+            let values = [component, operation, success];
+            (count.with(values), latency.with(values))
+        };
+        Self {
+            succeeded: series("true"),
+            failed: series("false"),
+        }
+    }
+
+    /// A call ended.
+    pub fn completed(&self, success: bool, elapsed: Duration) {
+        let (count, latency) = if success { &self.succeeded } else { &self.failed };
+        count.inc();
+        latency.observe(elapsed);
+    }
+}
+
+/// Names of the families of a block, without the prefix `dapr_`.
+#[derive(Clone, Copy, Debug)]
+pub struct FamilyNames {
+    /// How many.
+    pub count: &'static str,
+    /// How long.
+    pub latencies: &'static str,
+}

@@ -1,0 +1,385 @@
+//! State: values by key in the stores of this sidecar. Key prefixes, encryption and resiliency are applied here; both
+//! APIs call the same operations with the app's own keys.
+
+mod bulk;
+mod cipher;
+mod error;
+mod key;
+mod query;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outrigger_component::state::{
+    Consistency, Delete, Feature, Get, Item, Operation as Step, QueryPage, Set, Transaction,
+};
+use outrigger_component::{Pairs, StateStore};
+use outrigger_policy::resiliency::ComponentKind;
+
+pub use cipher::{Cipher, CipherError, KeyError, NamedKey};
+pub use error::StateError;
+pub use key::{IllegalKey, Keys, original};
+
+use super::outbound::{Cause, FamilyNames, Operation, Outbound};
+use crate::resilience::Resilience;
+
+const FAMILIES: FamilyNames = FamilyNames {
+    count: "component_state_count",
+    latencies: "component_state_latencies",
+};
+
+/// A store as it was started, before the rules around it are known.
+pub struct Opened {
+    /// The component's name.
+    pub name: String,
+    /// The store.
+    pub component: Arc<dyn StateStore>,
+    /// Its key prefix.
+    pub keys: Keys,
+    /// Its encryption, if any.
+    pub cipher: Option<Cipher>,
+}
+
+/// Every state store of the sidecar.
+pub struct State {
+    stores: HashMap<String, Store>,
+}
+
+impl State {
+    /// With the policies and metrics of `resilience` around each store.
+    pub fn new(opened: Vec<Opened>, resilience: &Resilience) -> Self {
+        let stores = opened.into_iter().map(|store| {
+            let name = store.name.clone();
+            (name, Store::new(store, resilience))
+        });
+        Self {
+            stores: stores.collect(),
+        }
+    }
+
+    /// The store of this name.
+    ///
+    /// # Errors
+    /// [`StateError::NotConfigured`], [`StateError::NotFound`].
+    pub fn store(&self, name: &str) -> Result<&Store, StateError> {
+        self.stores.get(name).ok_or_else(|| {
+            let store = name.to_owned();
+            if self.stores.is_empty() {
+                StateError::NotConfigured { store }
+            } else {
+                StateError::NotFound { store }
+            }
+        })
+    }
+}
+
+/// A state store and the rules around it.
+pub struct Store {
+    name: String,
+    component: Arc<dyn StateStore>,
+    keys: Keys,
+    cipher: Option<Cipher>,
+    outbound: Outbound,
+    operations: Operations,
+}
+
+struct Operations {
+    get: Operation,
+    set: Operation,
+    delete: Operation,
+    query: Operation,
+    transaction: Operation,
+    bulk_get: Operation,
+    bulk_delete: Operation,
+}
+
+/// The answer to one key of a bulk get.
+pub struct Found {
+    /// The app's key.
+    pub key: String,
+    /// The value, its absence, or why it could not be read.
+    pub item: Result<Option<Item>, String>,
+}
+
+impl Store {
+    fn new(opened: Opened, resilience: &Resilience) -> Self {
+        let Opened {
+            name,
+            component,
+            keys,
+            cipher,
+        } = opened;
+        let registry = &resilience.metrics.all().registry;
+        let operation = |operation| Operation::new(registry, FAMILIES, &name, operation);
+        Self {
+            operations: Operations {
+                get: operation("get"),
+                set: operation("set"),
+                delete: operation("delete"),
+                query: operation("query"),
+                transaction: operation("transaction"),
+                bulk_get: operation("bulk_get"),
+                bulk_delete: operation("bulk_delete"),
+            },
+            outbound: Outbound::new(&name, ComponentKind::Statestore, resilience),
+            name,
+            component,
+            keys,
+            cipher,
+        }
+    }
+
+    /// The component's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether values are encrypted: the store then keeps what the caller sent, byte for byte.
+    pub fn encrypts(&self) -> bool {
+        self.cipher.is_some()
+    }
+
+    /// A value, or `None` when absent.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn get(
+        &self,
+        key: &str,
+        consistency: Consistency,
+        metadata: Pairs,
+    ) -> Result<Option<Item>, StateError> {
+        let request = &Get {
+            key: self.stored(key)?,
+            consistency,
+            metadata,
+        };
+        let failed = |cause| StateError::Get {
+            store: self.name.clone(),
+            key: key.to_owned(),
+            cause,
+        };
+        let component = &self.component;
+        let attempt = || component.get(request);
+        let found = self.outbound.run(&self.operations.get, attempt).await;
+        match found.map_err(failed)? {
+            None => Ok(None),
+            Some(item) => self
+                .open(item)
+                .map(Some)
+                .map_err(|error| failed(Cause::Own(error.to_string()))),
+        }
+    }
+
+    /// Several values; `parallelism` at once, the store's own choice from 0 down.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn bulk_get(
+        &self,
+        keys: &[String],
+        parallelism: i32,
+        metadata: &Pairs,
+    ) -> Result<Vec<Found>, StateError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = |key: &String| {
+            Ok(Get {
+                key: self.stored(key)?,
+                consistency: Consistency::Unspecified,
+                metadata: metadata.clone(),
+            })
+        };
+        let requests = &keys.iter().map(request).collect::<Result<Vec<_>, StateError>>()?;
+        let parallelism = usize::try_from(parallelism).unwrap_or(0);
+        let component = &self.component;
+        let attempt = || component.bulk_get(requests, parallelism);
+        let items = self.outbound.run(&self.operations.bulk_get, attempt).await;
+        let items = items.map_err(StateError::BulkGet)?.into_iter().map(|item| Found {
+            key: original(&item.key).to_owned(),
+            item: match item.item {
+                Ok(Some(item)) => self.open(item).map(Some).map_err(|error| error.to_string()),
+                Ok(None) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            },
+        });
+        Ok(items.collect())
+    }
+
+    /// Writes values, each for itself. Keys are the app's.
+    ///
+    /// # Errors
+    /// [`StateError`]; values that are not named in it may have been written.
+    pub async fn save(&self, mut sets: Vec<Set>) -> Result<(), StateError> {
+        for set in &mut sets {
+            self.prepare(set)?;
+        }
+        let saved = match sets.as_slice() {
+            [] => return Ok(()),
+            [set] => {
+                let component = &self.component;
+                let attempt = || component.set(set);
+                self.outbound.run(&self.operations.set, attempt).await
+            }
+            _ => {
+                self.each(&self.operations.set, sets, |store, sets| store.bulk_set(sets, 0))
+                    .await
+            }
+        };
+        saved.map_err(|cause| self.not_saved(cause))
+    }
+
+    /// Removes a value. The key is the app's.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn delete(&self, mut delete: Delete) -> Result<(), StateError> {
+        let key = std::mem::take(&mut delete.key);
+        delete.key = self.stored(&key)?;
+        let (component, delete) = (&self.component, &delete);
+        let attempt = || component.delete(delete);
+        let deleted = self.outbound.run(&self.operations.delete, attempt).await;
+        deleted.map_err(|cause| StateError::Delete { key, cause })
+    }
+
+    /// Removes values, each for itself. Keys are the app's.
+    ///
+    /// # Errors
+    /// [`StateError`]; values that are not named in it may have been removed.
+    pub async fn bulk_delete(&self, mut deletes: Vec<Delete>) -> Result<(), StateError> {
+        for delete in &mut deletes {
+            delete.key = self.stored(&delete.key)?;
+        }
+        let operation = &self.operations.bulk_delete;
+        let deleted = match deletes.as_slice() {
+            [] => return Ok(()),
+            [delete] => {
+                let component = &self.component;
+                let attempt = || component.delete(delete);
+                self.outbound.run(operation, attempt).await
+            }
+            _ => {
+                self.each(operation, deletes, |store, deletes| store.bulk_delete(deletes, 0))
+                    .await
+            }
+        };
+        deleted.map_err(|cause| StateError::BulkDelete {
+            store: self.name.clone(),
+            cause,
+        })
+    }
+
+    /// Whether the store has transactions; asked before a body is looked at.
+    ///
+    /// # Errors
+    /// [`StateError::NoTransactions`].
+    pub fn check_transactional(&self) -> Result<(), StateError> {
+        if self.component.features().contains(&Feature::Transactional) {
+            return Ok(());
+        }
+        Err(StateError::NoTransactions {
+            store: self.name.clone(),
+        })
+    }
+
+    /// All steps or none. Keys are the app's.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn transact(&self, mut operations: Vec<Step>, metadata: Pairs) -> Result<(), StateError> {
+        self.check_transactional()?;
+        for operation in &mut operations {
+            match operation {
+                Step::Set(set) => set.key = self.stored(&set.key)?,
+                Step::Delete(delete) => delete.key = self.stored(&delete.key)?,
+            }
+        }
+        if let Some(most) = self.component.max_operations()
+            && operations.len() > most
+        {
+            return Err(StateError::TooManyOperations {
+                store: self.name.clone(),
+                count: operations.len(),
+                most,
+            });
+        }
+        for operation in &mut operations {
+            if let Step::Set(set) = operation {
+                self.seal(set).map_err(StateError::Transaction)?;
+            }
+        }
+        let transaction = &Transaction { operations, metadata };
+        let component = &self.component;
+        let attempt = || component.transact(transaction);
+        let done = self.outbound.run(&self.operations.transaction, attempt).await;
+        done.map_err(StateError::Transaction)
+    }
+
+    /// Values that match a query, given as JSON.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn query(&self, text: &[u8], metadata: &Pairs) -> Result<QueryPage, StateError> {
+        let store = || self.name.clone();
+        if !self.component.features().contains(&Feature::Query) {
+            return Err(StateError::NoQueries { store: store() });
+        }
+        let failed = |cause| StateError::Query {
+            store: store(),
+            cause,
+        };
+        if self.encrypts() {
+            return Err(failed(Cause::Own("cannot query encrypted store".to_owned())));
+        }
+        let query = &query::parse(text)
+            .map_err(|error| failed(Cause::Own(format!("failed to parse JSON query body: {error}"))))?;
+        let component = &self.component;
+        let attempt = || component.query(query, metadata);
+        let mut page = self
+            .outbound
+            .run(&self.operations.query, attempt)
+            .await
+            .map_err(failed)?;
+        for item in &mut page.items {
+            item.key = original(&item.key).to_owned();
+        }
+        Ok(page)
+    }
+
+    /// An error of this store about writing.
+    pub fn not_saved(&self, cause: impl Into<Cause>) -> StateError {
+        StateError::Save {
+            store: self.name.clone(),
+            cause: cause.into(),
+        }
+    }
+
+    fn stored(&self, key: &str) -> Result<String, StateError> {
+        self.keys.stored(key).map_err(|key| StateError::IllegalKey {
+            store: self.name.clone(),
+            key,
+        })
+    }
+
+    fn prepare(&self, set: &mut Set) -> Result<(), StateError> {
+        set.key = self.stored(&set.key)?;
+        self.seal(set).map_err(|cause| self.not_saved(cause))
+    }
+
+    fn seal(&self, set: &mut Set) -> Result<(), Cause> {
+        if let Some(cipher) = &self.cipher {
+            let sealed = cipher.seal(&set.value);
+            set.value = sealed.map_err(|error| Cause::Own(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn open(&self, mut item: Item) -> Result<Item, CipherError> {
+        if let Some(cipher) = &self.cipher {
+            let stored = std::mem::take(&mut item.data);
+            item.data = cipher.open(&stored, &self.name)?;
+        }
+        Ok(item)
+    }
+}

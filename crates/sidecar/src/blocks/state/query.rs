@@ -1,0 +1,150 @@
+//! The JSON of a query.
+
+use outrigger_component::state::{Filter, Order, Query, Sort};
+use serde_json::{Map, Value};
+
+/// Deepest nesting of filters.
+const MAX_DEPTH: usize = 64;
+
+/// Parses `{"filter": …, "sort": […], "page": {"limit", "token"}}`.
+pub(super) fn parse(text: &[u8]) -> Result<Query, String> {
+    let query: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let Value::Object(query) = query else {
+        return Err("the query must be a JSON object".to_owned());
+    };
+    let mut parsed = Query::default();
+    match query.get("filter") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(members)) if members.is_empty() => {}
+        Some(filter) => parsed.filter = Some(parse_filter(filter, MAX_DEPTH)?),
+    }
+    match query.get("sort") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(items)) => {
+            parsed.sort = items.iter().map(parse_sort).collect::<Result<_, _>>()?;
+        }
+        Some(_) => return Err("sort must be an array".to_owned()),
+    }
+    match query.get("page") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(page)) => {
+            parsed.limit = match page.get("limit") {
+                None | Some(Value::Null) => 0,
+                Some(limit) => limit.as_u64().ok_or("page.limit must be a whole number from 0")?,
+            };
+            parsed.token = optional_text(page, "token")?.unwrap_or_default().to_owned();
+        }
+        Some(_) => return Err("page must be an object".to_owned()),
+    }
+    Ok(parsed)
+}
+
+fn optional_text<'m>(members: &'m Map<String, Value>, name: &str) -> Result<Option<&'m str>, String> {
+    match members.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(format!("{name} must be a text")),
+    }
+}
+
+fn parse_sort(item: &Value) -> Result<Sort, String> {
+    let item = item.as_object().ok_or("sort must hold objects")?;
+    let key = optional_text(item, "key")?.unwrap_or_default().to_owned();
+    let order = match optional_text(item, "order")?.unwrap_or_default() {
+        "" | "ASC" => Order::Ascending,
+        "DESC" => Order::Descending,
+        other => return Err(format!("sort order {other:?} is neither ASC nor DESC")),
+    };
+    Ok(Sort { key, order })
+}
+
+fn parse_filter(filter: &Value, depth: usize) -> Result<Filter, String> {
+    let depth = depth.checked_sub(1).ok_or("the filter is nested too deeply")?;
+    let members = filter.as_object().ok_or("a filter must be an object")?;
+    let mut members = members.iter();
+    let (Some((operator, operand)), None) = (members.next(), members.next()) else {
+        return Err("a filter must have exactly one operator".to_owned());
+    };
+    match operator.as_str() {
+        "EQ" => pair(operator, operand).map(|(key, value)| Filter::Eq(key, value)),
+        "NEQ" => pair(operator, operand).map(|(key, value)| Filter::Neq(key, value)),
+        "GT" => pair(operator, operand).map(|(key, value)| Filter::Gt(key, value)),
+        "GTE" => pair(operator, operand).map(|(key, value)| Filter::Gte(key, value)),
+        "LT" => pair(operator, operand).map(|(key, value)| Filter::Lt(key, value)),
+        "LTE" => pair(operator, operand).map(|(key, value)| Filter::Lte(key, value)),
+        "IN" => match pair(operator, operand)? {
+            (key, Value::Array(values)) => Ok(Filter::In(key, values)),
+            _ => Err("IN takes an array".to_owned()),
+        },
+        "AND" => several(operator, operand, depth).map(Filter::And),
+        "OR" => several(operator, operand, depth).map(Filter::Or),
+        other => Err(format!("unsupported filter {other:?}")),
+    }
+}
+
+fn pair(operator: &str, operand: &Value) -> Result<(String, Value), String> {
+    let mut members = operand.as_object().into_iter().flatten();
+    match (members.next(), members.next()) {
+        (Some((key, value)), None) => Ok((key.clone(), value.clone())),
+        _ => Err(format!("{operator} filter must have a single key/value pair")),
+    }
+}
+
+fn several(operator: &str, operand: &Value, depth: usize) -> Result<Vec<Filter>, String> {
+    let filters = operand.as_array().map(Vec::as_slice).unwrap_or_default();
+    if filters.len() < 2 {
+        return Err(format!(
+            "{operator} filter must be an array of at least two filters"
+        ));
+    }
+    filters.iter().map(|filter| parse_filter(filter, depth)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_query_is_understood() {
+        let text = br#"{"filter":{"AND":[{"EQ":{"a.b":"x"}},{"IN":{"c":[1,2]}}]},
+            "sort":[{"key":"a","order":"DESC"},{"key":"b"}],"page":{"limit":3,"token":"t"}}"#;
+        let query = parse(text).unwrap();
+        let filters = vec![
+            Filter::Eq("a.b".into(), json!("x")),
+            Filter::In("c".into(), vec![json!(1), json!(2)]),
+        ];
+        assert_eq!(query.filter, Some(Filter::And(filters)));
+        assert_eq!(query.sort[0].order, Order::Descending);
+        assert_eq!(query.sort[1].order, Order::Ascending);
+        assert_eq!((query.limit, query.token.as_str()), (3, "t"));
+        assert_eq!(parse(b"{}").unwrap(), Query::default());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for text in [
+            "",
+            "[]",
+            r#"{"filter":{"XX":{"a":1}}}"#,
+            r#"{"filter":{"EQ":{"a":1,"b":2}}}"#,
+            r#"{"filter":{"EQ":{"a":1},"LT":{"a":1}}}"#,
+            r#"{"filter":{"AND":[{"EQ":{"a":1}}]}}"#,
+            r#"{"filter":{"IN":{"a":1}}}"#,
+            r#"{"sort":[{"key":"a","order":"UP"}]}"#,
+            r#"{"page":{"limit":-1}}"#,
+        ] {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn deep_filters_end() {
+        let mut text = r#"{"EQ":{"a":1}}"#.to_owned();
+        for _ in 0..70 {
+            text = format!(r#"{{"OR":[{text},{{"EQ":{{"a":1}}}}]}}"#);
+        }
+        assert!(parse(format!(r#"{{"filter":{text}}}"#).as_bytes()).is_err());
+    }
+}

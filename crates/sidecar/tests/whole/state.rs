@@ -1,0 +1,285 @@
+//! State through both APIs: what is kept, what is refused, and what it looks like.
+
+use std::collections::HashMap;
+
+use outrigger_wire::common::v1::{Etag, StateItem};
+use outrigger_wire::runtime::v1::{
+    DeleteBulkStateRequest, DeleteStateRequest, ExecuteStateTransactionRequest, GetBulkStateRequest,
+    GetBulkStateResponse, GetMetadataResponse, GetStateRequest, GetStateResponse, QueryStateRequest,
+    SaveStateRequest, TransactionalStateOperation,
+};
+use prost::Message;
+use serde_json::json;
+use tonic::Code;
+
+use crate::common::grpc::Outcome;
+use crate::common::{Net, Node, get, grpc, post, request};
+
+const DAPR: &str = "/dapr.proto.runtime.v1.Dapr";
+
+/// A component resource; `metadata` as flow mappings.
+fn component(name: &str, kind: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  type: {kind}\n  \
+         version: v1\n{rest}"
+    )
+}
+
+async fn with_memory() -> Node {
+    let net = Net::plain();
+    net.sidecar("me")
+        .resource(&component("mem", "state.in-memory", ""))
+        .start()
+        .await
+}
+
+async fn call(node: &Node, method: &str, message: &impl Message) -> Outcome {
+    grpc::unary(node.ports.grpc, &format!("{DAPR}/{method}"), &[], message).await
+}
+
+fn item(key: &str, value: &'static str) -> StateItem {
+    StateItem {
+        key: key.to_owned(),
+        value: value.into(),
+        ..StateItem::default()
+    }
+}
+
+#[tokio::test]
+async fn a_value_lives_from_save_to_delete() {
+    let node = with_memory().await;
+    assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
+    let saved = node
+        .ask(post("/v1.0/state/mem", r#"[{"KEY":"k","value":{"a":1}}]"#))
+        .await;
+    assert_eq!((saved.status.as_u16(), saved.text()), (204, ""));
+    let answer = node.ask(get("/v1.0/state/mem/k")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, r#"{"a":1}"#));
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let etag = answer.header("etag").unwrap().to_owned();
+
+    let wrong = request("DELETE", "/v1.0/state/mem/k", &["if-match: other"], "");
+    let message = node.ask(wrong).await.error(409, "ERR_STATE_DELETE");
+    assert!(
+        message.starts_with("failed deleting state with key k: possible etag mismatch. error from state store"),
+        "{message}"
+    );
+    let right = request("DELETE", "/v1.0/state/mem/k", &[&format!("if-match: {etag}")], "");
+    assert_eq!(node.ask(right).await.status, 204);
+    assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
+    let count = |operation, success| {
+        let labels = [operation, success, "component=\"mem\""];
+        let node = &node;
+        async move { node.metric("dapr_component_state_count", &labels).await }
+    };
+    assert_eq!(count("operation=\"get\"", "success=\"true\"").await, Some(3.0));
+    assert_eq!(count("operation=\"delete\"", "success=\"false\"").await, Some(1.0));
+}
+
+#[tokio::test]
+async fn both_apis_see_the_same_values() {
+    let node = with_memory().await;
+    let save = SaveStateRequest {
+        store_name: "mem".into(),
+        states: vec![item("a", "raw bytes"), item("b", "[1]")],
+    };
+    call(&node, "SaveState", &save).await.message::<()>();
+    let answer = node.ask(get("/v1.0/state/mem/a")).await;
+    assert_eq!(answer.text(), "raw bytes");
+    let body = r#"{"keys":["a","b","none"],"parallelism":2}"#;
+    let all = node.ask(post("/v1.0/state/mem/bulk", body)).await.json();
+    assert!(all[0]["error"].as_str().unwrap().contains("not JSON"), "{all}");
+    assert_eq!(all[1]["data"], json!([1]));
+    assert_eq!(all[2], json!({"key": "none"}));
+    let wanted = GetBulkStateRequest {
+        store_name: "mem".into(),
+        keys: vec!["a".into(), "none".into()],
+        ..GetBulkStateRequest::default()
+    };
+    let all: GetBulkStateResponse = call(&node, "GetBulkState", &wanted).await.message();
+    assert_eq!((all.items[0].key.as_str(), &all.items[0].data[..]), ("a", &b"raw bytes"[..]));
+    assert_eq!((all.items[1].data.len(), all.items[1].error.as_str()), (0, ""));
+
+    let delete = DeleteBulkStateRequest {
+        store_name: "mem".into(),
+        states: vec![item("a", ""), item("b", "")],
+    };
+    call(&node, "DeleteBulkState", &delete).await.message::<()>();
+    let wanted = GetStateRequest {
+        store_name: "mem".into(),
+        key: "a".into(),
+        ..GetStateRequest::default()
+    };
+    let found: GetStateResponse = call(&node, "GetState", &wanted).await.message();
+    assert_eq!(found, GetStateResponse::default());
+}
+
+#[tokio::test]
+async fn a_transaction_happens_whole_or_not_at_all() {
+    let node = with_memory().await;
+    let body = r#"{"operations":[{"request":{"key":"a","value":1},"operation":"upsert"},
+        {"operation":"upsert","request":{"key":"b","value":"x"}},
+        {"operation":"delete","request":{"key":"b"}}]}"#;
+    let url = "/v1.0/state/mem/transaction";
+    assert_eq!(node.ask(post(url, body)).await.status, 204);
+    assert_eq!(node.ask(get("/v1.0/state/mem/a")).await.text(), "1");
+    assert_eq!(node.ask(get("/v1.0/state/mem/b")).await.status, 204);
+    let body = r#"{"operations":[{"operation":"upsert","request":{"key":"c","value":1}},
+        {"operation":"delete","request":{"key":"a","etag":"wrong"}}]}"#;
+    let message = node.ask(post(url, body)).await.error(500, "ERR_STATE_TRANSACTION");
+    assert!(
+        message.starts_with("error while executing state transaction: possible etag mismatch"),
+        "{message}"
+    );
+    assert_eq!(node.ask(get("/v1.0/state/mem/c")).await.status, 204);
+    let body = r#"{"operations":[{"operation":"rename","request":{"key":"c"}}]}"#;
+    let message = node
+        .ask(post(url, body))
+        .await
+        .error(400, "ERR_NOT_SUPPORTED_STATE_OPERATION");
+    assert_eq!(message, "operation type rename not supported");
+    let unknown = ExecuteStateTransactionRequest {
+        store_name: "mem".into(),
+        operations: vec![TransactionalStateOperation {
+            operation_type: "rename".into(),
+            request: Some(item("c", "")),
+        }],
+        metadata: HashMap::new(),
+    };
+    let outcome = call(&node, "ExecuteStateTransaction", &unknown).await;
+    assert_eq!(outcome.status.code(), Code::Unimplemented);
+    assert_eq!(outcome.error_info().reason, "ERR_NOT_SUPPORTED_STATE_OPERATION");
+}
+
+#[tokio::test]
+async fn bad_requests_get_the_codes_of_the_contract() {
+    let node = with_memory().await;
+    for body in [
+        "",
+        "{}",
+        "foobar",
+        "[{}]",
+        r#"[{"key":"a","value":1},]"#,
+        r#"[{"key":"a","value":1,"etag":123}]"#,
+        r#"[{"key":"a||b","value":1}]"#,
+    ] {
+        let answer = node.ask(post("/v1.0/state/mem", body)).await;
+        answer.error(400, "ERR_MALFORMED_REQUEST");
+    }
+    let answer = node.ask(get("/v1.0/state/other/k")).await;
+    let message = answer.error(400, "ERR_STATE_STORE_NOT_FOUND");
+    assert_eq!(message, "state store other is not found");
+    assert_eq!(
+        answer.json()["details"],
+        json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "dapr.io",
+            "reason": "DAPR_STATE_NOT_FOUND", "metadata": {"appID": "me"}}])
+    );
+    let illegal = DeleteStateRequest {
+        store_name: "mem".into(),
+        key: "a||b".into(),
+        etag: Some(Etag { value: "1".into() }),
+        ..DeleteStateRequest::default()
+    };
+    let outcome = call(&node, "DeleteState", &illegal).await;
+    assert_eq!(outcome.status.code(), Code::InvalidArgument);
+    assert_eq!(
+        outcome.status.message(),
+        "input key/keyPrefix 'a||b' can't contain '||'"
+    );
+    assert_eq!(outcome.details().len(), 3);
+    let query = QueryStateRequest {
+        store_name: "mem".into(),
+        query: "{}".into(),
+        ..QueryStateRequest::default()
+    };
+    let outcome = call(&node, "QueryStateAlpha1", &query).await;
+    assert_eq!(outcome.status.message(), "state store does not support querying");
+    let answer = node.ask(post("/v1.0-alpha1/state/mem/query", "{}")).await;
+    answer.error(500, "ERR_STATE_STORE_NOT_SUPPORTED");
+    let bare = Net::plain().sidecar("bare").start().await;
+    let answer = bare.ask(post("/v1.0/state/mem", "")).await;
+    let message = answer.error(500, "ERR_STATE_STORE_NOT_CONFIGURED");
+    assert_eq!(message, "state store mem is not configured");
+}
+
+#[tokio::test]
+async fn encrypted_values_are_read_back_and_never_stored_plain() {
+    let folder = tempfile::tempdir().unwrap();
+    let secrets = folder.path().join("secrets.json");
+    std::fs::write(&secrets, r#"{"key":"000102030405060708090a0b0c0d0e0f"}"#).unwrap();
+    let database = folder.path().join("state.db");
+    let store = |name: &str, key: &str| {
+        let rest = format!(
+            "  metadata:\n  - name: connectionString\n    value: {}\n  - name: keyPrefix\n    value: none\n{key}",
+            database.display()
+        );
+        component(name, "state.sqlite", &rest)
+    };
+    let key = "  - name: primaryEncryptionKey\n    secretKeyRef:\n      name: key\nauth:\n  secretStore: vault\n";
+    let vault = format!("  metadata:\n  - name: secretsFile\n    value: {}\n", secrets.display());
+    let net = Net::plain();
+    // The store comes before the secrets it needs.
+    let node = net
+        .sidecar("me")
+        .resource(&store("safe", key))
+        .resource(&component("vault", "secretstores.local.file", &vault))
+        .start()
+        .await;
+    let save = post("/v1.0/state/safe", r#"[{"key":"a","value":"hush"},{"key":"b","value":{"n":1}}]"#);
+    assert_eq!(node.ask(save).await.status, 204);
+    assert_eq!(node.ask(get("/v1.0/state/safe/a")).await.text(), "hush");
+    assert_eq!(node.ask(get("/v1.0/state/safe/b")).await.text(), r#"{"n":1}"#);
+    let answer = node.ask(get("/v1.0/metadata")).await.json();
+    assert_eq!(answer["components"].as_array().unwrap().len(), 2);
+    node.stop().await.unwrap();
+    let open = net.sidecar("me").resource(&store("open", "")).start().await;
+    let stored = open.ask(get("/v1.0/state/open/a")).await;
+    assert!(!stored.text().contains("hush") && !stored.text().is_empty(), "{}", stored.text());
+}
+
+#[tokio::test]
+async fn loaded_stores_are_listed_with_what_they_can_do() {
+    let node = with_memory().await;
+    let metadata = node.ask(get("/v1.0/metadata")).await.json();
+    let listed = &metadata["components"][0];
+    assert_eq!(listed["name"], "mem");
+    assert_eq!(listed["type"], "state.in-memory");
+    assert_eq!(listed["version"], "v1");
+    let capabilities = listed["capabilities"].as_array().unwrap();
+    for capability in ["ETAG", "TRANSACTIONAL", "TTL", "ACTOR"] {
+        assert!(capabilities.contains(&json!(capability)), "{capabilities:?}");
+    }
+    let over_grpc: GetMetadataResponse = call(&node, "GetMetadata", &()).await.message();
+    assert_eq!(over_grpc.registered_components[0].name, "mem");
+}
+
+#[tokio::test]
+async fn a_component_that_cannot_start_says_where_and_why_unless_it_may_fail() {
+    let net = Net::plain();
+    let unknown = component("odd", "state.nosuch", "");
+    let error = net
+        .sidecar("me")
+        .resource(&unknown)
+        .try_launch()
+        .await
+        .err()
+        .expect("no such store")
+        .to_string();
+    for part in [
+        "process component odd error: [CREATE_COMPONENT_FAILURE]: initialization error occurred for odd \
+         (state.nosuch/v1): couldn't find state component state.nosuch/v1",
+        "0.yaml:1",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let node = net
+        .sidecar("me")
+        .resource(&component("odd", "state.nosuch", "  ignoreErrors: true\n"))
+        .resource(&component("mem", "state.in-memory", ""))
+        .start()
+        .await;
+    assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
+    node.ask(get("/v1.0/state/odd/k"))
+        .await
+        .error(400, "ERR_STATE_STORE_NOT_FOUND");
+}
