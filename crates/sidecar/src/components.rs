@@ -2,6 +2,8 @@
 
 mod open;
 mod properties;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 

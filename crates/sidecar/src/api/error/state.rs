@@ -10,17 +10,19 @@ use crate::blocks::state::StateError;
 
 const STORES: &str = "https://docs.dapr.io/reference/components-reference/supported-state-stores/";
 
+const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
+
 impl ApiError {
     /// A failure of the state block. The HTTP API tells which app has no such store, the gRPC API does not.
     pub fn state(error: StateError, app_id: Option<&str>) -> Self {
         match error {
-            StateError::NotConfigured { store } => rich(
+            StateError::NotConfigured { store } => about_state(
                 "ERR_STATE_STORE_NOT_CONFIGURED",
                 (StatusCode::INTERNAL_SERVER_ERROR, Code::FailedPrecondition),
                 format!("state store {store} is not configured"),
             )
             .with_detail(about_app("DAPR_STATE_NOT_CONFIGURED", app_id)),
-            StateError::NotFound { store } => rich(
+            StateError::NotFound { store } => about_state(
                 "ERR_STATE_STORE_NOT_FOUND",
                 (StatusCode::BAD_REQUEST, Code::InvalidArgument),
                 format!("state store {store} is not found"),
@@ -28,7 +30,7 @@ impl ApiError {
             .with_detail(about_app("DAPR_STATE_NOT_FOUND", app_id)),
             StateError::IllegalKey { store, key } => {
                 let message = key.to_string();
-                rich(
+                about_state(
                     "ERR_MALFORMED_REQUEST",
                     (StatusCode::BAD_REQUEST, Code::InvalidArgument),
                     message.as_str(),
@@ -39,7 +41,7 @@ impl ApiError {
                     description: message,
                 })
             }
-            StateError::NoTransactions { store } => rich(
+            StateError::NoTransactions { store } => about_state(
                 "ERR_STATE_STORE_NOT_SUPPORTED",
                 (StatusCode::INTERNAL_SERVER_ERROR, Code::Unimplemented),
                 format!("state store {store} doesn't support transactions"),
@@ -49,7 +51,7 @@ impl ApiError {
                 url: STORES,
                 description: "Check the list of state stores and the features they support",
             }),
-            StateError::TooManyOperations { store, count, most } => rich(
+            StateError::TooManyOperations { store, count, most } => about_state(
                 "ERR_STATE_STORE_TOO_MANY_TRANSACTIONS",
                 (StatusCode::BAD_REQUEST, Code::InvalidArgument),
                 format!(
@@ -65,30 +67,59 @@ impl ApiError {
                     ("maxOpsPerTransaction".to_owned(), most.to_string()),
                 ],
             ),
-            StateError::NoQueries { store } => rich(
+            StateError::NoQueries { store } => about_state(
                 "ERR_STATE_STORE_NOT_SUPPORTED",
-                (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+                INTERNAL,
                 "state store does not support querying",
             )
             .about_store(store, "DAPR_STATE_QUERYING_NOT_SUPPORTED", Vec::new()),
-            StateError::Query { store, cause } => rich(
+            StateError::Query { store, cause } => about_state(
                 "ERR_STATE_QUERY",
-                (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+                INTERNAL,
                 format!("state store {store} query failed: {cause}"),
             )
             .about_store(store, "DAPR_STATE_QUERY_FAILED", Vec::new()),
-            other => operation(other),
+            StateError::Get { store, key, cause } => named(
+                "ERR_STATE_GET",
+                INTERNAL,
+                format!("fail to get {key} from state store {store}: {cause}"),
+            ),
+            StateError::BulkGet(cause) => named("ERR_STATE_BULK_GET", INTERNAL, cause.to_string()),
+            StateError::Save { store, cause } => named(
+                "ERR_STATE_SAVE",
+                written(&cause),
+                format!("failed saving state in state store {store}: {cause}"),
+            ),
+            StateError::Delete { key, cause } => named(
+                "ERR_STATE_DELETE",
+                written(&cause),
+                format!("failed deleting state with key {key}: {cause}"),
+            ),
+            StateError::BulkDelete { store, cause } => named(
+                "ERR_STATE_BULK_DELETE",
+                written(&cause),
+                format!("failed deleting state in state store {store}: {cause}"),
+            ),
+            StateError::UnknownOperation(name) => named(
+                "ERR_NOT_SUPPORTED_STATE_OPERATION",
+                (StatusCode::BAD_REQUEST, Code::Unimplemented),
+                format!("operation type {name} not supported"),
+            ),
+            StateError::Transaction(cause) => named(
+                "ERR_STATE_TRANSACTION",
+                INTERNAL,
+                format!("error while executing state transaction: {cause}"),
+            ),
         }
     }
 
     /// A save whose item has no key, over gRPC.
     pub fn state_key_missing() -> Self {
-        rich(
+        named(
             "ERR_STATE_SAVE",
             (StatusCode::BAD_REQUEST, Code::InvalidArgument),
-            "state key cannot be empty",
+            "state key cannot be empty".to_owned(),
         )
-        .named_over_grpc()
     }
 
     fn about_store(self, store: String, reason: &'static str, metadata: Vec<(String, String)>) -> Self {
@@ -100,45 +131,9 @@ impl ApiError {
     }
 }
 
-/// Failures of the operations themselves: simple over HTTP, named over gRPC.
-fn operation(error: StateError) -> ApiError {
-    let internal = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
-    let (code, status, message) = match error {
-        StateError::Get { store, key, cause } => (
-            "ERR_STATE_GET",
-            internal,
-            format!("fail to get {key} from state store {store}: {cause}"),
-        ),
-        StateError::BulkGet(cause) => ("ERR_STATE_BULK_GET", internal, cause.to_string()),
-        StateError::Save { store, cause } => (
-            "ERR_STATE_SAVE",
-            written(&cause),
-            format!("failed saving state in state store {store}: {cause}"),
-        ),
-        StateError::Delete { key, cause } => (
-            "ERR_STATE_DELETE",
-            written(&cause),
-            format!("failed deleting state with key {key}: {cause}"),
-        ),
-        StateError::BulkDelete { store, cause } => (
-            "ERR_STATE_BULK_DELETE",
-            written(&cause),
-            format!("failed deleting state in state store {store}: {cause}"),
-        ),
-        StateError::UnknownOperation(name) => (
-            "ERR_NOT_SUPPORTED_STATE_OPERATION",
-            (StatusCode::BAD_REQUEST, Code::Unimplemented),
-            format!("operation type {name} not supported"),
-        ),
-        StateError::Transaction(cause) => (
-            "ERR_STATE_TRANSACTION",
-            internal,
-            format!("error while executing state transaction: {cause}"),
-        ),
-        // The rest is rich.
-        other => return ApiError::state(other, None),
-    };
-    rich(code, status, message).named_over_grpc()
+/// Simple over HTTP, named over gRPC.
+fn named(code: &'static str, status: (StatusCode, Code), message: String) -> ApiError {
+    about_state(code, status, message).named_over_grpc()
 }
 
 /// The statuses of a write: what is wrong with an ETag is the caller's to solve.
@@ -146,7 +141,7 @@ fn written(cause: &Cause) -> (StatusCode, Code) {
     match cause.kind() {
         Some(Kind::EtagMismatch) => (StatusCode::CONFLICT, Code::Aborted),
         Some(Kind::InvalidEtag) => (StatusCode::BAD_REQUEST, Code::InvalidArgument),
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal),
+        _ => INTERNAL,
     }
 }
 
@@ -158,6 +153,6 @@ fn about_app(reason: &'static str, app_id: Option<&str>) -> Detail {
     }
 }
 
-fn rich(code: &'static str, (http, grpc): (StatusCode, Code), message: impl Into<String>) -> ApiError {
+fn about_state(code: &'static str, (http, grpc): (StatusCode, Code), message: impl Into<String>) -> ApiError {
     ApiError::new(code, "state", http, grpc, message)
 }
