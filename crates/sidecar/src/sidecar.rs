@@ -36,7 +36,8 @@ pub enum SidecarError {
     #[error("error loading configuration: {0}")]
     Configuration(String),
     /// Resource files.
-    #[error("failed to load resources: {0}")]
+    // Components are what is loaded first, and the word tools match.
+    #[error("failed to load components: {0}")]
     Resources(String),
     /// A component that cannot be made or started.
     #[error("{0}")]
