@@ -18,7 +18,8 @@ const LOOK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_secs(10);
 /// Longest pause before a certificate that came too old is renewed, and the shortest between any renewals: the CA
 /// may be issuing with a lifetime that somebody is about to correct.
-const BREATH: (SignedDuration, SignedDuration) = (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
+const BREATH: (SignedDuration, SignedDuration) =
+    (SignedDuration::from_millis(500), SignedDuration::from_secs(10));
 
 /// What happened to the identity. The text is the `reason` label of the metrics (`sentry_conn`, `sentry_token`,
 /// `sign`, `invalid_ts`, `jwt_parse`, `jwt_aud`).

@@ -92,12 +92,20 @@ impl Bound {
         let (what, result) = match self {
             Self::Tcp(socket) => {
                 let what = socket.local_addr().ok().and_then(|a| a.as_socket());
-                let listener = socket.listen(BACKLOG).and_then(|()| TcpListener::from_std(socket.into()));
-                (what.map_or_else(String::new, |a| a.to_string()), listener.map(Listener::Tcp))
+                let listener = socket
+                    .listen(BACKLOG)
+                    .and_then(|()| TcpListener::from_std(socket.into()));
+                (
+                    what.map_or_else(String::new, |a| a.to_string()),
+                    listener.map(Listener::Tcp),
+                )
             }
             Self::Unix(path) => {
                 let listener = UnixListener::bind(&path);
-                (path.display().to_string(), listener.map(|l| Listener::Unix(l, SocketFile(path))))
+                (
+                    path.display().to_string(),
+                    listener.map(|l| Listener::Unix(l, SocketFile(path))),
+                )
             }
         };
         result.map_err(|source| BindError { what, source })
@@ -314,9 +322,7 @@ fn builder(options: &Options) -> auto::Builder<TokioExecutor> {
         .max_buf_size((options.head_limit + HEAD_SLACK).max(MIN_HEAD));
     if options.head_limit + HEAD_SLACK > MIN_HEAD {
         // More than the 100 header fields that are parsed without an allocation, for those who ask for more room.
-        builder
-            .http1()
-            .max_headers((options.head_limit / FIELD).max(100));
+        builder.http1().max_headers((options.head_limit / FIELD).max(100));
     }
     builder
         .http2()
@@ -384,7 +390,11 @@ impl<H: Handler> Server<H> {
         let server = Arc::clone(&self);
         let service = service_fn(move |mut request: Request<Incoming>| {
             let (server, client) = (Arc::clone(&server), Arc::clone(&client));
-            let upgraded = if upgradable { h2c::accept(&mut request) } else { None };
+            let upgraded = if upgradable {
+                h2c::accept(&mut request)
+            } else {
+                None
+            };
             async move {
                 Ok::<_, std::convert::Infallible>(match upgraded {
                     Some(upgrade) => server.upgrade(upgrade, client),
@@ -395,7 +405,8 @@ impl<H: Handler> Server<H> {
         let io = TokioIo::new(io);
         // Serving with upgrades detects the version whatever the builder was told.
         let result = if upgradable {
-            self.finish(self.builder.serve_connection_with_upgrades(io, service)).await
+            self.finish(self.builder.serve_connection_with_upgrades(io, service))
+                .await
         } else {
             self.finish(self.builder.serve_connection(io, service)).await
         };

@@ -130,5 +130,9 @@ impl<'p> Run<'p> {
 
 /// The outcome of a gRPC attempt by its status number.
 pub fn grpc_outcome(code: i32) -> Outcome {
-    if code == 0 { Outcome::Success } else { Outcome::Failure { code: Some(code) } }
+    if code == 0 {
+        Outcome::Success
+    } else {
+        Outcome::Failure { code: Some(code) }
+    }
 }

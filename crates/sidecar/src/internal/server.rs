@@ -112,7 +112,9 @@ impl InternalApi {
         self.finish_span(&mut span, reply.as_ref().err());
         let reply = reply?;
         if wants_events && !reply.status.is_success() {
-            return Err(Status::internal("error invoking app channel: no response received from stream"));
+            return Err(Status::internal(
+                "error invoking app channel: no response received from stream",
+            ));
         }
         self.metrics.invoke_response(&source, reply.status.code());
         stream_reply(reply)
@@ -219,9 +221,11 @@ impl InternalApi {
 
 /// A caller that asked for server-sent events gets events or an error, never an app's error page.
 fn wants_events(metadata: &HeaderMap) -> bool {
-    metadata
-        .get(http::header::ACCEPT)
-        .is_some_and(|v| v.as_bytes().trim_ascii().eq_ignore_ascii_case(b"text/event-stream"))
+    metadata.get(http::header::ACCEPT).is_some_and(|v| {
+        v.as_bytes()
+            .trim_ascii()
+            .eq_ignore_ascii_case(b"text/event-stream")
+    })
 }
 
 fn no_head() -> Status {

@@ -43,22 +43,31 @@ pub(super) struct Upgrade {
 pub(super) fn accept(request: &mut Request<Incoming>) -> Option<Upgrade> {
     let headers = request.headers();
     let asks = request.version() == Version::HTTP_11
-        && headers.get(UPGRADE).is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
+        && headers
+            .get(UPGRADE)
+            .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
         && headers.contains_key(HTTP2_SETTINGS)
         && request.body().is_end_stream();
     if !asks {
         return None;
     }
     let headers = frame(request)?;
-    Some(Upgrade { on: hyper::upgrade::on(request), headers })
+    Some(Upgrade {
+        on: hyper::upgrade::on(request),
+        headers,
+    })
 }
 
 /// The answer that ends HTTP/1.1 on the connection.
 pub(super) fn switching_protocols() -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    response.headers_mut().insert(UPGRADE, HeaderValue::from_static("h2c"));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    response
+        .headers_mut()
+        .insert(UPGRADE, HeaderValue::from_static("h2c"));
     response
 }
 
@@ -124,13 +133,19 @@ impl Upgrade {
         let (preface, head) = start.split_at(PREFACE.len());
         let length = (&head[..3]).get_uint(3) as usize;
         if preface != PREFACE || head[3] != SETTINGS || length > MAX_FRAME {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "no HTTP/2 preface after the upgrade"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "no HTTP/2 preface after the upgrade",
+            ));
         }
         let end = start.len();
         start.resize(end + length, 0);
         io.read_exact(&mut start[end..]).await?;
         start.extend_from_slice(&self.headers);
-        Ok(Rewound { start: start.into(), io })
+        Ok(Rewound {
+            start: start.into(),
+            io,
+        })
     }
 }
 

@@ -22,7 +22,15 @@ const MAX_CONFIG: usize = 1024 * 1024;
 /// Completes when the sidecar counts as initialised. With app health checks on that is after the first probe,
 /// however it went.
 pub(super) async fn run(life: AppLife) {
-    let AppLife { config, app, health, set_health, tasks, stop, started } = life;
+    let AppLife {
+        config,
+        app,
+        health,
+        set_health,
+        tasks,
+        stop,
+        started,
+    } = life;
     let app_config = &config.app;
     match &app {
         Some(app) => wait_for_port(app.address(), app_config.port, protocol(app_config.protocol)).await,
@@ -35,10 +43,21 @@ pub(super) async fn run(life: AppLife) {
         tracing::info!(target: LOG, "app max concurrency set to {limit}");
     }
     if let Some(app) = app {
-        let ask = ask_config(app_config.skip_config_endpoint, config.app_id.clone(), Arc::clone(&app));
+        let ask = ask_config(
+            app_config.skip_config_endpoint,
+            config.app_id.clone(),
+            Arc::clone(&app),
+        );
         if let Some(checks) = app_config.health {
             let (first, probed) = oneshot::channel();
-            tasks.spawn(probe(app, checks, app_config.health_path.clone(), set_health, first, stop.clone()));
+            tasks.spawn(probe(
+                app,
+                checks,
+                app_config.health_path.clone(),
+                set_health,
+                first,
+                stop.clone(),
+            ));
             // The prober only goes away when the process ends.
             let _ended = probed.await;
             tasks.spawn(async move {

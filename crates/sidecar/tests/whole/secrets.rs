@@ -22,7 +22,12 @@ async fn with_vault(spec: &str) -> (Node, TempDir) {
          type: secretstores.local.file\n  version: v1\n  metadata:\n  - name: secretsFile\n    value: {}\n",
         file.display()
     );
-    let node = Net::plain().sidecar("me").spec(spec).resource(&yaml).start().await;
+    let node = Net::plain()
+        .sidecar("me")
+        .spec(spec)
+        .resource(&yaml)
+        .start()
+        .await;
     (node, folder)
 }
 
@@ -30,7 +35,10 @@ async fn with_vault(spec: &str) -> (Node, TempDir) {
 async fn secrets_are_given_one_by_one_or_all_at_once() {
     let (node, _folder) = with_vault("").await;
     let answer = node.ask(get("/v1.0/secrets/vault/open")).await;
-    assert_eq!((answer.status.as_u16(), answer.json()), (200, json!({"open": "sesame"})));
+    assert_eq!(
+        (answer.status.as_u16(), answer.json()),
+        (200, json!({"open": "sesame"}))
+    );
     let answer = node.ask(get("/v1.0/secrets/vault/a%2Fb")).await;
     assert_eq!(answer.json(), json!({"a/b": "slash"}));
     let all = node.ask(get("/v1.0/secrets/vault/bulk")).await.json();
@@ -45,7 +53,10 @@ async fn secrets_are_given_one_by_one_or_all_at_once() {
     let outcome = grpc::unary(node.ports.grpc, method, &[], &request).await;
     assert_eq!(outcome.message::<GetSecretResponse>().data["open"], "sesame");
     let labels = ["component=\"vault\"", "operation=\"get\"", "success=\"true\""];
-    assert_eq!(node.metric("dapr_component_secret_count", &labels).await, Some(3.0));
+    assert_eq!(
+        node.metric("dapr_component_secret_count", &labels).await,
+        Some(3.0)
+    );
 }
 
 #[tokio::test]

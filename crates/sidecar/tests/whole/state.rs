@@ -61,7 +61,8 @@ async fn a_value_lives_from_save_to_delete() {
     let wrong = request("DELETE", "/v1.0/state/mem/k", &["if-match: other"], "");
     let message = node.ask(wrong).await.error(409, "ERR_STATE_DELETE");
     assert!(
-        message.starts_with("failed deleting state with key k: possible etag mismatch. error from state store"),
+        message
+            .starts_with("failed deleting state with key k: possible etag mismatch. error from state store"),
         "{message}"
     );
     let right = request("DELETE", "/v1.0/state/mem/k", &[&format!("if-match: {etag}")], "");
@@ -73,7 +74,10 @@ async fn a_value_lives_from_save_to_delete() {
         async move { node.metric("dapr_component_state_count", &labels).await }
     };
     assert_eq!(count("operation=\"get\"", "success=\"true\"").await, Some(3.0));
-    assert_eq!(count("operation=\"delete\"", "success=\"false\"").await, Some(1.0));
+    assert_eq!(
+        count("operation=\"delete\"", "success=\"false\"").await,
+        Some(1.0)
+    );
 }
 
 #[tokio::test]
@@ -97,7 +101,10 @@ async fn both_apis_see_the_same_values() {
         ..GetBulkStateRequest::default()
     };
     let all: GetBulkStateResponse = call(&node, "GetBulkState", &wanted).await.message();
-    assert_eq!((all.items[0].key.as_str(), &all.items[0].data[..]), ("a", &b"raw bytes"[..]));
+    assert_eq!(
+        (all.items[0].key.as_str(), &all.items[0].data[..]),
+        ("a", &b"raw bytes"[..])
+    );
     assert_eq!((all.items[1].data.len(), all.items[1].error.as_str()), (0, ""));
 
     let delete = DeleteBulkStateRequest {
@@ -126,7 +133,10 @@ async fn a_transaction_happens_whole_or_not_at_all() {
     assert_eq!(node.ask(get("/v1.0/state/mem/b")).await.status, 204);
     let body = r#"{"operations":[{"operation":"upsert","request":{"key":"c","value":1}},
         {"operation":"delete","request":{"key":"a","etag":"wrong"}}]}"#;
-    let message = node.ask(post(url, body)).await.error(500, "ERR_STATE_TRANSACTION");
+    let message = node
+        .ask(post(url, body))
+        .await
+        .error(500, "ERR_STATE_TRANSACTION");
     assert!(
         message.starts_with("error while executing state transaction: possible etag mismatch"),
         "{message}"
@@ -215,8 +225,12 @@ async fn encrypted_values_are_read_back_and_never_stored_plain() {
         );
         component(name, "state.sqlite", &rest)
     };
-    let key = "  - name: primaryEncryptionKey\n    secretKeyRef:\n      name: key\nauth:\n  secretStore: vault\n";
-    let vault = format!("  metadata:\n  - name: secretsFile\n    value: {}\n", secrets.display());
+    let key =
+        "  - name: primaryEncryptionKey\n    secretKeyRef:\n      name: key\nauth:\n  secretStore: vault\n";
+    let vault = format!(
+        "  metadata:\n  - name: secretsFile\n    value: {}\n",
+        secrets.display()
+    );
     let net = Net::plain();
     // The store comes before the secrets it needs.
     let node = net
@@ -225,7 +239,10 @@ async fn encrypted_values_are_read_back_and_never_stored_plain() {
         .resource(&component("vault", "secretstores.local.file", &vault))
         .start()
         .await;
-    let save = post("/v1.0/state/safe", r#"[{"key":"a","value":"hush"},{"key":"b","value":{"n":1}}]"#);
+    let save = post(
+        "/v1.0/state/safe",
+        r#"[{"key":"a","value":"hush"},{"key":"b","value":{"n":1}}]"#,
+    );
     assert_eq!(node.ask(save).await.status, 204);
     assert_eq!(node.ask(get("/v1.0/state/safe/a")).await.text(), "hush");
     assert_eq!(node.ask(get("/v1.0/state/safe/b")).await.text(), r#"{"n":1}"#);
@@ -234,7 +251,11 @@ async fn encrypted_values_are_read_back_and_never_stored_plain() {
     node.stop().await.unwrap();
     let open = net.sidecar("me").resource(&store("open", "")).start().await;
     let stored = open.ask(get("/v1.0/state/open/a")).await;
-    assert!(!stored.text().contains("hush") && !stored.text().is_empty(), "{}", stored.text());
+    assert!(
+        !stored.text().contains("hush") && !stored.text().is_empty(),
+        "{}",
+        stored.text()
+    );
 }
 
 #[tokio::test]

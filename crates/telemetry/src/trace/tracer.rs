@@ -185,7 +185,11 @@ impl Tracer {
             // Apps are promised a context on every call; what nobody records is still good for correlating logs.
             Mode::PassThrough => {
                 let context = parent.context.or_else(|| Some(TraceContext::random()));
-                return Span { context, state: parent.state.clone(), recording: None };
+                return Span {
+                    context,
+                    state: parent.state.clone(),
+                    recording: None,
+                };
             }
         };
         let context = match parent.context {
