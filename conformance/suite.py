@@ -13,6 +13,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 BINARIES = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
+STAND_INS = ("placement", "scheduler")
 VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): Test/(\S+) \(")
 SWITCH = re.compile(r"^=== (?:RUN|NAME|CONT|PAUSE)\s+Test/(\S+)$")
 # Dapr refuses root where the suite plays Kubernetes, so as root the suite runs as this user.
@@ -64,6 +65,9 @@ class Suite:
         self.env["DAPR_INTEGRATION_HELMTEMPLATE_PATH"] = "/bin/false"
         for name in BINARIES:
             path = pathlib.Path(binaries).resolve() / name
+            # Services that the folder does not have yet are Dapr's own, where they are built.
+            if not path.exists() and name in STAND_INS:
+                path = cache() / "bin" / name
             self.env[f"DAPR_INTEGRATION_{name.upper()}_PATH"] = str(self._staged(path) if path.exists() else path)
 
     def _staged(self, path):
