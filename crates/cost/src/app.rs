@@ -20,6 +20,10 @@ pub(crate) async fn start(grpc: bool) -> std::io::Result<u16> {
     let port = listener.local_addr()?.port();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            if stream.set_nodelay(true).is_err() {
+                // The connection broke before it was used.
+                continue;
+            }
             let io = TokioIo::new(stream);
             tokio::spawn(async move {
                 // A connection ends with the sidecar that made it.

@@ -20,6 +20,13 @@ const PAYLOAD: usize = 1024;
 /// A body without a declared length: gRPC clients send none.
 type Streamed = StreamBody<Once<std::future::Ready<Result<Frame<Bytes>, Infallible>>>>;
 
+/// Frames go out at once: waiting for acknowledgements would add 40 ms to each call.
+async fn connect(port: u16) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
 pub(crate) enum Client {
     Http {
         sender: http1::SendRequest<Full<Bytes>>,
@@ -36,7 +43,7 @@ pub(crate) enum Client {
 impl Client {
     /// A connection to the HTTP API, for calls of a method of an app.
     pub(crate) async fn http(port: u16, app_id: &str) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let stream = connect(port).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Self::Http {
@@ -48,7 +55,7 @@ impl Client {
 
     /// A connection to the gRPC API, for proxied calls to an app.
     pub(crate) async fn grpc(port: u16, app_id: &str) -> Result<Self, Failure> {
-        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        let stream = connect(port).await?;
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         tokio::spawn(connection);
         Ok(Self::Grpc {
