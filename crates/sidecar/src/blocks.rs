@@ -3,5 +3,6 @@
 pub mod invoke;
 pub mod metadata;
 pub mod outbound;
+pub mod registry;
 pub mod secrets;
 pub mod state;

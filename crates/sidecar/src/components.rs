@@ -1,40 +1,46 @@
-//! The life of components: which are started, in which order, with which properties, and how they end.
+//! The life of components: which are started, in which order, with which properties; how they change and end.
 
+mod install;
 mod open;
 mod properties;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::future::join_all;
-use outrigger_component::{Catalog, SecretStore, StateStore, secrets, state};
+use outrigger_component::Catalog;
 use outrigger_resources::{Component, Configuration};
-use outrigger_telemetry::metrics::RuntimeMetrics;
+use outrigger_telemetry::metrics::Metrics;
+use tokio_util::task::TaskTracker;
 
+pub use install::Blocks;
+use install::Part;
 pub use open::OpenError;
 
-use crate::blocks::state::Opened;
 use crate::sidecar::Env;
 
 const LOG: &str = "dapr.runtime.processor";
+/// How long a component that was replaced or removed waits for the calls that use it.
+const LAST_CALLS: Duration = Duration::from_secs(30);
 
 /// What components are started with.
-pub struct Context<'a> {
+pub struct Context {
     /// What this build has.
-    pub catalog: &'a Catalog,
+    pub catalog: Catalog,
     /// The app's id.
-    pub app_id: &'a str,
+    pub app_id: String,
     /// The process's namespace, where it has one.
-    pub namespace: Option<&'a str>,
+    pub namespace: Option<String>,
     /// `DAPR_ENV_KEYS`: which variables resources may read.
-    pub env_keys: &'a str,
+    pub env_keys: String,
     /// The environment.
-    pub env: &'a Env,
+    pub env: Env,
     /// Its deny list.
-    pub configuration: &'a Configuration,
+    pub configuration: Arc<Configuration>,
     /// Counts starts and failures.
-    pub metrics: &'a RuntimeMetrics,
+    pub metrics: Arc<Metrics>,
 }
 
 /// A component as the metadata API lists it.
@@ -50,22 +56,9 @@ pub struct Registered {
     pub capabilities: Vec<&'static str>,
 }
 
-/// Every component that was started.
-#[derive(Default)]
-pub struct Components {
-    /// State stores.
-    pub state: Vec<Opened>,
-    /// Secret stores by name.
-    pub secrets: Vec<(String, Arc<dyn SecretStore>)>,
-    /// What the metadata API lists.
-    pub registered: Vec<Registered>,
-    /// What has to be closed.
-    pub running: Running,
-}
-
 /// A component that could not be started and may not be missing.
 #[derive(Debug, thiserror::Error)]
-#[error("process component {name} error: {error}")]
+#[error("process component {name} error: {}", .error.start())]
 pub struct StartError {
     /// The component.
     pub name: String,
@@ -73,37 +66,152 @@ pub struct StartError {
     pub error: OpenError,
 }
 
-/// Components to be closed at the end.
-#[derive(Default)]
-pub struct Running(Vec<(String, Handle)>);
-
-enum Handle {
-    State(Arc<dyn StateStore>),
-    Secrets(Arc<dyn SecretStore>),
+/// Every component of a sidecar. Components come, change and go while calls are under way: a call that found a
+/// component keeps it until the call ends, and only then is the component closed.
+pub struct Components {
+    context: Context,
+    blocks: Blocks,
+    /// Changes happen one after the other.
+    changing: tokio::sync::Mutex<()>,
+    now: Mutex<Now>,
+    closing: TaskTracker,
 }
 
-impl Running {
-    /// Closes all of them at once and waits.
-    pub async fn close(self) {
-        let closing = self.0.into_iter().map(|(name, handle)| async move {
-            tracing::info!(target: LOG, "Shutting down component {name}");
-            match handle {
-                Handle::State(store) => store.close().await,
-                Handle::Secrets(store) => store.close().await,
+#[derive(Default)]
+struct Now {
+    /// In the order of their start.
+    live: Vec<Live>,
+    /// Those whose secret store is not there yet.
+    parked: Vec<Component>,
+}
+
+/// A component that works.
+struct Live {
+    registered: Registered,
+    log_name: String,
+    parts: Vec<Part>,
+}
+
+impl Components {
+    /// Without components; those to come are put into `blocks`.
+    pub fn new(context: Context, blocks: Blocks) -> Self {
+        Self {
+            context,
+            blocks,
+            changing: tokio::sync::Mutex::default(),
+            now: Mutex::default(),
+            closing: TaskTracker::new(),
+        }
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the metadata API lists: the components that work now.
+    pub fn registered(&self) -> Vec<Registered> {
+        self.now()
+            .live
+            .iter()
+            .map(|live| live.registered.clone())
+            .collect()
+    }
+
+    /// Starts the first components: secret stores, each when the store of its own secrets is there, then all others
+    /// at once.
+    ///
+    /// # Errors
+    /// [`StartError`] for the first that fails without `ignoreErrors`; those that run are closed again.
+    pub async fn start(&self, components: &[Component]) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        let result = self.start_all(components).await;
+        if result.is_err() {
+            self.close_all().await;
+        }
+        result
+    }
+
+    async fn start_all(&self, components: &[Component]) -> Result<(), StartError> {
+        tracing::info!(target: LOG, "Loading components…");
+        let allowed = components.iter().filter(|component| self.allows(component));
+        let (mut stores, mut others): (Vec<_>, Vec<_>) = allowed.partition(|c| is_secret_store(c));
+        while !stores.is_empty() {
+            let (ready, waiting) = self.split_ready(stores);
+            if ready.is_empty() {
+                others.splice(0..0, waiting);
+                break;
             }
+            stores = waiting;
+            self.wave(&ready).await?;
+        }
+        let (ready, parked) = self.split_ready(others);
+        for component in parked {
+            self.park(component);
+        }
+        tracing::info!(target: LOG, "Waiting for all outstanding components to be processed…");
+        self.wave(&ready).await?;
+        tracing::info!(target: LOG, "All outstanding components processed");
+        Ok(())
+    }
+
+    /// Starts a component. One with this name that runs already is replaced: it takes calls until the new one works.
+    /// When that does not start and may be missing, the old one ends: nobody wants it any more.
+    ///
+    /// # Errors
+    /// [`StartError`] when it fails without `ignoreErrors`; the old one stays.
+    pub async fn add(&self, component: &Component) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        self.now().parked.retain(|parked| parked.name != component.name);
+        if !self.allows(component) {
+            self.take_out(&component.name);
+            return Ok(());
+        }
+        if !self.is_ready(component) {
+            self.park(component);
+            return Ok(());
+        }
+        self.wave(&[component]).await?;
+        if is_secret_store(component) {
+            self.unpark().await?;
+        }
+        Ok(())
+    }
+
+    /// Puts a component in the place of the one with its name.
+    ///
+    /// # Errors
+    /// [`StartError`] as of [`Components::add`].
+    pub async fn replace(&self, component: &Component) -> Result<(), StartError> {
+        self.add(component).await
+    }
+
+    /// Ends a component. Calls that start now do not find it, calls under way end with it; it is closed behind them.
+    pub async fn remove(&self, name: &str) {
+        let _changing = self.changing.lock().await;
+        self.now().parked.retain(|parked| parked.name != name);
+        self.take_out(name);
+    }
+
+    /// Closes every component at once and waits. Nothing may call them any more.
+    pub async fn close(&self) {
+        let _changing = self.changing.lock().await;
+        self.close_all().await;
+        self.closing.close();
+        self.closing.wait().await;
+    }
+
+    async fn close_all(&self) {
+        let live = std::mem::take(&mut self.now().live);
+        let closing = live.into_iter().map(|live| {
+            self.blocks.uninstall_all(&live.registered.name, &live.parts, &[]);
+            live.close(Duration::ZERO)
         });
         join_all(closing).await;
     }
-}
 
-/// Starts components: secret stores first, each when the store of its own secrets is there, then all others at once.
-///
-/// # Errors
-/// [`StartError`] for the first that fails without `ignoreErrors`; those that run are closed again.
-pub async fn start(components: &[Component], context: &Context<'_>) -> Result<Components, StartError> {
-    tracing::info!(target: LOG, "Loading components…");
-    let allowed = components.iter().filter(|component| {
-        let denied = context.configuration.denies(component);
+    /// Whether the Configuration lets a component be loaded; says so when not.
+    fn allows(&self, component: &Component) -> bool {
+        let denied = self.context.configuration.denies(component);
         if denied {
             tracing::warn!(
                 target: LOG,
@@ -112,128 +220,137 @@ pub async fn start(components: &[Component], context: &Context<'_>) -> Result<Co
             );
         }
         !denied
-    });
-    let (mut stores, mut others): (Vec<_>, Vec<_>) =
-        allowed.partition(|component| component.kind.starts_with("secretstores."));
-    let mut started = Components::default();
-    let mut result = Ok(());
-    while result.is_ok() && !stores.is_empty() {
-        let (ready, waiting) = split_ready(stores, &started);
-        if ready.is_empty() {
-            others.splice(0..0, waiting);
-            break;
-        }
-        stores = waiting;
-        result = started.wave(&ready, context).await;
     }
-    if result.is_ok() {
-        let (ready, parked) = split_ready(others, &started);
-        for component in parked {
-            tracing::warn!(
-                target: LOG,
-                "component {} references a secret store that isn't loaded: {}; it is not loaded either",
-                component.log_name(),
-                component.secret_store
-            );
-        }
-        tracing::info!(target: LOG, "Waiting for all outstanding components to be processed…");
-        result = started.wave(&ready, context).await;
-    }
-    if let Err(error) = result {
-        started.running.close().await;
-        return Err(error);
-    }
-    tracing::info!(target: LOG, "All outstanding components processed");
-    Ok(started)
-}
 
-/// Components that can be started now, and those whose secret store is not there yet.
-fn split_ready<'c>(
-    components: Vec<&'c Component>,
-    started: &Components,
-) -> (Vec<&'c Component>, Vec<&'c Component>) {
-    components.into_iter().partition(|component| {
+    /// Whether the store of a component's secrets is there, where it needs one.
+    fn is_ready(&self, component: &Component) -> bool {
         let wants = component.metadata.iter().any(|item| item.secret.is_some());
         let store = component.secret_store.as_str();
-        !wants || store.is_empty() || started.secret_store(store).is_some()
-    })
-}
+        !wants || store.is_empty() || self.blocks.secrets.component(store).is_some()
+    }
 
-impl Components {
-    /// The secret store of this name.
-    pub fn secret_store(&self, name: &str) -> Option<&Arc<dyn SecretStore>> {
-        let (_, store) = self.secrets.iter().find(|(store, _)| store == name)?;
-        Some(store)
+    fn split_ready<'c>(&self, components: Vec<&'c Component>) -> (Vec<&'c Component>, Vec<&'c Component>) {
+        components
+            .into_iter()
+            .partition(|component| self.is_ready(component))
+    }
+
+    /// Keeps a component until its secret store comes.
+    fn park(&self, component: &Component) {
+        tracing::warn!(
+            target: LOG,
+            "component {} references a secret store that isn't loaded: {}; it is not loaded either",
+            component.log_name(),
+            component.secret_store
+        );
+        self.now().parked.push(component.clone());
+    }
+
+    /// Starts what waited for a secret store that is there now.
+    async fn unpark(&self) -> Result<(), StartError> {
+        loop {
+            let parked = std::mem::take(&mut self.now().parked);
+            let (ready, waiting): (Vec<_>, Vec<_>) = parked.into_iter().partition(|c| self.is_ready(c));
+            self.now().parked = waiting;
+            if ready.is_empty() {
+                return Ok(());
+            }
+            self.wave(&ready.iter().collect::<Vec<_>>()).await?;
+        }
     }
 
     /// Starts components at once; all that can run do, whatever happens to the others.
-    async fn wave(&mut self, components: &[&Component], context: &Context<'_>) -> Result<(), StartError> {
-        let opening = components
-            .iter()
-            .map(|component| open::open(component, self.secret_store(&component.secret_store), context));
+    async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
+        let opening = components.iter().map(|component| async {
+            let secrets = self.blocks.secrets.component(&component.secret_store);
+            open::open(component, secrets.as_deref(), &self.context).await
+        });
         let mut result = Ok(());
         for (component, opened) in components.iter().zip(join_all(opening).await) {
             match opened {
-                Ok(opened) => self.add(component, opened, context.metrics),
-                Err(error) => {
-                    let failed = report(component, error, context.metrics);
-                    result = result.and(failed);
-                }
+                Ok(opened) => self.put_in(component, opened),
+                Err(error) => result = result.and(self.report(component, error)),
             }
         }
         result
     }
 
-    fn add(&mut self, component: &Component, opened: open::Opened, metrics: &RuntimeMetrics) {
-        let (capabilities, handle) = match opened {
-            open::Opened::State(store) => {
-                let capabilities = state_capabilities(store.component.features());
-                let handle = Handle::State(Arc::clone(&store.component));
-                self.state.push(store);
-                (capabilities, handle)
-            }
-            open::Opened::Secrets(store) => {
-                let features = store.features().iter().copied();
-                let capabilities = features.map(secrets::Feature::name).collect();
-                self.secrets.push((component.name.clone(), Arc::clone(&store)));
-                (capabilities, Handle::Secrets(store))
-            }
-        };
+    fn put_in(&self, component: &Component, opened: open::Opened) {
+        let installed = self.blocks.install(&component.name, opened);
+        let metrics = &self.context.metrics.runtime;
         metrics.component_loaded();
         metrics.component_initialized(&component.kind);
         tracing::info!(target: LOG, "Component loaded: {}", component.log_name());
-        self.running.0.push((component.log_name(), handle));
-        self.registered.push(Registered {
+        let mut live = Live {
+            registered: Registered {
+                name: component.name.clone(),
+                kind: component.kind.clone(),
+                version: component.version.clone(),
+                capabilities: installed.capabilities,
+            },
+            log_name: component.log_name(),
+            parts: installed.parts,
+        };
+        let mut now = self.now();
+        let place = now
+            .live
+            .iter_mut()
+            .find(|known| known.registered.name == component.name);
+        match place {
+            Some(known) => {
+                self.blocks
+                    .uninstall_all(&component.name, &known.parts, &live.parts);
+                std::mem::swap(known, &mut live);
+                self.retire(live);
+            }
+            None => now.live.push(live),
+        }
+    }
+
+    fn take_out(&self, name: &str) {
+        let mut now = self.now();
+        let place = now.live.iter().position(|live| live.registered.name == name);
+        if let Some(place) = place {
+            let live = now.live.remove(place);
+            self.blocks.uninstall_all(name, &live.parts, &[]);
+            self.retire(live);
+        }
+    }
+
+    /// Closes a component behind the last call that uses it.
+    fn retire(&self, live: Live) {
+        self.closing.spawn(live.close(LAST_CALLS));
+    }
+
+    /// Logs and counts a failure; an error unless the component may be missing.
+    fn report(&self, component: &Component, error: OpenError) -> Result<(), StartError> {
+        let metrics = &self.context.metrics.runtime;
+        metrics.component_init_failed(&component.kind, error.reason(), &component.name);
+        let name = component.log_name();
+        tracing::error!(target: LOG, "Failed to init component {name}: {error}");
+        let error = StartError {
             name: component.name.clone(),
-            kind: component.kind.clone(),
-            version: component.version.clone(),
-            capabilities,
-        });
+            error,
+        };
+        if component.ignore_errors {
+            tracing::error!(target: LOG, "Ignoring error processing component: {error}");
+            self.take_out(&component.name);
+            return Ok(());
+        }
+        tracing::warn!(target: LOG, "Error processing component, daprd will exit gracefully: {error}");
+        Err(error)
     }
 }
 
-fn state_capabilities(features: &[state::Feature]) -> Vec<&'static str> {
-    let mut names: Vec<_> = features.iter().map(|feature| feature.name()).collect();
-    let has = |feature| features.contains(&feature);
-    if has(state::Feature::Etag) && has(state::Feature::Transactional) {
-        names.push("ACTOR");
+impl Live {
+    async fn close(self, limit: Duration) {
+        let Self { log_name, parts, .. } = self;
+        let closing = parts.into_iter().map(|part| part.close(&log_name, limit));
+        tracing::info!(target: LOG, "Shutting down component {log_name}");
+        join_all(closing).await;
     }
-    names
 }
 
-/// Logs and counts a failure; an error unless the component may be missing.
-fn report(component: &Component, error: OpenError, metrics: &RuntimeMetrics) -> Result<(), StartError> {
-    metrics.component_init_failed(&component.kind, error.reason(), &component.name);
-    let name = component.log_name();
-    tracing::error!(target: LOG, "Failed to init component {name}: {error}");
-    let error = StartError {
-        name: component.name.clone(),
-        error,
-    };
-    if component.ignore_errors {
-        tracing::error!(target: LOG, "Ignoring error processing component: {error}");
-        return Ok(());
-    }
-    tracing::warn!(target: LOG, "Error processing component, daprd will exit gracefully: {error}");
-    Err(error)
+fn is_secret_store(component: &Component) -> bool {
+    component.kind.starts_with("secretstores.")
 }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{AppChannel, Health, HealthSetter};
-use crate::components::Running;
+use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::BindError;
@@ -91,7 +91,7 @@ pub struct Sidecar {
     readiness: Readiness,
     shutdown: Shutdown,
     pipeline: Pipeline,
-    components: Running,
+    components: Arc<Components>,
     renewal: Option<Renewal>,
     background: Background,
 }

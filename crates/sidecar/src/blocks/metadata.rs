@@ -1,13 +1,13 @@
 //! What the sidecar tells about itself.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 use serde_json::{Map, Value, json};
 
-use crate::components::Registered;
+use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 
 /// Extended attributes at most.
@@ -18,7 +18,7 @@ pub struct Metadata {
     app_id: String,
     features: Vec<String>,
     endpoints: Vec<String>,
-    components: Vec<Registered>,
+    components: Arc<Components>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
@@ -30,7 +30,7 @@ impl Metadata {
         app: App,
         features: Vec<String>,
         endpoints: Vec<String>,
-        components: Vec<Registered>,
+        components: Arc<Components>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -66,8 +66,9 @@ impl Metadata {
         if !self.features.is_empty() {
             all.insert("enabledFeatures".into(), self.features.clone().into());
         }
-        if !self.components.is_empty() {
-            let components = self.components.iter().map(component_json);
+        let components = self.components.registered();
+        if !components.is_empty() {
+            let components = components.iter().map(component_json);
             all.insert("components".into(), components.collect());
         }
         all.insert("extended".into(), json!(*self.extended()));
@@ -139,7 +140,12 @@ impl Metadata {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
             enabled_features: self.features.clone(),
-            registered_components: self.components.iter().map(component_message).collect(),
+            registered_components: self
+                .components
+                .registered()
+                .iter()
+                .map(component_message)
+                .collect(),
             extended_metadata: self.extended().clone().into_iter().collect(),
             http_endpoints: endpoints
                 .map(|name| proto::MetadataHttpEndpoint { name })

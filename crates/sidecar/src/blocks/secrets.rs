@@ -8,6 +8,7 @@ use outrigger_policy::resiliency::ComponentKind;
 use outrigger_resources::configuration::SecretScope;
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
+use super::registry::{Registry, Users};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
@@ -45,7 +46,9 @@ pub enum SecretError {
 
 /// Every secret store of the sidecar.
 pub struct Secrets {
-    stores: HashMap<String, Store>,
+    stores: Registry<Store>,
+    scopes: Vec<SecretScope>,
+    resilience: Arc<Resilience>,
 }
 
 struct Store {
@@ -57,30 +60,43 @@ struct Store {
 }
 
 impl Secrets {
-    /// Stores by name, with their scopes from the Configuration and the policies and metrics of `resilience`.
-    pub fn new(
-        opened: Vec<(String, Arc<dyn SecretStore>)>,
-        scope: impl Fn(&str) -> Option<SecretScope>,
-        resilience: &Resilience,
-    ) -> Self {
-        let registry = &resilience.metrics.all().registry;
-        let stores = opened.into_iter().map(|(name, component)| {
-            let operation = |operation| Operation::new(registry, FAMILIES, &name, operation);
-            let store = Store {
-                component,
-                scope: scope(&name),
-                outbound: Outbound::new(&name, ComponentKind::Secretstore, resilience),
-                get: operation("get"),
-                bulk_get: operation("bulk_get"),
-            };
-            (name, store)
-        });
+    /// Without stores; those to come are under the scopes of the Configuration, and called under the policies and
+    /// metrics of `resilience`.
+    pub fn new(scopes: Vec<SecretScope>, resilience: Arc<Resilience>) -> Self {
         Self {
-            stores: stores.collect(),
+            stores: Registry::default(),
+            scopes,
+            resilience,
         }
     }
 
-    fn store(&self, name: &str) -> Result<&Store, SecretError> {
+    /// Adds a store, in the place of one with this name.
+    pub fn insert(&self, name: &str, component: Arc<dyn SecretStore>) -> Users {
+        let registry = &self.resilience.metrics.all().registry;
+        let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
+        let scope = self.scopes.iter().find(|scope| scope.store_name == name);
+        let store = Store {
+            component,
+            scope: scope.cloned(),
+            outbound: Outbound::new(name, ComponentKind::Secretstore, &self.resilience),
+            get: operation("get"),
+            bulk_get: operation("bulk_get"),
+        };
+        self.stores.insert(name, store)
+    }
+
+    /// Takes a store out.
+    pub fn remove(&self, name: &str) {
+        self.stores.remove(name);
+    }
+
+    /// A store without the rules that are for the app: components read their own secrets from it.
+    pub fn component(&self, name: &str) -> Option<Arc<dyn SecretStore>> {
+        let store = self.stores.get(name)?;
+        Some(Arc::clone(&store.component))
+    }
+
+    fn store(&self, name: &str) -> Result<Arc<Store>, SecretError> {
         self.stores.get(name).ok_or_else(|| {
             if self.stores.is_empty() {
                 SecretError::NotConfigured

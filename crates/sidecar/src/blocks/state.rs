@@ -7,7 +7,6 @@ mod error;
 mod key;
 mod query;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use outrigger_component::state::{
@@ -21,6 +20,7 @@ pub use error::StateError;
 pub use key::{IllegalKey, Keys, original};
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
+use super::registry::{Registry, Users};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
@@ -42,26 +42,35 @@ pub struct Opened {
 
 /// Every state store of the sidecar.
 pub struct State {
-    stores: HashMap<String, Store>,
+    stores: Registry<Store>,
+    resilience: Arc<Resilience>,
 }
 
 impl State {
-    /// With the policies and metrics of `resilience` around each store.
-    pub fn new(opened: Vec<Opened>, resilience: &Resilience) -> Self {
-        let stores = opened.into_iter().map(|store| {
-            let name = store.name.clone();
-            (name, Store::new(store, resilience))
-        });
+    /// Without stores; those to come are called under the policies and metrics of `resilience`.
+    pub fn new(resilience: Arc<Resilience>) -> Self {
         Self {
-            stores: stores.collect(),
+            stores: Registry::default(),
+            resilience,
         }
+    }
+
+    /// Adds a store, in the place of one with its name.
+    pub fn insert(&self, opened: Opened) -> Users {
+        let name = opened.name.clone();
+        self.stores.insert(&name, Store::new(opened, &self.resilience))
+    }
+
+    /// Takes a store out.
+    pub fn remove(&self, name: &str) {
+        self.stores.remove(name);
     }
 
     /// The store of this name.
     ///
     /// # Errors
     /// [`StateError::NotConfigured`], [`StateError::NotFound`].
-    pub fn store(&self, name: &str) -> Result<&Store, StateError> {
+    pub fn store(&self, name: &str) -> Result<Arc<Store>, StateError> {
         self.stores.get(name).ok_or_else(|| {
             let store = name.to_owned();
             if self.stores.is_empty() {

@@ -39,6 +39,8 @@ pub struct OpenError {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    /// There is no such category.
+    Category,
     Create,
     Init,
 }
@@ -56,8 +58,22 @@ impl OpenError {
     /// The step as metrics name it.
     pub fn reason(&self) -> &'static str {
         match self.step {
-            Step::Create => "creation",
+            Step::Category | Step::Create => "creation",
             Step::Init => "init",
+        }
+    }
+
+    /// The error as the one that ends the start shows it: around what went wrong stands once more that it is an
+    /// initialisation that failed. Tools match the whole.
+    pub fn start(&self) -> String {
+        match self.step {
+            Step::Category => self.to_string(),
+            Step::Create | Step::Init => {
+                format!(
+                    "[INIT_COMPONENT_FAILURE]: initialization error occurred for {}: {self}",
+                    self.component
+                )
+            }
         }
     }
 }
@@ -71,6 +87,7 @@ impl fmt::Display for OpenError {
             cause,
         } = self;
         let code = match step {
+            Step::Category => return write!(f, "{cause} ({place})"),
             Step::Create => "CREATE_COMPONENT_FAILURE",
             Step::Init => "INIT_COMPONENT_FAILURE",
         };
@@ -86,8 +103,8 @@ impl std::error::Error for OpenError {}
 /// Starts one component; `secrets` is the store of its secrets.
 pub(super) async fn open(
     component: &Component,
-    secrets: Option<&Arc<dyn SecretStore>>,
-    context: &Context<'_>,
+    secrets: Option<&dyn SecretStore>,
+    context: &Context,
 ) -> Result<Opened, OpenError> {
     let create = |cause: &dyn fmt::Display| OpenError::new(Step::Create, component, cause);
     let init = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
@@ -110,8 +127,13 @@ pub(super) async fn open(
         }
         let setup = setup(component, items, context).map_err(|error| init(&error))?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
-        let keys = Keys::parse(prefix, &component.name, context.app_id, context.namespace)
-            .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
+        let keys = Keys::parse(
+            prefix,
+            &component.name,
+            &context.app_id,
+            context.namespace.as_deref(),
+        )
+        .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
         let store = in_time(component, entry.build(setup)).await?;
         Ok(Opened::State(state::Opened {
             name: component.name.clone(),
@@ -130,9 +152,9 @@ pub(super) async fn open(
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
         Err(create(&text))
     } else {
-        Err(create(&format!(
-            "incorrect type {kind}: spec.type must be a category and a name, like state.sqlite"
-        )))
+        let text =
+            format!("incorrect type {kind}: spec.type must be a category and a name, like state.sqlite");
+        Err(OpenError::new(Step::Category, component, text))
     }
 }
 
@@ -154,7 +176,7 @@ async fn in_time<T>(
     }
 }
 
-fn setup(component: &Component, items: Vec<NameValue>, context: &Context<'_>) -> Result<Setup, Error> {
+fn setup(component: &Component, items: Vec<NameValue>, context: &Context) -> Result<Setup, Error> {
     let mut properties: Vec<(String, String)> = Vec::with_capacity(items.len());
     for item in items {
         let value = item.value.unwrap_or_default();
@@ -166,7 +188,7 @@ fn setup(component: &Component, items: Vec<NameValue>, context: &Context<'_>) ->
     }
     Ok(Setup {
         metadata: Metadata::new(component.name.as_str(), properties)?,
-        app_id: context.app_id.to_owned(),
+        app_id: context.app_id.clone(),
     })
 }
 

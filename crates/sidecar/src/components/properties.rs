@@ -1,7 +1,5 @@
 //! The properties of a component: secrets looked up, environment references and templates filled in.
 
-use std::sync::Arc;
-
 use outrigger_component::{Pairs, SecretStore};
 use outrigger_resources::{Component, NameValue, env_ref};
 use uuid::Uuid;
@@ -14,12 +12,12 @@ use super::{Context, LOG};
 /// What is wrong with a template.
 pub(super) async fn resolve(
     component: &Component,
-    secrets: Option<&Arc<dyn SecretStore>>,
-    context: &Context<'_>,
+    secrets: Option<&dyn SecretStore>,
+    context: &Context,
 ) -> Result<Vec<NameValue>, String> {
     let mut items = component.metadata.clone();
     match secrets {
-        Some(store) => fill_secrets(&mut items, component, store.as_ref()).await,
+        Some(store) => fill_secrets(&mut items, component, store).await,
         None if items.iter().any(|item| item.secret.is_some()) => tracing::warn!(
             target: LOG,
             "component {} has a secretKeyRef but names no secret store; set auth.secretStore",
@@ -27,7 +25,7 @@ pub(super) async fn resolve(
         ),
         None => {}
     }
-    for refused in env_ref::resolve(&mut items, context.env_keys, |name| (context.env)(name)) {
+    for refused in env_ref::resolve(&mut items, &context.env_keys, |name| (context.env)(name)) {
         tracing::warn!(
             target: LOG,
             "component {}: environment variable {refused:?} may not be read by resources",
@@ -73,7 +71,7 @@ async fn fill_secrets(items: &mut [NameValue], component: &Component, store: &dy
     }
 }
 
-fn expand(value: &str, context: &Context<'_>) -> Result<String, String> {
+fn expand(value: &str, context: &Context) -> Result<String, String> {
     let mut value = value.to_owned();
     while value.contains("{uuid}") {
         value = value.replacen("{uuid}", &Uuid::new_v4().to_string(), 1);
@@ -84,9 +82,15 @@ fn expand(value: &str, context: &Context<'_>) -> Result<String, String> {
             pod.ok_or("{podName} is used but the variable POD_NAME is not set; set it or write the name")?;
         value = value.replace("{podName}", &pod);
     }
-    let namespace = || format!("{}.{}", context.namespace.unwrap_or_default(), context.app_id);
+    let namespace = || {
+        format!(
+            "{}.{}",
+            context.namespace.as_deref().unwrap_or_default(),
+            context.app_id
+        )
+    };
     if value.contains("{namespace}") {
         value = value.replace("{namespace}", &namespace());
     }
-    Ok(value.replace("{appID}", context.app_id))
+    Ok(value.replace("{appID}", &context.app_id))
 }

@@ -5,10 +5,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outrigger_component::catalog::{Entry, Version};
 use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setup, secrets::Feature};
+use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
 use outrigger_telemetry::metrics::Metrics;
 
 use super::*;
+use crate::blocks::secrets::Secrets;
+use crate::blocks::state::State;
+use crate::metrics::SidecarMetrics;
+use crate::resilience::Resilience;
 
 /// Has one secret, `token`, whose value is the store's own property `value`.
 struct Vault(String);
@@ -31,10 +36,42 @@ impl SecretStore for Vault {
     }
 }
 
+/// Answers once `open` was seen.
+struct Gate(Arc<Mutex<Vec<String>>>);
+
+impl Gate {
+    fn saw(&self, what: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|seen| seen == what)
+    }
+}
+
+#[async_trait]
+impl SecretStore for Gate {
+    fn features(&self) -> &[Feature] {
+        &[]
+    }
+
+    async fn get(&self, name: &str, _metadata: &Pairs) -> Result<Pairs> {
+        self.0.lock().unwrap().push("called".to_owned());
+        while !self.saw("open") {
+            tokio::task::yield_now().await;
+        }
+        Ok(Pairs::from([(name.to_owned(), "from the gate".to_owned())]))
+    }
+
+    async fn bulk_get(&self, _metadata: &Pairs) -> Result<HashMap<String, Pairs>> {
+        Ok(HashMap::new())
+    }
+
+    async fn close(&self) {
+        self.0.lock().unwrap().push("closed".to_owned());
+    }
+}
+
 /// A catalog whose secret stores write down what they were given; `slow` ones never start.
 fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     let mut catalog = Catalog::empty();
-    let seen = Arc::clone(seen);
+    let (seen, gated) = (Arc::clone(seen), Arc::clone(seen));
     catalog
         .secrets
         .add(Entry::new(&["vault"], Version::Only, move |setup: Setup| {
@@ -46,6 +83,12 @@ fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     catalog
         .secrets
         .add(Entry::new(&["slow"], Version::Only, |_| std::future::pending()));
+    catalog
+        .secrets
+        .add(Entry::new(&["gate"], Version::Only, move |_| {
+            let gate = Gate(Arc::clone(&gated));
+            async move { Ok(Arc::new(gate) as Arc<dyn SecretStore>) }
+        }));
     catalog
 }
 
@@ -89,28 +132,40 @@ fn dependent(name: &str, store: &str, secret: &str) -> Component {
     }
 }
 
-async fn started(components: &[Component]) -> (Result<Components, StartError>, Vec<String>) {
-    let seen = Arc::default();
-    let env: Env = Arc::new(|name| match name {
-        "HOME_TOWN" => Some("Rome".to_owned()),
-        "POD_NAME" => Some("pod-0".to_owned()),
-        _ => None,
-    });
+fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
+    let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+    let policies = Resiliency::build(&[], "app").0;
+    let resilience = Arc::new(Resilience { policies, metrics });
     let context = Context {
-        catalog: &catalog(&seen),
-        app_id: "app",
-        namespace: Some("ns"),
-        env_keys: "",
-        env: &env,
-        configuration: &Configuration {
+        catalog: catalog(seen),
+        app_id: "app".to_owned(),
+        namespace: Some("ns".to_owned()),
+        env_keys: String::new(),
+        env: Arc::new(|name| match name {
+            "HOME_TOWN" => Some("Rome".to_owned()),
+            "POD_NAME" => Some("pod-0".to_owned()),
+            _ => None,
+        }),
+        configuration: Arc::new(Configuration {
             denied_components: vec!["secretstores.denied".to_owned()],
             ..Configuration::default()
-        },
-        metrics: &Metrics::disabled().runtime,
+        }),
+        metrics: Metrics::disabled(),
     };
-    let result = start(components, &context).await;
+    let blocks = Blocks {
+        state: Arc::new(State::new(Arc::clone(&resilience))),
+        secrets: Arc::new(Secrets::new(Vec::new(), resilience)),
+    };
+    Components::new(context, blocks)
+}
+
+/// What was started, or why not, and with which values.
+async fn started(components: &[Component]) -> (Result<Vec<Registered>, StartError>, Vec<String>) {
+    let seen = Arc::default();
+    let all = new(&seen);
+    let result = all.start(components).await;
     let seen = seen.lock().unwrap().clone();
-    (result, seen)
+    (result.map(|()| all.registered()), seen)
 }
 
 #[tokio::test]
@@ -121,7 +176,7 @@ async fn a_store_waits_for_the_store_of_its_secrets() {
         vault("first", "x"),
     ];
     let (result, seen) = started(&components).await;
-    assert_eq!(result.unwrap().registered.len(), 3);
+    assert_eq!(result.unwrap().len(), 3);
     assert_eq!(seen, ["first=x", "second=x", "third=x"]);
 }
 
@@ -135,7 +190,7 @@ async fn what_waits_in_vain_is_left_out() {
         component("denied", "secretstores.denied"),
     ];
     let (result, seen) = started(&components).await;
-    assert_eq!(result.unwrap().registered.len(), 2);
+    assert_eq!(result.unwrap().len(), 2);
     assert_eq!(seen, ["other=x", "no-secret="]);
 }
 
@@ -177,7 +232,7 @@ async fn a_start_takes_no_longer_than_it_may() {
         ..slow
     };
     let (result, _) = started(&[tolerated, vault("other", "x")]).await;
-    assert_eq!(result.unwrap().registered.len(), 1);
+    assert_eq!(result.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -196,8 +251,81 @@ async fn kinds_are_known_absent_or_wrong() {
         let (result, _) = started(&[component("odd", kind)]).await;
         let error = result.err().unwrap().to_string();
         assert!(
-            error.contains("[CREATE_COMPONENT_FAILURE]") && error.contains(text),
+            error.starts_with("process component odd error: ") && error.contains(text),
+            "{error}"
+        );
+        assert_eq!(
+            error.contains("[CREATE_COMPONENT_FAILURE]"),
+            kind != "nonsense",
             "{error}"
         );
     }
+}
+
+#[tokio::test]
+async fn components_come_change_and_go() {
+    let seen = Arc::default();
+    let all = new(&seen);
+    all.start(&[vault("a", "1")]).await.unwrap();
+    all.add(&vault("b", "1")).await.unwrap();
+    let secret = async |store: &str| all.blocks.secrets.get(store, "token", &Pairs::new()).await;
+    assert_eq!(secret("b").await.unwrap()["token"], "1");
+    all.replace(&vault("a", "2")).await.unwrap();
+    assert_eq!(secret("a").await.unwrap()["token"], "2");
+    let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
+    assert_eq!(names, ["a", "b"], "a change keeps the place");
+
+    let broken = component("a", "secretstores.nosuch");
+    all.replace(&broken).await.unwrap_err();
+    assert_eq!(secret("a").await.unwrap()["token"], "2", "the old one stays");
+    let tolerated = Component {
+        ignore_errors: true,
+        ..broken
+    };
+    all.replace(&tolerated).await.unwrap();
+    assert!(secret("a").await.is_err(), "nobody wants the old one");
+    all.remove("b").await;
+    assert!(secret("b").await.is_err());
+    all.remove("never there").await;
+    assert!(all.registered().is_empty());
+}
+
+#[tokio::test]
+async fn what_waits_for_a_secret_store_starts_when_it_comes() {
+    let seen = Arc::default();
+    let all = new(&seen);
+    let waiting = [
+        dependent("third", "second", "token"),
+        dependent("second", "first", "token"),
+    ];
+    all.start(&waiting).await.unwrap();
+    assert!(all.registered().is_empty());
+    all.add(&vault("first", "x")).await.unwrap();
+    assert_eq!(all.registered().len(), 3);
+
+    all.add(&dependent("late", "other", "token")).await.unwrap();
+    all.remove("late").await;
+    all.add(&vault("other", "y")).await.unwrap();
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen, ["first=x", "second=x", "third=x", "other=y"]);
+}
+
+#[tokio::test]
+async fn a_component_is_closed_behind_the_last_call() {
+    let seen = Arc::default();
+    let all = new(&seen);
+    all.start(&[component("a", "secretstores.gate")]).await.unwrap();
+    let secrets = Arc::clone(&all.blocks.secrets);
+    let call = tokio::spawn(async move { secrets.get("a", "token", &Pairs::new()).await });
+    let gate = Gate(Arc::clone(&seen));
+    while !gate.saw("called") {
+        tokio::task::yield_now().await;
+    }
+    all.replace(&vault("a", "new")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!gate.saw("closed"));
+    seen.lock().unwrap().push("open".to_owned());
+    assert_eq!(call.await.unwrap().unwrap()["token"], "from the gate");
+    all.close().await;
+    assert_eq!(*seen.lock().unwrap(), ["called", "a=new", "open", "closed"]);
 }

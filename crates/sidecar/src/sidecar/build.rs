@@ -30,7 +30,7 @@ use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::Metadata;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
-use crate::components;
+use crate::components::{self, Blocks, Components};
 use crate::config::{self, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
@@ -106,6 +106,7 @@ impl Parts {
             secured,
             started,
         } = self;
+        let settings = Arc::new(settings);
         let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
         let loaded = resources::resources(&config)?;
         let (policies, problems) = Resiliency::build(&loaded.resiliency, &config.app_id);
@@ -121,18 +122,6 @@ impl Parts {
                 .resiliency
                 .resource_loaded(&resource.name, &resource.namespace);
         }
-        let catalog = outrigger_components::builtin();
-        let context = components::Context {
-            catalog: &catalog,
-            app_id: &config.app_id,
-            namespace: config.workload.namespace.as_deref(),
-            env_keys: &config.resources.env_keys,
-            env: &env,
-            configuration: &settings,
-            metrics: &all_metrics.runtime,
-        };
-        let opened = components::start(&loaded.components, &context).await;
-        let opened = opened.map_err(|error| SidecarError::Component(error.to_string()))?;
         for subscription in &loaded.subscriptions {
             tracing::warn!(
                 target: LOG,
@@ -180,9 +169,25 @@ impl Parts {
             policies,
             metrics: Arc::clone(&metrics),
         });
-        let state = Arc::new(State::new(opened.state, &resilience));
-        let scope = |store: &str| settings.secret_scope(store).cloned();
-        let secrets = Arc::new(Secrets::new(opened.secrets, scope, &resilience));
+        let state = Arc::new(State::new(Arc::clone(&resilience)));
+        let scopes = settings.secrets.clone();
+        let secrets = Arc::new(Secrets::new(scopes, Arc::clone(&resilience)));
+        let blocks = Blocks {
+            state: Arc::clone(&state),
+            secrets: Arc::clone(&secrets),
+        };
+        let context = components::Context {
+            catalog: outrigger_components::builtin(),
+            app_id: config.app_id.clone(),
+            namespace: config.workload.namespace.clone(),
+            env_keys: config.resources.env_keys.clone(),
+            env: Arc::clone(&env),
+            configuration: Arc::clone(&settings),
+            metrics: Arc::clone(metrics.all()),
+        };
+        let components = Arc::new(Components::new(context, blocks));
+        let loading = components.start(&loaded.components).await;
+        loading.map_err(|error| SidecarError::Component(error.to_string()))?;
         let invoker = Arc::new(Invoker {
             app_id: Arc::clone(&app_id),
             namespace: Arc::clone(&namespace),
@@ -209,7 +214,7 @@ impl Parts {
             config.app.clone(),
             settings.features.names().map(str::to_owned).collect(),
             endpoints.names().into_iter().map(str::to_owned).collect(),
-            opened.registered,
+            Arc::clone(&components),
         ));
         let reflection = Reflection::new().map_err(|e| SidecarError::Unsupported(e.to_string()))?;
         let log = api_log(&config, &settings);
@@ -295,7 +300,7 @@ impl Parts {
             readiness,
             shutdown,
             pipeline,
-            components: opened.running,
+            components,
             renewal: secured.renewal,
             background: Background {
                 tasks: TaskTracker::new(),

@@ -3,6 +3,8 @@
 mod answer;
 mod body;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::header::{ETAG, IF_MATCH};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
@@ -147,7 +149,7 @@ impl HttpApi {
         }
     }
 
-    fn store_and_key(&self, parameters: &Parameters) -> Result<(&Store, String), Box<Response<Body>>> {
+    fn store_and_key(&self, parameters: &Parameters) -> Result<(Arc<Store>, String), Box<Response<Body>>> {
         let name = self.parameter("storeName", &parameters[0])?;
         let key = self.parameter("key", &parameters[1])?;
         match self.state.store(&name) {
@@ -160,7 +162,7 @@ impl HttpApi {
         &self,
         parameters: &Parameters,
         context: Context<'_>,
-    ) -> Result<(&Store, Query, Bytes), Box<Response<Body>>> {
+    ) -> Result<(Arc<Store>, Query, Bytes), Box<Response<Body>>> {
         let name = self.parameter("storeName", &parameters[0])?;
         let store = match self.state.store(&name) {
             Ok(store) => store,

@@ -1,5 +1,7 @@
 //! State methods.
 
+use std::sync::Arc;
+
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation, Set, Value};
 use outrigger_wire::common::v1::StateItem;
 use outrigger_wire::common::v1::state_options::{StateConcurrency, StateConsistency};
@@ -160,7 +162,7 @@ impl DaprService {
         }))
     }
 
-    fn state_store(&self, name: &str) -> Result<&Store, Status> {
+    fn state_store(&self, name: &str) -> Result<Arc<Store>, Status> {
         self.state.store(name).map_err(|error| self.state_error(error))
     }
 

@@ -1,0 +1,118 @@
+//! Between components and blocks: the one place that knows which block a component belongs to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_component::{SecretStore, StateStore, secrets, state};
+
+use super::LOG;
+use super::open::Opened;
+use crate::blocks::registry::Users;
+use crate::blocks::secrets::Secrets;
+use crate::blocks::state::State;
+
+/// The blocks that have components.
+pub struct Blocks {
+    /// `state.*`
+    pub state: Arc<State>,
+    /// `secretstores.*`
+    pub secrets: Arc<Secrets>,
+}
+
+/// A component in its block.
+pub(super) struct Installed {
+    /// What the metadata API says it can do.
+    pub(super) capabilities: Vec<&'static str>,
+    pub(super) parts: Vec<Part>,
+}
+
+/// What a component is in one block; most are in one block only.
+pub(super) struct Part {
+    users: Users,
+    handle: Handle,
+}
+
+enum Handle {
+    State(Arc<dyn StateStore>),
+    Secrets(Arc<dyn SecretStore>),
+}
+
+impl Blocks {
+    /// Puts a component into its block, in the place of one with its name.
+    pub(super) fn install(&self, name: &str, opened: Opened) -> Installed {
+        match opened {
+            Opened::State(store) => {
+                let capabilities = state_capabilities(store.component.features());
+                let handle = Handle::State(Arc::clone(&store.component));
+                Installed::new(capabilities, self.state.insert(store), handle)
+            }
+            Opened::Secrets(store) => {
+                let features = store.features().iter().copied();
+                let capabilities = features.map(secrets::Feature::name).collect();
+                let users = self.secrets.insert(name, Arc::clone(&store));
+                Installed::new(capabilities, users, Handle::Secrets(store))
+            }
+        }
+    }
+
+    /// Takes a component out of a block: calls that start now do not find it.
+    fn uninstall(&self, name: &str, handle: &Handle) {
+        match handle {
+            Handle::State(_) => self.state.remove(name),
+            Handle::Secrets(_) => self.secrets.remove(name),
+        }
+    }
+
+    /// Takes a component out of the blocks it is in, save those where `successor` took its place already.
+    pub(super) fn uninstall_all(&self, name: &str, parts: &[Part], successor: &[Part]) {
+        for part in parts {
+            let kind = std::mem::discriminant(&part.handle);
+            let replaced = successor
+                .iter()
+                .any(|other| std::mem::discriminant(&other.handle) == kind);
+            if !replaced {
+                self.uninstall(name, &part.handle);
+            }
+        }
+    }
+}
+
+impl Handle {
+    async fn close(self) {
+        match self {
+            Self::State(store) => store.close().await,
+            Self::Secrets(store) => store.close().await,
+        }
+    }
+}
+
+impl Installed {
+    fn new(capabilities: Vec<&'static str>, users: Users, handle: Handle) -> Self {
+        Self {
+            capabilities,
+            parts: vec![Part { users, handle }],
+        }
+    }
+}
+
+impl Part {
+    /// Closes the component when nobody uses it any more, or after `limit`.
+    pub(super) async fn close(self, log_name: &str, limit: Duration) {
+        if !self.users.gone(limit).await && !limit.is_zero() {
+            tracing::warn!(
+                target: LOG,
+                "component {log_name} is closed while calls still use it: they took longer than {limit:?}"
+            );
+        }
+        self.handle.close().await;
+    }
+}
+
+fn state_capabilities(features: &[state::Feature]) -> Vec<&'static str> {
+    let mut names: Vec<_> = features.iter().map(|feature| feature.name()).collect();
+    let has = |feature| features.contains(&feature);
+    if has(state::Feature::Etag) && has(state::Feature::Transactional) {
+        names.push("ACTOR");
+    }
+    names
+}
