@@ -38,8 +38,10 @@ class Sidecar:
 class Fleet:
     """Everything started for one check; a context manager that stops it all and tells what ended badly."""
 
-    def __init__(self, binaries):
+    def __init__(self, binaries, sentry=True):
         self.binaries = pathlib.Path(binaries).resolve()
+        self.sentry = sentry
+        self.kept = False
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="outrigger-fleet-"))
         # Peers are found by multicast: the suffix keeps fleets on one network apart.
         self.suffix = uuid.uuid4().hex[:6]
@@ -48,7 +50,8 @@ class Fleet:
 
     def __enter__(self):
         try:
-            self._start_sentry()
+            if self.sentry:
+                self._start_sentry()
         except BaseException:
             self.stop()
             raise
@@ -56,12 +59,16 @@ class Fleet:
 
     def __exit__(self, *exception):
         self.stop()
-        if exception[0] is None and not self.problems:
+        if exception[0] is None and not self.problems and not self.kept:
             shutil.rmtree(self.dir)
             return
         print(f"the logs of every process are in {self.dir}", file=sys.stderr)
-        if exception[0] is None:
+        if exception[0] is None and self.problems:
             raise RuntimeError("; ".join(self.problems))
+
+    def keep_logs(self):
+        """The folder stays when this ends, though nothing ended badly: a check failed."""
+        self.kept = True
 
     def stop(self):
         """Ends every process, last started first; what does not end with status 0 is a problem."""
@@ -84,36 +91,40 @@ class Fleet:
             self.problems.append(f"{name} did not end cleanly: {status}")
         return status
 
-    def start(self, name, command, env=None):
-        """Starts a process whose output goes to a log named after it."""
+    def start(self, name, command, env=None, **options):
+        """Starts a process whose output goes to a log named after it; `options` are those of Popen."""
         with open(self.dir / f"{name}.log", "wb") as log:
             self.processes[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ, **(env or {})))
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ, **(env or {})),
+                **options)
         return self.processes[name]
 
-    def app(self, name, command, port, env=None):
+    def app(self, name, command, port, env=None, **options):
         """Starts an app and waits until its port accepts connections."""
-        self.start(name, command, env)
+        self.start(name, command, env, **options)
 
         def listening():
             with socket.create_connection((HOST, port), 1):
                 return True
-        self._until(name, listening, f"port {port}")
+        self.until(name, listening, f"port {port}")
 
-    def sidecar(self, name, app_port=None, protocol="http", env=None, flags=()):
-        """Starts a sidecar with mTLS and waits until it is healthy."""
+    def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None):
+        """Starts a sidecar, with mTLS if there is a CA, and waits until it is healthy. `app_id` is made unique;
+        `binaries` is the folder of its `daprd` if that is another one."""
         http, grpc, internal, metrics = free_ports(4)
-        app_id = f"{name}-{self.suffix}"
+        app_id = f"{app_id or name}-{self.suffix}"
         command = [
-            self.binaries / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
+            pathlib.Path(binaries or self.binaries) / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
             f"--dapr-http-port={http}", f"--dapr-grpc-port={grpc}", f"--dapr-internal-grpc-port={internal}",
             f"--dapr-listen-addresses={HOST}", f"--dapr-internal-grpc-listen-address={HOST}",
-            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false",
-            "--enable-mtls", f"--sentry-address=localhost:{self.sentry_port}",
-            "--control-plane-trust-domain=localhost", "--control-plane-namespace=default", *flags]
+            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false", *flags]
+        env = {"DAPR_HOST_IP": HOST, **(env or {})}
+        if self.sentry:
+            command += ["--enable-mtls", f"--sentry-address=localhost:{self.sentry_port}",
+                        "--control-plane-trust-domain=localhost", "--control-plane-namespace=default"]
+            env = {"DAPR_TRUST_ANCHORS": self.anchors, **env}
         if app_port:
             command.append(f"--app-port={app_port}")
-        env = {"DAPR_TRUST_ANCHORS": self.anchors, "DAPR_HOST_IP": HOST, **(env or {})}
         process = self.start(f"daprd-{name}", command, env)
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, http, grpc, metrics)
@@ -136,9 +147,10 @@ class Fleet:
         def answered():
             with urllib.request.urlopen(url, timeout=2) as answer:
                 return 200 <= answer.status < 300
-        self._until(name, answered, url)
+        self.until(name, answered, url)
 
-    def _until(self, name, condition, what):
+    def until(self, name, condition, what):
+        """Waits until a condition holds, as long as the process it is about lives."""
         deadline = time.monotonic() + READY_SECONDS
         while True:
             try:
