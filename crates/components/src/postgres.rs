@@ -7,6 +7,7 @@ mod layout;
 mod listener;
 mod migration;
 mod pool;
+mod query;
 mod settings;
 mod state;
 mod sweep;

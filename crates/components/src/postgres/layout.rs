@@ -12,6 +12,7 @@ pub(super) enum Generation {
 /// The statements, with table and column names in place. Parameters: $1 key (or keys); for writes $2 value,
 /// $3 the TTL in seconds or NULL, in the first generation $4 whether it is binary; last the expected ETag as text.
 pub(super) struct Layout {
+    pub(super) table: String,
     pub(super) get: String,
     pub(super) bulk_get: String,
     pub(super) upsert: String,
@@ -104,6 +105,7 @@ impl Layout {
              SET value = {write}, {updated} = CURRENT_TIMESTAMP, {expires} = {ttl}{assignments}"
         );
         Self {
+            table: table.to_owned(),
             get: format!("{select} WHERE key = $1::text AND {alive}"),
             bulk_get: format!("{select} WHERE key = ANY($1::text[]) AND {alive}"),
             // A row that expired and is still there does not count.

@@ -10,8 +10,8 @@ use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore,
     go_json::Html,
     state::{
-        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, TTL_EXPIRES,
-        Transaction, Value,
+        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Query, QueryItem,
+        QueryPage, Set, TTL_EXPIRES, Transaction, Value,
     },
 };
 use tokio_postgres::{
@@ -24,16 +24,19 @@ use super::{
     layout::{Generation, Layout},
     migration::migrate,
     pool::{AsSession, Parameter, Pool, failure},
+    query::Select,
     settings::{Settings, check_table, cleanup_interval, table},
     sweep::Sweep,
 };
 
-const FEATURES: &[Feature] = &[
+const V1_FEATURES: &[Feature] = &[
     Feature::Etag,
     Feature::Transactional,
     Feature::Ttl,
     Feature::KeysLike,
+    Feature::Query,
 ];
+const V2_FEATURES: &[Feature] = V1_FEATURES.split_at(4).0;
 
 pub(super) struct PostgresState {
     pool: Arc<Pool>,
@@ -237,7 +240,10 @@ fn check_key(key: &str) -> Result<()> {
 #[async_trait]
 impl StateStore for PostgresState {
     fn features(&self) -> &[Feature] {
-        FEATURES
+        match self.generation {
+            Generation::V1 => V1_FEATURES,
+            Generation::V2 => V2_FEATURES,
+        }
     }
 
     async fn get(&self, request: &Get) -> Result<Option<Item>> {
@@ -306,6 +312,36 @@ impl StateStore for PostgresState {
             transaction.commit().await.map_err(failure)
         };
         self.pool.bound(all).await
+    }
+
+    async fn query(&self, query: &Query, _metadata: &Pairs) -> Result<QueryPage> {
+        if self.generation == Generation::V2 {
+            return Err(Error::unsupported("state store does not support querying"));
+        }
+        let select = Select::build(query, &self.layout.table)?;
+        let parameters: Vec<Parameter<'_>> = select
+            .parameters
+            .iter()
+            .map(|(value, kind)| (value.as_ref() as &(dyn ToSql + Sync), kind.clone()))
+            .collect();
+        let rows = self.pool.read_once(&select.sql, &parameters).await?;
+        let items = rows.iter().map(|row| QueryItem {
+            key: row.get(0),
+            data: Bytes::from(row.get::<_, String>(1)),
+            etag: row.get(2),
+            error: None,
+        });
+        let items: Vec<_> = items.collect();
+        // The last page has a token too; the one after it is empty.
+        let token = match query.limit {
+            0 => String::new(),
+            _ => (select.offset + i64::try_from(items.len()).unwrap_or(0)).to_string(),
+        };
+        Ok(QueryPage {
+            items,
+            token,
+            metadata: Pairs::new(),
+        })
     }
 
     async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {
