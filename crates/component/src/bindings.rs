@@ -34,9 +34,10 @@ pub struct Invoked {
 #[async_trait]
 pub trait OutputBinding: Send + Sync {
     /// What it can be told to do.
-    fn operations(&self) -> &[&'static str];
+    fn operations(&self) -> Vec<&str>;
 
-    /// Does it. `None` = no answer (the API says 204).
+    /// Does it. `None` = no answer (the API says 204). What the system said about a failure is in the error's
+    /// [`metadata`](crate::Error::metadata).
     async fn invoke(&self, request: &Invoke) -> Result<Option<Invoked>>;
 
     /// Whether the system answers.

@@ -3,6 +3,7 @@
 //! A suite runs all its rules, each on keys of its own, and panics at the end with everything that was broken.
 //! Where Dapr's stores differ among each other, the suite's options say which way the one under test goes.
 
+mod bindings;
 mod configuration;
 mod lock;
 mod secrets;
@@ -13,6 +14,9 @@ use std::{future::Future, time::Duration};
 use tokio::time::{Instant, sleep};
 
 pub use self::{
+    bindings::{
+        Link, Source, input_binding, input_binding_outlives, output_binding, output_binding_outlives,
+    },
     configuration::{Writer, configuration},
     lock::lock,
     secrets::{ExpectedSecrets, secrets},

@@ -1,6 +1,6 @@
 use std::{error::Error as StdError, fmt, sync::Arc};
 
-use crate::MetadataError;
+use crate::{MetadataError, Pairs};
 
 /// What went wrong, as far as an API answer or a retry depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,7 @@ struct Inner {
     component: Option<Arc<str>>,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
+    metadata: Pairs,
 }
 
 impl Error {
@@ -49,6 +50,7 @@ impl Error {
             component: None,
             message: message.into(),
             source: None,
+            metadata: Pairs::new(),
         }))
     }
 
@@ -89,6 +91,18 @@ impl Error {
     pub fn because(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(cause.into());
         self
+    }
+
+    /// Adds what the outside system said besides: response metadata that reaches the caller of a binding even so.
+    #[must_use]
+    pub fn with_metadata(mut self, metadata: Pairs) -> Self {
+        self.0.metadata = metadata;
+        self
+    }
+
+    /// What the outside system said besides.
+    pub fn metadata(&self) -> &Pairs {
+        &self.0.metadata
     }
 
     /// What went wrong.

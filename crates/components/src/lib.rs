@@ -2,14 +2,22 @@
 //!
 //! Storage layouts are Dapr's wherever Dapr has the store, so both can work on the same data.
 
+#[cfg(feature = "cron")]
+mod cron;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod deadline;
+#[cfg(feature = "http")]
+mod http;
 #[cfg(feature = "in-memory")]
 mod in_memory;
 #[cfg(feature = "local-secrets")]
 mod local_env;
 #[cfg(feature = "local-secrets")]
 mod local_file;
+#[cfg(feature = "local-storage")]
+mod local_storage;
+#[cfg(feature = "mqtt")]
+mod mqtt;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]
@@ -18,18 +26,28 @@ mod redis;
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod subscriptions;
+#[cfg(any(feature = "http", feature = "mqtt"))]
+mod tls;
 
 use outrigger_component::Catalog;
 
 /// Everything this build has.
 pub fn builtin() -> Catalog {
     let mut catalog = Catalog::empty();
+    #[cfg(feature = "cron")]
+    cron::add(&mut catalog);
+    #[cfg(feature = "http")]
+    http::add(&mut catalog);
     #[cfg(feature = "in-memory")]
     in_memory::add(&mut catalog);
     #[cfg(feature = "local-secrets")]
     local_env::add(&mut catalog);
     #[cfg(feature = "local-secrets")]
     local_file::add(&mut catalog);
+    #[cfg(feature = "local-storage")]
+    local_storage::add(&mut catalog);
+    #[cfg(feature = "mqtt")]
+    mqtt::add(&mut catalog);
     #[cfg(feature = "postgres")]
     postgres::add(&mut catalog);
     #[cfg(feature = "redis")]

@@ -1,6 +1,8 @@
 //! PostgreSQL and what speaks its protocol: `state.postgresql` v1 and v2, `configuration.postgresql`, in Dapr's
-//! layouts.
+//! layouts; `bindings.postgresql`.
 
+mod binding;
+mod cell;
 mod configuration;
 mod dsn;
 mod layout;
@@ -15,7 +17,7 @@ mod tls;
 
 use std::sync::Arc;
 
-use outrigger_component::{Catalog, ConfigurationStore, Entry, StateStore, catalog::Version};
+use outrigger_component::{Catalog, ConfigurationStore, Entry, OutputBinding, StateStore, catalog::Version};
 
 use self::layout::Generation;
 
@@ -37,6 +39,14 @@ pub(crate) fn add(catalog: &mut Catalog) {
         |setup| async move {
             let store = configuration::open(&setup.metadata).await?;
             Ok(Arc::new(store) as Arc<dyn ConfigurationStore>)
+        },
+    ));
+    catalog.output_bindings.add(Entry::new(
+        &["postgresql", "postgres"],
+        Version::Only,
+        |setup| async move {
+            let binding = binding::open(&setup.metadata).await?;
+            Ok(Arc::new(binding) as Arc<dyn OutputBinding>)
         },
     ));
 }

@@ -1,7 +1,9 @@
-//! Redis and what speaks its protocol: `state.redis`, `lock.redis`, `configuration.redis`, in Dapr's layouts.
+//! Redis and what speaks its protocol: `state.redis`, `lock.redis`, `configuration.redis`, `bindings.redis`, in Dapr's
+//! layouts.
 //!
 //! One multiplexed connection carries all commands. A single server, a cluster, or a master that sentinels name.
 
+mod binding;
 mod configuration;
 mod link;
 mod lock;
@@ -12,7 +14,9 @@ mod state;
 
 use std::sync::Arc;
 
-use outrigger_component::{Catalog, ConfigurationStore, Entry, LockStore, StateStore, catalog::Version};
+use outrigger_component::{
+    Catalog, ConfigurationStore, Entry, LockStore, OutputBinding, StateStore, catalog::Version,
+};
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -32,5 +36,11 @@ pub(crate) fn add(catalog: &mut Catalog) {
         .add(Entry::new(&["redis"], Version::Only, |setup| async move {
             let store = configuration::open(&setup.metadata).await?;
             Ok(Arc::new(store) as Arc<dyn ConfigurationStore>)
+        }));
+    catalog
+        .output_bindings
+        .add(Entry::new(&["redis"], Version::Only, |setup| async move {
+            let binding = binding::open(&setup.metadata).await?;
+            Ok(Arc::new(binding) as Arc<dyn OutputBinding>)
         }));
 }

@@ -200,6 +200,20 @@ impl Pool {
         rows.map_err(failure)
     }
 
+    /// Whether statements may be prepared.
+    pub(super) fn prepares(&self) -> bool {
+        self.prepare
+    }
+
+    /// # Errors
+    /// After [`Pool::close`].
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.pool.is_closed() {
+            return Err(Error::closed().of(&self.component));
+        }
+        Ok(())
+    }
+
     /// Connections in use are closed when they come back.
     pub(super) fn close(&self) {
         self.pool.close();

@@ -62,6 +62,7 @@ pub(super) enum Role {
     State,
     Lock,
     Configuration,
+    Binding,
 }
 
 impl Settings {
@@ -201,7 +202,7 @@ fn topology(metadata: &Metadata) -> Result<Topology, MetadataError> {
 
 /// Retries and the pauses between them; the state store also reads names of old releases.
 fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), MetadataError> {
-    let old = role != Role::Configuration;
+    let old = matches!(role, Role::State | Role::Lock);
     let names: &[&str] = if old {
         &["redisMaxRetries", "maxRetries"]
     } else {
@@ -210,7 +211,7 @@ fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), 
     let retries: i64 = metadata.number(names)?.unwrap_or(3);
     let default = match role {
         Role::State | Role::Lock => Duration::from_secs(2),
-        Role::Configuration => Duration::from_millis(8),
+        Role::Configuration | Role::Binding => Duration::from_millis(8),
     };
     let mut least = milliseconds(metadata, "redisMinRetryInterval")?;
     if least.is_none() && old {

@@ -7,7 +7,8 @@ pub(crate) mod server;
 use std::sync::Arc;
 
 use outrigger_component::{
-    Catalog, ConfigurationStore, LockStore, Metadata, Result, SecretStore, Setup, StateStore,
+    Catalog, ConfigurationStore, InputBinding, LockStore, Metadata, OutputBinding, Result, SecretStore,
+    Setup, StateStore,
 };
 use outrigger_components::builtin;
 
@@ -39,3 +40,5 @@ builder!(state, state, StateStore);
 builder!(secrets, secrets, SecretStore);
 builder!(configuration, configuration, ConfigurationStore);
 builder!(lock, lock, LockStore);
+builder!(input, input_bindings, InputBinding);
+builder!(output, output_bindings, OutputBinding);

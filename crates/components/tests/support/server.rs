@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use outrigger_component::conformance::Link;
 use tempfile::TempDir;
 
 const START: Duration = Duration::from_secs(60);
@@ -309,5 +310,81 @@ impl Postgres {
             assert!(Instant::now() < deadline, "{}", self.process.log());
             thread::sleep(Duration::from_millis(50));
         }
+    }
+}
+
+/// An MQTT broker that anybody may use; `None` when it is not installed.
+pub(crate) struct Mosquitto {
+    process: Process,
+    folder: TempDir,
+    program: PathBuf,
+    port: u16,
+}
+
+impl Mosquitto {
+    pub(crate) fn start() -> Option<Self> {
+        let program = find("mosquitto", "mosquitto", &["/usr/sbin", "/usr/bin"])?;
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..10 {
+            let port = free_port();
+            // What was stored survives a kill.
+            let text = format!(
+                "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\n\
+                 persistence_location {}/\nautosave_on_changes true\nautosave_interval 1\n",
+                folder.path().display()
+            );
+            fs::write(folder.path().join("conf"), text).unwrap();
+            let mut process = Self::spawn(&program, folder.path());
+            if process.listens(port) {
+                return Some(Self {
+                    process,
+                    folder,
+                    program,
+                    port,
+                });
+            }
+        }
+        panic!("mosquitto does not start");
+    }
+
+    fn spawn(program: &Path, folder: &Path) -> Process {
+        let mut command = Command::new(program);
+        command.arg("-c").arg(folder.join("conf"));
+        Process::start(command, &folder.join("log"))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("tcp://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Link for Mosquitto {
+    fn cut(&mut self) {
+        self.process.kill();
+    }
+
+    fn restore(&mut self) {
+        self.process = Self::spawn(&self.program, self.folder.path());
+        assert!(self.process.listens(self.port), "{}", self.process.log());
+    }
+}
+
+impl Link for Redis {
+    fn cut(&mut self) {
+        self.kill();
+    }
+
+    fn restore(&mut self) {
+        self.start_again();
+    }
+}
+
+impl Link for Postgres {
+    fn cut(&mut self) {
+        self.kill();
+    }
+
+    fn restore(&mut self) {
+        self.start_again();
     }
 }

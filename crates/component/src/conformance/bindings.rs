@@ -1,0 +1,411 @@
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::{
+    sync::watch,
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Findings, Outcome, SOON, Step, ensure, soon, unique};
+use crate::{
+    Error, InputBinding, Kind, OutputBinding, Result,
+    bindings::{Event, EventHandler, Invoke, Invoked},
+};
+
+/// How long to watch for something that must not happen.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// Makes events for the input binding under test, as the outside world would.
+#[async_trait]
+pub trait Source: Send + Sync {
+    /// Causes an event that carries `text`, or one of its own making when the binding has no payload.
+    async fn cause(&self, text: &str);
+
+    /// Whether events carry the text they were caused with.
+    fn has_payload(&self) -> bool {
+        true
+    }
+
+    /// Whether an event whose handling failed comes again while the binding reads.
+    fn repeats(&self) -> bool {
+        true
+    }
+}
+
+/// The way to the outside system, to be cut.
+pub trait Link: Send {
+    /// Ends the system as a crash would.
+    fn cut(&mut self);
+
+    /// Brings it back, with what it had stored.
+    fn restore(&mut self);
+}
+
+/// Runs all rules for output bindings. `sample` is a call that succeeds each time.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn output_binding(binding: &Arc<dyn OutputBinding>, sample: &Invoke) {
+    let mut findings = Findings::new("output binding");
+    findings.note("operations are named", named(binding, sample));
+    findings.note("a sample call works", invoke(binding, sample).await.map(drop));
+    findings.note("calls at once work", at_once(binding, sample).await);
+    findings.note("other operations are refused", refused(binding, sample).await);
+    findings.note("the system answers", binding.ping().await.step("ping"));
+    findings.note("closing ends all", closed(binding, sample).await);
+    findings.finish();
+}
+
+fn named(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
+    let operations = binding.operations();
+    ensure!(
+        operations.contains(&&*sample.operation),
+        "{} is not in {operations:?}",
+        sample.operation
+    );
+    for (index, operation) in operations.iter().enumerate() {
+        ensure!(!operation.is_empty(), "an operation has no name");
+        ensure!(
+            !operations[..index].contains(operation),
+            "{operation} is there twice"
+        );
+    }
+    Ok(())
+}
+
+async fn invoke(binding: &Arc<dyn OutputBinding>, call: &Invoke) -> Result<Option<Invoked>, String> {
+    timeout(SOON, binding.invoke(call))
+        .await
+        .step("call")?
+        .step("call")
+}
+
+async fn at_once(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
+    let calls: Vec<_> = (0..16)
+        .map(|_| {
+            let (binding, sample) = (binding.clone(), sample.clone());
+            tokio::spawn(async move { invoke(&binding, &sample).await.map(drop) })
+        })
+        .collect();
+    for call in calls {
+        call.await.step("task")??;
+    }
+    Ok(())
+}
+
+async fn refused(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
+    let other = Invoke {
+        operation: "no-such-operation".to_owned(),
+        ..sample.clone()
+    };
+    match timeout(SOON, binding.invoke(&other)).await.step("call")? {
+        Err(error) if error.kind() == Kind::Unsupported => Ok(()),
+        other => Err(format!("an operation that is not there: {other:?}")),
+    }
+}
+
+async fn closed(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
+    timeout(SOON, binding.close()).await.step("close")?;
+    timeout(SOON, binding.close()).await.step("close again")?;
+    match timeout(SOON, binding.invoke(sample)).await.step("call")? {
+        Err(error) if error.kind() == Kind::Closed => Ok(()),
+        other => Err(format!("a call after closing: {other:?}")),
+    }
+}
+
+/// Runs the rules about a system that goes away and comes back.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn output_binding_outlives(
+    binding: &Arc<dyn OutputBinding>,
+    sample: &Invoke,
+    link: &mut impl Link,
+) {
+    let mut findings = Findings::new("output binding without its system");
+    findings.note("a sample call works", invoke(binding, sample).await.map(drop));
+    link.cut();
+    findings.note("a lost system is reported", lost(binding, sample).await);
+    link.restore();
+    let back = soon("calls work again", || async {
+        Ok(matches!(timeout(SOON, binding.invoke(sample)).await, Ok(Ok(_))))
+    });
+    findings.note("calls work again", back.await);
+    findings.note("the system answers", binding.ping().await.step("ping"));
+    findings.finish();
+}
+
+async fn lost(binding: &Arc<dyn OutputBinding>, sample: &Invoke) -> Outcome {
+    match timeout(SOON * 2, binding.invoke(sample)).await.step("call")? {
+        Err(error) if error.retryable() => Ok(()),
+        other => Err(format!("a call without the system: {other:?}")),
+    }
+}
+
+/// Keeps what it is given; refuses or holds it when told.
+struct App {
+    events: Mutex<Vec<Event>>,
+    failures: AtomicUsize,
+    held: watch::Sender<bool>,
+    finished: AtomicUsize,
+}
+
+impl App {
+    fn count(&self) -> usize {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn has(&self, text: &str) -> usize {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        events
+            .iter()
+            .filter(|event| event.data == text.as_bytes())
+            .count()
+    }
+
+    /// Whether handling waits.
+    fn hold(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+}
+
+#[async_trait]
+impl EventHandler for App {
+    async fn handle(&self, event: Event) -> Result<Bytes> {
+        self.events
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(event);
+        let released = self.held.subscribe().wait_for(|held| !held).await.is_ok();
+        assert!(released, "the app is there as long as it handles");
+        self.finished.fetch_add(1, Ordering::SeqCst);
+        let failing = self
+            .failures
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        match failing {
+            Ok(_) => Err(Error::new(Kind::Internal, "the app refuses")),
+            Err(_) => Ok(Bytes::from_static(b"answer")),
+        }
+    }
+}
+
+struct Reading {
+    app: Arc<App>,
+    drain: CancellationToken,
+    task: JoinHandle<Result<()>>,
+}
+
+impl Reading {
+    fn start(binding: &Arc<dyn InputBinding>) -> Self {
+        let app = Arc::new(App {
+            events: Mutex::default(),
+            failures: AtomicUsize::default(),
+            held: watch::Sender::new(false),
+            finished: AtomicUsize::default(),
+        });
+        let drain = CancellationToken::new();
+        let (binding, handler, token) = (binding.clone(), app.clone(), drain.clone());
+        let task = tokio::spawn(async move { binding.read(handler, token).await });
+        Self { app, drain, task }
+    }
+
+    async fn end(self) -> Outcome {
+        self.drain.cancel();
+        timeout(SOON, self.task)
+            .await
+            .step("reading ends")?
+            .step("task")?
+            .step("reading")
+    }
+}
+
+struct Subject<'a> {
+    binding: &'a Arc<dyn InputBinding>,
+    source: &'a dyn Source,
+    run: String,
+}
+
+impl Subject<'_> {
+    fn text(&self, name: &str) -> String {
+        format!("{}-{name}", self.run)
+    }
+
+    /// Causes an event and waits until the app has it. The binding may not read yet, and a source without memory
+    /// loses what comes too early: it is caused again.
+    async fn delivered(&self, app: &App, text: &str) -> Outcome {
+        let known = app.count();
+        for _ in 0..20 {
+            self.source.cause(text).await;
+            let arrived = soon_within(SOON / 10, || {
+                if self.source.has_payload() {
+                    app.has(text) > 0
+                } else {
+                    app.count() > known
+                }
+            });
+            if arrived.await {
+                return Ok(());
+            }
+        }
+        Err(format!("{text} does not arrive"))
+    }
+}
+
+async fn soon_within(limit: Duration, holds: impl Fn() -> bool) -> bool {
+    let waiting = async {
+        while !holds() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(limit, waiting).await.is_ok()
+}
+
+/// Runs all rules for input bindings. Nobody else may read what `source` makes.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn input_binding(binding: &Arc<dyn InputBinding>, source: &dyn Source) {
+    let mut findings = Findings::new("input binding");
+    let subject = &Subject {
+        binding,
+        source,
+        run: unique(),
+    };
+    findings.note("events arrive", arrive(subject).await);
+    findings.note("refused events come again", again(subject).await);
+    findings.note("draining waits for the app", drained(subject).await);
+    findings.note("nothing comes after draining", quiet(subject).await);
+    findings.note("a slow app holds nobody else up", beside(subject).await);
+    findings.note("the system answers", binding.ping().await.step("ping"));
+    findings.note("closing ends reading", ended(subject).await);
+    findings.finish();
+}
+
+async fn arrive(subject: &Subject<'_>) -> Outcome {
+    let reading = Reading::start(subject.binding);
+    for name in ["first", "second"] {
+        subject.delivered(&reading.app, &subject.text(name)).await?;
+    }
+    reading.end().await?;
+    // And once more, as when an app was unwell for a while.
+    let reading = Reading::start(subject.binding);
+    subject.delivered(&reading.app, &subject.text("third")).await?;
+    reading.end().await
+}
+
+async fn again(subject: &Subject<'_>) -> Outcome {
+    if !subject.source.repeats() {
+        return Ok(());
+    }
+    let reading = Reading::start(subject.binding);
+    subject.delivered(&reading.app, &subject.text("warm")).await?;
+    reading.app.failures.store(1, Ordering::SeqCst);
+    let text = subject.text("again");
+    subject.source.cause(&text).await;
+    let app = &reading.app;
+    let repeated = soon_within(SOON, || app.has(&text) >= 2).await;
+    ensure!(repeated, "{text} came {} times", app.has(&text));
+    reading.end().await
+}
+
+async fn drained(subject: &Subject<'_>) -> Outcome {
+    let reading = Reading::start(subject.binding);
+    let app = reading.app.clone();
+    app.hold(true);
+    subject.delivered(&app, &subject.text("held")).await?;
+    reading.drain.cancel();
+    let mut task = reading.task;
+    let early = timeout(A_WHILE, &mut task).await;
+    ensure!(early.is_err(), "reading ended before the app did: {early:?}");
+    let held = app.count();
+    app.hold(false);
+    timeout(SOON, task)
+        .await
+        .step("reading ends")?
+        .step("task")?
+        .step("reading")?;
+    let finished = app.finished.load(Ordering::SeqCst);
+    ensure!(finished == held, "{finished} of {held} events were finished");
+    Ok(())
+}
+
+async fn quiet(subject: &Subject<'_>) -> Outcome {
+    let reading = Reading::start(subject.binding);
+    let app = reading.app.clone();
+    subject.delivered(&app, &subject.text("quiet")).await?;
+    reading.end().await?;
+    let known = app.count();
+    subject.source.cause(&subject.text("late")).await;
+    sleep(A_WHILE).await;
+    let count = app.count();
+    ensure!(count == known, "{} events came after draining", count - known);
+    Ok(())
+}
+
+async fn beside(subject: &Subject<'_>) -> Outcome {
+    let reading = Reading::start(subject.binding);
+    reading.app.hold(true);
+    subject.delivered(&reading.app, &subject.text("slow")).await?;
+    let delivered = subject.delivered(&reading.app, &subject.text("quick")).await;
+    reading.app.hold(false);
+    delivered?;
+    reading.end().await
+}
+
+async fn ended(subject: &Subject<'_>) -> Outcome {
+    let reading = Reading::start(subject.binding);
+    subject.delivered(&reading.app, &subject.text("last")).await?;
+    timeout(SOON, subject.binding.close()).await.step("close")?;
+    // Whether reading ended well or with the error that it is closed is the same.
+    let ended = timeout(SOON, reading.task).await.step("reading ends")?;
+    ended.step("task").map(drop)?;
+    let after = subject.binding.read(reading.app, CancellationToken::new());
+    match timeout(SOON, after).await.step("reading after closing")? {
+        Err(error) if error.kind() == Kind::Closed => Ok(()),
+        other => Err(format!("reading after closing: {other:?}")),
+    }
+}
+
+/// Runs the rules about a system that goes away and comes back.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn input_binding_outlives(
+    binding: &Arc<dyn InputBinding>,
+    source: &dyn Source,
+    link: &mut impl Link,
+) {
+    let mut findings = Findings::new("input binding without its system");
+    let subject = &Subject {
+        binding,
+        source,
+        run: unique(),
+    };
+    let reading = Reading::start(binding);
+    let before = subject.delivered(&reading.app, &subject.text("before")).await;
+    findings.note("events arrive", before);
+    link.cut();
+    sleep(A_WHILE).await;
+    findings.note(
+        "reading goes on",
+        if reading.task.is_finished() {
+            Err("it ended with the system".to_owned())
+        } else {
+            Ok(())
+        },
+    );
+    link.restore();
+    let after = subject.delivered(&reading.app, &subject.text("after")).await;
+    findings.note("events arrive again", after);
+    findings.note("reading ends", reading.end().await);
+    findings.finish();
+}

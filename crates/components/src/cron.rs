@@ -1,0 +1,160 @@
+//! `bindings.cron`: events at times that a schedule gives.
+
+mod field;
+mod schedule;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::{Timestamp, fmt::strtime};
+use outrigger_component::{
+    Catalog, Entry, Error, InputBinding, Metadata, Pairs, Result,
+    bindings::{Event, EventHandler},
+    catalog::Version,
+};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::schedule::Schedule;
+
+const LOG: &str = "dapr.contrib";
+/// Events that are with the app at once; times that come meanwhile are left out.
+const MOST: usize = 1024;
+/// Longest sleep without a look at the clock on the wall, which may be set meanwhile.
+const LOOK: Duration = Duration::from_secs(30);
+
+pub(crate) fn add(catalog: &mut Catalog) {
+    catalog
+        .input_bindings
+        .add(Entry::new(&["cron"], Version::Only, |setup| async move {
+            let binding = Cron::open(&setup.metadata)?;
+            Ok(Arc::new(binding) as Arc<dyn InputBinding>)
+        }));
+}
+
+struct Cron {
+    schedule: Schedule,
+    closed: CancellationToken,
+    component: Arc<str>,
+}
+
+impl Cron {
+    fn open(metadata: &Metadata) -> Result<Self> {
+        let text = metadata.required(&["schedule"])?;
+        let schedule =
+            Schedule::parse(text).map_err(|error| metadata.wrong(&["schedule"], &error.to_string()))?;
+        Ok(Self {
+            schedule,
+            closed: CancellationToken::new(),
+            component: metadata.component().clone(),
+        })
+    }
+
+    /// Sleeps until the next time; `None` when there is none.
+    async fn next(&self, last: &mut Instant) -> Option<()> {
+        match &self.schedule {
+            Schedule::Every(period) => {
+                let now = Instant::now();
+                // After a long sleep of the machine the missed times are not made up for.
+                *last = (*last + *period).max(now);
+                sleep_until(*last).await;
+            }
+            Schedule::At(times) => {
+                let next = times.after(Timestamp::now())?;
+                while let Ok(left) = Duration::try_from(Timestamp::now().duration_until(next))
+                    && !left.is_zero()
+                {
+                    tokio::time::sleep(left.min(LOOK)).await;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// An event as Dapr's: no payload, and when it was.
+fn event() -> Event {
+    Event {
+        metadata: Pairs::from([
+            ("timeZone".to_owned(), "Local".to_owned()),
+            ("readTimeUTC".to_owned(), shown(Timestamp::now())),
+        ]),
+        ..Event::default()
+    }
+}
+
+/// `2026-11-21 15:04:05.123456789 +0000 UTC`: a time as Go prints it.
+fn shown(time: Timestamp) -> String {
+    let seconds = strtime::format("%Y-%m-%d %H:%M:%S", time).unwrap_or_default();
+    let fraction = format!(".{:09}", time.subsec_nanosecond());
+    let fraction = fraction.trim_end_matches('0').trim_end_matches('.');
+    format!("{seconds}{fraction} +0000 UTC")
+}
+
+#[async_trait]
+impl InputBinding for Cron {
+    async fn read(&self, handler: Arc<dyn EventHandler>, drain: CancellationToken) -> Result<()> {
+        if self.closed.is_cancelled() {
+            return Err(Error::closed().of(&self.component));
+        }
+        let running = TaskTracker::new();
+        let mut last = Instant::now();
+        loop {
+            tokio::select! {
+                () = drain.cancelled() => break,
+                () = self.closed.cancelled() => break,
+                next = self.next(&mut last) => {
+                    if next.is_none() {
+                        tracing::warn!(
+                            target: LOG,
+                            "cron binding {}: the schedule has no time in the next five years; it rests",
+                            self.component
+                        );
+                        drain.cancelled().await;
+                        break;
+                    }
+                }
+            }
+            if running.len() >= MOST {
+                tracing::warn!(
+                    target: LOG,
+                    "cron binding {}: {MOST} events are not handled yet; this one is left out",
+                    self.component
+                );
+                continue;
+            }
+            let (handler, component) = (handler.clone(), self.component.clone());
+            running.spawn(async move {
+                if let Err(error) = handler.handle(event()).await {
+                    tracing::debug!(target: LOG, "cron binding {component}: {error}");
+                }
+            });
+        }
+        running.close();
+        running.wait().await;
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.closed.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_look_as_go_prints_them() {
+        let time = |text: &str| shown(text.parse().unwrap());
+        assert_eq!(time("2026-01-02T03:04:05Z"), "2026-01-02 03:04:05 +0000 UTC");
+        assert_eq!(
+            time("2026-01-02T03:04:05.12Z"),
+            "2026-01-02 03:04:05.12 +0000 UTC"
+        );
+    }
+}

@@ -1,0 +1,284 @@
+use std::time::Duration;
+
+use jiff::{Timestamp, ToSpan as _, Zoned, civil::Weekday, tz::TimeZone};
+use outrigger_resources::value::go_nanos;
+
+use super::field::{DAY, Field, HOUR, MINUTE, MONTH, SECOND, WEEKDAY};
+
+/// Years that are looked through for the next time.
+const YEARS: i16 = 5;
+/// Steps of a search that found nothing: more than five years need.
+const STEPS: usize = 10_000;
+
+/// When events happen.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Schedule {
+    /// Again and again after this span.
+    Every(Duration),
+    /// At these times.
+    At(Times),
+}
+
+/// Times by the calendar.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Times {
+    second: Field,
+    minute: Field,
+    hour: Field,
+    day: Field,
+    month: Field,
+    weekday: Field,
+    zone: TimeZone,
+}
+
+/// Why a text is no schedule.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid schedule: {0}")]
+pub(super) struct ScheduleError(pub(super) String);
+
+fn wrong<T>(text: impl Into<String>) -> Result<T, ScheduleError> {
+    Err(ScheduleError(text.into()))
+}
+
+impl Schedule {
+    /// Five fields, or six with seconds first; `@every 1h30m`; `@daily` and its like. `TZ=Europe/Berlin ` in front
+    /// names the time zone, the machine's otherwise.
+    pub(super) fn parse(text: &str) -> Result<Self, ScheduleError> {
+        let zoned = text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="));
+        let (zone, text) = match zoned {
+            None => (TimeZone::system(), text),
+            Some(rest) => {
+                let Some((name, rest)) = rest.split_once(' ') else {
+                    return wrong("a space and a schedule are expected after the time zone");
+                };
+                (zone(name)?, rest.trim())
+            }
+        };
+        if let Some(span) = text.strip_prefix("@every ") {
+            let nanos = go_nanos(span).map_err(|error| ScheduleError(format!("@every: {error}")))?;
+            return match u64::try_from(nanos) {
+                Ok(nanos) if nanos > 0 => Ok(Self::Every(Duration::from_nanos(nanos))),
+                _ => wrong("@every needs a span above zero"),
+            };
+        }
+        let text = match text {
+            "@yearly" | "@annually" => "0 0 0 1 1 *",
+            "@monthly" => "0 0 0 1 * *",
+            "@weekly" => "0 0 0 * * 0",
+            "@daily" | "@midnight" => "0 0 0 * * *",
+            "@hourly" => "0 0 * * * *",
+            other if other.starts_with('@') => return wrong(format!("there is no {other}")),
+            other => other,
+        };
+        Times::parse(text, zone).map(Self::At)
+    }
+}
+
+fn zone(name: &str) -> Result<TimeZone, ScheduleError> {
+    match name {
+        "" | "UTC" => Ok(TimeZone::UTC),
+        "Local" => Ok(TimeZone::system()),
+        _ => TimeZone::get(name).map_err(|error| ScheduleError(format!("the time zone {name}: {error}"))),
+    }
+}
+
+impl Times {
+    fn parse(text: &str, zone: TimeZone) -> Result<Self, ScheduleError> {
+        let mut fields: Vec<&str> = text.split_whitespace().collect();
+        if fields.len() == 5 {
+            fields.insert(0, "0");
+        }
+        let [second, minute, hour, day, month, weekday] = fields.as_slice() else {
+            return wrong(format!(
+                "5 or 6 fields are expected ([second] minute hour day-of-month month day-of-week), {} are there",
+                fields.len()
+            ));
+        };
+        Ok(Self {
+            second: Field::parse(second, &SECOND)?,
+            minute: Field::parse(minute, &MINUTE)?,
+            hour: Field::parse(hour, &HOUR)?,
+            day: Field::parse(day, &DAY)?,
+            month: Field::parse(month, &MONTH)?,
+            weekday: Field::parse(weekday, &WEEKDAY)?,
+            zone,
+        })
+    }
+
+    /// With both days given, either may match; otherwise both must.
+    fn on_day(&self, time: &Zoned) -> bool {
+        let day = self.day.has(time.day());
+        let weekday = self.weekday.has(time.weekday().since(Weekday::Sunday));
+        if self.day.any || self.weekday.any {
+            day && weekday
+        } else {
+            day || weekday
+        }
+    }
+
+    /// The first time after `time`; `None` when there is none for years. An hour that the clock skips is skipped,
+    /// and one that comes twice counts twice.
+    pub(super) fn after(&self, time: Timestamp) -> Option<Timestamp> {
+        let start = Timestamp::from_second(time.as_second().checked_add(1)?).ok()?;
+        let mut time = start.to_zoned(self.zone.clone());
+        let last = time.year().saturating_add(YEARS);
+        for _ in 0..STEPS {
+            if time.year() > last {
+                return None;
+            }
+            time = if !self.month.has(time.month()) {
+                time.first_of_month()
+                    .ok()?
+                    .checked_add(1.month())
+                    .ok()?
+                    .start_of_day()
+                    .ok()?
+            } else if !self.on_day(&time) {
+                time.tomorrow().ok()?.start_of_day().ok()?
+            } else if !self.hour.has(time.hour()) {
+                let passed = i64::from(time.minute()) * 60 + i64::from(time.second());
+                time.checked_add((3600 - passed).seconds()).ok()?
+            } else if !self.minute.has(time.minute()) {
+                time.checked_add((60 - i64::from(time.second())).seconds()).ok()?
+            } else if !self.second.has(time.second()) {
+                time.checked_add(1.second()).ok()?
+            } else {
+                return Some(time.timestamp());
+            };
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(schedule: &str, from: &str) -> Option<String> {
+        let Schedule::At(times) = Schedule::parse(&format!("TZ=Europe/Berlin {schedule}")).unwrap() else {
+            panic!("{schedule} has no times");
+        };
+        let from: Zoned = format!("{from}[Europe/Berlin]").parse().unwrap();
+        let next = times.after(from.timestamp())?.to_zoned(times.zone);
+        Some(next.strftime("%a %Y-%m-%dT%H:%M:%S%:z").to_string())
+    }
+
+    #[test]
+    fn fields_select_times() {
+        for (schedule, from, expected) in [
+            (
+                "* * * * *",
+                "2026-03-01T00:00:30",
+                "Sun 2026-03-01T00:01:00+01:00",
+            ),
+            (
+                "*/15 * * * * *",
+                "2026-03-01T00:00:30",
+                "Sun 2026-03-01T00:00:45+01:00",
+            ),
+            (
+                "5/20 * * * *",
+                "2026-03-01T00:26:00",
+                "Sun 2026-03-01T00:45:00+01:00",
+            ),
+            (
+                "0 30 8-10 * * *",
+                "2026-03-01T10:30:00",
+                "Mon 2026-03-02T08:30:00+01:00",
+            ),
+            (
+                "0 0 0 29 2 ?",
+                "2026-03-01T00:00:00",
+                "Tue 2028-02-29T00:00:00+01:00",
+            ),
+            (
+                "0 0 12 * jan,Feb mon-FRI",
+                "2026-02-27T12:00:00",
+                "Fri 2027-01-01T12:00:00+01:00",
+            ),
+            // Two days given: either will do.
+            (
+                "0 0 13 * FRI",
+                "2026-03-01T00:00:00",
+                "Fri 2026-03-06T00:00:00+01:00",
+            ),
+            (
+                "0 0 13 * FRI",
+                "2026-03-06T00:00:00",
+                "Fri 2026-03-13T00:00:00+01:00",
+            ),
+            // A step makes "any" a choice.
+            (
+                "0 0 */10 * FRI",
+                "2026-03-01T00:00:00",
+                "Fri 2026-03-06T00:00:00+01:00",
+            ),
+            ("@hourly", "2026-03-01T00:59:59", "Sun 2026-03-01T01:00:00+01:00"),
+            ("@daily", "2026-03-01T00:00:00", "Mon 2026-03-02T00:00:00+01:00"),
+            ("@weekly", "2026-03-01T00:00:00", "Sun 2026-03-08T00:00:00+01:00"),
+            ("@monthly", "2026-03-01T00:00:00", "Wed 2026-04-01T00:00:00+02:00"),
+            ("@yearly", "2026-03-01T00:00:00", "Fri 2027-01-01T00:00:00+01:00"),
+        ] {
+            assert_eq!(
+                next(schedule, from).as_deref(),
+                Some(expected),
+                "{schedule} after {from}"
+            );
+        }
+        assert_eq!(next("0 0 30 2 *", "2026-03-01T00:00:00"), None);
+    }
+
+    #[test]
+    fn clocks_that_are_changed() {
+        // 02:00 to 03:00 does not exist on the 29th of March, and exists twice on the 25th of October.
+        let skipped = next("30 2 * * *", "2026-03-28T12:00:00").unwrap();
+        assert_eq!(skipped, "Mon 2026-03-30T02:30:00+02:00");
+        let hourly = next("0 * * * *", "2026-03-29T01:30:00").unwrap();
+        assert_eq!(hourly, "Sun 2026-03-29T03:00:00+02:00");
+        let first = next("30 2 * * *", "2026-10-25T00:00:00+02:00").unwrap();
+        assert_eq!(first, "Sun 2026-10-25T02:30:00+02:00");
+        let second = next("30 2 * * *", "2026-10-25T02:30:00+02:00").unwrap();
+        assert_eq!(second, "Sun 2026-10-25T02:30:00+01:00");
+    }
+
+    #[test]
+    fn spans_are_gos() {
+        let every = |text: &str| Schedule::parse(text);
+        assert_eq!(
+            every("@every 1h30m"),
+            Ok(Schedule::Every(Duration::from_secs(5400)))
+        );
+        assert_eq!(
+            every("@every 100ms"),
+            Ok(Schedule::Every(Duration::from_millis(100)))
+        );
+        for text in ["@every 0s", "@every -1s", "@every soon", "@every"] {
+            assert!(every(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_schedule_says_why() {
+        for (text, word) in [
+            ("", "fields"),
+            ("* * * *", "fields"),
+            ("* * * * * * *", "fields"),
+            ("60 * * * *", "0 to 59"),
+            ("* * 0 * *", "1 to 31"),
+            ("* * * * 7", "0 to 6"),
+            ("* * * 13 *", "month"),
+            ("5-1 * * * *", "end"),
+            ("*/0 * * * *", "step"),
+            ("1-2-3 * * * *", "more than one -"),
+            ("1/2/3 * * * *", "more than one /"),
+            ("x * * * *", "\"x\""),
+            (", * * * *", "no value"),
+            ("@fortnightly", "@fortnightly"),
+            ("TZ=Nowhere/Land * * * * *", "Nowhere/Land"),
+            ("TZ=UTC", "time zone"),
+        ] {
+            let error = Schedule::parse(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+use outrigger_component::{Error, Metadata, Pairs, Result};
+use reqwest::{
+    Response,
+    header::{
+        ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER,
+        TRANSFER_ENCODING,
+    },
+};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json; charset=utf-8");
+/// What the sidecar adds about the trace; it beats what the caller wrote.
+const TRACE: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
+pub(super) type Header = (HeaderName, HeaderValue);
+
+/// The header that carries the component's token.
+pub(super) fn token(metadata: &Metadata) -> Result<Option<Header>> {
+    const HEADER: &str = "securityTokenHeader";
+    let (Some(token), Some(header)) = (metadata.filled(&["securityToken"]), metadata.filled(&[HEADER]))
+    else {
+        return Ok(None);
+    };
+    let name = HeaderName::try_from(header)
+        .map_err(|_| metadata.wrong(&[HEADER], "the name of an HTTP header is expected"))?;
+    let mut value = HeaderValue::try_from(token)
+        .map_err(|_| metadata.wrong(&["securityToken"], "the value of an HTTP header is expected"))?;
+    value.set_sensitive(true);
+    Ok(Some((name, value)))
+}
+
+/// The headers of a request: keys that start with a capital letter, and what the trace needs.
+pub(super) fn headers(metadata: &Pairs, token: Option<&Header>, has_body: bool) -> Result<HeaderMap> {
+    let mut headers = HeaderMap::new();
+    if has_body {
+        headers.insert(CONTENT_TYPE, JSON);
+    }
+    headers.insert(ACCEPT, JSON);
+    if let Some((name, value)) = token {
+        headers.insert(name, value.clone());
+    }
+    let wanted = metadata
+        .iter()
+        .filter(|(key, _)| key.starts_with(|first: char| first.is_ascii_uppercase()));
+    for (key, value) in wanted {
+        let (name, value) = header(key, value)?;
+        // The connection's own business.
+        if ![HOST, CONTENT_LENGTH, TRANSFER_ENCODING, TRAILER].contains(&name) {
+            headers.insert(name, value);
+        }
+    }
+    for key in TRACE {
+        if let Some(text) = metadata.get(key).filter(|text| !text.is_empty()) {
+            let (name, value) = header(key, text)?;
+            if headers.insert(name, value).is_some() {
+                tracing::warn!(
+                    target: super::LOG,
+                    "Tracing is enabled. A custom {key} request header cannot be specified and is ignored."
+                );
+            }
+        }
+    }
+    Ok(headers)
+}
+
+fn header(key: &str, value: &str) -> Result<Header> {
+    let wrong = || Error::invalid_request(format!("the metadata item {key:?} cannot be an HTTP header"));
+    let name = HeaderName::try_from(key).map_err(|_| wrong())?;
+    let value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+    Ok((name, value))
+}
+
+/// Status and headers of a response; several of a name are joined.
+pub(super) fn answer(response: &Response) -> Pairs {
+    let (status, headers) = (response.status(), response.headers());
+    let mut answer = Pairs::with_capacity(headers.len() + 2);
+    answer.insert("statusCode".to_owned(), status.as_str().to_owned());
+    let reason = status.canonical_reason().unwrap_or_default();
+    answer.insert("status".to_owned(), format!("{} {reason}", status.as_str()));
+    for name in headers.keys() {
+        let values = headers.get_all(name).iter();
+        let values: Vec<_> = values
+            .map(|value| String::from_utf8_lossy(value.as_bytes()))
+            .collect();
+        answer.insert(canonical(name.as_str()), values.join(", "));
+    }
+    answer
+}
+
+/// `content-type` as `Content-Type`: the form clients of Dapr look for.
+fn canonical(name: &str) -> String {
+    let mut upper = true;
+    let letters = name.chars().map(|letter| {
+        let shown = if upper {
+            letter.to_ascii_uppercase()
+        } else {
+            letter
+        };
+        upper = letter == '-';
+        shown
+    });
+    letters.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Pairs {
+        let owned = pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        owned.collect()
+    }
+
+    #[test]
+    fn capitals_become_headers_and_the_trace_wins() {
+        let metadata = pairs(&[
+            ("X-One", "1"),
+            ("x-two", "2"),
+            ("Accept", "text/plain"),
+            ("Host", "other"),
+            ("Traceparent", "mine"),
+            ("traceparent", "ours"),
+            ("path", "/x"),
+        ]);
+        let headers = headers(&metadata, None, false).unwrap();
+        assert_eq!(headers["x-one"], "1");
+        assert_eq!(headers["accept"], "text/plain");
+        assert_eq!(headers["traceparent"], "ours");
+        assert_eq!(headers.len(), 3, "{headers:?}");
+    }
+
+    #[test]
+    fn bodies_are_json_unless_said_otherwise() {
+        assert_eq!(headers(&pairs(&[]), None, true).unwrap()[CONTENT_TYPE], JSON);
+        let other = pairs(&[("Content-Type", "text/csv")]);
+        assert_eq!(headers(&other, None, true).unwrap()[CONTENT_TYPE], "text/csv");
+    }
+
+    #[test]
+    fn what_is_no_header_is_named() {
+        let error = headers(&pairs(&[("X Y", "1")]), None, false).unwrap_err();
+        assert!(error.to_string().contains("X Y"), "{error}");
+        let error = headers(&pairs(&[("X", "a\nb")]), None, false).unwrap_err();
+        assert!(!error.to_string().contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn names_are_written_as_clients_expect() {
+        assert_eq!(canonical("content-type"), "Content-Type");
+        assert_eq!(canonical("x-a-b"), "X-A-B");
+    }
+}

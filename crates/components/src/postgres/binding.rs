@@ -1,0 +1,258 @@
+//! `bindings.postgresql`: statements as the caller writes them.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::BytesMut;
+use jiff::Timestamp;
+use outrigger_component::{
+    Error, Metadata, OutputBinding, Pairs, Result,
+    bindings::{Invoke, Invoked},
+};
+use outrigger_resources::value::format_go_duration;
+use serde_json::Value;
+use tokio_postgres::{
+    SimpleQueryMessage,
+    types::{Format, IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked},
+};
+
+use super::{
+    cell,
+    pool::{Parameter, Pool, failure},
+    settings::Settings,
+};
+
+const SQL: &str = "sql";
+const PARAMETERS: &str = "params";
+
+pub(super) struct PostgresBinding {
+    pool: Pool,
+}
+
+pub(super) async fn open(metadata: &Metadata) -> Result<PostgresBinding> {
+    let settings = Settings::read(metadata)?;
+    let pool = Pool::open(metadata, &settings).await?;
+    Ok(PostgresBinding { pool })
+}
+
+/// A value of a statement, written as text: the server knows the type it needs.
+#[derive(Debug)]
+struct Argument(Value);
+
+impl Argument {
+    fn text(value: &Value, in_array: bool) -> String {
+        match value {
+            Value::Null => "NULL".to_owned(),
+            Value::String(text) if in_array => quoted(text),
+            Value::String(text) => text.clone(),
+            // A whole number may be written with a fraction of zero.
+            Value::Number(number) => match number.as_f64() {
+                Some(float) if number.is_f64() && float.fract() == 0.0 => format!("{float:.0}"),
+                _ => number.to_string(),
+            },
+            Value::Array(items) if in_array => array(items),
+            Value::Object(_) if in_array => quoted(&value.to_string()),
+            other => other.to_string(),
+        }
+    }
+}
+
+fn array(items: &[Value]) -> String {
+    let items: Vec<_> = items.iter().map(|item| Argument::text(item, true)).collect();
+    format!("{{{}}}", items.join(","))
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+impl ToSql for Argument {
+    fn to_sql(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        let text = match &self.0 {
+            Value::Null => return Ok(IsNull::Yes),
+            Value::Array(items) if matches!(kind.kind(), TypeKind::Array(_)) => array(items),
+            value => Self::text(value, false),
+        };
+        out.extend_from_slice(text.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    fn encode_format(&self, _: &Type) -> Format {
+        Format::Text
+    }
+
+    to_sql_checked!();
+}
+
+fn arguments(metadata: &Pairs) -> Result<Vec<Argument>> {
+    let Some(text) = metadata.get(PARAMETERS).filter(|text| !text.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let values: Vec<Value> = serde_json::from_str(text).map_err(|error| {
+        let text = format!("invalid metadata property {PARAMETERS}: failed to unserialize into an array");
+        Error::invalid_request(text).because(error)
+    })?;
+    Ok(values.into_iter().map(Argument).collect())
+}
+
+fn parameters(arguments: &[Argument]) -> Vec<Parameter<'_>> {
+    let parameters = arguments.iter().map(|argument| {
+        let value: &(dyn ToSql + Sync) = argument;
+        (value, Type::UNKNOWN)
+    });
+    parameters.collect()
+}
+
+fn values<'a>(parameters: &[Parameter<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
+    parameters.iter().map(|(value, _)| *value).collect()
+}
+
+impl PostgresBinding {
+    /// How many rows a statement touched. Without arguments there may be several, and the last one counts.
+    async fn exec(&self, sql: &str, arguments: &[Argument]) -> Result<u64> {
+        let connection = self.pool.connection().await?;
+        if !arguments.is_empty() {
+            let parameters = parameters(arguments);
+            let touched = if self.pool.prepares() {
+                // Callers may write each statement anew: none is kept.
+                let statement = connection.prepare(sql).await.map_err(failure)?;
+                connection.execute(&statement, &values(&parameters)).await
+            } else {
+                connection.execute_typed(sql, &parameters).await
+            };
+            return touched.map_err(failure);
+        }
+        let messages = connection.simple_query(sql).await.map_err(failure)?;
+        let counts = messages.iter().filter_map(|message| match message {
+            SimpleQueryMessage::CommandComplete(count) => Some(*count),
+            _ => None,
+        });
+        Ok(counts.last().unwrap_or(0))
+    }
+
+    /// The rows as a JSON array of arrays.
+    async fn query(&self, sql: &str, arguments: &[Argument]) -> Result<String> {
+        let connection = self.pool.connection().await?;
+        let parameters = parameters(arguments);
+        let rows = if self.pool.prepares() {
+            let statement = connection.prepare(sql).await.map_err(failure)?;
+            connection.query(&statement, &values(&parameters)).await
+        } else {
+            connection.query_typed(sql, &parameters).await
+        };
+        let mut out = String::from("[");
+        for (index, row) in rows.map_err(failure)?.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            cell::write_row(row, &mut out)?;
+        }
+        out.push(']');
+        Ok(out)
+    }
+}
+
+fn context(error: Error) -> Error {
+    let text = "error executing query";
+    Error::new(error.kind(), text).because(error.to_string())
+}
+
+#[async_trait]
+impl OutputBinding for PostgresBinding {
+    fn operations(&self) -> Vec<&str> {
+        vec!["exec", "query", "close"]
+    }
+
+    async fn invoke(&self, call: &Invoke) -> Result<Option<Invoked>> {
+        let operation = call.operation.as_str();
+        if operation == "close" {
+            self.pool.close();
+            return Ok(None);
+        }
+        if !self.operations().contains(&operation) {
+            let text = format!("invalid operation type: {operation}. Expected exec, query, or close");
+            return Err(Error::unsupported(text));
+        }
+        self.pool.check_open()?;
+        let Some(sql) = call.metadata.get(SQL).filter(|sql| !sql.is_empty()) else {
+            return Err(Error::invalid_request(format!(
+                "required metadata not set: {SQL}"
+            )));
+        };
+        let arguments = arguments(&call.metadata)?;
+        let (began, clock) = (Timestamp::now(), Instant::now());
+        let mut metadata = Pairs::from([
+            ("operation".to_owned(), operation.to_owned()),
+            (SQL.to_owned(), sql.clone()),
+            ("start-time".to_owned(), began.to_string()),
+        ]);
+        let mut data = String::new();
+        if operation == "exec" {
+            let touched = self
+                .pool
+                .bound(self.exec(sql, &arguments))
+                .await
+                .map_err(context)?;
+            metadata.insert("rows-affected".to_owned(), touched.to_string());
+        } else {
+            data = self
+                .pool
+                .bound(self.query(sql, &arguments))
+                .await
+                .map_err(context)?;
+        }
+        metadata.insert("end-time".to_owned(), Timestamp::now().to_string());
+        let took = Duration::from_nanos(u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        metadata.insert("duration".to_owned(), format_go_duration(took));
+        Ok(Some(Invoked {
+            data: data.into(),
+            metadata,
+            content_type: None,
+        }))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.pool.ping().await
+    }
+
+    async fn close(&self) {
+        self.pool.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_text_that_fits_any_type() {
+        let text = |json: &str| Argument::text(&serde_json::from_str(json).unwrap(), false);
+        assert_eq!(text("1"), "1");
+        assert_eq!(text("2.0"), "2");
+        assert_eq!(text("2.5"), "2.5");
+        assert_eq!(text("true"), "true");
+        assert_eq!(text(r#""a\"b""#), "a\"b");
+        assert_eq!(text(r#"{"a":[1]}"#), r#"{"a":[1]}"#);
+        let Value::Array(items) = serde_json::json!([1, null, "a\"b\\", ["c"], true]) else {
+            unreachable!("it is an array");
+        };
+        assert_eq!(array(&items), r#"{1,NULL,"a\"b\\",{"c"},true}"#);
+    }
+
+    #[test]
+    fn arguments_must_be_an_array() {
+        let read = |text: &str| arguments(&Pairs::from([(PARAMETERS.to_owned(), text.to_owned())]));
+        assert_eq!(read("[1, \"x\"]").unwrap().len(), 2);
+        assert!(read("").unwrap().is_empty());
+        let error = read("{}").map(drop).unwrap_err().to_string();
+        assert!(error.contains(PARAMETERS), "{error}");
+    }
+}

@@ -1,0 +1,102 @@
+//! A small HTTP server that answers with what it was sent.
+
+use std::sync::{Arc, Mutex};
+
+use outrigger_component::conformance::Link;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Answers `/status/N` with N, `/big` with a kilobyte, `/slow` never, everything else with the request.
+pub(crate) struct Web {
+    port: u16,
+    server: Option<AbortOnDropHandle<()>>,
+    heads: Arc<Mutex<Vec<String>>>,
+}
+
+impl Web {
+    pub(crate) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let heads = Arc::default();
+        Self {
+            port: listener.local_addr().unwrap().port(),
+            server: Some(serve(listener, Arc::clone(&heads))),
+            heads,
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// The last request's line and headers, in small letters.
+    pub(crate) fn head(&self) -> String {
+        self.heads.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+impl Link for Web {
+    fn cut(&mut self) {
+        self.server = None;
+    }
+
+    fn restore(&mut self) {
+        let socket = std::net::TcpListener::bind(("127.0.0.1", self.port)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(socket).unwrap();
+        self.server = Some(serve(listener, Arc::clone(&self.heads)));
+    }
+}
+
+fn serve(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let heads = Arc::clone(&heads);
+            connections.spawn(async move {
+                // Clients go away when they like.
+                let _gone = converse(stream, &heads).await;
+            });
+        }
+    }))
+}
+
+async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>) -> std::io::Result<()> {
+    let mut stream = BufStream::new(stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if stream.read_line(&mut head).await? == 0 {
+                return Ok(());
+            }
+        }
+        let head = head.to_lowercase();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .map_or(0, |length| length.trim().parse().unwrap());
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await?;
+        let path = head.split(' ').nth(1).unwrap().to_owned();
+        heads.lock().unwrap().push(head);
+        let (status, body) = match path.as_str() {
+            "/slow" => std::future::pending().await,
+            "/big" => ("200 OK".to_owned(), vec![b'x'; 1024]),
+            path => match path.strip_prefix("/status/") {
+                Some(status) => (format!("{status} Word"), body),
+                None => ("200 OK".to_owned(), body),
+            },
+        };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\nx-many: a\r\nx-many: b\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(answer.as_bytes()).await?;
+        stream.write_all(&body).await?;
+        stream.flush().await?;
+    }
+}
