@@ -216,7 +216,7 @@ impl Parts {
             endpoints.names().into_iter().map(str::to_owned).collect(),
             Arc::clone(&components),
         ));
-        let reflection = Reflection::new().map_err(|e| SidecarError::Unsupported(e.to_string()))?;
+        let reflection = Reflection::default();
         let log = api_log(&config, &settings);
         let readiness = readiness();
         let rules = (&settings.api_allowed, &settings.api_denied);
