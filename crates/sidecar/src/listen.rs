@@ -395,12 +395,13 @@ impl<H: Handler> Server<H> {
             } else {
                 None
             };
-            async move {
+            // Boxed: hyper moves the future of a call several times before it runs, and a call's future is large.
+            Box::pin(async move {
                 Ok::<_, std::convert::Infallible>(match upgraded {
                     Some(upgrade) => server.upgrade(upgrade, client),
                     None => Arc::clone(&server.handler).handle(client, request).await,
                 })
-            }
+            })
         });
         let io = TokioIo::new(io);
         // Serving with upgrades detects the version whatever the builder was told.

@@ -9,7 +9,7 @@ use http::Method;
 use outrigger_policy::access::{CallerId, Decision};
 use outrigger_policy::resiliency::{BreakerState as State, Direction, Event, Execution, Policy};
 use outrigger_telemetry::metrics::{
-    BreakerState, FlowDirection, InvokedApp, InvokingApp, Metrics, PolicyKind, PolicyMetrics,
+    AclMetrics, BreakerState, FlowDirection, InvokedApp, InvokingApp, Metrics, PolicyKind, PolicyMetrics,
 };
 use tonic::Code;
 
@@ -22,6 +22,8 @@ pub struct SidecarMetrics {
     invoked: Table<InvokedApp>,
     invoking: Table<InvokingApp>,
     policies: Table<[PolicyMetrics; 3]>,
+    /// By `trust domain/namespace` of callers.
+    access: Table<AclMetrics>,
 }
 
 struct Table<V>(ArcSwap<HashMap<Box<str>, V>>);
@@ -57,6 +59,7 @@ impl SidecarMetrics {
             invoked: Table::new(),
             invoking: Table::new(),
             policies: Table::new(),
+            access: Table::new(),
         }
     }
 
@@ -181,13 +184,18 @@ impl SidecarMetrics {
     /// An access control decision about a caller.
     pub fn access(&self, caller: Option<&CallerId<'_>>, decision: &Decision) {
         let (trust_domain, namespace) = caller.map_or(("", ""), |c| (c.trust_domain, c.namespace));
-        let metrics = self.all.invoke.acl(trust_domain, namespace);
-        match (decision.by_app_policy, decision.allowed) {
-            (true, true) => metrics.app_allowed.inc(),
-            (true, false) => metrics.app_blocked.inc(),
-            (false, true) => metrics.global_allowed.inc(),
-            (false, false) => metrics.global_blocked.inc(),
-        }
+        // Neither can hold a slash: both are parts of a SPIFFE id.
+        let key = [trust_domain, "/", namespace].concat();
+        let make = || self.all.invoke.acl(trust_domain, namespace);
+        self.access.with(&key, make, |metrics| {
+            let counter = match (decision.by_app_policy, decision.allowed) {
+                (true, true) => &metrics.app_allowed,
+                (true, false) => &metrics.app_blocked,
+                (false, true) => &metrics.global_allowed,
+                (false, false) => &metrics.global_blocked,
+            };
+            counter.inc();
+        });
     }
 
     /// An error answer of the APIs.

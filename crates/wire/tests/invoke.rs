@@ -321,12 +321,17 @@ fn unknown_fields_are_skipped() {
 }
 
 #[test]
-fn values_apart_are_brought_together() {
-    let metadata = [("a", &b"1"[..]), ("b", b"2"), ("a", b"3")];
+fn values_of_one_name_share_an_entry() {
+    let mut map = HeaderMap::new();
+    for (name, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
+        map.append(name, value.parse().unwrap());
+    }
     let mut out = BytesMut::new();
-    encode_request(&RequestParts::default(), metadata, None, &mut out).unwrap();
+    encode_request(&RequestParts::default(), entries(&map), None, &mut out).unwrap();
     let read = InternalInvokeRequestStream::decode(message_of(out, &None)).unwrap();
-    assert_eq!(read.request.unwrap().metadata["a"].values, ["1", "3"]);
+    let metadata = read.request.unwrap().metadata;
+    assert_eq!(metadata["a"].values, ["1", "3"]);
+    assert_eq!(metadata["b"].values, ["2"]);
 }
 
 #[test]

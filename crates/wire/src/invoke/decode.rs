@@ -205,8 +205,30 @@ pub(super) fn content_type(value: Bytes) -> Result<Option<HeaderValue>, DecodeEr
     header_value("content_type", value).map(Some)
 }
 
-/// One entry of a `map<string, ListStringValue>`. Both halves of an entry may be absent, and in any order.
+/// Header fields of a usual call: room for them is made at once.
+const USUAL_FIELDS: usize = 24;
+
+/// One entry of a `map<string, ListStringValue>`: usually a name and its values, in this order.
 fn metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) -> Result<(), DecodeError> {
+    if into.capacity() == 0 {
+        into.reserve(USUAL_FIELDS);
+    }
+    let mut halves = entry.clone();
+    if let Some(name) = halves.next()?
+        && name.number == 1
+        && let Some(list) = halves.next()?
+        && list.number == 2
+        && halves.next()?.is_none()
+    {
+        let name = name.text("a metadata name")?;
+        return values(name, &header_name(name)?, &list, into, limits);
+    }
+    unusual_metadata(entry, into, limits)
+}
+
+/// Both halves of an entry may be absent or repeated, and in any order.
+#[cold]
+fn unusual_metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) -> Result<(), DecodeError> {
     let mut name = "";
     let mut halves = entry.clone();
     while let Some(half) = halves.next()? {
@@ -218,12 +240,24 @@ fn metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) -> Result<
     let mut halves = entry;
     while let Some(half) = halves.next()? {
         if half.number == 2 {
-            let mut list = half.message("a metadata value")?;
-            while let Some(field) = list.next()? {
-                if field.number == 1 {
-                    append(into, &header, value_of(name, &field)?, limits)?;
-                }
-            }
+            values(name, &header, &half, into, limits)?;
+        }
+    }
+    Ok(())
+}
+
+/// The values of one name.
+fn values(
+    name: &str,
+    header: &HeaderName,
+    list: &Field<'_>,
+    into: &mut HeaderMap,
+    limits: &Limits,
+) -> Result<(), DecodeError> {
+    let mut list = list.message("a metadata value")?;
+    while let Some(field) = list.next()? {
+        if field.number == 1 {
+            append(into, header, value_of(name, &field)?, limits)?;
         }
     }
     Ok(())

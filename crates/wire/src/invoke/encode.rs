@@ -1,10 +1,11 @@
 //! Messages of the streams, to bytes.
 //!
-//! Protobuf writes a message's length before its content, so each part is run twice: once to count, once to write.
+//! Protobuf writes a message's length before its content. Room for the shortest form of the length is left; content
+//! that turns out longer moves by the difference, which is cheaper than counting first.
 
 use std::str;
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use http::HeaderMap;
 
 use super::frame::FRAME_PREFIX;
@@ -30,25 +31,16 @@ pub fn entries(map: &HeaderMap) -> impl Iterator<Item = (&str, &[u8])> {
 
 /// Appends a frame with an `InternalInvokeRequestStream` that opens a call.
 ///
-/// With a chunk, exactly `first.len` bytes of data must follow what was appended. Values of one name keep their
-/// order. Values that are not UTF-8, which the protocol cannot carry, are taken for ISO 8859-1.
+/// With a chunk, exactly `first.len` bytes of data must follow what was appended. The values of one name must follow
+/// each other, as they do in a header map, and keep their order. Values that are not UTF-8, which the protocol cannot
+/// carry, are taken for ISO 8859-1.
 pub fn encode_request<'m>(
     head: &RequestParts<'_>,
     metadata: impl IntoIterator<Item = (&'m str, &'m [u8])>,
     first: Option<Chunk>,
     out: &mut BytesMut,
 ) -> Result<(), FrameError> {
-    let metadata = grouped(metadata);
-    frame(
-        &Opening {
-            head: &Request {
-                head,
-                metadata: &metadata,
-            },
-            first,
-        },
-        out,
-    )
+    opening(first, out, |out| request(head, metadata, out))
 }
 
 /// Appends a frame with an `InternalInvokeResponseStream` that opens an answer, by the rules of [`encode_request`].
@@ -59,93 +51,49 @@ pub fn encode_response<'h, 't>(
     first: Option<Chunk>,
     out: &mut BytesMut,
 ) -> Result<(), FrameError> {
-    let (headers, trailers) = (grouped(headers), grouped(trailers));
-    frame(
-        &Opening {
-            head: &Response {
-                head,
-                headers: &headers,
-                trailers: &trailers,
-            },
-            first,
-        },
-        out,
-    )
+    opening(first, out, |out| response(head, headers, trailers, out))
 }
 
 /// Appends all of a frame but the chunk's data, of which `chunk.len` bytes must follow. Serves both directions.
 pub fn encode_chunk(chunk: Chunk, out: &mut BytesMut) -> Result<(), FrameError> {
-    frame(&Payload(chunk), out)
+    frame(chunk.len, out, |out| payload(chunk, out))
 }
 
-fn frame(message: &impl Part, out: &mut BytesMut) -> Result<(), FrameError> {
-    let Count { len, elsewhere } = counted(message);
-    let prefix = u32::try_from(len).map_err(|_| FrameError::TooLarge {
-        len,
-        max: u32::MAX as usize,
-    })?;
-    out.reserve(FRAME_PREFIX + len - elsewhere);
-    out.extend_from_slice(&[0]);
-    out.extend_from_slice(&prefix.to_be_bytes());
-    message.put(out);
+fn opening(
+    first: Option<Chunk>,
+    out: &mut BytesMut,
+    head: impl FnOnce(&mut BytesMut),
+) -> Result<(), FrameError> {
+    frame(first.map_or(0, |chunk| chunk.len), out, |out| {
+        nested(out, 1, head);
+        if let Some(chunk) = first {
+            payload(chunk, out);
+        }
+    })
+}
+
+/// A frame around a message of which the last `elsewhere` bytes are sent by the caller.
+fn frame(
+    elsewhere: usize,
+    out: &mut BytesMut,
+    message: impl FnOnce(&mut BytesMut),
+) -> Result<(), FrameError> {
+    let start = out.len();
+    out.put_bytes(0, FRAME_PREFIX);
+    message(out);
+    let content = start + FRAME_PREFIX;
+    let len = (out.len() - content).saturating_add(elsewhere);
+    let Ok(prefix) = u32::try_from(len) else {
+        out.truncate(start);
+        let max = u32::MAX as usize;
+        return Err(FrameError::TooLarge { len, max });
+    };
+    out[content - 4..content].copy_from_slice(&prefix.to_be_bytes());
     Ok(())
 }
 
-/// Brings the values of each name together: a repeated key of a protobuf map would replace the earlier one.
-fn grouped<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Vec<Entry<'a>> {
-    let mut entries: Vec<_> = entries.into_iter().collect();
-    let apart = |i: usize| {
-        let (name, _) = entries[i];
-        entries[i - 1].0 != name && entries[..i - 1].iter().any(|(earlier, _)| *earlier == name)
-    };
-    if entries.len() > 64 || (1..entries.len()).any(apart) {
-        entries.sort_by_key(|(name, _)| *name);
-    }
-    entries
-}
-
-/// Where encoded bytes go: a buffer, or a counter.
-trait Sink {
-    fn raw(&mut self, bytes: &[u8]);
-    /// Bytes that belong to the message but are sent by the caller.
-    fn elsewhere(&mut self, len: usize);
-}
-
-impl Sink for BytesMut {
-    fn raw(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-    fn elsewhere(&mut self, _len: usize) {}
-}
-
-#[derive(Default)]
-struct Count {
-    len: usize,
-    elsewhere: usize,
-}
-
-impl Sink for Count {
-    fn raw(&mut self, bytes: &[u8]) {
-        self.len = self.len.saturating_add(bytes.len());
-    }
-    fn elsewhere(&mut self, len: usize) {
-        self.elsewhere = len;
-        self.len = self.len.saturating_add(len);
-    }
-}
-
-/// A message, or some fields of one.
-trait Part {
-    fn put(&self, sink: &mut impl Sink);
-}
-
-fn counted(part: &impl Part) -> Count {
-    let mut count = Count::default();
-    part.put(&mut count);
-    count
-}
-
-fn varint(sink: &mut impl Sink, mut value: u64) {
+/// A number in the encoding of the format: bytes, and how many of them count.
+fn varint(mut value: u64) -> ([u8; 10], usize) {
     let mut buffer = [0; 10];
     let mut len = 0;
     while value >= 0x80 {
@@ -154,220 +102,154 @@ fn varint(sink: &mut impl Sink, mut value: u64) {
         len += 1;
     }
     buffer[len] = value as u8;
-    sink.raw(&buffer[..=len]);
+    (buffer, len + 1)
+}
+
+fn put_varint(out: &mut BytesMut, value: u64) {
+    let (bytes, len) = varint(value);
+    out.put_slice(&bytes[..len]);
 }
 
 /// A number; proto3 does not write the default.
-fn number(sink: &mut impl Sink, field: u8, value: u64) {
+fn number(out: &mut BytesMut, field: u8, value: u64) {
     if value != 0 {
-        sink.raw(&[field << 3]);
-        varint(sink, value);
+        out.put_u8(field << 3);
+        put_varint(out, value);
     }
 }
 
-fn delimited(sink: &mut impl Sink, field: u8, len: usize) {
-    sink.raw(&[field << 3 | 2]);
-    varint(sink, len as u64);
+fn delimited(out: &mut BytesMut, field: u8, len: usize) {
+    out.put_u8(field << 3 | 2);
+    put_varint(out, len as u64);
 }
 
-fn bytes(sink: &mut impl Sink, field: u8, value: &[u8]) {
-    delimited(sink, field, value.len());
-    sink.raw(value);
+fn bytes(out: &mut BytesMut, field: u8, value: &[u8]) {
+    delimited(out, field, value.len());
+    out.put_slice(value);
 }
 
 /// A string; proto3 does not write the default.
-fn text(sink: &mut impl Sink, field: u8, value: &str) {
+fn text(out: &mut BytesMut, field: u8, value: &str) {
     if !value.is_empty() {
-        bytes(sink, field, value.as_bytes());
+        bytes(out, field, value.as_bytes());
     }
 }
 
-fn nested(sink: &mut impl Sink, field: u8, part: &impl Part) {
-    delimited(sink, field, counted(part).len);
-    part.put(sink);
+fn nested(out: &mut BytesMut, field: u8, content: impl FnOnce(&mut BytesMut)) {
+    out.put_slice(&[field << 3 | 2, 0]);
+    let start = out.len();
+    content(out);
+    let end = out.len();
+    let (length, width) = varint((end - start) as u64);
+    if width > 1 {
+        out.put_bytes(0, width - 1);
+        out.copy_within(start..end, start + width - 1);
+    }
+    out[start - 1..start - 1 + width].copy_from_slice(&length[..width]);
 }
 
 /// A header value as a string of the protocol.
-fn header_text(sink: &mut impl Sink, field: u8, value: &[u8]) {
+fn header_text(out: &mut BytesMut, field: u8, value: &[u8]) {
     if str::from_utf8(value).is_ok() {
-        return bytes(sink, field, value);
+        return bytes(out, field, value);
     }
     let latin: String = value.iter().map(|&byte| char::from(byte)).collect();
-    bytes(sink, field, latin.as_bytes());
+    bytes(out, field, latin.as_bytes());
 }
 
-struct Opening<'a, H> {
-    head: &'a H,
-    first: Option<Chunk>,
+/// The `payload` field, up to the data, which comes last so that it can follow from elsewhere.
+fn payload(chunk: Chunk, out: &mut BytesMut) {
+    let seq = (chunk.seq != 0).then(|| varint(chunk.seq));
+    let (length, width) = varint(chunk.len as u64);
+    let before_data = seq.map_or(0, |(_, width)| 1 + width) + 1 + width;
+    delimited(out, 2, before_data.saturating_add(chunk.len));
+    if let Some((seq, width)) = seq {
+        out.put_u8(2 << 3);
+        out.put_slice(&seq[..width]);
+    }
+    out.put_u8(1 << 3 | 2);
+    out.put_slice(&length[..width]);
 }
 
-impl<H: Part> Part for Opening<'_, H> {
-    fn put(&self, sink: &mut impl Sink) {
-        nested(sink, 1, self.head);
-        if let Some(chunk) = self.first {
-            Payload(chunk).put(sink);
-        }
+/// `InternalInvokeRequest`.
+fn request<'m>(head: &RequestParts<'_>, entries: impl IntoIterator<Item = Entry<'m>>, out: &mut BytesMut) {
+    number(out, 1, crate::internals::v1::ApiVersion::V1 as u64);
+    metadata(out, 2, entries);
+    nested(out, 3, |out| invoke_request(head, out));
+    if let Some((kind, id)) = head.actor {
+        nested(out, 4, |out| {
+            text(out, 1, kind);
+            text(out, 2, id);
+        });
     }
 }
 
-/// The `payload` field, up to the data.
-struct Payload(Chunk);
-
-impl Part for Payload {
-    fn put(&self, sink: &mut impl Sink) {
-        nested(sink, 2, &StreamPayload(self.0));
-    }
+/// `InvokeRequest`.
+fn invoke_request(head: &RequestParts<'_>, out: &mut BytesMut) {
+    text(out, 1, head.method);
+    any(out, 2, head.type_url);
+    content_type(out, 3, head.content_type);
+    nested(out, 4, |out| http_extension(head.verb, head.query, out));
 }
 
-struct StreamPayload(Chunk);
-
-impl Part for StreamPayload {
-    fn put(&self, sink: &mut impl Sink) {
-        // The data comes last, so that it can follow from elsewhere.
-        number(sink, 2, self.0.seq);
-        delimited(sink, 1, self.0.len);
-        sink.elsewhere(self.0.len);
-    }
+/// `HTTPExtension`.
+fn http_extension(verb: Verb, query: &str, out: &mut BytesMut) {
+    number(out, 1, verb as u64);
+    text(out, 2, query);
 }
 
-struct Request<'a> {
-    head: &'a RequestParts<'a>,
-    metadata: &'a [Entry<'a>],
+/// `InternalInvokeResponse`.
+fn response<'h, 't>(
+    head: &ResponseParts<'_>,
+    headers: impl IntoIterator<Item = Entry<'h>>,
+    trailers: impl IntoIterator<Item = Entry<'t>>,
+    out: &mut BytesMut,
+) {
+    nested(out, 1, |out| status(head, out));
+    metadata(out, 2, headers);
+    metadata(out, 3, trailers);
+    nested(out, 4, |out| {
+        any(out, 1, head.type_url);
+        content_type(out, 2, head.content_type);
+    });
 }
 
-impl Part for Request<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        number(sink, 1, crate::internals::v1::ApiVersion::V1 as u64);
-        metadata(sink, 2, self.metadata);
-        nested(sink, 3, &InvokeRequest(self.head));
-        if let Some((kind, id)) = self.head.actor {
-            nested(sink, 4, &Actor { kind, id });
-        }
-    }
-}
-
-struct InvokeRequest<'a>(&'a RequestParts<'a>);
-
-impl Part for InvokeRequest<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        text(sink, 1, self.0.method);
-        any(sink, 2, self.0.type_url);
-        content_type(sink, 3, self.0.content_type);
-        nested(
-            sink,
-            4,
-            &HttpExtension {
-                verb: self.0.verb,
-                query: self.0.query,
-            },
-        );
-    }
-}
-
-struct HttpExtension<'a> {
-    verb: Verb,
-    query: &'a str,
-}
-
-impl Part for HttpExtension<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        number(sink, 1, self.verb as u64);
-        text(sink, 2, self.query);
-    }
-}
-
-struct Actor<'a> {
-    kind: &'a str,
-    id: &'a str,
-}
-
-impl Part for Actor<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        text(sink, 1, self.kind);
-        text(sink, 2, self.id);
-    }
-}
-
-struct Response<'a> {
-    head: &'a ResponseParts<'a>,
-    headers: &'a [Entry<'a>],
-    trailers: &'a [Entry<'a>],
-}
-
-impl Part for Response<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        nested(sink, 1, &Status(self.head));
-        metadata(sink, 2, self.headers);
-        metadata(sink, 3, self.trailers);
-        nested(sink, 4, &InvokeResponse(self.head));
-    }
-}
-
-struct Status<'a>(&'a ResponseParts<'a>);
-
-impl Part for Status<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        // int32: a negative number is written with 64 bits.
-        number(sink, 1, i64::from(self.0.status_code) as u64);
-        text(sink, 2, self.0.status_message);
-        for detail in self.0.status_details {
-            bytes(sink, 3, detail);
-        }
-    }
-}
-
-struct InvokeResponse<'a>(&'a ResponseParts<'a>);
-
-impl Part for InvokeResponse<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        any(sink, 1, self.0.type_url);
-        content_type(sink, 2, self.0.content_type);
+/// `Status`.
+fn status(head: &ResponseParts<'_>, out: &mut BytesMut) {
+    // int32: a negative number is written with 64 bits.
+    number(out, 1, i64::from(head.status_code) as u64);
+    text(out, 2, head.status_message);
+    for detail in head.status_details {
+        bytes(out, 3, detail);
     }
 }
 
 /// `google.protobuf.Any` with a type and no value.
-struct Any<'a>(&'a str);
-
-impl Part for Any<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        text(sink, 1, self.0);
-    }
-}
-
-fn any(sink: &mut impl Sink, field: u8, type_url: &str) {
+fn any(out: &mut BytesMut, field: u8, type_url: &str) {
     if !type_url.is_empty() {
-        nested(sink, field, &Any(type_url));
+        nested(out, field, |out| text(out, 1, type_url));
     }
 }
 
-fn content_type(sink: &mut impl Sink, field: u8, value: &[u8]) {
+fn content_type(out: &mut BytesMut, field: u8, value: &[u8]) {
     if !value.is_empty() {
-        header_text(sink, field, value);
+        header_text(out, field, value);
     }
 }
 
-fn metadata(sink: &mut impl Sink, field: u8, entries: &[Entry<'_>]) {
-    for values in entries.chunk_by(|a, b| a.0 == b.0) {
-        nested(sink, field, &MapEntry(values));
-    }
-}
-
-/// An entry of `map<string, ListStringValue>`: the values of one name.
-struct MapEntry<'a>(&'a [Entry<'a>]);
-
-impl Part for MapEntry<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        text(sink, 1, self.0[0].0);
-        nested(sink, 2, &ListStringValue(self.0));
-    }
-}
-
-struct ListStringValue<'a>(&'a [Entry<'a>]);
-
-impl Part for ListStringValue<'_> {
-    fn put(&self, sink: &mut impl Sink) {
-        for (_, value) in self.0 {
-            header_text(sink, 1, value);
-        }
+/// A `map<string, ListStringValue>`: an entry holds all values of a name, because a repeated key would replace the
+/// earlier one.
+fn metadata<'a>(out: &mut BytesMut, field: u8, entries: impl IntoIterator<Item = Entry<'a>>) {
+    let mut entries = entries.into_iter().peekable();
+    while let Some((name, first)) = entries.next() {
+        nested(out, field, |out| {
+            text(out, 1, name);
+            nested(out, 2, |out| {
+                header_text(out, 1, first);
+                while let Some((_, value)) = entries.next_if(|(next, _)| *next == name) {
+                    header_text(out, 1, value);
+                }
+            });
+        });
     }
 }
