@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{AppChannel, Health, HealthSetter};
+use crate::blocks::configuration::Configurations;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Readiness, Shutdown};
@@ -92,6 +93,7 @@ pub struct Sidecar {
     shutdown: Shutdown,
     pipeline: Pipeline,
     components: Arc<Components>,
+    configuration: Arc<Configurations>,
     renewal: Option<Renewal>,
     background: Background,
 }
@@ -211,7 +213,9 @@ impl Sidecar {
         }
         let all = async {
             tracing::info!(target: LOG, "Dapr is shutting down");
+            self.configuration.stop();
             serving.drain().await;
+            self.configuration.stopped().await;
             self.components.close().await;
             if let Some(resolver) = self.peers.resolver() {
                 resolver.close().await;

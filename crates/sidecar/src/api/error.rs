@@ -1,6 +1,8 @@
 //! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
 //! error catalogue.
 
+mod configuration;
+mod lock;
 mod secrets;
 mod state;
 

@@ -49,6 +49,21 @@ pub struct GrpcApi {
     pub reflection: Reflection,
 }
 
+/// The contract's status for a message over the limit, where this is the codec's.
+fn too_large(status: &Status) -> Option<Status> {
+    let message = status.message();
+    if status.code() != Code::OutOfRange || !message.contains("message length too large") {
+        return None;
+    }
+    let mut numbers = message
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|part| !part.is_empty());
+    let (found, limit) = (numbers.next()?, numbers.next()?);
+    Some(Status::resource_exhausted(format!(
+        "grpc: received message larger than max ({found} vs. {limit})"
+    )))
+}
+
 /// What handlers of the service find in a request's extensions.
 #[derive(Clone)]
 pub struct CurrentSpan(pub Parent);
@@ -134,6 +149,10 @@ impl GrpcApi {
             Ok(response) => response,
             Err(never) => match never {},
         };
+        let refused = Status::from_header_map(response.headers());
+        if let Some(status) = refused.as_ref().and_then(too_large) {
+            response = status.into_http();
+        }
         if let Some((system, store)) = database.as_ref().and_then(|Database(note)| note.get()) {
             span.grpc_database(system, method, store);
         }

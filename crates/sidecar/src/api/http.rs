@@ -1,8 +1,10 @@
 //! The HTTP API: one request through its stations, in the contract's order.
 
+mod configuration;
 mod cors;
 mod invoke;
 mod json;
+mod lock;
 mod meta;
 mod route;
 mod secrets;
@@ -24,7 +26,9 @@ pub use route::{Endpoint, Kind, Routes};
 
 use super::error::text_response;
 use crate::admit::Token;
+use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::Invoker;
+use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
@@ -58,6 +62,10 @@ pub struct HttpApi {
     pub state: Arc<State>,
     /// Secrets.
     pub secrets: Arc<Secrets>,
+    /// Configuration.
+    pub configuration: Arc<Configurations>,
+    /// Locks.
+    pub locks: Arc<Locks>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// What is ready.
@@ -229,6 +237,11 @@ impl HttpApi {
             Kind::QueryState => self.query_state(parameters, context).await,
             Kind::GetSecret => self.get_secret(parameters, context).await,
             Kind::GetBulkSecret => self.get_bulk_secret(parameters, context).await,
+            Kind::GetConfiguration => self.get_configuration(parameters, context).await,
+            Kind::SubscribeConfiguration => self.subscribe_configuration(parameters, context).await,
+            Kind::UnsubscribeConfiguration => self.unsubscribe_configuration(parameters).await,
+            Kind::TryLock => self.try_lock(parameters, context).await,
+            Kind::Unlock => self.unlock(parameters, context).await,
             Kind::Healthz => self.healthz(context.request.uri().query()),
             Kind::OutboundHealthz => self.outbound_healthz(),
             Kind::Shutdown => self.request_shutdown(context.request.headers()),

@@ -86,12 +86,20 @@ impl Outbound {
         F: Future<Output = Result<T, Error>>,
     {
         let started = Instant::now();
-        let result = match &self.policy {
-            None => attempt().await.map_err(Cause::Component),
-            Some(_) => self.repeat(attempt).await,
-        };
+        let result = self.run_uncounted(attempt).await;
         operation.completed(result.is_ok(), started.elapsed());
         result
+    }
+
+    /// The same for kinds of component that the contract has no metrics for.
+    pub async fn run_uncounted<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Cause>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        match &self.policy {
+            None => attempt().await.map_err(Cause::Component),
+            Some(_) => self.repeat(attempt).await,
+        }
     }
 
     async fn repeat<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Cause>

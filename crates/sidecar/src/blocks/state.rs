@@ -17,7 +17,7 @@ use outrigger_policy::resiliency::ComponentKind;
 
 pub use cipher::{Cipher, CipherError, KeyError, NamedKey};
 pub use error::StateError;
-pub use key::{IllegalKey, Keys, original};
+pub use key::{IllegalKey, Keys, SEPARATOR, original};
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
 use super::registry::{Registry, Users};

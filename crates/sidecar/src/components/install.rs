@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_component::{SecretStore, StateStore, secrets, state};
+use outrigger_component::{ConfigurationStore, LockStore, SecretStore, StateStore, secrets, state};
 
 use super::LOG;
 use super::open::Opened;
+use crate::blocks::configuration::Configurations;
+use crate::blocks::lock::Locks;
 use crate::blocks::registry::Users;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
@@ -17,6 +19,10 @@ pub struct Blocks {
     pub state: Arc<State>,
     /// `secretstores.*`
     pub secrets: Arc<Secrets>,
+    /// `configuration.*`
+    pub configuration: Arc<Configurations>,
+    /// `lock.*`
+    pub locks: Arc<Locks>,
 }
 
 /// A component in its block.
@@ -35,6 +41,8 @@ pub(super) struct Part {
 enum Handle {
     State(Arc<dyn StateStore>),
     Secrets(Arc<dyn SecretStore>),
+    Configuration(Arc<dyn ConfigurationStore>),
+    Lock(Arc<dyn LockStore>),
 }
 
 impl Blocks {
@@ -52,6 +60,14 @@ impl Blocks {
                 let users = self.secrets.insert(name, Arc::clone(&store));
                 Installed::new(capabilities, users, Handle::Secrets(store))
             }
+            Opened::Configuration(store) => {
+                let users = self.configuration.insert(name, Arc::clone(&store));
+                Installed::new(Vec::new(), users, Handle::Configuration(store))
+            }
+            Opened::Lock(store) => {
+                let handle = Handle::Lock(Arc::clone(&store.component));
+                Installed::new(Vec::new(), self.locks.insert(name, store), handle)
+            }
         }
     }
 
@@ -60,6 +76,8 @@ impl Blocks {
         match handle {
             Handle::State(_) => self.state.remove(name),
             Handle::Secrets(_) => self.secrets.remove(name),
+            Handle::Configuration(_) => self.configuration.remove(name),
+            Handle::Lock(_) => self.locks.remove(name),
         }
     }
 
@@ -82,6 +100,8 @@ impl Handle {
         match self {
             Self::State(store) => store.close().await,
             Self::Secrets(store) => store.close().await,
+            Self::Configuration(store) => store.close().await,
+            Self::Lock(store) => store.close().await,
         }
     }
 }

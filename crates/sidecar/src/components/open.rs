@@ -4,28 +4,23 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use outrigger_component::{Error, Metadata, SecretStore, Setup};
+use outrigger_component::{ConfigurationStore, Entry, Error, Metadata, SecretStore, Section, Setup};
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
 
 use super::{Context, LOG, properties};
+use crate::blocks::lock::{self, LockKeys};
 use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 7] = [
-    "bindings.",
-    "pubsub.",
-    "configuration.",
-    "lock.",
-    "crypto.",
-    "middleware.",
-    "conversation.",
-];
+const ABSENT: [&str; 5] = ["bindings.", "pubsub.", "crypto.", "middleware.", "conversation."];
 
 /// A component that works.
 pub(super) enum Opened {
     State(state::Opened),
     Secrets(Arc<dyn SecretStore>),
+    Configuration(Arc<dyn ConfigurationStore>),
+    Lock(lock::Opened),
 }
 
 /// Why a component was not started: names it, its file and line, the cause and what helps.
@@ -142,12 +137,20 @@ pub(super) async fn open(
             cipher,
         }))
     } else if kind.starts_with("secretstores.") {
-        let entry = context.catalog.secrets.find(kind, version);
-        let entry = entry.map_err(|error| create(&error))?;
-        let items = properties::resolve(component, secrets, context).await;
-        let items = items.map_err(|error| init(&error))?;
-        let setup = setup(component, items, context).map_err(|error| init(&error))?;
+        let (entry, setup) = prepare(&context.catalog.secrets, component, secrets, context).await?;
         in_time(component, entry.build(setup)).await.map(Opened::Secrets)
+    } else if kind.starts_with("configuration.") {
+        let (entry, setup) = prepare(&context.catalog.configuration, component, secrets, context).await?;
+        in_time(component, entry.build(setup))
+            .await
+            .map(Opened::Configuration)
+    } else if kind.starts_with("lock.") {
+        let (entry, setup) = prepare(&context.catalog.lock, component, secrets, context).await?;
+        let prefix = setup.metadata.text(&["keyPrefix"]);
+        let keys = LockKeys::parse(prefix, &component.name, &context.app_id)
+            .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
+        let component = in_time(component, entry.build(setup)).await?;
+        Ok(Opened::Lock(lock::Opened { component, keys }))
     } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
         Err(create(&text))
@@ -156,6 +159,22 @@ pub(super) async fn open(
             format!("incorrect type {kind}: spec.type must be a category and a name, like state.sqlite");
         Err(OpenError::new(Step::Category, component, text))
     }
+}
+
+/// The implementation of a component, and what it is built from.
+async fn prepare<T: ?Sized>(
+    section: &Section<T>,
+    component: &Component,
+    secrets: Option<&dyn SecretStore>,
+    context: &Context,
+) -> Result<(Arc<Entry<T>>, Setup), OpenError> {
+    let init = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
+    let entry = section.find(&component.kind, &component.version);
+    let entry = entry.map_err(|error| OpenError::new(Step::Create, component, error))?;
+    let items = properties::resolve(component, secrets, context).await;
+    let items = items.map_err(|error| init(&error))?;
+    let setup = setup(component, items, context).map_err(|error| init(&error))?;
+    Ok((entry, setup))
 }
 
 /// Waits for a component as long as its `initTimeout` says.

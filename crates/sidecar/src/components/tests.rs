@@ -10,6 +10,9 @@ use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
 use outrigger_telemetry::metrics::Metrics;
 
 use super::*;
+use crate::app::Health;
+use crate::blocks::configuration::Configurations;
+use crate::blocks::lock::Locks;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
 use crate::metrics::SidecarMetrics;
@@ -154,7 +157,13 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
     };
     let blocks = Blocks {
         state: Arc::new(State::new(Arc::clone(&resilience))),
-        secrets: Arc::new(Secrets::new(Vec::new(), resilience)),
+        secrets: Arc::new(Secrets::new(Vec::new(), Arc::clone(&resilience))),
+        configuration: Arc::new(Configurations::new(
+            None,
+            Health::new(true).1,
+            Arc::clone(&resilience),
+        )),
+        locks: Arc::new(Locks::new(resilience)),
     };
     Components::new(context, blocks)
 }

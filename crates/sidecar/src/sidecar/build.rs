@@ -26,7 +26,9 @@ use crate::admit::Token;
 use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health, sensitive};
+use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
+use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
@@ -172,9 +174,14 @@ impl Parts {
         let state = Arc::new(State::new(Arc::clone(&resilience)));
         let scopes = settings.secrets.clone();
         let secrets = Arc::new(Secrets::new(scopes, Arc::clone(&resilience)));
+        let configuration = Configurations::new(app.clone(), health.clone(), Arc::clone(&resilience));
+        let configuration = Arc::new(configuration);
+        let locks = Arc::new(Locks::new(Arc::clone(&resilience)));
         let blocks = Blocks {
             state: Arc::clone(&state),
             secrets: Arc::clone(&secrets),
+            configuration: Arc::clone(&configuration),
+            locks: Arc::clone(&locks),
         };
         let context = components::Context {
             catalog: outrigger_components::builtin(),
@@ -232,6 +239,8 @@ impl Parts {
             invoker: Arc::clone(&invoker),
             state: Arc::clone(&state),
             secrets: Arc::clone(&secrets),
+            configuration: Arc::clone(&configuration),
+            locks: Arc::clone(&locks),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -240,6 +249,8 @@ impl Parts {
             invoker,
             state,
             secrets,
+            configuration: Arc::clone(&configuration),
+            locks,
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&metrics),
@@ -301,6 +312,7 @@ impl Parts {
             shutdown,
             pipeline,
             components,
+            configuration,
             renewal: secured.renewal,
             background: Background {
                 tasks: TaskTracker::new(),

@@ -9,6 +9,7 @@
 
 mod common;
 
+mod configuration;
 mod connections;
 mod endpoints;
 mod foreign_peers;
@@ -17,6 +18,7 @@ mod invoke_grpc;
 mod invoke_http;
 mod invoke_streaming;
 mod life;
+mod lock;
 mod metrics;
 mod mtls;
 mod multicast;

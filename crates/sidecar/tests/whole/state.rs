@@ -305,3 +305,59 @@ async fn a_component_that_cannot_start_says_where_and_why_unless_it_may_fail() {
         .await
         .error(400, "ERR_STATE_STORE_NOT_FOUND");
 }
+
+#[tokio::test]
+async fn bodies_over_the_limit_are_refused_in_the_words_of_each_route() {
+    let net = Net::plain();
+    let plan = net.sidecar("me").flag("--max-body-size=1000");
+    let node = plan
+        .resource(&component("mem", "state.in-memory", ""))
+        .start()
+        .await;
+    let large = || json!([{"key": "k", "value": "x".repeat(2000)}]).to_string();
+    for (path, code, words) in [
+        ("/v1.0/state/mem", "ERR_MALFORMED_REQUEST", ""),
+        (
+            "/v1.0/state/mem/bulk",
+            "ERR_MALFORMED_REQUEST",
+            "failed deserializing HTTP body: ",
+        ),
+        (
+            "/v1.0/state/mem/transaction",
+            "ERR_MALFORMED_REQUEST",
+            "failed deserializing HTTP body: ",
+        ),
+        (
+            "/v1.0-alpha1/state/mem/query",
+            "ERR_BODY_READ",
+            "failed to read request body: ",
+        ),
+    ] {
+        let message = node.ask(post(path, large())).await.error(400, code);
+        assert!(
+            message.starts_with(words) && message.contains("too large"),
+            "{message}"
+        );
+    }
+    let save = SaveStateRequest {
+        store_name: "mem".into(),
+        states: vec![StateItem {
+            key: "k".into(),
+            value: vec![b'x'; 2000].into(),
+            ..StateItem::default()
+        }],
+    };
+    let outcome = call(&node, "SaveState", &save).await;
+    assert_eq!(
+        outcome.status.code(),
+        Code::ResourceExhausted,
+        "{:?}",
+        outcome.status
+    );
+    let text = outcome.status.message();
+    assert!(
+        text.starts_with("grpc: received message larger than max ("),
+        "{text}"
+    );
+    assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
+}

@@ -1,5 +1,7 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
+mod configuration;
+mod lock;
 mod secrets;
 mod state;
 
@@ -13,18 +15,23 @@ use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
     DeleteBulkStateRequest, DeleteStateRequest, ExecuteStateTransactionRequest, GetBulkSecretRequest,
-    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetMetadataRequest,
-    GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
-    InvokeServiceRequest, QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest,
-    ShutdownRequest,
+    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
+    GetConfigurationResponse, GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse,
+    GetStateRequest, GetStateResponse, InvokeServiceRequest, QueryStateRequest, QueryStateResponse,
+    SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
+    SubscribeConfigurationResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
+    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
+use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
+use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::Invoker;
+use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
@@ -44,6 +51,10 @@ pub struct DaprService {
     pub state: Arc<State>,
     /// Secrets.
     pub secrets: Arc<Secrets>,
+    /// Configuration.
+    pub configuration: Arc<Configurations>,
+    /// Locks.
+    pub locks: Arc<Locks>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -144,6 +155,62 @@ impl Dapr for DaprService {
         request: Request<GetBulkSecretRequest>,
     ) -> Result<Response<GetBulkSecretResponse>, Status> {
         self.secret_bulk_get(request.into_inner()).await
+    }
+
+    async fn get_configuration_alpha1(
+        &self,
+        request: Request<GetConfigurationRequest>,
+    ) -> Result<Response<GetConfigurationResponse>, Status> {
+        self.configuration_get(request.into_inner()).await
+    }
+
+    async fn get_configuration(
+        &self,
+        request: Request<GetConfigurationRequest>,
+    ) -> Result<Response<GetConfigurationResponse>, Status> {
+        self.configuration_get(request.into_inner()).await
+    }
+
+    async fn subscribe_configuration_alpha1(
+        &self,
+        request: Request<SubscribeConfigurationRequest>,
+    ) -> Result<Response<BoxStream<SubscribeConfigurationResponse>>, Status> {
+        self.configuration_subscribe(request.into_inner()).await
+    }
+
+    async fn subscribe_configuration(
+        &self,
+        request: Request<SubscribeConfigurationRequest>,
+    ) -> Result<Response<BoxStream<SubscribeConfigurationResponse>>, Status> {
+        self.configuration_subscribe(request.into_inner()).await
+    }
+
+    async fn unsubscribe_configuration_alpha1(
+        &self,
+        request: Request<UnsubscribeConfigurationRequest>,
+    ) -> Result<Response<UnsubscribeConfigurationResponse>, Status> {
+        Ok(self.configuration_unsubscribe(request.get_ref()).await)
+    }
+
+    async fn unsubscribe_configuration(
+        &self,
+        request: Request<UnsubscribeConfigurationRequest>,
+    ) -> Result<Response<UnsubscribeConfigurationResponse>, Status> {
+        Ok(self.configuration_unsubscribe(request.get_ref()).await)
+    }
+
+    async fn try_lock_alpha1(
+        &self,
+        request: Request<TryLockRequest>,
+    ) -> Result<Response<TryLockResponse>, Status> {
+        self.lock_try(request.get_ref()).await
+    }
+
+    async fn unlock_alpha1(
+        &self,
+        request: Request<UnlockRequest>,
+    ) -> Result<Response<UnlockResponse>, Status> {
+        self.lock_unlock(request.get_ref()).await
     }
 
     async fn get_metadata(

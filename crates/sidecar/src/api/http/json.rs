@@ -7,6 +7,8 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use crate::api::error::ApiError;
+
 /// An object whose members are read one by one.
 pub(super) trait Object<'de>: Default {
     /// What the decoder says it expected.
@@ -19,6 +21,11 @@ pub(super) trait Object<'de>: Default {
 /// The first JSON value of a body.
 pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
     T::deserialize(&mut serde_json::Deserializer::from_slice(body))
+}
+
+/// What a body that is not what the route wants is answered with.
+pub(super) fn undecoded(error: impl fmt::Display) -> ApiError {
+    ApiError::malformed(format!("failed deserializing HTTP body: {error}"))
 }
 
 /// The value of the current member, null being the empty one.

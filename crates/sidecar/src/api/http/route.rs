@@ -34,6 +34,16 @@ pub enum Kind {
     GetSecret,
     /// `GET /secrets/{store}/bulk`.
     GetBulkSecret,
+    /// `GET /configuration/{store}`.
+    GetConfiguration,
+    /// `GET /configuration/{store}/subscribe`.
+    SubscribeConfiguration,
+    /// `GET /configuration/{store}/{id}/unsubscribe`.
+    UnsubscribeConfiguration,
+    /// `POST /lock/{store}`.
+    TryLock,
+    /// `POST /unlock/{store}`.
+    Unlock,
 }
 
 /// A route of the API.
@@ -92,15 +102,43 @@ const fn state(method: Method, path: &'static [&'static str], name: &'static str
     v1(method, "state", path, name, kind)
 }
 
-const fn query(method: Method) -> Endpoint {
+const fn alpha1(
+    method: Method,
+    group: &'static str,
+    path: &'static [&'static str],
+    name: &'static str,
+    kind: Kind,
+) -> Endpoint {
     Endpoint {
         method: Some(method),
         version: "v1alpha1",
-        group: "state",
+        group,
         prefix: "v1.0-alpha1",
-        path: &["state", "{}", "query"],
-        name: "QueryStateAlpha1",
-        kind: Kind::QueryState,
+        path,
+        name,
+        kind,
+    }
+}
+
+const fn query(method: Method) -> Endpoint {
+    let path = &["state", "{}", "query"];
+    alpha1(method, "state", path, "QueryStateAlpha1", Kind::QueryState)
+}
+
+/// Reading, watching and no longer watching, in one of the two versions that mean the same.
+const fn configuration(stable: bool, kind: Kind) -> Endpoint {
+    let (path, name): (&[&str], _) = match kind {
+        Kind::SubscribeConfiguration => (&["configuration", "{}", "subscribe"], "SubscribeConfiguration"),
+        Kind::UnsubscribeConfiguration => (
+            &["configuration", "{}", "{}", "unsubscribe"],
+            "UnsubscribeConfiguration",
+        ),
+        _ => (&["configuration", "{}"], "GetConfiguration"),
+    };
+    if stable {
+        v1(Method::GET, "configuration", path, name, kind)
+    } else {
+        alpha1(Method::GET, "configuration", path, name, kind)
     }
 }
 
@@ -144,6 +182,14 @@ static ENDPOINTS: &[Endpoint] = &[
         "GetSecret",
         Kind::GetSecret,
     ),
+    configuration(true, Kind::GetConfiguration),
+    configuration(false, Kind::GetConfiguration),
+    configuration(true, Kind::SubscribeConfiguration),
+    configuration(false, Kind::SubscribeConfiguration),
+    configuration(true, Kind::UnsubscribeConfiguration),
+    configuration(false, Kind::UnsubscribeConfiguration),
+    alpha1(Method::POST, "lock", &["lock", "{}"], "TryLock", Kind::TryLock),
+    alpha1(Method::POST, "unlock", &["unlock", "{}"], "Unlock", Kind::Unlock),
     v1(Method::GET, "healthz", &["healthz"], "Healthz", Kind::Healthz),
     v1(
         Method::GET,
@@ -305,6 +351,19 @@ mod tests {
             (Method::POST, "/v1.0-alpha1/state/s/query", Kind::QueryState),
             (Method::GET, "/v1.0/secrets/s/bulk", Kind::GetBulkSecret),
             (Method::GET, "/v1.0/secrets/s/k", Kind::GetSecret),
+            (Method::GET, "/v1.0/configuration/s", Kind::GetConfiguration),
+            (
+                Method::GET,
+                "/v1.0-alpha1/configuration/s/subscribe",
+                Kind::SubscribeConfiguration,
+            ),
+            (
+                Method::GET,
+                "/v1.0/configuration/s/7/unsubscribe",
+                Kind::UnsubscribeConfiguration,
+            ),
+            (Method::POST, "/v1.0-alpha1/lock/s", Kind::TryLock),
+            (Method::POST, "/v1.0-alpha1/unlock/s", Kind::Unlock),
         ] {
             assert_eq!(find(method, path), Some((kind, "s".into())), "{path}");
         }

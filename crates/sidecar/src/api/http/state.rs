@@ -35,7 +35,10 @@ impl HttpApi {
     }
 
     pub(super) async fn save_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, query, body) = match self.store_and_body(&parameters, context).await {
+        let (store, query, body) = match self
+            .store_and_body(&parameters, context, ApiError::malformed)
+            .await
+        {
             Ok(found) => found,
             Err(response) => return *response,
         };
@@ -90,13 +93,13 @@ impl HttpApi {
         parameters: Parameters,
         context: Context<'_>,
     ) -> Response<Body> {
-        let (store, query, body) = match self.store_and_body(&parameters, context).await {
+        let (store, query, body) = match self.store_and_body(&parameters, context, json::undecoded).await {
             Ok(found) => found,
             Err(response) => return *response,
         };
         let mut request = match json::parse::<json::Of<body::BulkGet>>(&body) {
             Ok(json::Of(request)) => request,
-            Err(error) => return self.error(undecoded(&error)),
+            Err(error) => return self.error(json::undecoded(error)),
         };
         request.metadata.extend(query.metadata);
         let found = store.bulk_get(&request.keys, request.parallelism, &request.metadata);
@@ -111,7 +114,7 @@ impl HttpApi {
         parameters: Parameters,
         context: Context<'_>,
     ) -> Response<Body> {
-        let (store, query, body) = match self.store_and_body(&parameters, context).await {
+        let (store, query, body) = match self.store_and_body(&parameters, context, json::undecoded).await {
             Ok(found) => found,
             Err(response) => return *response,
         };
@@ -120,7 +123,7 @@ impl HttpApi {
         }
         let mut request = match json::parse::<json::Of<body::Transaction<'_>>>(&body) {
             Ok(json::Of(request)) => request,
-            Err(error) => return self.error(undecoded(&error)),
+            Err(error) => return self.error(json::undecoded(error)),
         };
         if request.operations.is_empty() {
             return empty_response(StatusCode::NO_CONTENT);
@@ -129,7 +132,7 @@ impl HttpApi {
         for json::Of(operation) in std::mem::take(&mut request.operations) {
             match operation.into_step(&body, &query.metadata) {
                 Ok(step) => steps.push(step),
-                Err(body::StepError::Malformed(error)) => return self.error(undecoded(&error)),
+                Err(body::StepError::Malformed(error)) => return self.error(json::undecoded(error)),
                 Err(body::StepError::State(error)) => return self.state_error(error),
             }
         }
@@ -138,7 +141,8 @@ impl HttpApi {
     }
 
     pub(super) async fn query_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, query, body) = match self.store_and_body(&parameters, context).await {
+        let unread = |error: String| ApiError::body_read(&error);
+        let (store, query, body) = match self.store_and_body(&parameters, context, unread).await {
             Ok(found) => found,
             Err(response) => return *response,
         };
@@ -162,6 +166,7 @@ impl HttpApi {
         &self,
         parameters: &Parameters,
         context: Context<'_>,
+        unread: impl Fn(String) -> ApiError,
     ) -> Result<(Arc<Store>, Query, Bytes), Box<Response<Body>>> {
         let name = self.parameter("storeName", &parameters[0])?;
         let store = match self.state.store(&name) {
@@ -173,7 +178,7 @@ impl HttpApi {
         // The limit of the API is around the body already.
         match context.request.into_body().collect_up_to(usize::MAX).await {
             Ok(body) => Ok((store, query, body)),
-            Err(error) => Err(Box::new(self.error(ApiError::malformed(error.to_string())))),
+            Err(error) => Err(Box::new(self.error(unread(error.to_string())))),
         }
     }
 
@@ -187,10 +192,6 @@ impl HttpApi {
     fn state_error(&self, error: StateError) -> Response<Body> {
         self.error(ApiError::state(error, Some(&self.app_id)))
     }
-}
-
-fn undecoded(error: &serde_json::Error) -> ApiError {
-    ApiError::malformed(format!("failed deserializing HTTP body: {error}"))
 }
 
 /// A value as it is stored; the type is always JSON.

@@ -1,7 +1,7 @@
 //! Which key of a store belongs to which key of the app.
 
 /// Stands between the prefix and the app's key, and therefore in neither.
-const SEPARATOR: &str = "||";
+pub const SEPARATOR: &str = "||";
 
 /// How a store's keys are prefixed, so that apps sharing a store do not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
