@@ -32,14 +32,16 @@ conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv
 	conformance/check $(RELEASE)
 
-sdk: build ## Dapr's official Python SDK against our binaries
+sdk: build ## Dapr's official Python and Go SDKs against our binaries
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
+	conformance/sdk-go/run $(RELEASE)
 
 mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
 	@scripts/need python3 venv
 	conformance/build reference
 	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
+	conformance/crossread $(RELEASE) $(PEER_BIN)
 
 measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
 	@scripts/need python3 venv

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/dapr/go-sdk/service/common"
+	"github.com/dapr/go-sdk/service/grpc"
+	"github.com/dapr/go-sdk/service/http"
+)
+
+// serve runs an app on a port of loopback until SIGTERM.
+func serve(kind, port string) error {
+	address := "127.0.0.1:" + port
+	var service common.Service
+	method := "echo"
+	switch kind {
+	case "app-grpc":
+		var err error
+		if service, err = grpc.NewService(address); err != nil {
+			return err
+		}
+	case "app-http":
+		service = http.NewService(address)
+		method = "/echo"
+	default:
+		return fmt.Errorf("%s: app-grpc or app-http", kind)
+	}
+	if err := service.AddServiceInvocationHandler(method, echo); err != nil {
+		return err
+	}
+	terminate := make(chan os.Signal, 1)
+	signal.Notify(terminate, syscall.SIGTERM)
+	go func() {
+		<-terminate
+		os.Exit(0)
+	}()
+	return service.Start()
+}
+
+// echo answers with what was asked, and refuses what asks for it.
+func echo(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
+	if string(in.Data) == "refuse" {
+		return nil, errors.New("the app refuses")
+	}
+	answer := in.Verb + " " + in.QueryString + " " + in.ContentType + " " + string(in.Data)
+	return &common.Content{Data: []byte(answer), ContentType: "text/plain"}, nil
+}

@@ -1,0 +1,85 @@
+"""Starts the fleet that the Go SDK's checks run against, then the checks. usage: drive.py BIN_DIR CHECKS [BLOCK]...
+
+CHECKS is the program built from this folder; it also serves the apps.
+"""
+
+import json
+import pathlib
+import sqlite3
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import fleet as fleets  # noqa: E402  (the path above has to come first)
+import servers  # noqa: E402
+from sdk.world import component  # noqa: E402
+
+TOKEN = "only-for-this-check"
+
+
+def resources(fleet, data):
+    """The components, as YAML documents; whether PostgreSQL is among them."""
+    secrets = data / "secrets.json"
+    secrets.write_text(json.dumps({"plain": "sesame", "nested": {"user": "ahoy"}}))
+    documents = [
+        component("sqlite", "state.sqlite", connectionString=data / "state.db"),
+        component("memory", "state.in-memory"),
+        component("vault", "secretstores.local.file", secretsFile=secrets),
+        component("settings", "configuration.sqlite", connectionString=data / "settings.db", pollInterval="50ms"),
+        component("locks", "lock.sqlite", connectionString=data / "locks.db"),
+    ]
+    try:
+        postgres = servers.Postgres(fleet)
+    except servers.Missing as missing:
+        print(f"skipped: queries: {missing}")
+        return documents, False
+    return [*documents, component("postgres", "state.postgresql", connectionString=postgres.text)], True
+
+
+def tick(file, stop):
+    """Writes configuration as another process would, ten times a second."""
+    database = sqlite3.connect(file, timeout=10)
+    write = "INSERT OR REPLACE INTO configuration (key, value, version) VALUES (?, ?, ?)"
+    with database:
+        database.execute(write, ("still", "water", "7"))
+    number = 0
+    while not stop.wait(0.1):
+        number += 1
+        with database:
+            database.execute(write, ("ticking", str(number), str(number)))
+    database.close()
+
+
+def main(binaries, checks, *blocks):
+    with fleets.Fleet(binaries) as fleet:
+        data, folder = fleet.dir / "data", fleet.dir / "resources"
+        data.mkdir()
+        folder.mkdir()
+        documents, postgres = resources(fleet, data)
+        (folder / "all.yaml").write_text("---\n".join(documents))
+        http_port, grpc_port = fleets.free_ports(2)
+        fleet.app("app-http", [checks, "app-http", str(http_port)], http_port)
+        fleet.app("app-grpc", [checks, "app-grpc", str(grpc_port)], grpc_port)
+        http = fleet.sidecar("http", http_port)
+        grpc = fleet.sidecar("grpc", grpc_port, "grpc")
+        caller = fleet.sidecar("caller", env={"DAPR_API_TOKEN": TOKEN}, flags=[f"--resources-path={folder}"])
+        stop = threading.Event()
+        writer = threading.Thread(target=tick, args=(data / "settings.db", stop))
+        writer.start()
+        env = {"DAPR_GRPC_PORT": str(caller.grpc), "DAPR_API_TOKEN": TOKEN, "CHECK_HTTP_APP": http.app_id,
+               "CHECK_GRPC_APP": grpc.app_id, "CHECK_CALLER": caller.app_id, "CHECK_POSTGRES": "1" if postgres else ""}
+        try:
+            status = subprocess.run([checks, *blocks], env=env).returncode
+        finally:
+            stop.set()
+            writer.join()
+        if status != 0:
+            fleet.keep_logs()
+    return status
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
