@@ -1,7 +1,6 @@
 """Stores filled by one sidecar and read by another, of two builds. Run by the script `crossread`."""
 
 import json
-import os
 import pathlib
 import queue
 import sys
@@ -25,7 +24,8 @@ class Side:
     def __init__(self, name, sidecar):
         from dapr.clients import DaprClient
         self.name, self.base = name, f"http://127.0.0.1:{sidecar.http}"
-        os.environ.update(DAPR_HTTP_PORT=str(sidecar.http))
+        from dapr.conf import settings
+        settings.DAPR_HTTP_PORT = sidecar.http
         self.sdk = DaprClient(address=f"127.0.0.1:{sidecar.grpc}")
 
     def ask(self, method, path, body=None, headers=()):
@@ -51,6 +51,12 @@ class Side:
         return self.ask("POST", f"/v1.0/state/{store}", [{"key": key, "value": value, **more}])[0]
 
 
+def value(store):
+    """What is kept in a store. Under encryption Dapr keeps the printed form of a value, not its JSON: of a number the
+    two are the same."""
+    return 42 if "encrypted" in store or "new-key" in store else VALUE
+
+
 def same(got, expected, what=""):
     if got != expected:
         raise AssertionError(f"{what}: got {got!r}, expected {expected!r}")
@@ -59,12 +65,12 @@ def same(got, expected, what=""):
 # What is checked of a state store: written by `w`, read by `r`. Names of keys start with the direction, `d`.
 
 def values(w, r, write, read, d):
-    same(w.save(write, f"{d}-v", VALUE), 204, "save")
+    same(w.save(write, f"{d}-v", value(write)), 204, "save")
     status, headers, found = r.get(read, f"{d}-v")
-    same((status, found), (200, VALUE), "get")
+    same((status, found), (200, value(write)), "get")
     same(headers["etag"], w.get(write, f"{d}-v")[1]["etag"], "the ETag")
     _, _, found = r.ask("POST", f"/v1.0/state/{read}/bulk", {"keys": [f"{d}-v", f"{d}-none"]})
-    same({item["key"]: item.get("data") for item in found}, {f"{d}-v": VALUE, f"{d}-none": None}, "bulk get")
+    same({item["key"]: item.get("data") for item in found}, {f"{d}-v": value(write), f"{d}-none": None}, "bulk get")
 
 
 def raw_bytes(w, r, write, read, d):
@@ -86,11 +92,11 @@ def etags(w, r, write, read, d):
 
 def transactions(w, r, write, read, d):
     same(w.save(write, f"{d}-t1", 1), 204, "save")
-    steps = [{"operation": "upsert", "request": {"key": f"{d}-t2", "value": VALUE}},
+    steps = [{"operation": "upsert", "request": {"key": f"{d}-t2", "value": value(write)}},
              {"operation": "delete", "request": {"key": f"{d}-t1"}}]
     same(w.ask("POST", f"/v1.0/state/{write}/transaction", {"operations": steps})[0], 204, "transaction")
     same(r.get(read, f"{d}-t1")[0], 204, "get of what was deleted")
-    same(r.get(read, f"{d}-t2")[2], VALUE, "get of what was written")
+    same(r.get(read, f"{d}-t2")[2], value(write), "get of what was written")
 
 
 def expiry(w, r, write, read, d):
@@ -164,19 +170,21 @@ class Configurations:
         same(answers[0][f"{d}.c1"]["value"], "v1", "get")
         changes = queue.Queue()
         metadata = {"pgNotifyChannel": "settings"}
-        sides = {"ours" if side is r else "theirs": side for side in (r, w)}
-        ids = {name: side.sdk.subscribe_configuration(
-            store, [f"{d}.c0"], lambda id, change, name=name: changes.put((name, change.items)), metadata)
-            for name, side in sides.items()}
+        ids = {side: side.sdk.subscribe_configuration(
+            store, [f"{d}.c0"], lambda id, change, side=side: changes.put((side, change.items)), metadata)
+            for side in (r, w)}
         time.sleep(0.5)
         self.write(store, f"{d}.c0", "changed", 9)
-        seen = {name: items for name, items in (changes.get(timeout=PATIENCE) for _ in sides)}
-        texts = {name: [(key, item.value, item.version, dict(item.metadata)) for key, item in items.items()]
-                 for name, items in seen.items()}
-        same(texts["ours"], texts["theirs"], "the change")
-        same(texts["ours"][0][1], "changed", "the change")
-        for name, side in sides.items():
-            same(bool(side.sdk.unsubscribe_configuration(store, ids[name])), True, "unsubscribe")
+        seen = {}
+        while len(seen) < 2:
+            side, items = changes.get(timeout=PATIENCE)
+            told = [(key, item.value, item.version, dict(item.metadata)) for key, item in items.items()]
+            # Dapr may still tell what a connection heard before it was subscribed again.
+            if told[0][1] == "changed":
+                seen[side] = told
+        same(seen[r], seen[w], "the change")
+        for side, id in ids.items():
+            same(bool(side.sdk.unsubscribe_configuration(store, id)), True, "unsubscribe")
 
 
 TABLE = """
