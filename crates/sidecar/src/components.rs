@@ -269,7 +269,10 @@ impl Components {
         for (component, opened) in components.iter().zip(join_all(opening).await) {
             match opened {
                 Ok(opened) => self.put_in(component, opened),
-                Err(error) => result = result.and(self.report(component, error)),
+                Err(error) => {
+                    let failed = self.report(component, error);
+                    result = result.and(failed);
+                }
             }
         }
         result
