@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::conn::{InFlight, PooledBody};
+use crate::conn::{PooledBody, Received};
 
 /// Any failure while a body is read or written.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -27,8 +27,8 @@ pub enum Body {
     Full(Bytes),
     /// Straight from a connection.
     Incoming(Incoming),
-    /// From a shared HTTP/2 connection, counted as one of its streams.
-    Counted(Incoming, InFlight),
+    /// From a shared HTTP/2 connection.
+    Http2(Box<Received>),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
     /// With what must live until the last byte is delivered.
@@ -152,9 +152,8 @@ impl HttpBody for Body {
                 }
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
-            Self::Incoming(incoming) | Self::Counted(incoming, _) => {
-                Pin::new(incoming).poll_frame(cx).map_err(Into::into)
-            }
+            Self::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            Self::Http2(received) => Pin::new(received).poll_frame(cx),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
             Self::Held(held) => Pin::new(&mut held.body).poll_frame(cx),
             Self::Replay(replay) => Pin::new(replay).poll_frame(cx),
@@ -166,7 +165,8 @@ impl HttpBody for Body {
         match self {
             Self::Empty => true,
             Self::Full(bytes) => bytes.is_empty(),
-            Self::Incoming(incoming) | Self::Counted(incoming, _) => incoming.is_end_stream(),
+            Self::Incoming(incoming) => incoming.is_end_stream(),
+            Self::Http2(received) => received.is_end_stream(),
             Self::Pooled(pooled) => pooled.is_end_stream(),
             Self::Held(held) => held.body.is_end_stream(),
             Self::Replay(replay) => replay.is_end_stream(),
@@ -178,7 +178,8 @@ impl HttpBody for Body {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Self::Incoming(incoming) | Self::Counted(incoming, _) => incoming.size_hint(),
+            Self::Incoming(incoming) => incoming.size_hint(),
+            Self::Http2(received) => received.size_hint(),
             Self::Pooled(pooled) => pooled.size_hint(),
             Self::Held(held) => held.body.size_hint(),
             Self::Replay(replay) => replay.size_hint(),

@@ -6,7 +6,7 @@ mod h2;
 
 pub use dial::{DialError, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
-pub use h2::{H2Pool, InFlight};
+pub use h2::{H2Pool, Received};
 
 /// Why a request got no response head.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +22,29 @@ pub enum SendError {
         /// True when no byte of the request was processed.
         repeatable: bool,
         /// What the connection reported.
-        source: hyper::Error,
+        source: ConnectionError,
     },
+}
+
+/// What a connection reports, by the version of HTTP that it speaks.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectionError {
+    /// HTTP/1.1.
+    #[error(transparent)]
+    Http1(#[from] hyper::Error),
+    /// HTTP/2.
+    #[error(transparent)]
+    Http2(#[from] ::h2::Error),
+}
+
+impl ConnectionError {
+    /// Whether the connection failed, as against the request or the answer.
+    fn is_lost(&self) -> bool {
+        match self {
+            Self::Http1(error) => !error.is_user() && !error.is_parse(),
+            Self::Http2(error) => error.is_io() || error.is_go_away() || error.is_reset(),
+        }
+    }
 }
 
 impl SendError {
@@ -39,7 +60,7 @@ impl SendError {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Dial(_) => true,
-            Self::Broken { source, .. } => !source.is_user() && !source.is_parse(),
+            Self::Broken { source, .. } => source.is_lost(),
         }
     }
 }

@@ -39,9 +39,12 @@ pub enum DialErrorKind {
     /// TLS handshake, including a peer that is not who it should be.
     #[error("TLS handshake: {0}")]
     Handshake(io::Error),
-    /// HTTP/2 preface.
+    /// HTTP/1.1 set-up.
     #[error("HTTP handshake: {0}")]
     Http(hyper::Error),
+    /// HTTP/2 preface.
+    #[error("HTTP handshake: {0}")]
+    Http2(h2::Error),
     /// Nothing happened in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),

@@ -115,7 +115,7 @@ impl H1Pool {
         SendError::Broken {
             address: self.address().to_owned(),
             repeatable,
-            source,
+            source: source.into(),
         }
     }
 

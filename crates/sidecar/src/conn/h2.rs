@@ -1,21 +1,27 @@
 //! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
 
-use std::error::Error as _;
+mod exchange;
+mod keep_alive;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
+use h2::client::{Builder, SendRequest};
+use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::Mutex;
+
+pub use exchange::Received;
 
 use super::dial::DialErrorKind;
 use super::{DialError, Dialer, SendError};
 use crate::body::Body;
+use exchange::{Unanswered, exchange};
+use keep_alive::drive;
 
 /// Streams on one connection before another is opened.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -32,7 +38,7 @@ const SEND_BUFFER: usize = 256 * 1024;
 const MAX_HEADER_LIST: u32 = 1024 * 1024;
 
 /// A stream counted against its connection until dropped.
-pub struct InFlight(Arc<AtomicUsize>);
+pub(super) struct InFlight(Arc<AtomicUsize>);
 
 impl InFlight {
     fn new(count: &Arc<AtomicUsize>) -> Self {
@@ -48,8 +54,16 @@ impl Drop for InFlight {
 }
 
 struct Connection {
-    sender: SendRequest<Body>,
+    sender: SendRequest<Bytes>,
     in_flight: Arc<AtomicUsize>,
+    /// Set when no new stream can be opened.
+    closed: Arc<AtomicBool>,
+}
+
+impl Connection {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
 }
 
 /// Connections to one address.
@@ -104,7 +118,7 @@ impl H2Pool {
         let connections = self.connections.load();
         let best = connections
             .iter()
-            .filter(|c| !c.sender.is_closed())
+            .filter(|c| !c.is_closed())
             .min_by_key(|c| c.in_flight.load(Ordering::Relaxed))?;
         let full = best.in_flight.load(Ordering::Relaxed) >= STREAMS_PER_CONNECTION;
         (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
@@ -118,7 +132,7 @@ impl H2Pool {
         }
         let connection = Arc::new(self.connect().await?);
         let mut connections: Vec<_> = Vec::clone(&self.connections.load());
-        connections.retain(|c| !c.sender.is_closed());
+        connections.retain(|c| !c.is_closed());
         connections.push(Arc::clone(&connection));
         self.connections.store(Arc::new(connections));
         Ok(connection)
@@ -126,31 +140,33 @@ impl H2Pool {
 
     async fn connect(&self) -> Result<Connection, DialError> {
         let io = self.dialer.dial().await?;
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder
-            .timer(TokioTimer::new())
-            .initial_stream_window_size(STREAM_WINDOW)
+        let handshake = Builder::new()
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(MAX_HEADER_LIST);
-        if let Some((interval, timeout)) = self.keep_alive {
-            builder
-                .keep_alive_interval(interval)
-                .keep_alive_timeout(timeout)
-                .keep_alive_while_idle(true);
-        }
-        let handshake = builder.handshake(TokioIo::new(io)).await;
-        let (sender, driver) = handshake.map_err(|e| self.dialer.error(DialErrorKind::Http(e)))?;
-        let address = self.dialer.address().to_owned();
+            .max_send_buffer_size(SEND_BUFFER)
+            .max_header_list_size(MAX_HEADER_LIST)
+            .handshake(io)
+            .await;
+        let (sender, connection) = handshake.map_err(|e| self.dialer.error(DialErrorKind::Http2(e)))?;
+        let closed = Arc::new(AtomicBool::new(false));
+        let (address, flag, keep_alive) = (
+            self.dialer.address().to_owned(),
+            Arc::clone(&closed),
+            self.keep_alive,
+        );
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         tokio::spawn(async move {
-            if let Err(error) = driver.await {
+            let ended = drive(connection, keep_alive).await;
+            flag.store(true, Ordering::Relaxed);
+            if let Err(error) = ended {
                 tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
             }
         });
         Ok(Connection {
             sender,
             in_flight: Arc::default(),
+            closed,
         })
     }
 
@@ -167,21 +183,23 @@ impl H2Pool {
                 None => Box::pin(self.open()).await?,
             };
             let in_flight = InFlight::new(&connection.in_flight);
-            let mut sender = connection.sender.clone();
-            match sender.try_send_request(request).await {
-                Ok(response) => return Ok(with_guard(response, in_flight)),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) if !last => request = unsent,
-                    unsent => {
-                        let source = error.into_error();
-                        let repeatable = unsent.is_some() || was_refused(&source);
-                        return Err(SendError::Broken {
-                            address: self.address().to_owned(),
-                            repeatable,
-                            source,
-                        });
+            match exchange(connection.sender.clone(), request, in_flight).await {
+                Ok(response) => return Ok(response),
+                Err(Unanswered { error, unsent }) => {
+                    if unsent.is_some() || error.is_go_away() || error.is_io() {
+                        connection.closed.store(true, Ordering::Relaxed);
                     }
-                },
+                    match unsent {
+                        Some(unsent) if !last => request = unsent,
+                        unsent => {
+                            return Err(SendError::Broken {
+                                address: self.address().to_owned(),
+                                repeatable: unsent.is_some() || was_refused(&error),
+                                source: error.into(),
+                            });
+                        }
+                    }
+                }
             }
         }
         unreachable!("the last round returns")
@@ -189,9 +207,16 @@ impl H2Pool {
 }
 
 impl H2Pool {
-    /// HTTP/2 requests carry scheme and authority (RFC 9113 section 8.3.1).
+    /// HTTP/2 requests carry scheme and authority (RFC 9113 section 8.3.1). HTTP servers like to know the length of
+    /// a body; gRPC has its own.
     fn address_request(&self, request: &mut Request<Body>) {
         *request.version_mut() = http::Version::HTTP_2;
+        if let Some(length) = request.body().known_length()
+            && length > 0
+            && !crate::grpc::is_grpc(request.headers())
+        {
+            request.headers_mut().insert(CONTENT_LENGTH, length.into());
+        }
         if request.uri().authority().is_some() {
             return;
         }
@@ -207,17 +232,8 @@ impl H2Pool {
     }
 }
 
-fn with_guard(response: Response<Incoming>, in_flight: InFlight) -> Response<Body> {
-    response.map(|incoming| Body::Counted(incoming, in_flight))
-}
-
 /// The peer said that it did not look at the stream: RFC 9113 sections 6.8 and 8.7.
-fn was_refused(error: &hyper::Error) -> bool {
-    error
-        .source()
-        .and_then(|e| e.downcast_ref::<h2::Error>())
-        .is_some_and(|e| {
-            e.reason() == Some(h2::Reason::REFUSED_STREAM)
-                || (e.is_go_away() && e.is_remote() && e.reason() == Some(h2::Reason::NO_ERROR))
-        })
+fn was_refused(error: &h2::Error) -> bool {
+    error.reason() == Some(h2::Reason::REFUSED_STREAM)
+        || (error.is_go_away() && error.is_remote() && error.reason() == Some(h2::Reason::NO_ERROR))
 }

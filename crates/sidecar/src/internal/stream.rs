@@ -85,6 +85,12 @@ impl ChunkStream {
         }
     }
 
+    /// The status that all was sent.
+    fn ok(&mut self) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.finish = Finish::Done;
+        Poll::Ready(Some(Ok(Frame::trailers(ok_trailers()))))
+    }
+
     fn queue(&mut self, mut data: Bytes) -> Result<(), BoxError> {
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(CHUNK));
@@ -119,6 +125,8 @@ impl HttpBody for ChunkStream {
             match self.finish {
                 Finish::Done => return Poll::Ready(None),
                 Finish::End if self.source.is_end_stream() => self.finish = Finish::Done,
+                // Not polling for an end that is known already lets the status leave with the last data.
+                Finish::Trailers if self.source.is_end_stream() => return self.ok(),
                 _ => match ready!(Pin::new(&mut self.source).poll_frame(cx)) {
                     Some(Ok(frame)) => {
                         if let Ok(data) = frame.into_data() {
@@ -133,10 +141,7 @@ impl HttpBody for ChunkStream {
                         return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                     }
                     Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                    None if self.finish == Finish::Trailers => {
-                        self.finish = Finish::Done;
-                        return Poll::Ready(Some(Ok(Frame::trailers(ok_trailers()))));
-                    }
+                    None if self.finish == Finish::Trailers => return self.ok(),
                     None => self.finish = Finish::Done,
                 },
             }
