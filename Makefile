@@ -2,7 +2,7 @@
 
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 DIST := $(or $(CARGO_TARGET_DIR),target)/dist
-PEER_BIN := $(or $(PEER_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/outrigger/peer)/bin
+PEER_BIN := $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 .PHONY: help build demo test check conformance sdk mixed measure bench cost deny

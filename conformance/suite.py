@@ -22,10 +22,8 @@ UNPRIVILEGED = "nobody"
 
 def cache():
     """The folder that holds the suite, the reference binaries and the Go module cache."""
-    if path := os.environ.get("PEER_CACHE"):
-        return pathlib.Path(path)
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(base) / "outrigger" / "peer"
+    printed = subprocess.run([HERE / "cache"], check=True, capture_output=True, text=True)
+    return pathlib.Path(printed.stdout.strip())
 
 
 def names(file):
