@@ -345,3 +345,23 @@ async fn buffer_small(mut call: Call) -> Result<Call, InvokeError> {
     }
     Ok(call)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+
+    use super::*;
+
+    /// The bytes of the future that a method returns.
+    fn size<A, B, C, F: Future>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Futures are copied as often as they are handed on.
+    #[test]
+    fn futures_of_a_call_stay_small() {
+        assert!(size(Invoker::invoke) <= 2048);
+        assert!(size(call_remote) <= 3072);
+        assert!(size(Invoker::direct_once) <= 3584);
+    }
+}
