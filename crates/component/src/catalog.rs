@@ -5,7 +5,8 @@ use std::{collections::HashMap, future::Future, sync::Arc};
 use futures::future::BoxFuture;
 
 use crate::{
-    ConfigurationStore, InputBinding, LockStore, Metadata, OutputBinding, Result, SecretStore, StateStore,
+    ConfigurationStore, InputBinding, LockStore, Metadata, Middleware, OutputBinding, Result, SecretStore,
+    StateStore,
 };
 
 /// What a component is built from.
@@ -197,6 +198,8 @@ pub struct Catalog {
     pub output_bindings: Section<dyn OutputBinding>,
     /// `bindings.*`, as input
     pub input_bindings: Section<dyn InputBinding>,
+    /// `middleware.http.*`
+    pub middleware: Section<dyn Middleware>,
 }
 
 impl Catalog {
@@ -209,6 +212,7 @@ impl Catalog {
             lock: Section::new("lock"),
             output_bindings: Section::new("bindings"),
             input_bindings: Section::new("bindings"),
+            middleware: Section::new("middleware.http"),
         }
     }
 }

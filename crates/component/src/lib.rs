@@ -5,7 +5,8 @@
 //! Key prefixes, encryption, resiliency and the wire belong to the blocks, never to a component.
 //!
 //! * [`Metadata`]: the properties of a component, typed.
-//! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`].
+//! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`],
+//!   [`Middleware`].
 //! * [`Error`]: one error type, with the kind the API answers depend on.
 //! * [`Catalog`]: types and versions to factories, built explicitly.
 //! * `conformance` (feature): the rules each implementation must keep, runnable on any of them.
@@ -19,6 +20,7 @@ mod error;
 pub mod go_json;
 pub mod lock;
 mod metadata;
+pub mod middleware;
 pub mod secrets;
 pub mod state;
 
@@ -30,6 +32,7 @@ pub use configuration::ConfigurationStore;
 pub use error::{Error, Kind};
 pub use lock::LockStore;
 pub use metadata::{GoDuration, Metadata, MetadataError, Unit};
+pub use middleware::Middleware;
 pub use secrets::SecretStore;
 pub use state::StateStore;
 

@@ -16,6 +16,8 @@ mod local_env;
 mod local_file;
 #[cfg(feature = "local-storage")]
 mod local_storage;
+#[cfg(feature = "middleware")]
+mod middleware;
 #[cfg(feature = "mqtt")]
 mod mqtt;
 #[cfg(feature = "postgres")]
@@ -46,6 +48,8 @@ pub fn builtin() -> Catalog {
     local_file::add(&mut catalog);
     #[cfg(feature = "local-storage")]
     local_storage::add(&mut catalog);
+    #[cfg(feature = "middleware")]
+    middleware::add(&mut catalog);
     #[cfg(feature = "mqtt")]
     mqtt::add(&mut catalog);
     #[cfg(feature = "postgres")]

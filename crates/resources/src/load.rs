@@ -107,6 +107,8 @@ pub struct Loaded {
     pub resiliency: Vec<Resiliency>,
     /// What was skipped or looks odd.
     pub warnings: Vec<Problem>,
+    /// Files that could not be read, or not every document of them: what they hold is not known.
+    pub broken: Vec<PathBuf>,
 }
 
 /// Loads the resources an app sees. `Err` holds everything that must end the start.
@@ -225,7 +227,10 @@ impl<'a> Loading<'a> {
         }
         match read(file) {
             Ok(text) => self.documents(file, &text),
-            Err(problem) => self.loaded.warnings.push(problem),
+            Err(problem) => {
+                self.loaded.warnings.push(problem);
+                self.loaded.broken.push(file.to_owned());
+            }
         }
     }
 
@@ -242,8 +247,10 @@ impl<'a> Loading<'a> {
                 return;
             }
             let warnings = &mut self.loaded.warnings;
-            if let Some(resource) = document::read(file, index, &chunk, self.request.kinds, warnings) {
-                self.accept(resource);
+            match document::read(file, index, &chunk, self.request.kinds, warnings) {
+                Ok(Some(resource)) => self.accept(resource),
+                Ok(None) => {}
+                Err(document::Broken) => self.loaded.broken.push(file.to_owned()),
             }
         }
     }

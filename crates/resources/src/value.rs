@@ -3,10 +3,14 @@
 mod duration;
 mod quantity;
 
+use std::collections::BTreeMap;
+
 pub use duration::{
     ParseDurationError, format_go_duration, format_go_nanos, go_duration, go_nanos, resiliency_duration,
 };
 pub use quantity::{ParseQuantityError, quantity};
+
+use crate::yaml::{self, Flavour};
 
 /// Whether a metadata or environment value means "yes": after trimming and without regard to case
 /// one of `y`, `yes`, `true`, `t`, `on`, `1`.
@@ -17,9 +21,43 @@ pub fn truthy(text: &str) -> bool {
         .any(|yes| yes.eq_ignore_ascii_case(text))
 }
 
+/// A map of texts to texts, written as JSON or YAML; sorted by key.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn texts(text: &str) -> Result<Vec<(String, String)>, String> {
+    let node = match yaml::from_json(text.as_bytes()) {
+        Ok(node) => node,
+        Err(_) => match yaml::parse(text, 1).map_err(|error| error.to_string())? {
+            Some(node) => node,
+            None => return Ok(Vec::new()),
+        },
+    };
+    let map = yaml::decode::<BTreeMap<String, String>>(&node, Flavour::Json);
+    Ok(map
+        .map_err(|error| error.to_string())?
+        .value
+        .into_iter()
+        .collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::truthy;
+    use super::{texts, truthy};
+
+    #[test]
+    fn maps_of_texts_are_json_or_yaml() {
+        let wanted = vec![
+            ("/a".to_owned(), "/b".to_owned()),
+            ("/c".to_owned(), "/d".to_owned()),
+        ];
+        assert_eq!(texts("{\t\"/c\": \"/d\", \"/a\": \"/b\" }").unwrap(), wanted);
+        assert_eq!(texts("/a: /b\n/c: '/d'\n").unwrap(), wanted);
+        assert_eq!(texts("").unwrap(), []);
+        for bad in ["[1]", "text", "{", "a: [1]"] {
+            assert!(texts(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn truth_ignores_case_and_surrounding_space() {

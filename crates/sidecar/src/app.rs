@@ -12,6 +12,7 @@ use ::http::{HeaderValue, Request, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 
+use crate::blocks::middleware::Middlewares;
 use crate::body::Body;
 use crate::call::{Call, Reply};
 use crate::config::{App, AppProtocol};
@@ -35,6 +36,7 @@ pub struct AppChannel {
     health: Health,
     max_body: usize,
     metrics: Arc<SidecarMetrics>,
+    middlewares: Arc<Middlewares>,
 }
 
 enum Transport {
@@ -84,6 +86,7 @@ impl AppChannel {
         health: Health,
         max_body: Option<usize>,
         metrics: Arc<SidecarMetrics>,
+        middlewares: Arc<Middlewares>,
     ) -> Option<Self> {
         if config.port == 0 {
             return None;
@@ -118,6 +121,7 @@ impl AppChannel {
             health,
             max_body: max_body.unwrap_or(usize::MAX),
             metrics,
+            middlewares,
         })
     }
 

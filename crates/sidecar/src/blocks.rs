@@ -4,6 +4,7 @@ pub mod configuration;
 pub mod invoke;
 pub mod lock;
 pub mod metadata;
+pub mod middleware;
 pub mod outbound;
 pub mod registry;
 pub mod secrets;

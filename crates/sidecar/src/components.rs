@@ -1,5 +1,6 @@
 //! The life of components: which are started, in which order, with which properties; how they change and end.
 
+mod change;
 mod install;
 mod open;
 mod properties;
@@ -41,6 +42,8 @@ pub struct Context {
     pub configuration: Arc<Configuration>,
     /// Counts starts and failures.
     pub metrics: Arc<Metrics>,
+    /// Whether the process has a placement service: then one state store may be that of actors.
+    pub actors: bool,
 }
 
 /// A component as the metadata API lists it.
@@ -83,13 +86,35 @@ struct Now {
     live: Vec<Live>,
     /// Those whose secret store is not there yet.
     parked: Vec<Component>,
+    /// The name of the state store of actors; it stays the one while the process runs.
+    actor_store: Option<String>,
 }
 
 /// A component that works.
 struct Live {
-    registered: Registered,
-    log_name: String,
+    component: Component,
+    capabilities: Vec<&'static str>,
     parts: Vec<Part>,
+}
+
+impl Live {
+    fn registered(&self) -> Registered {
+        Registered {
+            name: self.component.name.clone(),
+            kind: self.component.kind.clone(),
+            version: self.component.version.clone(),
+            capabilities: self.capabilities.clone(),
+        }
+    }
+}
+
+impl Now {
+    /// Every component by its latest description: one that waits to replace another counts as if it did.
+    fn all(&self) -> Vec<Component> {
+        let waiting = |live: &&Live| self.parked.iter().all(|p| p.name != live.component.name);
+        let live = self.live.iter().filter(waiting).map(|live| &live.component);
+        live.chain(&self.parked).cloned().collect()
+    }
 }
 
 impl Components {
@@ -110,11 +135,7 @@ impl Components {
 
     /// What the metadata API lists: the components that work now.
     pub fn registered(&self) -> Vec<Registered> {
-        self.now()
-            .live
-            .iter()
-            .map(|live| live.registered.clone())
-            .collect()
+        self.now().live.iter().map(Live::registered).collect()
     }
 
     /// Starts the first components: secret stores, each when the store of its own secrets is there, then all others
@@ -124,17 +145,21 @@ impl Components {
     /// [`StartError`] for the first that fails without `ignoreErrors`; those that run are closed again.
     pub async fn start(&self, components: &[Component]) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
-        let result = self.start_all(components).await;
-        if result.is_err() {
-            self.close_all().await;
+        tracing::info!(target: LOG, "Loading components…");
+        let allowed: Vec<_> = components.iter().filter(|c| self.allows(c)).collect();
+        let result = self.start_all(allowed).await;
+        match &result {
+            Ok(()) => tracing::info!(target: LOG, "All outstanding components processed"),
+            Err(_) => self.close_all().await,
         }
         result
     }
 
-    async fn start_all(&self, components: &[Component]) -> Result<(), StartError> {
-        tracing::info!(target: LOG, "Loading components…");
-        let allowed = components.iter().filter(|component| self.allows(component));
-        let (mut stores, mut others): (Vec<_>, Vec<_>) = allowed.partition(|c| is_secret_store(c));
+    async fn start_all(&self, components: Vec<&Component>) -> Result<(), StartError> {
+        let named = |parked: &Component| components.iter().any(|c| c.name == parked.name);
+        self.now().parked.retain(|parked| !named(parked));
+        let (mut stores, mut others): (Vec<_>, Vec<_>) =
+            components.into_iter().partition(|c| is_secret_store(c));
         while !stores.is_empty() {
             let (ready, waiting) = self.split_ready(stores);
             if ready.is_empty() {
@@ -144,14 +169,13 @@ impl Components {
             stores = waiting;
             self.wave(&ready).await?;
         }
-        let (ready, parked) = self.split_ready(others);
-        for component in parked {
+        let (ready, waiting) = self.split_ready(others);
+        for component in waiting {
             self.park(component);
         }
         tracing::info!(target: LOG, "Waiting for all outstanding components to be processed…");
         self.wave(&ready).await?;
-        tracing::info!(target: LOG, "All outstanding components processed");
-        Ok(())
+        self.unpark().await
     }
 
     /// Starts a component. One with this name that runs already is replaced: it takes calls until the new one works.
@@ -161,20 +185,11 @@ impl Components {
     /// [`StartError`] when it fails without `ignoreErrors`; the old one stays.
     pub async fn add(&self, component: &Component) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
-        self.now().parked.retain(|parked| parked.name != component.name);
         if !self.allows(component) {
-            self.take_out(&component.name);
+            self.drop_out(&component.name);
             return Ok(());
         }
-        if !self.is_ready(component) {
-            self.park(component);
-            return Ok(());
-        }
-        self.wave(&[component]).await?;
-        if is_secret_store(component) {
-            self.unpark().await?;
-        }
-        Ok(())
+        self.start_all(vec![component]).await
     }
 
     /// Puts a component in the place of the one with its name.
@@ -185,9 +200,33 @@ impl Components {
         self.add(component).await
     }
 
+    /// Ends, replaces and starts components until those run that are wanted. What has not changed is left alone; what
+    /// could not be started before is tried again.
+    ///
+    /// # Errors
+    /// [`StartError`] as of [`Components::add`]; everything else is done.
+    pub async fn reconcile(&self, wanted: &[Component]) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        let current = self.now().all();
+        let allowed: Vec<_> = wanted.iter().filter(|c| self.allows(c)).collect();
+        let changes = change::between(&current, &allowed);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        for name in &changes.ended {
+            tracing::info!(target: LOG, "Component is not wanted any more: {name}");
+            self.drop_out(name);
+        }
+        self.start_all(changes.put).await
+    }
+
     /// Ends a component. Calls that start now do not find it, calls under way end with it; it is closed behind them.
     pub async fn remove(&self, name: &str) {
         let _changing = self.changing.lock().await;
+        self.drop_out(name);
+    }
+
+    fn drop_out(&self, name: &str) {
         self.now().parked.retain(|parked| parked.name != name);
         self.take_out(name);
     }
@@ -203,7 +242,7 @@ impl Components {
     async fn close_all(&self) {
         let live = std::mem::take(&mut self.now().live);
         let closing = live.into_iter().map(|live| {
-            self.blocks.uninstall_all(&live.registered.name, &live.parts, &[]);
+            self.blocks.uninstall_all(&live.component.name, &live.parts, &[]);
             live.close(Duration::ZERO)
         });
         join_all(closing).await;
@@ -262,6 +301,7 @@ impl Components {
     /// Starts components at once; all that can run do, whatever happens to the others.
     async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
         let opening = components.iter().map(|component| async {
+            self.claim_actors(component)?;
             let secrets = self.blocks.secrets.component(&component.secret_store);
             open::open(component, secrets.as_deref(), &self.context).await
         });
@@ -278,6 +318,28 @@ impl Components {
         result
     }
 
+    /// Makes a state store that asks for it the one of actors.
+    fn claim_actors(&self, component: &Component) -> Result<(), OpenError> {
+        if !self.context.actors || !change::asks_for_actors(component) {
+            return Ok(());
+        }
+        let mut now = self.now();
+        match &now.actor_store {
+            Some(first) if *first != component.name => Err(OpenError::second_actor_store(first, component)),
+            Some(_) => Ok(()),
+            None => {
+                tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
+                now.actor_store = Some(component.name.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// The name of the state store of actors.
+    pub fn actor_store(&self) -> Option<String> {
+        self.now().actor_store.clone()
+    }
+
     fn put_in(&self, component: &Component, opened: open::Opened) {
         let installed = self.blocks.install(&component.name, opened);
         let metrics = &self.context.metrics.runtime;
@@ -285,20 +347,15 @@ impl Components {
         metrics.component_initialized(&component.kind);
         tracing::info!(target: LOG, "Component loaded: {}", component.log_name());
         let mut live = Live {
-            registered: Registered {
-                name: component.name.clone(),
-                kind: component.kind.clone(),
-                version: component.version.clone(),
-                capabilities: installed.capabilities,
-            },
-            log_name: component.log_name(),
+            component: component.clone(),
+            capabilities: installed.capabilities,
             parts: installed.parts,
         };
         let mut now = self.now();
         let place = now
             .live
             .iter_mut()
-            .find(|known| known.registered.name == component.name);
+            .find(|known| known.component.name == component.name);
         match place {
             Some(known) => {
                 self.blocks
@@ -312,7 +369,7 @@ impl Components {
 
     fn take_out(&self, name: &str) {
         let mut now = self.now();
-        let place = now.live.iter().position(|live| live.registered.name == name);
+        let place = now.live.iter().position(|live| live.component.name == name);
         if let Some(place) = place {
             let live = now.live.remove(place);
             self.blocks.uninstall_all(name, &live.parts, &[]);
@@ -347,8 +404,8 @@ impl Components {
 
 impl Live {
     async fn close(self, limit: Duration) {
-        let Self { log_name, parts, .. } = self;
-        let closing = parts.into_iter().map(|part| part.close(&log_name, limit));
+        let log_name = self.component.log_name();
+        let closing = self.parts.into_iter().map(|part| part.close(&log_name, limit));
         tracing::info!(target: LOG, "Shutting down component {log_name}");
         join_all(closing).await;
     }

@@ -21,6 +21,7 @@ pub mod peer;
 pub mod profiling;
 pub mod proxy;
 pub mod reflection;
+pub mod reload;
 pub mod resilience;
 pub mod sidecar;
 pub mod wait;

@@ -22,6 +22,7 @@ use crate::config::Config;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::BindError;
 use crate::peer::Peers;
+use crate::reload::{ReloadError, Reloader};
 use crate::sidecar::app_life::AppLife;
 use crate::sidecar::serve::Servers;
 
@@ -58,6 +59,9 @@ pub enum SidecarError {
     /// Access control settings.
     #[error(transparent)]
     Access(#[from] outrigger_policy::access::AccessError),
+    /// Resources that changed cannot be followed.
+    #[error(transparent)]
+    Reload(#[from] ReloadError),
     /// Something that this release does not do.
     #[error("{0}")]
     Unsupported(String),
@@ -94,11 +98,14 @@ pub struct Sidecar {
     pipeline: Pipeline,
     components: Arc<Components>,
     configuration: Arc<Configurations>,
+    reloader: Option<Reloader>,
     renewal: Option<Renewal>,
     background: Background,
+    reloading: Background,
 }
 
 /// Work that lives until the servers have drained.
+#[derive(Default)]
 struct Background {
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -108,6 +115,14 @@ struct Background {
 struct Secured {
     identity: Option<Identity>,
     renewal: Option<Renewal>,
+}
+
+impl Background {
+    async fn end(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
 }
 
 impl Sidecar {
@@ -125,6 +140,7 @@ impl Sidecar {
         self.start_resolver().await;
         let serving = self.servers.start(&self.readiness)?;
         self.readiness.outbound_ready();
+        let mut reload_failed = self.start_reloading();
         let mut initialised = false;
         let result = {
             let app_life = app_life::run(AppLife {
@@ -145,6 +161,7 @@ impl Sidecar {
                     }
                     () = self.shutdown.requested() => break Ok(()),
                     Some(fatal) = self.fatal.recv() => break Err(SidecarError::from(fatal)),
+                    Some(error) = reload_failed.recv() => break Err(SidecarError::from(error)),
                 }
             }
         };
@@ -160,6 +177,21 @@ impl Sidecar {
         if let Some(renewal) = self.renewal.take() {
             tasks.spawn_on(renewal.run(stop.clone()), &self.control);
         }
+    }
+
+    /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
+    fn start_reloading(&mut self) -> tokio::sync::mpsc::Receiver<ReloadError> {
+        let (failed, failures) = tokio::sync::mpsc::channel(1);
+        if let Some(reloader) = self.reloader.take() {
+            let run = reloader.run(self.readiness.clone(), self.reloading.stop.clone());
+            self.reloading.tasks.spawn(async move {
+                if let Err(error) = run.await {
+                    // Nobody listens when the process ends already.
+                    let _ending = failed.send(error).await;
+                }
+            });
+        }
+        failures
     }
 
     /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.
@@ -213,6 +245,7 @@ impl Sidecar {
         }
         let all = async {
             tracing::info!(target: LOG, "Dapr is shutting down");
+            self.reloading.end().await;
             self.configuration.stop();
             serving.drain().await;
             self.configuration.stopped().await;
@@ -220,9 +253,7 @@ impl Sidecar {
             if let Some(resolver) = self.peers.resolver() {
                 resolver.close().await;
             }
-            self.background.stop.cancel();
-            self.background.tasks.close();
-            self.background.tasks.wait().await;
+            self.background.end().await;
             tracing::info!(target: LOG, "Dapr runtime stopped");
         };
         match grace {

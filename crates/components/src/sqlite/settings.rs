@@ -25,7 +25,11 @@ const DEFAULT_BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Settings {
     pub(super) fn read(metadata: &Metadata) -> Result<Self> {
-        let text = metadata.required(NAMES)?;
+        let text = metadata.filled(NAMES).ok_or_else(|| {
+            // The words that tools match.
+            let text = "missing connection string; set the metadata property connectionString";
+            Error::new(Kind::Configuration, text)
+        })?;
         let timeout = metadata.span(
             &["timeout", "timeoutInSeconds"],
             DEFAULT_TIMEOUT,
@@ -176,7 +180,7 @@ mod tests {
             );
         }
         let error = settings(&[]).unwrap_err().to_string();
-        assert!(error.contains("connectionString is missing"), "{error}");
+        assert!(error.contains("missing connection string"), "{error}");
         assert!(settings(&[("url", "x.db"), ("timeout", "100ms")]).is_err());
     }
 

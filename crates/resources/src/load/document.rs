@@ -22,6 +22,9 @@ pub(super) enum Resource {
     Resiliency(Resiliency),
 }
 
+/// A document that should say something and cannot be read; a warning says why.
+pub(super) struct Broken;
+
 /// Reads a document of a wanted kind; anything wrong becomes a warning. `index` is its place in the file.
 pub(super) fn read(
     file: &Path,
@@ -29,16 +32,17 @@ pub(super) fn read(
     chunk: &Chunk<'_>,
     kinds: Kinds,
     warnings: &mut Vec<Problem>,
-) -> Option<Resource> {
+) -> Result<Option<Resource>, Broken> {
     let node = match yaml::parse(chunk.text, chunk.line) {
-        Ok(node) => node?,
+        Ok(Some(node)) => node,
+        Ok(None) => return Ok(None),
         Err(error) => {
             warnings.push(Problem::from_yaml(
                 file,
                 &error,
                 "correct the YAML; the document is not loaded",
             ));
-            return None;
+            return Err(Broken);
         }
     };
     let mut document = Document {
@@ -46,11 +50,13 @@ pub(super) fn read(
         node: &node,
         warnings,
     };
-    let kind = node.text("kind")?;
-    match (node.text("apiVersion").unwrap_or(""), kind) {
+    let Some(kind) = node.text("kind") else {
+        return Ok(None);
+    };
+    let resource = match (node.text("apiVersion").unwrap_or(""), kind) {
         ("dapr.io/v1alpha1", "Component") if kinds.components => document
             .decode::<component::Raw>()
-            .map(|(raw, at)| Resource::Component(raw.finish(at))),
+            .map(|(raw, at)| Resource::Component(raw.finish(at)))?,
         ("dapr.io/v1alpha1", "HTTPEndpoint") if kinds.http_endpoints => {
             let (raw, at) = document.decode::<http_endpoint::Raw>()?;
             if !raw.has_base_url() {
@@ -59,27 +65,28 @@ pub(super) fn read(
                     "set spec.baseUrl to the URL of the service",
                 );
             }
-            Some(Resource::HttpEndpoint(Box::new(raw.finish(at))))
+            Resource::HttpEndpoint(Box::new(raw.finish(at)))
         }
         ("dapr.io/v2alpha1", "Subscription") if kinds.subscriptions => document
             .decode::<subscription::RawV2>()
-            .map(|(raw, at)| Resource::Subscription(raw.finish(at))),
+            .map(|(raw, at)| Resource::Subscription(raw.finish(at)))?,
         ("dapr.io/v1alpha1", "Subscription") if kinds.subscriptions => document
             .decode::<subscription::RawV1>()
-            .map(|(raw, at)| Resource::Subscription(raw.finish(at))),
+            .map(|(raw, at)| Resource::Subscription(raw.finish(at)))?,
         // Of these only the first document of a file counts, whatever its apiVersion.
         (_, "Resiliency") if kinds.resiliency && index == 0 => document
             .decode::<resiliency::Raw>()
-            .map(|(raw, at)| Resource::Resiliency(raw.finish(at))),
+            .map(|(raw, at)| Resource::Resiliency(raw.finish(at)))?,
         (_, "Resiliency") if kinds.resiliency => {
             document.warn(
                 "only the first document of a file can be a Resiliency",
                 "move it to a file of its own; it is not loaded",
             );
-            None
+            return Ok(None);
         }
-        _ => None,
-    }
+        _ => return Ok(None),
+    };
+    Ok(Some(resource))
 }
 
 struct Document<'a> {
@@ -95,7 +102,7 @@ impl Document<'_> {
     }
 
     /// The document as `T`, unless its name cannot be used.
-    fn decode<T: DeserializeOwned>(&mut self) -> Option<(T, Source)> {
+    fn decode<T: DeserializeOwned>(&mut self) -> Result<(T, Source), Broken> {
         if let Some(name) = self.node.get("metadata").and_then(|m| m.text("name"))
             && let Err(why) = valid_name(name)
         {
@@ -104,7 +111,7 @@ impl Document<'_> {
                 format!("invalid name {name:?} for {kind:?}: {why}"),
                 "rename it; it is not loaded",
             );
-            return None;
+            return Err(Broken);
         }
         match yaml::decode::<T>(self.node, Flavour::Json) {
             Ok(decoded) => {
@@ -113,12 +120,12 @@ impl Document<'_> {
                     .iter()
                     .map(|e| Problem::from_yaml(self.file, e, UNKNOWN_KEY));
                 self.warnings.extend(unknown);
-                Some((decoded.value, Source::new(self.file, self.node.line)))
+                Ok((decoded.value, Source::new(self.file, self.node.line)))
             }
             Err(error) => {
                 let remedy = "correct the value; the document is not loaded";
                 self.warnings.push(Problem::from_yaml(self.file, &error, remedy));
-                None
+                Err(Broken)
             }
         }
     }

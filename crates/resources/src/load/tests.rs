@@ -133,6 +133,7 @@ fn a_broken_document_warns_and_the_others_load() {
     let text = format!("{}---\na: [\n---\n{}", store("one"), store("two"));
     let loaded = Folder::with(&[("a.yaml", &text)]).load();
     assert_eq!(names(&loaded.components), ["one", "two"]);
+    assert!(loaded.broken[0].ends_with("a.yaml"), "{:?}", loaded.broken);
     let warning = &loaded.warnings[0];
     assert!(
         warning.what.starts_with("not YAML") && warning.line >= 6,
@@ -142,6 +143,7 @@ fn a_broken_document_warns_and_the_others_load() {
     let wrong = store("s").replace("type: state.redis", "type: [state.redis]");
     let loaded = Folder::with(&[("a.yaml", &wrong)]).load();
     assert!(loaded.components.is_empty());
+    assert_eq!(loaded.broken.len(), 1);
     assert_eq!(
         loaded.warnings[0].what,
         "spec.type: expected a text, found a list"
@@ -154,6 +156,7 @@ fn unknown_keys_warn_with_their_line() {
     let text = store("s") + "scope: [app]\n";
     let loaded = Folder::with(&[("a.yaml", &text)]).load();
     assert_eq!(loaded.components.len(), 1);
+    assert!(loaded.broken.is_empty(), "an odd key is no reason");
     assert_eq!(
         (loaded.warnings[0].line, loaded.warnings[0].what.as_str()),
         (5, "unknown key \"scope\"")

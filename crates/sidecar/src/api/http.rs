@@ -13,10 +13,12 @@ mod state;
 use std::sync::Arc;
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use outrigger_component::Pairs;
+use outrigger_component::middleware::Peer;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_telemetry::apilog::{ApiLog, HttpCall};
 use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
@@ -30,9 +32,10 @@ use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
+use crate::blocks::middleware::{Chain, Middlewares};
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
-use crate::body::{Body, Limited};
+use crate::body::{Body, BoxError, Limited};
 use crate::headers::names;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::{Client, Handler};
@@ -68,6 +71,8 @@ pub struct HttpApi {
     pub locks: Arc<Locks>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
+    /// The pipeline around the API.
+    pub middlewares: Arc<Middlewares>,
     /// What is ready.
     pub readiness: Readiness,
     /// Ends the process.
@@ -161,7 +166,7 @@ impl HttpApi {
             } else {
                 Span::of(parent)
             };
-            return self.guarded(request, matched, &mut span).await;
+            return self.guarded(client, request, matched, &mut span).await;
         }
         let baggage = match baggage(request.headers()) {
             Ok(baggage) => baggage,
@@ -177,7 +182,7 @@ impl HttpApi {
         if span.is_recording() {
             describe(&mut span, client, &request, path);
         }
-        let mut response = self.guarded(request, matched, &mut span).await;
+        let mut response = self.guarded(client, request, matched, &mut span).await;
         let status = response.status();
         span.set("dapr.status_code", status.as_u16().to_string());
         if status.as_u16() >= 400 {
@@ -195,6 +200,7 @@ impl HttpApi {
 
     async fn guarded(
         &self,
+        client: &Client,
         mut request: Request<Body>,
         matched: Option<route::Match>,
         span: &mut Span,
@@ -209,15 +215,41 @@ impl HttpApi {
         } else {
             request.headers_mut().remove(names::API_TOKEN);
             let context = Context { request, span };
-            match matched {
-                Some(matched) => self.dispatch(matched, context).await,
-                None => self.fallback(context).await,
+            match self.middlewares.server.current() {
+                None => self.route(matched, context).await,
+                Some(chain) => Box::pin(self.through(&chain, client, context)).await,
             }
         };
         if let Some(origin) = origin {
             origin.mark(response.headers_mut());
         }
         response
+    }
+
+    /// Takes a request through middleware. Where it goes is what they made of it.
+    async fn through(&self, chain: &Chain, client: &Client, context: Context<'_>) -> Response<Body> {
+        let Context { mut request, span } = context;
+        if let Some(address) = client.address {
+            request.extensions_mut().insert(Peer(address));
+        }
+        let end = |request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
+            Box::pin(async move {
+                let path = clean_escaped_path(request.uri().path()).into_owned();
+                let matched = self.routes.find(request.method(), &path);
+                Ok(self.route(matched, Context { request, span }).await)
+            })
+        };
+        match chain.run(request, end).await {
+            Ok(response) => response,
+            Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        }
+    }
+
+    async fn route(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
+        match matched {
+            Some(matched) => self.dispatch(matched, context).await,
+            None => self.fallback(context).await,
+        }
     }
 
     async fn dispatch(&self, matched: route::Match, context: Context<'_>) -> Response<Body> {

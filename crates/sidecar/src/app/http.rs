@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use futures::future::BoxFuture;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
 
 use outrigger_telemetry::trace::Parent;
 
 use super::{AppChannel, AppError, Transport};
-use crate::body::Body;
+use crate::body::{Body, BoxError};
 use crate::call::{AppStatus, Call, Reply, request_target};
 use crate::headers::{internal_to_http, names, strip_hop_by_hop};
 
@@ -27,30 +28,29 @@ pub(super) async fn send(channel: &AppChannel, call: Call) -> Result<Reply, AppE
     }
     let sent = call.body.known_length().unwrap_or(0);
     let started = Instant::now();
-    let result = match &channel.transport {
-        Transport::H1(pool) => {
+    let version = match &channel.transport {
+        Transport::H1(_) => {
             headers.insert(HOST, channel.authority.clone());
-            pool.send(build(
-                method.clone(),
-                target.parse(),
-                headers,
-                call.body,
-                Version::HTTP_11,
-            )?)
-            .await
+            Version::HTTP_11
         }
-        Transport::H2(pool) => {
+        Transport::H2(_) | Transport::Grpc(_) => {
             headers.remove(HOST);
-            pool.send(build(
-                method.clone(),
-                target.parse(),
-                headers,
-                call.body,
-                Version::HTTP_2,
-            )?)
-            .await
+            Version::HTTP_2
         }
-        Transport::Grpc(_) => return Err(AppError::NoChannel),
+    };
+    let request = build(method.clone(), target.parse(), headers, call.body, version)?;
+    let result = match channel.middlewares.app.current() {
+        None => transmit(channel, request).await,
+        Some(chain) => {
+            let end = |request| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
+                Box::pin(async move { Ok(transmit(channel, request).await?) })
+            };
+            let result = Box::pin(chain.run(request, end)).await;
+            result.map_err(|error| match error.downcast::<AppError>() {
+                Ok(error) => *error,
+                Err(error) => AppError::Body(error.to_string()),
+            })
+        }
     };
     let status = result.as_ref().map_or(500, |r| r.status().as_u16());
     let received = result
@@ -60,6 +60,14 @@ pub(super) async fn send(channel: &AppChannel, call: Call) -> Result<Reply, AppE
         .metrics
         .http_client(&method, &call.method, status, started.elapsed(), sent, received);
     Ok(reply(result?))
+}
+
+async fn transmit(channel: &AppChannel, request: Request<Body>) -> Result<Response<Body>, AppError> {
+    match &channel.transport {
+        Transport::H1(pool) => Ok(pool.send(request).await?),
+        Transport::H2(pool) => Ok(pool.send(request).await?),
+        Transport::Grpc(_) => Err(AppError::NoChannel),
+    }
 }
 
 /// The headers an HTTP server gets for internal metadata and the current span.

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_component::{ConfigurationStore, LockStore, SecretStore, StateStore, secrets, state};
+use outrigger_component::{
+    ConfigurationStore, LockStore, Middleware, SecretStore, StateStore, secrets, state,
+};
 
 use super::LOG;
 use super::open::Opened;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::lock::Locks;
+use crate::blocks::middleware::Middlewares;
 use crate::blocks::registry::Users;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
@@ -23,6 +26,8 @@ pub struct Blocks {
     pub configuration: Arc<Configurations>,
     /// `lock.*`
     pub locks: Arc<Locks>,
+    /// `middleware.http.*`
+    pub middlewares: Arc<Middlewares>,
 }
 
 /// A component in its block.
@@ -43,6 +48,7 @@ enum Handle {
     Secrets(Arc<dyn SecretStore>),
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(Arc<dyn LockStore>),
+    Middleware(Arc<dyn Middleware>),
 }
 
 impl Blocks {
@@ -68,6 +74,10 @@ impl Blocks {
                 let handle = Handle::Lock(Arc::clone(&store.component));
                 Installed::new(Vec::new(), self.locks.insert(name, store), handle)
             }
+            Opened::Middleware(opened) => {
+                let handle = Handle::Middleware(Arc::clone(&opened.component));
+                Installed::new(Vec::new(), self.middlewares.insert(opened), handle)
+            }
         }
     }
 
@@ -78,6 +88,7 @@ impl Blocks {
             Handle::Secrets(_) => self.secrets.remove(name),
             Handle::Configuration(_) => self.configuration.remove(name),
             Handle::Lock(_) => self.locks.remove(name),
+            Handle::Middleware(_) => self.middlewares.remove(name),
         }
     }
 
@@ -102,6 +113,7 @@ impl Handle {
             Self::Secrets(store) => store.close().await,
             Self::Configuration(store) => store.close().await,
             Self::Lock(store) => store.close().await,
+            Self::Middleware(middleware) => middleware.close().await,
         }
     }
 }

@@ -10,10 +10,11 @@ use outrigger_resources::{Component, NameValue};
 
 use super::{Context, LOG, properties};
 use crate::blocks::lock::{self, LockKeys};
+use crate::blocks::middleware;
 use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 5] = ["bindings.", "pubsub.", "crypto.", "middleware.", "conversation."];
+const ABSENT: [&str; 4] = ["bindings.", "pubsub.", "crypto.", "conversation."];
 
 /// A component that works.
 pub(super) enum Opened {
@@ -21,6 +22,7 @@ pub(super) enum Opened {
     Secrets(Arc<dyn SecretStore>),
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(lock::Opened),
+    Middleware(middleware::Opened),
 }
 
 /// Why a component was not started: names it, its file and line, the cause and what helps.
@@ -36,6 +38,8 @@ pub struct OpenError {
 enum Step {
     /// There is no such category.
     Category,
+    /// It is one too many.
+    Extra,
     Create,
     Init,
 }
@@ -50,11 +54,20 @@ impl OpenError {
         }
     }
 
+    /// A state store that wants to be the one of actors beside `first`.
+    pub(super) fn second_actor_store(first: &str, component: &Component) -> Self {
+        let cause = format!(
+            "detected duplicate actor state store: {first} and {}; leave actorStateStore to one of them",
+            component.name
+        );
+        Self::new(Step::Extra, component, cause)
+    }
+
     /// The step as metrics name it.
     pub fn reason(&self) -> &'static str {
         match self.step {
             Step::Category | Step::Create => "creation",
-            Step::Init => "init",
+            Step::Extra | Step::Init => "init",
         }
     }
 
@@ -63,7 +76,7 @@ impl OpenError {
     pub fn start(&self) -> String {
         match self.step {
             Step::Category => self.to_string(),
-            Step::Create | Step::Init => {
+            Step::Extra | Step::Create | Step::Init => {
                 format!(
                     "[INIT_COMPONENT_FAILURE]: initialization error occurred for {}: {self}",
                     self.component
@@ -82,7 +95,7 @@ impl fmt::Display for OpenError {
             cause,
         } = self;
         let code = match step {
-            Step::Category => return write!(f, "{cause} ({place})"),
+            Step::Category | Step::Extra => return write!(f, "{cause} ({place})"),
             Step::Create => "CREATE_COMPONENT_FAILURE",
             Step::Init => "INIT_COMPONENT_FAILURE",
         };
@@ -151,6 +164,15 @@ pub(super) async fn open(
             .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
         let component = in_time(component, entry.build(setup)).await?;
         Ok(Opened::Lock(lock::Opened { component, keys }))
+    } else if kind.starts_with("middleware.") {
+        let (entry, setup) = prepare(&context.catalog.middleware, component, secrets, context).await?;
+        let opened = middleware::Opened {
+            name: component.name.clone(),
+            kind: kind.clone(),
+            version: version.clone(),
+            component: in_time(component, entry.build(setup)).await?,
+        };
+        Ok(Opened::Middleware(opened))
     } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
         Err(create(&text))

@@ -13,6 +13,7 @@ use super::*;
 use crate::app::Health;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::lock::Locks;
+use crate::blocks::middleware::Middlewares;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
 use crate::metrics::SidecarMetrics;
@@ -154,6 +155,7 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
             ..Configuration::default()
         }),
         metrics: Metrics::disabled(),
+        actors: true,
     };
     let blocks = Blocks {
         state: Arc::new(State::new(Arc::clone(&resilience))),
@@ -164,6 +166,7 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
             Arc::clone(&resilience),
         )),
         locks: Arc::new(Locks::new(resilience)),
+        middlewares: Arc::new(Middlewares::new(&Configuration::default())),
     };
     Components::new(context, blocks)
 }
@@ -337,4 +340,66 @@ async fn a_component_is_closed_behind_the_last_call() {
     assert_eq!(call.await.unwrap().unwrap()["token"], "from the gate");
     all.close().await;
     assert_eq!(*seen.lock().unwrap(), ["called", "a=new", "open", "closed"]);
+}
+
+#[tokio::test]
+async fn what_is_wanted_runs() {
+    let seen = Arc::default();
+    let all = new(&seen);
+    all.start(&[vault("a", "1"), vault("b", "1")]).await.unwrap();
+    let tolerated = Component {
+        ignore_errors: true,
+        ..component("odd", "secretstores.nosuch")
+    };
+    let wanted = [
+        vault("new", "1"),
+        vault("b", "2"),
+        vault("a", "1"),
+        component("denied", "secretstores.denied"),
+        dependent("late", "other", "token"),
+        tolerated,
+    ];
+    all.reconcile(&wanted).await.unwrap();
+    assert_eq!(
+        *seen.lock().unwrap(),
+        ["a=1", "b=1", "b=2", "new=1"],
+        "what is the same is left alone"
+    );
+    all.reconcile(&[vault("b", "2"), dependent("late", "b", "token")])
+        .await
+        .unwrap();
+    let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
+    assert_eq!(names, ["b", "late"]);
+    assert_eq!(*seen.lock().unwrap(), ["a=1", "b=1", "b=2", "new=1", "late=2"]);
+    all.reconcile(&[component("odd", "secretstores.nosuch")])
+        .await
+        .unwrap_err();
+    assert!(all.registered().is_empty());
+}
+
+#[tokio::test]
+async fn actors_have_one_state_store() {
+    let marked = |name: &str, value: &str| Component {
+        metadata: vec![NameValue::new("ActorStateStore", value)],
+        ignore_errors: true,
+        ..component(name, "state.nosuch")
+    };
+    let all = new(&Arc::default());
+    let unmarked = marked("no", "false");
+    all.start(&[unmarked, marked("first", "true"), marked("second", "yes")])
+        .await
+        .unwrap();
+    assert_eq!(all.actor_store().as_deref(), Some("first"));
+    let second = Component {
+        ignore_errors: false,
+        ..marked("second", "true")
+    };
+    let error = all.add(&second).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with(
+            "process component second error: [INIT_COMPONENT_FAILURE]: initialization error occurred for second \
+             (state.nosuch/v1): detected duplicate actor state store: first and second"
+        ),
+        "{error}"
+    );
 }

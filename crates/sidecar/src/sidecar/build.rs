@@ -10,14 +10,13 @@ use outrigger_identity::{
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::Configuration;
+use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, Metrics, MetricsConfig, RewriteRule};
 use outrigger_telemetry::{export, metrics};
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::serve::{Servers, Sockets};
 use super::{Background, Env, LOG, Secured, Sidecar, SidecarError, resources};
@@ -30,6 +29,7 @@ use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
+use crate::blocks::middleware::Middlewares;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
 use crate::components::{self, Blocks, Components};
@@ -41,6 +41,7 @@ use crate::metrics::SidecarMetrics;
 use crate::peer::Peers;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
+use crate::reload::{self, FolderSource, Reloader};
 use crate::resilience::Resilience;
 
 impl Sidecar {
@@ -110,6 +111,8 @@ impl Parts {
         } = self;
         let settings = Arc::new(settings);
         let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
+        // Watched before they are read: no change is missed.
+        let source = source(&config, &settings, &control)?;
         let loaded = resources::resources(&config)?;
         let (policies, problems) = Resiliency::build(&loaded.resiliency, &config.app_id);
         for problem in problems {
@@ -137,11 +140,13 @@ impl Parts {
         let namespace: Arc<str> = config.workload.namespace_or_default().into();
         let host = host_address(&config);
         let (set_health, health) = Health::new(config.app.health.is_none());
+        let middlewares = Arc::new(Middlewares::new(&settings));
         let app = AppChannel::build(
             &config.app,
             health.clone(),
             config.api.max_body_size,
             Arc::clone(&metrics),
+            Arc::clone(&middlewares),
         )
         .map(Arc::new);
         let (endpoints, problems) = Endpoints::build(
@@ -151,6 +156,7 @@ impl Parts {
                 unverified_urls: config.app.protocol == AppProtocol::Https,
                 token: config.app.api_token.as_deref().and_then(sensitive),
                 metrics: Arc::clone(&metrics),
+                middlewares: Arc::clone(&middlewares),
             },
         );
         for problem in problems {
@@ -182,6 +188,7 @@ impl Parts {
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
+            middlewares: Arc::clone(&middlewares),
         };
         let context = components::Context {
             catalog: outrigger_components::builtin(),
@@ -191,6 +198,7 @@ impl Parts {
             env: Arc::clone(&env),
             configuration: Arc::clone(&settings),
             metrics: Arc::clone(metrics.all()),
+            actors: !config.control_plane.placement.is_empty(),
         };
         let components = Arc::new(Components::new(context, blocks));
         let loading = components.start(&loaded.components).await;
@@ -226,6 +234,12 @@ impl Parts {
         let reflection = Reflection::default();
         let log = api_log(&config, &settings);
         let readiness = readiness();
+        let reloader = source.map(|source| {
+            for target in reload::TARGETS {
+                readiness.expect(target);
+            }
+            Reloader::new(Box::new(source), Arc::clone(&components), loaded.components)
+        });
         let rules = (&settings.api_allowed, &settings.api_denied);
         let http = Arc::new(HttpApi {
             app_id: Arc::clone(&app_id),
@@ -242,6 +256,7 @@ impl Parts {
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
             metadata: Arc::clone(&metadata),
+            middlewares,
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
         });
@@ -313,13 +328,32 @@ impl Parts {
             pipeline,
             components,
             configuration,
+            reloader,
             renewal: secured.renewal,
-            background: Background {
-                tasks: TaskTracker::new(),
-                stop: CancellationToken::new(),
-            },
+            background: Background::default(),
+            reloading: Background::default(),
         })
     }
+}
+
+/// What reports changes of resources, where the feature is on.
+fn source(
+    config: &Config,
+    settings: &Configuration,
+    control: &Handle,
+) -> Result<Option<FolderSource>, SidecarError> {
+    if !settings.features.enabled(HOT_RELOAD) {
+        return Ok(None);
+    }
+    let source = FolderSource::new(
+        config.resources.paths.clone(),
+        config.workload.namespace.clone(),
+        config.app_id.clone(),
+        control.clone(),
+    );
+    source
+        .map(Some)
+        .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 
 fn readiness() -> Readiness {

@@ -18,7 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 pub use app::App;
 pub use client::{Answer, get, post, request};
-pub use net::{Net, Node};
+pub use net::{Net, Node, Plan};
 
 /// Longest wait for something that should happen; reached only when it does not.
 pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use http_body_util::BodyDataStream;
 use reqwest::{ClientBuilder, redirect};
 use rustls::pki_types::pem::PemObject;
@@ -14,7 +15,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::Semaphore;
 
 use crate::app::{http_reply, http_request_headers, unverified_config};
-use crate::body::Body;
+use crate::blocks::middleware::Middlewares;
+use crate::body::{Body, BoxError};
 use crate::call::{Call, Reply, request_target};
 use crate::headers::names;
 use crate::metrics::SidecarMetrics;
@@ -78,6 +80,7 @@ pub struct Endpoints {
     permits: Option<Arc<Semaphore>>,
     token: Option<HeaderValue>,
     metrics: Arc<SidecarMetrics>,
+    middlewares: Arc<Middlewares>,
 }
 
 /// What all endpoints share.
@@ -90,6 +93,8 @@ pub struct Common {
     pub token: Option<HeaderValue>,
     /// Counts calls.
     pub metrics: Arc<SidecarMetrics>,
+    /// What calls pass on their way out.
+    pub middlewares: Arc<Middlewares>,
 }
 
 impl Endpoints {
@@ -110,7 +115,7 @@ impl Endpoints {
             .map_err(|e| problems.push(e))
             .ok();
         let permits = permits();
-        let (token, metrics) = (common.token, common.metrics);
+        let (token, metrics, middlewares) = (common.token, common.metrics, common.middlewares);
         (
             Self {
                 named,
@@ -118,6 +123,7 @@ impl Endpoints {
                 permits,
                 token,
                 metrics,
+                middlewares,
             },
             problems,
         )
@@ -206,25 +212,49 @@ impl Endpoints {
                 }
             }
         }
-        let request = client.request(method.clone(), url).headers(headers);
-        let request = match call.body {
-            Body::Empty => request,
-            Body::Full(bytes) => request.body(bytes),
-            other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
-        };
+        let mut request = Request::new(call.body);
+        *request.method_mut() = method.clone();
+        *request.headers_mut() = headers;
         let started = Instant::now();
-        let result = request.send().await;
+        let result = match self.middlewares.app.current() {
+            None => transmit(client, url, request).await,
+            Some(chain) => {
+                let illegal = |error| EndpointError::Send(format!("{url}: {error}"));
+                *request.uri_mut() = url.parse().map_err(illegal)?;
+                let end = |request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
+                    let url = request.uri().to_string();
+                    Box::pin(transmit(client, url, request))
+                };
+                Box::pin(chain.run(request, end)).await
+            }
+        };
         let status = result.as_ref().map_or(500, |r| r.status().as_u16());
         self.metrics
             .http_client(&method, &call.method, status, started.elapsed(), 0, 0);
-        let response = result.map_err(|e| EndpointError::Send(crate::error::chain(&e)))?;
-        let response = http::Response::<reqwest::Body>::from(response).map(Body::stream);
+        let response = result.map_err(|e| EndpointError::Send(crate::error::chain(e.as_ref())))?;
         let mut reply = http_reply(response);
         if let Some(permit) = permit {
             reply.body = reply.body.hold(permit);
         }
         Ok(reply)
     }
+}
+
+/// Sends a request to `url`, whatever its own target is.
+async fn transmit(
+    client: &reqwest::Client,
+    url: String,
+    request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
+    let (head, body) = request.into_parts();
+    let request = client.request(head.method, url).headers(head.headers);
+    let request = match body {
+        Body::Empty => request,
+        Body::Full(bytes) => request.body(bytes),
+        other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
+    };
+    let response = request.send().await?;
+    Ok(Response::<reqwest::Body>::from(response).map(Body::stream))
 }
 
 fn endpoint(spec: &EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpoint, EndpointError> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -320,7 +320,7 @@ impl Plan<'_> {
             shutdown,
             task,
             _threads: threads,
-            _folder: folder,
+            folder,
         };
         // The server for other sidecars opens last.
         let open = async || TcpStream::connect(("127.0.0.1", ports.internal)).await.is_ok();
@@ -361,7 +361,7 @@ pub struct Node {
     pub shutdown: Shutdown,
     task: JoinHandle<Result<(), SidecarError>>,
     _threads: Threads,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Node {
@@ -390,6 +390,16 @@ impl Node {
     /// Waits until it has ended, by itself or because somebody asked.
     pub async fn ended(mut self) -> Result<(), SidecarError> {
         within(&mut self.task).await.unwrap()
+    }
+
+    /// A folder of this sidecar alone.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Where its resource files are: `0.yaml` and so on, as they were given.
+    pub fn resources(&self) -> PathBuf {
+        self.folder().join("resources")
     }
 
     /// Whether it has ended.

@@ -1,0 +1,185 @@
+//! The keys of an issuer: found, fetched, kept fresh.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jsonwebtoken::jwk::{Jwk, JwkSet};
+use outrigger_component::{Error, Kind};
+use reqwest::{Client, StatusCode};
+use rustls::{ClientConfig, RootCertStore};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::LOG;
+
+/// Longest wait for an answer of the issuer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How old keys get.
+const REFRESH: Duration = Duration::from_secs(15 * 60);
+/// How soon a fetch that failed is tried again.
+const RETRY: Duration = Duration::from_secs(60);
+/// Largest document read, bytes.
+const MAX_DOCUMENT: usize = 1024 * 1024;
+
+/// The keys that can verify something.
+pub(super) type Keys = Vec<Jwk>;
+
+/// What an issuer tells about itself; the rest is of no interest.
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    #[serde(default)]
+    jwks_uri: String,
+}
+
+/// Keys that are fetched again from time to time.
+pub(super) struct KeyCache {
+    keys: Arc<Mutex<Arc<Keys>>>,
+    stop: CancellationToken,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl KeyCache {
+    /// Fetches the keys at `url`, or where the issuer says they are.
+    pub(super) async fn start(issuer: &str, url: Option<&str>) -> Result<Self, Error> {
+        let client = client()?;
+        let url = match url {
+            Some(url) => url.to_owned(),
+            None => discover(&client, issuer).await?,
+        };
+        let keys = Arc::new(Mutex::new(Arc::new(fetch(&client, &url).await?)));
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(refresh(client, url, Arc::clone(&keys), stop.clone()));
+        Ok(Self {
+            keys,
+            stop,
+            task: Mutex::new(Some(task)),
+        })
+    }
+
+    pub(super) fn current(&self) -> Result<Arc<Keys>, Error> {
+        let keys = Arc::clone(&self.keys.lock().unwrap_or_else(PoisonError::into_inner));
+        if keys.is_empty() {
+            return Err(unavailable("the issuer has no keys".to_owned()));
+        }
+        Ok(keys)
+    }
+
+    pub(super) async fn close(&self) {
+        self.stop.cancel();
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            // A task that panicked has ended too.
+            let _ended = task.await;
+        }
+    }
+}
+
+async fn refresh(client: Client, url: String, keys: Arc<Mutex<Arc<Keys>>>, stop: CancellationToken) {
+    let mut pause = REFRESH;
+    loop {
+        let fetched = tokio::select! {
+            () = stop.cancelled() => return,
+            fetched = async {
+                tokio::time::sleep(pause).await;
+                fetch(&client, &url).await
+            } => fetched,
+        };
+        pause = match fetched {
+            Ok(fetched) => {
+                *keys.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(fetched);
+                REFRESH
+            }
+            Err(error) => {
+                tracing::warn!(target: LOG, "Error while refreshing JWKS cache: {error}");
+                RETRY
+            }
+        };
+    }
+}
+
+fn unavailable(message: String) -> Error {
+    Error::new(Kind::Unavailable, message)
+}
+
+fn client() -> Result<Client, Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let failed =
+        |cause: &dyn std::fmt::Display| unavailable(format!("no HTTP client for the issuer: {cause}"));
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(&error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let client = Client::builder().timeout(TIMEOUT).tls_backend_preconfigured(tls);
+    client.build().map_err(|error| failed(&error))
+}
+
+/// Where the issuer's keys are, by its own word.
+async fn discover(client: &Client, issuer: &str) -> Result<String, Error> {
+    let slash = issuer.strip_suffix('/').unwrap_or(issuer);
+    let url = format!("{slash}/.well-known/openid-configuration");
+    let failed = |cause: String| {
+        unavailable(format!(
+            "failed to retrieve OpenID Configuration document: {cause}; set jwksURL if the issuer has none"
+        ))
+    };
+    let found: Discovery = read(client, &url).await.map_err(failed)?;
+    if found.jwks_uri.is_empty() {
+        let text = "the OpenID Configuration document does not contain a 'jwks_uri'";
+        return Err(failed(text.to_owned()));
+    }
+    if found.issuer != issuer {
+        return Err(failed(format!(
+            "the issuer found in the OpenID Configuration document ('{}') doesn't match the one provided in the \
+             component's metadata ('{issuer}')",
+            found.issuer
+        )));
+    }
+    Ok(found.jwks_uri)
+}
+
+async fn fetch(client: &Client, url: &str) -> Result<Keys, Error> {
+    let set: Result<Loose, String> = read(client, url).await;
+    let set = set.map_err(|cause| unavailable(format!("failed to fetch JWKS: {cause}")))?;
+    Ok(set.known())
+}
+
+/// A set where keys of kinds to come may stand beside those that are known.
+#[derive(Deserialize)]
+struct Loose {
+    keys: Vec<serde_json::Value>,
+}
+
+impl Loose {
+    fn known(self) -> Keys {
+        let known = self.keys.into_iter().filter_map(|key| {
+            let set = serde_json::json!({ "keys": [key] });
+            serde_json::from_value::<JwkSet>(set).ok()?.keys.pop()
+        });
+        known.collect()
+    }
+}
+
+async fn read<T: DeserializeOwned>(client: &Client, url: &str) -> Result<T, String> {
+    let failed = |error: reqwest::Error| format!("GET {url}: {}", error.without_url());
+    let mut response = client.get(url).send().await.map_err(failed)?;
+    if response.status() != StatusCode::OK {
+        return Err(format!(
+            "GET {url}: invalid response status code: {}",
+            response.status().as_u16()
+        ));
+    }
+    let mut document = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(failed)? {
+        document.extend_from_slice(&piece);
+        if document.len() > MAX_DOCUMENT {
+            return Err(format!("GET {url}: more than {MAX_DOCUMENT} bytes"));
+        }
+    }
+    serde_json::from_slice(&document).map_err(|error| format!("GET {url}: not the JSON expected: {error}"))
+}

@@ -1,0 +1,186 @@
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::encoding::AsDer;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{EncodingKey, Header, encode};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use super::*;
+
+struct Signer {
+    key: EncodingKey,
+    jwk: Value,
+}
+
+impl Signer {
+    fn new(kid: &str) -> Self {
+        let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+        let point = pair.public_key().as_ref();
+        let coordinate = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let jwk = json!({"kty": "EC", "crv": "P-256", "kid": kid, "use": "sig",
+            "x": coordinate(&point[1..33]), "y": coordinate(&point[33..])});
+        let der = pair.to_pkcs8v1().unwrap();
+        Self {
+            key: EncodingKey::from_ec_der(der.as_ref()),
+            jwk,
+        }
+    }
+
+    fn token(&self, kid: Option<&str>, claims: &Value) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = kid.map(str::to_owned);
+        encode(&header, claims, &self.key).unwrap()
+    }
+}
+
+fn rules() -> Rules {
+    Rules {
+        issuer: "https://issuer".to_owned(),
+        audience: "app".to_owned(),
+    }
+}
+
+fn keys(signers: &[&Signer]) -> Keys {
+    let parse = |signer: &&Signer| serde_json::from_value(signer.jwk.clone()).unwrap();
+    signers.iter().map(parse).collect()
+}
+
+fn in_seconds(offset: i64) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    i64::try_from(now.as_secs()).unwrap() + offset
+}
+
+#[test]
+fn a_token_must_be_of_the_issuer_for_the_audience_and_valid_now() {
+    let signer = Signer::new("k1");
+    let keys = keys(&[&signer]);
+    let good = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
+    let passes = |change: Value| {
+        let mut claims = good.clone();
+        for (name, value) in change.as_object().unwrap() {
+            if value.is_null() {
+                claims.as_object_mut().unwrap().remove(name);
+            } else {
+                claims[name] = value.clone();
+            }
+        }
+        rules().check(&signer.token(Some("k1"), &claims), &keys).is_ok()
+    };
+    assert!(passes(json!({})));
+    assert!(passes(json!({"aud": ["other", "app"]})));
+    assert!(passes(json!({"exp": null})));
+    assert!(
+        passes(json!({"exp": in_seconds(-240), "nbf": in_seconds(240)})),
+        "clocks differ"
+    );
+    assert!(!passes(json!({"exp": in_seconds(-360)})));
+    assert!(!passes(json!({"nbf": in_seconds(360)})));
+    assert!(!passes(json!({"iss": "https://other"})));
+    assert!(!passes(json!({"iss": null})));
+    assert!(!passes(json!({"aud": "other"})));
+    assert!(!passes(json!({"aud": null})));
+}
+
+#[test]
+fn only_a_key_of_the_issuer_can_sign() {
+    let (one, two, foreign) = (Signer::new("one"), Signer::new("two"), Signer::new("one"));
+    let keys = keys(&[&one, &two]);
+    let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
+    let passes = |token: &str| rules().check(token, &keys).is_ok();
+    assert!(passes(&two.token(Some("two"), &claims)));
+    assert!(
+        passes(&two.token(None, &claims)),
+        "any key may fit a token that names none"
+    );
+    assert!(!passes(&two.token(Some("one"), &claims)));
+    assert!(!passes(&foreign.token(Some("one"), &claims)));
+    assert!(!passes("not a token at all"));
+    let point = &one.jwk["x"].as_str().unwrap();
+    let secret = EncodingKey::from_secret(point.as_bytes());
+    let forged = encode(&Header::new(Algorithm::HS256), &claims, &secret).unwrap();
+    assert!(!passes(&forged), "a public key is no secret");
+}
+
+#[test]
+fn the_header_has_a_prefix_in_any_case_and_a_token() {
+    let read = |value: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, value.parse().unwrap());
+        token(&headers).map(str::to_owned)
+    };
+    assert_eq!(read("BeArEr 0123456789").as_deref(), Some("0123456789"));
+    for bad in [
+        "Bearer 012345678",
+        "Bearer",
+        "Basic 0123456789",
+        "Bearer\t0123456789",
+        "bearer é",
+    ] {
+        assert_eq!(read(bad), None, "{bad}");
+    }
+    assert_eq!(token(&HeaderMap::new()), None);
+}
+
+/// A server that answers each path with a text; its address.
+async fn issuer(documents: impl Fn(&str, &str) -> Option<String> + Send + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let own = address.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut buffer = vec![0; 4096];
+            let length = stream.read(&mut buffer).await.unwrap();
+            let request = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let path = request.split(' ').nth(1).unwrap();
+            let answer = match documents(path, &own) {
+                Some(body) => format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
+                None => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
+            };
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn keys_are_found_through_the_issuer() {
+    let signer = Signer::new("k");
+    let set = json!({"keys": [{"kty": "of the future", "kid": "x"}, signer.jwk]}).to_string();
+    let address = issuer(move |path, own| match path {
+        "/.well-known/openid-configuration" => {
+            Some(json!({"issuer": own, "jwks_uri": format!("{own}/keys")}).to_string())
+        }
+        "/keys" => Some(set.clone()),
+        _ => None,
+    })
+    .await;
+    let cache = KeyCache::start(&address, None).await.unwrap();
+    assert_eq!(cache.current().unwrap().len(), 1);
+    cache.close().await;
+    let cache = KeyCache::start("elsewhere", Some(&format!("{address}/keys")))
+        .await
+        .unwrap();
+    assert_eq!(cache.current().unwrap().len(), 1);
+
+    let slash = format!("{address}/");
+    for (issuer, url, cause) in [
+        (slash.as_str(), None, "doesn't match the one provided"),
+        (&address, Some(format!("{address}/none")), "status code: 404"),
+        (
+            &format!("{address}/other"),
+            None,
+            "openid-configuration: invalid response",
+        ),
+    ] {
+        let error = KeyCache::start(issuer, url.as_deref())
+            .await
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(error.contains(cause), "{error}");
+    }
+}

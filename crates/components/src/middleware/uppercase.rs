@@ -1,0 +1,138 @@
+//! `middleware.http.uppercase`: bodies in capitals, to try pipelines with.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, stream};
+use http::header::CONTENT_LENGTH;
+use http::{HeaderMap, Request};
+use http_body::Frame;
+use http_body_util::{BodyDataStream, BodyExt, StreamBody};
+use outrigger_component::middleware::{Body, BoxError, Next, Outcome};
+use outrigger_component::{Catalog, Entry, Middleware, catalog::Version};
+
+pub(super) fn add(catalog: &mut Catalog) {
+    catalog
+        .middleware
+        .add(Entry::new(&["uppercase"], Version::Only, |setup| async move {
+            let direction = setup.metadata.text(&["direction"]).unwrap_or_default();
+            // Any other word means the request, as in Dapr.
+            let (request, response) = match direction.to_lowercase().as_str() {
+                "response" => (false, true),
+                "both" => (true, true),
+                _ => (true, false),
+            };
+            Ok(Arc::new(Uppercase { request, response }) as Arc<dyn Middleware>)
+        }));
+}
+
+struct Uppercase {
+    request: bool,
+    response: bool,
+}
+
+#[async_trait]
+impl Middleware for Uppercase {
+    async fn handle(&self, mut request: Request<Body>, next: Next<'_>) -> Outcome {
+        if self.request {
+            forget_length(request.headers_mut());
+            request = request.map(capitals);
+        }
+        let mut response = next.run(request).await?;
+        if self.response {
+            forget_length(response.headers_mut());
+            response = response.map(capitals);
+        }
+        Ok(response)
+    }
+}
+
+/// A capital may take more bytes than its letter, or fewer.
+fn forget_length(headers: &mut HeaderMap) {
+    headers.remove(CONTENT_LENGTH);
+}
+
+fn capitals(body: Body) -> Body {
+    let start = (Some(BodyDataStream::new(body)), Vec::new());
+    let frames = stream::try_unfold(start, |(data, mut rest)| async move {
+        let Some(mut data) = data else { return Ok(None) };
+        match data.next().await {
+            Some(piece) => {
+                let piece = convert(&mut rest, &piece?);
+                Ok::<_, BoxError>(Some((Frame::data(piece), (Some(data), rest))))
+            }
+            None if rest.is_empty() => Ok(None),
+            None => Ok(Some((Frame::data(Bytes::from(rest)), (None, Vec::new())))),
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// Capitals of what was left over and `piece`; the beginning of a letter at the end is left over. Bytes that are no
+/// text stay as they are.
+fn convert(rest: &mut Vec<u8>, piece: &[u8]) -> Bytes {
+    rest.extend_from_slice(piece);
+    let given = std::mem::take(rest);
+    let mut out = Vec::with_capacity(given.len());
+    let mut left = given.as_slice();
+    loop {
+        let (valid, error) = match std::str::from_utf8(left) {
+            Ok(text) => (text, None),
+            Err(error) => (
+                std::str::from_utf8(&left[..error.valid_up_to()]).unwrap_or_default(),
+                Some(error),
+            ),
+        };
+        let mut buffer = [0; 4];
+        for letter in valid.chars() {
+            out.extend_from_slice(capital(letter).encode_utf8(&mut buffer).as_bytes());
+        }
+        let Some(error) = error else { break };
+        left = &left[error.valid_up_to()..];
+        let Some(length) = error.error_len() else {
+            rest.extend_from_slice(left);
+            break;
+        };
+        out.extend_from_slice(&left[..length]);
+        left = &left[length..];
+    }
+    Bytes::from(out)
+}
+
+/// The one capital of a letter; a letter whose capital is several stays.
+fn capital(letter: char) -> char {
+    let mut capitals = letter.to_uppercase();
+    match (capitals.next(), capitals.next()) {
+        (Some(one), None) => one,
+        _ => letter,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_may_be_cut_anywhere() {
+        let text = "hello, größe ñandú!";
+        for cut in 0..=text.len() {
+            let mut rest = Vec::new();
+            let mut out = convert(&mut rest, &text.as_bytes()[..cut]).to_vec();
+            out.extend_from_slice(&convert(&mut rest, &text.as_bytes()[cut..]));
+            assert_eq!(
+                std::str::from_utf8(&out).unwrap(),
+                "HELLO, GRÖßE ÑANDÚ!",
+                "cut at {cut}"
+            );
+            assert!(rest.is_empty());
+        }
+    }
+
+    #[tokio::test]
+    async fn bytes_that_are_no_text_stay() {
+        let body = outrigger_component::middleware::full(&b"a\xffb\xc3"[..]);
+        let out = capitals(body).collect().await.unwrap().to_bytes();
+        assert_eq!(&out[..], b"A\xffB\xc3");
+    }
+}

@@ -1,0 +1,126 @@
+//! What has to change so that the wanted components run.
+
+use outrigger_resources::Component;
+use outrigger_resources::value::truthy;
+
+use super::LOG;
+
+/// The property that makes a state store the one of actors.
+const ACTOR_STATE_STORE: &str = "actorStateStore";
+
+/// Changes in the order in which they are made.
+#[derive(Debug, Default)]
+pub(super) struct Changes<'a> {
+    /// Names of components that end.
+    pub(super) ended: Vec<String>,
+    /// Components that are replaced, then those that are new.
+    pub(super) put: Vec<&'a Component>,
+}
+
+impl Changes<'_> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.ended.is_empty() && self.put.is_empty()
+    }
+}
+
+/// Compares what there is with what is wanted. A state store of actors cannot change while the process runs.
+pub(super) fn between<'a>(current: &[Component], wanted: &[&'a Component]) -> Changes<'a> {
+    let mut changes = Changes::default();
+    for component in current {
+        let goes = wanted.iter().all(|other| other.name != component.name);
+        if goes && may_change(component, None) {
+            changes.ended.push(component.name.clone());
+        }
+    }
+    let mut new = Vec::new();
+    for component in wanted {
+        let old = current.iter().find(|old| old.name == component.name);
+        if old.is_some_and(|old| old.same_as(component)) || !may_change(component, old) {
+            continue;
+        }
+        match old {
+            Some(_) => changes.put.push(component),
+            None => new.push(*component),
+        }
+    }
+    changes.put.append(&mut new);
+    changes
+}
+
+fn may_change(component: &Component, old: Option<&Component>) -> bool {
+    let fixed = is_actor_store(component) || old.is_some_and(is_actor_store);
+    if fixed {
+        tracing::error!(
+            target: LOG,
+            "Aborting to hot-reload a state store component that is used as an actor state store: {}",
+            component.log_name()
+        );
+    }
+    !fixed
+}
+
+/// Whether a component is to be the state store of actors.
+pub(super) fn asks_for_actors(component: &Component) -> bool {
+    is_actor_store(component) && component.property(ACTOR_STATE_STORE).is_some_and(truthy)
+}
+
+/// Whether a state store speaks of actors at all, whatever it says.
+fn is_actor_store(component: &Component) -> bool {
+    let marked = |name: &str| name.eq_ignore_ascii_case(ACTOR_STATE_STORE);
+    component.kind.starts_with("state.") && component.metadata.iter().any(|item| marked(&item.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_resources::load::text;
+
+    use super::*;
+
+    fn component(name: &str, kind: &str, property: &str) -> Component {
+        let yaml = format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  type: {kind}\n  \
+             version: v1\n  metadata:\n  - name: {property}\n    value: x\n"
+        );
+        text(&yaml, "app").unwrap().components.remove(0)
+    }
+
+    fn names(changes: &Changes<'_>) -> (Vec<String>, Vec<String>) {
+        let put = changes.put.iter().map(|component| component.name.clone());
+        (changes.ended.clone(), put.collect())
+    }
+
+    #[test]
+    fn what_is_the_same_stays() {
+        let current = ["a", "b", "c"].map(|name| component(name, "state.redis", "p"));
+        let wanted = [
+            component("new", "state.redis", "p"),
+            component("a", "state.redis", "p"),
+            component("c", "state.redis", "other"),
+        ];
+        let changes = between(&current, &wanted.iter().collect::<Vec<_>>());
+        assert_eq!(
+            names(&changes),
+            (vec!["b".to_owned()], vec!["c".to_owned(), "new".to_owned()])
+        );
+        assert!(between(&current, &current.iter().collect::<Vec<_>>()).is_empty());
+    }
+
+    #[test]
+    fn the_store_of_actors_cannot_change() {
+        let store = component("s", "state.redis", "ACTORstatestore");
+        let other = component("s", "pubsub.redis", "actorStateStore");
+        let plain = component("s", "state.redis", "p");
+        let alone = std::slice::from_ref::<Component>;
+        assert!(between(&[], &[&store]).is_empty(), "it cannot come");
+        assert!(between(alone(&store), &[]).is_empty(), "it cannot go");
+        assert!(
+            between(alone(&store), &[&other]).is_empty(),
+            "it cannot turn into another"
+        );
+        assert!(
+            between(alone(&plain), &[&store]).is_empty(),
+            "no other can turn into it"
+        );
+        assert!(!between(&[], &[&other]).is_empty(), "only state stores count");
+    }
+}

@@ -1,0 +1,98 @@
+//! Resources in folders.
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use outrigger_resources::load::{self, Kinds};
+use outrigger_resources::problem;
+use tokio::runtime::Handle;
+
+use super::watch::{Watch, WatchError};
+use super::{Event, LOG, ListError, Listing, Source};
+
+/// Folders with resource files, watched.
+pub struct FolderSource {
+    folders: Vec<PathBuf>,
+    namespace: Option<String>,
+    app_id: String,
+    watch: Watch,
+    /// Runs what blocks.
+    control: Handle,
+}
+
+impl FolderSource {
+    /// Starts watching folders for the resources of an app; `namespace` as of [`load::Request`].
+    ///
+    /// # Errors
+    /// [`WatchError`] when the system does not let folders be watched.
+    pub fn new(
+        folders: Vec<PathBuf>,
+        namespace: Option<String>,
+        app_id: String,
+        control: Handle,
+    ) -> Result<Self, WatchError> {
+        let shown: Vec<_> = folders
+            .iter()
+            .map(|folder| folder.display().to_string())
+            .collect();
+        tracing::info!(target: LOG, "Watching directories: [{}]", shown.join(", "));
+        let watch = Watch::new(&folders)?;
+        Ok(Self {
+            folders,
+            namespace,
+            app_id,
+            watch,
+            control,
+        })
+    }
+}
+
+#[async_trait]
+impl Source for FolderSource {
+    async fn list(&mut self) -> Result<Listing, ListError> {
+        let (folders, namespace) = (self.folders.clone(), self.namespace.clone());
+        let (app_id, watch) = (self.app_id.clone(), self.watch.clone());
+        let listing = self.control.spawn_blocking(move || {
+            watch.refresh();
+            list(&folders, namespace.as_deref(), &app_id)
+        });
+        listing
+            .await
+            .unwrap_or_else(|error| Err(ListError::Unavailable(error.to_string())))
+    }
+
+    async fn next(&mut self) -> Event {
+        self.watch.changed().await;
+        Event::Relist
+    }
+}
+
+fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Listing, ListError> {
+    // A folder that is missing is on its way: whoever deploys moves a new one to its place.
+    for folder in folders {
+        std::fs::read_dir(folder).map_err(|error| {
+            ListError::Unavailable(format!(
+                "cannot read resources folder {}: {error}",
+                folder.display()
+            ))
+        })?;
+    }
+    let request = load::Request {
+        paths: folders,
+        kinds: Kinds {
+            components: true,
+            ..Kinds::default()
+        },
+        namespace,
+        app_id,
+    };
+    let loaded =
+        load::folders(&request).map_err(|problems| ListError::Contradiction(problem::summary(&problems)))?;
+    for warning in &loaded.warnings {
+        tracing::warn!(target: LOG, "{warning}");
+    }
+    Ok(Listing {
+        components: loaded.components,
+        broken: loaded.broken,
+    })
+}

@@ -1,0 +1,287 @@
+//! Noticing changes in folders: of files, of files behind links, and of the folders themselves.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf, absolute};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use notify::event::ModifyKind;
+use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use super::LOG;
+
+/// Changes are over when there is none for this long.
+const QUIET: Duration = Duration::from_millis(100);
+/// Changes that never stop are reported this often.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Files behind links that are watched, and links from one to the next.
+const MAX_LINKS: usize = 1000;
+const MAX_HOPS: usize = 8;
+
+/// Folders cannot be watched at all.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "folders cannot be watched for changes: {0}; raise the limits of inotify, or disable the feature HotReload"
+)]
+pub struct WatchError(#[from] notify::Error);
+
+/// Reports changes of the files in some folders, not below them. A folder may be missing, come and be replaced.
+#[derive(Clone)]
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    watcher: Arc<Mutex<Watching>>,
+    folders: Arc<[PathBuf]>,
+}
+
+struct Shared {
+    changed: Notify,
+    places: Mutex<Places>,
+}
+
+/// What changes count.
+#[derive(Default)]
+struct Places {
+    /// Folders where every file counts.
+    folders: HashSet<PathBuf>,
+    /// Single paths: the folders themselves, and what links lead to.
+    paths: HashSet<PathBuf>,
+    /// Folders that went since somebody looked: their watches went with them, whatever has their place now.
+    lost: HashSet<PathBuf>,
+}
+
+struct Watching {
+    watcher: RecommendedWatcher,
+    /// Folders that are watched, by device and number: a path may come to mean another folder.
+    known: HashMap<PathBuf, (u64, u64)>,
+}
+
+impl Watch {
+    /// Starts watching.
+    pub(super) fn new(folders: &[PathBuf]) -> Result<Self, WatchError> {
+        let shared = Arc::new(Shared {
+            changed: Notify::new(),
+            places: Mutex::default(),
+        });
+        let reported = Arc::clone(&shared);
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // An error may hide an event.
+            if event.map_or(true, |event| reported.concerns(&event)) {
+                reported.changed.notify_one();
+            }
+        })?;
+        let absolute = |folder: &PathBuf| absolute(folder).unwrap_or_else(|_| folder.clone());
+        let watch = Self {
+            shared,
+            watcher: Arc::new(Mutex::new(Watching {
+                watcher,
+                known: HashMap::new(),
+            })),
+            folders: folders.iter().map(absolute).collect(),
+        };
+        watch.refresh();
+        Ok(watch)
+    }
+
+    /// Looks where links lead and what folders there are now. Blocks for some file system calls.
+    pub(super) fn refresh(&self) {
+        let places = Places::find(&self.folders);
+        let wanted = places.watched();
+        let before = std::mem::replace(&mut *lock(&self.shared.places), places);
+        lock(&self.watcher).follow(wanted, &before.lost);
+    }
+
+    /// Waits for a change, and until the changes that follow closely are over.
+    pub(super) async fn changed(&mut self) {
+        self.shared.changed.notified().await;
+        let end = Instant::now() + LONGEST;
+        loop {
+            let quiet = (Instant::now() + QUIET).min(end);
+            let more = timeout_at(quiet, self.shared.changed.notified()).await;
+            if more.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn concerns(&self, event: &notify::Event) -> bool {
+        // Reading a file is no change, nor is changing its mode.
+        let idle = matches!(
+            event.kind,
+            EventKind::Access(_) | EventKind::Modify(ModifyKind::Metadata(_))
+        );
+        let mut places = lock(&self.places);
+        if let EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(_)) = event.kind {
+            let known = |path: &&PathBuf| places.paths.contains(*path);
+            let gone: Vec<_> = event.paths.iter().filter(known).cloned().collect();
+            places.lost.extend(gone);
+        }
+        !idle && (event.paths.is_empty() || event.paths.iter().any(|path| places.hold(path)))
+    }
+}
+
+impl Places {
+    fn find(folders: &[PathBuf]) -> Self {
+        let mut places = Self::default();
+        for folder in folders {
+            places.folders.insert(folder.clone());
+            places.follow(folder);
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            for entry in entries {
+                if entry.file_type().is_ok_and(|kind| kind.is_symlink()) && places.paths.len() < MAX_LINKS {
+                    places.follow(&entry.path());
+                }
+            }
+        }
+        places
+    }
+
+    /// A path, and what it leads to link by link.
+    fn follow(&mut self, path: &Path) {
+        let mut path = path.to_owned();
+        for _ in 0..MAX_HOPS {
+            let next = fs::read_link(&path).ok();
+            let base = path.parent().map(Path::to_owned).unwrap_or_default();
+            self.paths.insert(path);
+            match next {
+                Some(next) => path = base.join(next),
+                None => return,
+            }
+        }
+    }
+
+    fn hold(&self, path: &Path) -> bool {
+        self.paths.contains(path) || path.parent().is_some_and(|parent| self.folders.contains(parent))
+    }
+
+    /// The folders to watch for all this.
+    fn watched(&self) -> BTreeSet<PathBuf> {
+        let parents = self.paths.iter().filter_map(|path| path.parent());
+        let all = parents.map(Path::to_owned).chain(self.folders.iter().cloned());
+        all.collect()
+    }
+}
+
+impl Watching {
+    fn follow(&mut self, wanted: BTreeSet<PathBuf>, lost: &HashSet<PathBuf>) {
+        let identity = |path: &PathBuf| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+        let now: HashMap<_, _> = wanted
+            .into_iter()
+            .filter_map(|path| identity(&path).map(|id| (path, id)))
+            .collect();
+        for (path, id) in &self.known {
+            if now.get(path) != Some(id) || lost.contains(path) {
+                // The folder may be gone, and its watch with it.
+                let _gone = self.watcher.unwatch(path);
+            }
+        }
+        let before = std::mem::replace(&mut self.known, now);
+        let is_new = |path: &PathBuf, id| before.get(path) != Some(id) || lost.contains(path);
+        let all = self.known.iter();
+        let new: Vec<_> = all.filter(|(path, id)| is_new(path, *id)).collect();
+        let mut failed = Vec::new();
+        for (path, _) in new {
+            if let Err(error) = self.watcher.watch(path, RecursiveMode::NonRecursive) {
+                tracing::warn!(
+                    target: LOG,
+                    "changes in {} will be noticed late, it cannot be watched: {error}",
+                    path.display()
+                );
+                failed.push(path.clone());
+            }
+        }
+        for path in failed {
+            self.known.remove(&path);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn notices(watch: &mut Watch) -> bool {
+        let noticed = timeout(Duration::from_secs(10), watch.changed()).await.is_ok();
+        watch.refresh();
+        noticed
+    }
+
+    async fn is_quiet(watch: &mut Watch) -> bool {
+        timeout(Duration::from_millis(300), watch.changed())
+            .await
+            .is_err()
+    }
+
+    #[tokio::test]
+    async fn files_come_change_and_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.yaml");
+        let mut watch = Watch::new(&[folder.path().to_owned()]).unwrap();
+        assert!(is_quiet(&mut watch).await);
+        fs::write(&file, "1").unwrap();
+        assert!(notices(&mut watch).await);
+        fs::read(&file).unwrap();
+        assert!(is_quiet(&mut watch).await, "a read is no change");
+        fs::rename(&file, folder.path().join("b.yaml")).unwrap();
+        assert!(notices(&mut watch).await);
+        fs::remove_file(folder.path().join("b.yaml")).unwrap();
+        assert!(notices(&mut watch).await);
+    }
+
+    #[tokio::test]
+    async fn what_links_lead_to_is_watched_and_its_neighbours_are_not() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let target = elsewhere.path().join("target");
+        fs::write(&target, "1").unwrap();
+        symlink(&target, folder.path().join("a.yaml")).unwrap();
+        let mut watch = Watch::new(&[folder.path().to_owned()]).unwrap();
+        fs::write(elsewhere.path().join("neighbour"), "1").unwrap();
+        assert!(is_quiet(&mut watch).await);
+        fs::write(&target, "2").unwrap();
+        assert!(notices(&mut watch).await);
+    }
+
+    #[tokio::test]
+    async fn a_folder_may_be_replaced() {
+        let parent = tempfile::tempdir().unwrap();
+        let at = |name: &str| parent.path().join(name);
+        fs::create_dir(at("one")).unwrap();
+        symlink("one", at("current")).unwrap();
+        let mut watch = Watch::new(&[at("current"), at("later")]).unwrap();
+        fs::create_dir(at("two")).unwrap();
+        symlink("two", at("next")).unwrap();
+        fs::rename(at("next"), at("current")).unwrap();
+        assert!(notices(&mut watch).await, "the link leads elsewhere");
+        fs::write(at("two").join("a.yaml"), "1").unwrap();
+        assert!(notices(&mut watch).await, "the new folder is watched");
+        fs::create_dir(at("later")).unwrap();
+        assert!(notices(&mut watch).await, "a folder that was missing");
+        fs::write(at("later").join("a.yaml"), "1").unwrap();
+        assert!(notices(&mut watch).await);
+        fs::remove_dir_all(at("later")).unwrap();
+        assert!(notices(&mut watch).await);
+        fs::create_dir(at("later")).unwrap();
+        fs::write(at("later").join("b.yaml"), "1").unwrap();
+        assert!(notices(&mut watch).await, "it is back");
+        fs::write(at("later").join("c.yaml"), "1").unwrap();
+        assert!(notices(&mut watch).await);
+        fs::remove_dir_all(at("later")).unwrap();
+        fs::create_dir(at("later")).unwrap();
+        assert!(notices(&mut watch).await, "gone and back at once");
+        fs::write(at("later").join("d.yaml"), "1").unwrap();
+        assert!(notices(&mut watch).await);
+    }
+}

@@ -1,0 +1,250 @@
+//! HTTP middleware: around the API, and around calls of the app.
+
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use http::Request;
+use hyper::body::Incoming;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use serde_json::json;
+
+use crate::common::app::text;
+use crate::common::{Answer, App, Net, Node, eventually, get, post, request};
+
+/// A component; `metadata` as flow mappings.
+fn component(name: &str, kind: &str, metadata: &[&str]) -> String {
+    let items: String = metadata.iter().map(|item| format!("  - {item}\n")).collect();
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  \
+         type: middleware.http.{kind}\n  version: v1\n  metadata:\n{items}"
+    )
+}
+
+fn pipeline(which: &str, handlers: &[(&str, &str)]) -> String {
+    let handlers: String = handlers
+        .iter()
+        .map(|(name, kind)| format!("    - name: {name}\n      type: middleware.http.{kind}\n"))
+        .collect();
+    format!("  {which}:\n    handlers:\n{handlers}")
+}
+
+/// An app that answers with the target it was asked for, and the body.
+async fn telling() -> App {
+    App::start(|request: Request<Incoming>| async move {
+        use http_body_util::BodyExt;
+        let target = request.uri().to_string();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        text(200, &format!("{target} {}", String::from_utf8_lossy(&body)))
+    })
+    .await
+}
+
+async fn ask(node: &Node, method: &str, body: &'static str) -> Answer {
+    node.ask(post(&format!("/v1.0/invoke/me/method/{method}"), body))
+        .await
+}
+
+#[tokio::test]
+async fn the_api_is_behind_its_pipeline_in_the_order_of_the_configuration() {
+    let app = telling().await;
+    let net = Net::plain();
+    let handlers = [
+        ("second", "routeralias"),
+        ("missing", "uppercase"),
+        ("first", "routeralias"),
+    ];
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .spec(&pipeline("httpPipeline", &handlers))
+        .resource(&component(
+            "first",
+            "routeralias",
+            &[r#"{name: routes, value: '{"/step": "/v1.0/invoke/me/method/end", "/hi": "/nowhere"}'}"#],
+        ))
+        .resource(&component(
+            "second",
+            "routeralias",
+            &[r#"{name: routes, value: '{"/hi": "/step", "/state/{key}": "/v1.0/metadata"}'}"#],
+        ))
+        .start()
+        .await;
+    assert_eq!(node.ask(post("/hi", "x")).await.text(), "/end x");
+    assert_eq!(node.ask(post("/hi?a=1", "x")).await.text(), "/end?a=1 x");
+    assert_eq!(node.ask(get("/state/k")).await.json()["id"], "me");
+    assert_eq!(ask(&node, "plain", "x").await.text(), "/plain x");
+    let names: Vec<_> = node.ask(get("/v1.0/metadata")).await.json()["components"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|component| component["name"].clone())
+        .collect();
+    assert_eq!(names, ["first", "second"]);
+}
+
+#[tokio::test]
+async fn bodies_pass_through_middleware_as_they_stream() {
+    let app = App::echo().await;
+    let net = Net::plain();
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .spec(&pipeline("httpPipeline", &[("capitals", "uppercase")]))
+        .resource(&component(
+            "capitals",
+            "uppercase",
+            &["{name: direction, value: both}"],
+        ))
+        .start()
+        .await;
+    assert_eq!(ask(&node, "x", "hello, ñandú").await.text(), "HELLO, ÑANDÚ");
+    let long = "abc ".repeat(100_000);
+    let answer = node.ask(post("/v1.0/invoke/me/method/x", long.clone())).await;
+    assert_eq!(answer.text(), long.to_uppercase());
+    assert!(
+        app.last().header("content-length").is_none(),
+        "nobody knows the length in advance"
+    );
+    assert_eq!(node.ask(get("/v1.0/state/none/k")).await.status, 500);
+}
+
+#[tokio::test]
+async fn calls_of_the_app_have_a_pipeline_of_their_own() {
+    let (app, outside) = (telling().await, telling().await);
+    let net = Net::plain();
+    let callee = net
+        .sidecar("callee")
+        .app(app.port)
+        .spec(&pipeline(
+            "appHttpPipeline",
+            &[("alias", "routeralias"), ("capitals", "uppercase")],
+        ))
+        .spec("  features:\n  - name: HotReload\n    enabled: true\n")
+        .resource(&component("alias", "routeralias", &["{name: /from, value: /to}"]))
+        .resource(&component(
+            "capitals",
+            "uppercase",
+            &["{name: direction, value: request}"],
+        ))
+        .resource(&format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: outside\nspec:\n  \
+             baseUrl: http://127.0.0.1:{}\n",
+            outside.port
+        ))
+        .start()
+        .await;
+    let caller = net.sidecar("caller").start().await;
+    let from = async |node: &Node, id: &str| {
+        let answer = node
+            .ask(post(&format!("/v1.0/invoke/{id}/method/from?q=1"), "x"))
+            .await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.text().to_owned()
+    };
+    assert_eq!(from(&callee, "callee").await, "/to?q=1 X");
+    assert_eq!(from(&caller, "callee").await, "/to?q=1 X");
+    assert_eq!(from(&callee, "outside").await, "/to?q=1 X");
+    std::fs::remove_file(callee.resources().join("1.yaml")).unwrap();
+    eventually(async || from(&caller, "callee").await == "/to?q=1 x").await;
+    std::fs::remove_file(callee.resources().join("0.yaml")).unwrap();
+    eventually(async || from(&caller, "callee").await == "/from?q=1 x").await;
+    drop(app);
+    let answer = callee.ask(post("/v1.0/invoke/callee/method/from", "x")).await;
+    answer.error(500, "ERR_DIRECT_INVOKE");
+}
+
+#[tokio::test]
+async fn requests_are_limited_by_client_and_path() {
+    let net = Net::plain();
+    let node = net
+        .sidecar("me")
+        .spec(&pipeline("httpPipeline", &[("limit", "ratelimit")]))
+        .resource(&component(
+            "limit",
+            "ratelimit",
+            &["{name: maxRequestsPerSecond, value: \"0.01\"}"],
+        ))
+        .launch()
+        .await;
+    let answer = node.ask(get("/v1.0/metadata")).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("x-rate-limit-limit"), Some("0.01"));
+    assert_eq!(answer.header("ratelimit-remaining"), Some("0"));
+    let peer = answer.header("x-rate-limit-request-remote-addr").unwrap();
+    assert!(peer.starts_with("127.0.0.1:"), "{peer}");
+    let refused = node.ask(get("/v1.0/metadata")).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.text(), "You have reached maximum request limit.");
+    assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"));
+    let other = request("GET", "/v1.0/metadata", &["x-forwarded-for: 10.0.0.1"], "");
+    assert_eq!(node.ask(other).await.status, 200);
+}
+
+#[tokio::test]
+async fn only_targets_that_match_are_let_through() {
+    let net = Net::plain();
+    let node = net
+        .sidecar("me")
+        .spec(&pipeline("httpPipeline", &[("rule", "routerchecker")]))
+        .resource(&component(
+            "rule",
+            "routerchecker",
+            &["{name: rule, value: '^/v1.0/(healthz|meta[a-z]+\\?x=1$)'}"],
+        ))
+        .start()
+        .await;
+    assert_eq!(node.ask(get("/v1.0/metadata?x=1")).await.status, 200);
+    let refused = node.ask(get("/v1.0/metadata")).await;
+    assert_eq!((refused.status.as_u16(), refused.text()), (400, "invalid router"));
+}
+
+#[tokio::test]
+async fn only_tokens_of_the_issuer_are_let_through() {
+    let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();
+    let point = pair.public_key().as_ref();
+    let set = json!({"keys": [{"kty": "EC", "crv": "P-256", "kid": "k", "alg": "ES256",
+        "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..])}]});
+    let issuer = App::start(move |_| {
+        let set = set.to_string();
+        async move { text(200, &set) }
+    })
+    .await;
+    let url = format!("{{name: jwksURL, value: \"http://127.0.0.1:{}/\"}}", issuer.port);
+    let net = Net::plain();
+    let node = net
+        .sidecar("me")
+        .spec(&pipeline("httpPipeline", &[("guard", "bearer")]))
+        .resource(&component(
+            "guard",
+            "bearer",
+            &[
+                "{name: issuerURL, value: \"https://issuer\"}",
+                "{name: clientID, value: me}",
+                &url,
+            ],
+        ))
+        .launch()
+        .await;
+    let token = |audience: &str| {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some("k".to_owned());
+        let claims = json!({"iss": "https://issuer", "aud": audience, "exp": 4_000_000_000_u64});
+        let key = EncodingKey::from_ec_der(pair.to_pkcs8v1().unwrap().as_ref());
+        format!(
+            "authorization: Bearer {}",
+            encode(&header, &claims, &key).unwrap()
+        )
+    };
+    let refused = node.ask(get("/v1.0/metadata")).await;
+    assert_eq!((refused.status.as_u16(), refused.text()), (401, "Unauthorized"));
+    assert_eq!(
+        node.ask(request("GET", "/v1.0/metadata", &[&token("me")], ""))
+            .await
+            .status,
+        200
+    );
+    let refused = node
+        .ask(request("GET", "/v1.0/metadata", &[&token("other")], ""))
+        .await;
+    assert_eq!(refused.status, 401);
+}
