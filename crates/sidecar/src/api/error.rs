@@ -10,6 +10,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use prost::Message;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -71,6 +72,16 @@ pub enum Detail {
         /// What is found there.
         description: &'static str,
     },
+}
+
+/// What an error looks like over HTTP: tools match the text, so its members have an order.
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    #[serde(rename = "errorCode")]
+    code: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    details: Vec<Value>,
 }
 
 impl ApiError {
@@ -229,11 +240,14 @@ impl ApiError {
 
     /// As an HTTP response.
     pub fn into_response(self) -> Response<Body> {
-        let mut body = json!({ "errorCode": self.code, "message": self.message });
-        if !self.details.is_empty() {
-            body["details"] = self.details.iter().map(Detail::json).collect();
-        }
-        json_response(self.http, &body)
+        let body = ErrorBody {
+            code: self.code,
+            message: &self.message,
+            details: self.details.iter().map(Detail::json).collect(),
+        };
+        // Texts and JSON can always be written.
+        let text = serde_json::to_vec(&body).unwrap_or_default();
+        bytes_response(self.http, JSON, text.into())
     }
 
     /// As a gRPC status.

@@ -179,6 +179,13 @@ async fn bad_requests_get_the_codes_of_the_contract() {
     let answer = node.ask(get("/v1.0/state/other/k")).await;
     let message = answer.error(400, "ERR_STATE_STORE_NOT_FOUND");
     assert_eq!(message, "state store other is not found");
+    let start =
+        r#"{"errorCode":"ERR_STATE_STORE_NOT_FOUND","message":"state store other is not found","details":["#;
+    assert!(
+        answer.text().starts_with(start),
+        "tools match the text: {}",
+        answer.text()
+    );
     assert_eq!(
         answer.json()["details"],
         json!([{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "dapr.io",
