@@ -26,7 +26,7 @@ use crate::fleet::{Fleet, Sidecar};
 /// What every call carries and every answer must bring back.
 const TEXT: &str = "how deep is the water?";
 /// Calls of a kind after the first, whose median is printed.
-const REPEATS: usize = 20;
+pub(crate) const REPEATS: usize = 20;
 /// Lines of the streamed conversation.
 const LINES: usize = 10;
 const LIMIT: Duration = Duration::from_secs(15);
@@ -88,17 +88,32 @@ async fn repeated(
     callee: &Sidecar,
 ) -> Result<(String, Duration, Duration), Failure> {
     let client = Caller::new(caller, callee)?;
-    let mut times = Vec::with_capacity(REPEATS);
+    let answer = std::cell::RefCell::new(String::new());
+    let (first, median) = timed(REPEATS, async || {
+        let answered = client.call(kind).await?;
+        answer.replace(answered);
+        Ok(())
+    })
+    .await?;
+    Ok((answer.into_inner(), first, median))
+}
+
+/// How long something takes the first time, and the median of `repeats` more.
+pub(crate) async fn timed(
+    repeats: usize,
+    work: impl AsyncFn() -> Result<(), Failure>,
+) -> Result<(Duration, Duration), Failure> {
+    let mut times = Vec::with_capacity(repeats);
     let started = Instant::now();
-    let answer = client.call(kind).await?;
+    work().await?;
     let first = started.elapsed();
-    for _ in 0..REPEATS {
+    for _ in 0..repeats {
         let started = Instant::now();
-        client.call(kind).await?;
+        work().await?;
         times.push(started.elapsed());
     }
     times.sort_unstable();
-    Ok((answer, first, times[REPEATS / 2]))
+    Ok((first, times[repeats / 2]))
 }
 
 /// The SPIFFE id that the callee read from the caller's certificate, from its own refusal of `/private`.
@@ -321,7 +336,8 @@ async fn post(url: &str) -> Result<(u16, Bytes), Failure> {
     send(Request::post(url).body(Full::from(TEXT))?).await
 }
 
-async fn send(request: Request<Full<Bytes>>) -> Result<(u16, Bytes), Failure> {
+/// Sends a request: status and body of the answer.
+pub(crate) async fn send(request: Request<Full<Bytes>>) -> Result<(u16, Bytes), Failure> {
     let answer = timeout(LIMIT, client().request(request)).await??;
     let status = answer.status().as_u16();
     Ok((
@@ -334,6 +350,6 @@ fn client() -> Client<HttpConnector, Full<Bytes>> {
     Client::builder(TokioExecutor::new()).build_http()
 }
 
-fn millis(time: Duration) -> f64 {
+pub(crate) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }

@@ -7,6 +7,7 @@ use tokio::process::Command;
 
 use crate::Failure;
 use crate::process::{Process, free_ports};
+use crate::stores;
 
 const APP_PY: &str = include_str!("../app.py");
 const LOOPBACK: &str = "127.0.0.1";
@@ -69,6 +70,10 @@ impl Fleet {
         let suffix: u16 = rand::random();
         let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
         let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir).await?;
+
+        let resources = dir.join("resources");
+        std::fs::create_dir(&resources)?;
+        stores::write_resources(dir, &resources)?;
 
         let mut http_app = http_app(python_port, dir)?;
         http_app.listening(python_port).await?;
@@ -185,23 +190,29 @@ impl Launch<'_> {
         std::fs::write(&config, access_control(app.peer))?;
         let [http, grpc, internal, metrics] = free_ports().await?;
         let mut command = Command::new(program);
-        command.arg("--config").arg(&config).args([
-            &format!("--app-id={}", app.id),
-            &format!("--app-port={}", app.port),
-            &format!("--app-protocol={}", app.protocol),
-            &format!("--dapr-http-port={http}"),
-            &format!("--dapr-grpc-port={grpc}"),
-            &format!("--dapr-internal-grpc-port={internal}"),
-            &format!("--dapr-listen-addresses={LOOPBACK}"),
-            &format!("--dapr-internal-grpc-listen-address={LOOPBACK}"),
-            &format!("--metrics-port={metrics}"),
-            &format!("--metrics-listen-address={LOOPBACK}"),
-            "--enable-profiling=false",
-            "--enable-mtls",
-            &format!("--sentry-address=localhost:{}", self.sentry_port),
-            "--control-plane-trust-domain=localhost",
-            "--control-plane-namespace=default",
-        ]);
+        let resources = self.dir.join("resources");
+        command
+            .arg("--config")
+            .arg(&config)
+            .arg("--resources-path")
+            .arg(&resources)
+            .args([
+                &format!("--app-id={}", app.id),
+                &format!("--app-port={}", app.port),
+                &format!("--app-protocol={}", app.protocol),
+                &format!("--dapr-http-port={http}"),
+                &format!("--dapr-grpc-port={grpc}"),
+                &format!("--dapr-internal-grpc-port={internal}"),
+                &format!("--dapr-listen-addresses={LOOPBACK}"),
+                &format!("--dapr-internal-grpc-listen-address={LOOPBACK}"),
+                &format!("--metrics-port={metrics}"),
+                &format!("--metrics-listen-address={LOOPBACK}"),
+                "--enable-profiling=false",
+                "--enable-mtls",
+                &format!("--sentry-address=localhost:{}", self.sentry_port),
+                "--control-plane-trust-domain=localhost",
+                "--control-plane-namespace=default",
+            ]);
         command
             .env("DAPR_TRUST_ANCHORS", self.anchors)
             .env("DAPR_HOST_IP", LOOPBACK);
@@ -218,7 +229,8 @@ impl Launch<'_> {
     }
 }
 
-/// Everyone is refused but the peer, by the identity in its certificate; the peer is refused `/private`.
+/// Everyone is refused but the peer, by the identity in its certificate; the peer is refused `/private`. One secret is
+/// hidden from the app.
 fn access_control(peer: &str) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1
@@ -226,6 +238,10 @@ kind: Configuration
 metadata:
   name: demo
 spec:
+  secrets:
+    scopes:
+      - storeName: vault
+        deniedSecrets: [{hidden}]
   accessControl:
     defaultAction: deny
     trustDomain: public
@@ -238,6 +254,7 @@ spec:
           - name: /private
             httpVerb: ['*']
             action: deny
-"
+",
+        hidden = stores::HIDDEN
     )
 }

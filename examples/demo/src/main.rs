@@ -1,10 +1,12 @@
-//! Starts the CA, two sidecars and two apps, makes every kind of call between them, and stops them again.
+//! Starts the CA, two sidecars and two apps, makes every kind of call between them, keeps state, reads a secret, and
+//! stops them again.
 
 mod app;
 mod calls;
 mod fleet;
 mod matrix;
 mod process;
+mod stores;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,11 +71,17 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     };
     println!("Starting the CA, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ...");
     let fleet = Fleet::start(&binaries).await?;
-    let called = calls::all(&fleet).await;
+    let called = everything(&fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
     called.and(ended)?;
     println!("Every call was answered by the right app, and everything ended cleanly.");
     Ok(())
+}
+
+/// What the demo does with a fleet.
+async fn everything(fleet: &Fleet) -> Result<(), Failure> {
+    calls::all(fleet).await?;
+    stores::all(fleet).await
 }
 
 fn beside_this_binary() -> Result<PathBuf, Failure> {

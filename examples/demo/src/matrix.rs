@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use crate::Failure;
-use crate::calls;
 use crate::fleet::{Binaries, Fleet};
 
 /// Runs every call with each CA and each pair of different sidecars; every mixture must pass.
@@ -38,7 +37,7 @@ pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
 
 async fn mixture(binaries: &Binaries) -> Result<(), Failure> {
     let fleet = Fleet::start(binaries).await?;
-    let called = calls::all(&fleet).await;
+    let called = crate::everything(&fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
     called.and(ended)
 }
