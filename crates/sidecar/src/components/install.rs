@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_component::{ConfigurationStore, LockStore, SecretStore, StateStore, secrets, state};
+use outrigger_component::{
+    ConfigurationStore, InputBinding, LockStore, OutputBinding, SecretStore, StateStore, secrets, state,
+};
 
 use super::LOG;
 use super::open::Opened;
+use crate::blocks::bindings::{Bindings, OpenedInput};
 use crate::blocks::configuration::Configurations;
 use crate::blocks::lock::Locks;
 use crate::blocks::registry::Users;
@@ -23,6 +26,8 @@ pub struct Blocks {
     pub configuration: Arc<Configurations>,
     /// `lock.*`
     pub locks: Arc<Locks>,
+    /// `bindings.*`
+    pub bindings: Arc<Bindings>,
 }
 
 /// A component in its block.
@@ -43,6 +48,8 @@ enum Handle {
     Secrets(Arc<dyn SecretStore>),
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(Arc<dyn LockStore>),
+    Input(Arc<dyn InputBinding>),
+    Output(Arc<dyn OutputBinding>),
 }
 
 impl Blocks {
@@ -68,7 +75,34 @@ impl Blocks {
                 let handle = Handle::Lock(Arc::clone(&store.component));
                 Installed::new(Vec::new(), self.locks.insert(name, store), handle)
             }
+            Opened::Bindings { input, output } => self.install_bindings(name, input, output),
         }
+    }
+
+    /// The two directions of a binding, as far as it has them.
+    fn install_bindings(
+        &self,
+        name: &str,
+        input: Option<OpenedInput>,
+        output: Option<Arc<dyn OutputBinding>>,
+    ) -> Installed {
+        let mut installed = Installed {
+            capabilities: Vec::new(),
+            parts: Vec::new(),
+        };
+        if let Some(input) = input {
+            let handle = Handle::Input(Arc::clone(&input.component));
+            let users = self.bindings.insert_input(input);
+            installed.capabilities.push("INPUT_BINDING");
+            installed.parts.push(Part { users, handle });
+        }
+        if let Some(output) = output {
+            let users = self.bindings.insert_output(name, Arc::clone(&output));
+            let handle = Handle::Output(output);
+            installed.capabilities.push("OUTPUT_BINDING");
+            installed.parts.push(Part { users, handle });
+        }
+        installed
     }
 
     /// Takes a component out of a block: calls that start now do not find it.
@@ -78,6 +112,8 @@ impl Blocks {
             Handle::Secrets(_) => self.secrets.remove(name),
             Handle::Configuration(_) => self.configuration.remove(name),
             Handle::Lock(_) => self.locks.remove(name),
+            Handle::Input(_) => self.bindings.remove_input(name),
+            Handle::Output(_) => self.bindings.remove_output(name),
         }
     }
 
@@ -102,6 +138,8 @@ impl Handle {
             Self::Secrets(store) => store.close().await,
             Self::Configuration(store) => store.close().await,
             Self::Lock(store) => store.close().await,
+            Self::Input(binding) => binding.close().await,
+            Self::Output(binding) => binding.close().await,
         }
     }
 }

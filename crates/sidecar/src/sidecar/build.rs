@@ -26,6 +26,7 @@ use crate::admit::Token;
 use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health, sensitive};
+use crate::blocks::bindings::{Bindings, Surroundings};
 use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::lock::Locks;
@@ -177,11 +178,19 @@ impl Parts {
         let configuration = Configurations::new(app.clone(), health.clone(), Arc::clone(&resilience));
         let configuration = Arc::new(configuration);
         let locks = Arc::new(Locks::new(Arc::clone(&resilience)));
+        let bindings = Bindings::new(Surroundings {
+            resilience: Arc::clone(&resilience),
+            app: app.clone(),
+            tracer: tracer.clone(),
+            asking: config.app.binding_options_timeout,
+            max_answer: max_message,
+        });
         let blocks = Blocks {
             state: Arc::clone(&state),
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
+            bindings: Arc::clone(&bindings),
         };
         let context = components::Context {
             catalog: outrigger_components::builtin(),
@@ -241,6 +250,7 @@ impl Parts {
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
+            bindings: Arc::clone(&bindings),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -251,6 +261,7 @@ impl Parts {
             secrets,
             configuration: Arc::clone(&configuration),
             locks,
+            bindings: Arc::clone(&bindings),
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&metrics),
@@ -313,6 +324,7 @@ impl Parts {
             pipeline,
             components,
             configuration,
+            bindings,
             renewal: secured.renewal,
             background: Background {
                 tasks: TaskTracker::new(),
