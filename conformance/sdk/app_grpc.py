@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 
-from dapr.ext.grpc import App, InvokeMethodRequest, InvokeMethodResponse
+from dapr.ext.grpc import App, BindingRequest, InvokeMethodRequest, InvokeMethodResponse
 
 app = App()
 
@@ -19,6 +19,11 @@ def echo(request: InvokeMethodRequest) -> InvokeMethodResponse:
 @app.method("bytes")
 def raw(request: InvokeMethodRequest) -> InvokeMethodResponse:
     return InvokeMethodResponse(request.data, request.content_type)
+
+
+@app.binding("tick")
+def tick(request: BindingRequest):
+    assert request.metadata["readTimeUTC"], request.metadata
 
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

@@ -23,6 +23,11 @@ async def raw(request: Request):
     return Response(await request.body(), media_type=request.headers.get("content-type"))
 
 
+@app.post("/tick")
+async def tick():
+    return {}
+
+
 @app.get("/status/{code}")
 async def status(code: int):
     return Response(f"status {code}", status_code=code, headers={"x-answered-by": "app-http"})

@@ -1,5 +1,6 @@
 //! The app channel: how the sidecar calls the app beside it.
 
+mod callback;
 mod grpc;
 mod http;
 mod probe;

@@ -1,5 +1,6 @@
 //! The building blocks: each written once, called by both APIs.
 
+pub mod bindings;
 pub mod configuration;
 pub mod invoke;
 pub mod lock;

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::{AppChannel, Health, HealthSetter};
+use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::components::Components;
 use crate::config::Config;
@@ -99,6 +100,7 @@ pub struct Sidecar {
     components: Arc<Components>,
     configuration: Arc<Configurations>,
     reloader: Option<Reloader>,
+    bindings: Arc<Bindings>,
     renewal: Option<Renewal>,
     background: Background,
     reloading: Background,
@@ -148,6 +150,7 @@ impl Sidecar {
                 app: self.app.clone(),
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
+                bindings: Arc::clone(&self.bindings),
                 tasks: self.background.tasks.clone(),
                 stop: self.background.stop.clone(),
                 started: self.started,
@@ -165,6 +168,7 @@ impl Sidecar {
                 }
             }
         };
+        self.bindings.end_reading();
         self.block().await;
         let drained = self.drain(serving).await;
         result.and(drained)
@@ -246,6 +250,8 @@ impl Sidecar {
         let all = async {
             tracing::info!(target: LOG, "Dapr is shutting down");
             self.reloading.end().await;
+            // What the app does about an event may need the APIs.
+            self.bindings.drained().await;
             self.configuration.stop();
             serving.drain().await;
             self.configuration.stopped().await;

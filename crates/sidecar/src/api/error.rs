@@ -1,6 +1,7 @@
 //! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
 //! error catalogue.
 
+mod bindings;
 mod configuration;
 mod lock;
 mod secrets;

@@ -181,6 +181,9 @@ impl GrpcApi {
         let sent = response.body().known_length().unwrap_or(0);
         self.metrics
             .grpc_server(method, code, started.elapsed(), received, sent);
+        if code != Code::Ok && method.ends_with("/InvokeBinding") {
+            response = dapr::bindings::with_head(response);
+        }
         (response, code)
     }
 

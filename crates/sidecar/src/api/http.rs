@@ -1,5 +1,6 @@
 //! The HTTP API: one request through its stations, in the contract's order.
 
+mod bindings;
 mod configuration;
 mod cors;
 mod invoke;
@@ -28,6 +29,7 @@ pub use route::{Endpoint, Kind, Routes};
 
 use super::error::text_response;
 use crate::admit::Token;
+use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::lock::Locks;
@@ -69,6 +71,8 @@ pub struct HttpApi {
     pub configuration: Arc<Configurations>,
     /// Locks.
     pub locks: Arc<Locks>,
+    /// Bindings.
+    pub bindings: Arc<Bindings>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// The pipeline around the API.
@@ -274,6 +278,7 @@ impl HttpApi {
             Kind::UnsubscribeConfiguration => self.unsubscribe_configuration(parameters).await,
             Kind::TryLock => self.try_lock(parameters, context).await,
             Kind::Unlock => self.unlock(parameters, context).await,
+            Kind::InvokeBinding => self.invoke_binding(parameters, context).await,
             Kind::Healthz => self.healthz(context.request.uri().query()),
             Kind::OutboundHealthz => self.outbound_healthz(),
             Kind::Shutdown => self.request_shutdown(context.request.headers()),

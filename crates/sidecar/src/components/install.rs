@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_component::{
-    ConfigurationStore, LockStore, Middleware, SecretStore, StateStore, secrets, state,
+    ConfigurationStore, InputBinding, LockStore, Middleware, OutputBinding, SecretStore, StateStore, secrets, state,
 };
 
 use super::LOG;
 use super::open::Opened;
+use crate::blocks::bindings::{Bindings, OpenedInput};
 use crate::blocks::configuration::Configurations;
 use crate::blocks::lock::Locks;
 use crate::blocks::middleware::Middlewares;
@@ -28,6 +29,8 @@ pub struct Blocks {
     pub locks: Arc<Locks>,
     /// `middleware.http.*`
     pub middlewares: Arc<Middlewares>,
+    /// `bindings.*`
+    pub bindings: Arc<Bindings>,
 }
 
 /// A component in its block.
@@ -49,6 +52,8 @@ enum Handle {
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(Arc<dyn LockStore>),
     Middleware(Arc<dyn Middleware>),
+    Input(Arc<dyn InputBinding>),
+    Output(Arc<dyn OutputBinding>),
 }
 
 impl Blocks {
@@ -78,7 +83,34 @@ impl Blocks {
                 let handle = Handle::Middleware(Arc::clone(&opened.component));
                 Installed::new(Vec::new(), self.middlewares.insert(opened), handle)
             }
+            Opened::Bindings { input, output } => self.install_bindings(name, input, output),
         }
+    }
+
+    /// The two directions of a binding, as far as it has them.
+    fn install_bindings(
+        &self,
+        name: &str,
+        input: Option<OpenedInput>,
+        output: Option<Arc<dyn OutputBinding>>,
+    ) -> Installed {
+        let mut installed = Installed {
+            capabilities: Vec::new(),
+            parts: Vec::new(),
+        };
+        if let Some(input) = input {
+            let handle = Handle::Input(Arc::clone(&input.component));
+            let users = self.bindings.insert_input(input);
+            installed.capabilities.push("INPUT_BINDING");
+            installed.parts.push(Part { users, handle });
+        }
+        if let Some(output) = output {
+            let users = self.bindings.insert_output(name, Arc::clone(&output));
+            let handle = Handle::Output(output);
+            installed.capabilities.push("OUTPUT_BINDING");
+            installed.parts.push(Part { users, handle });
+        }
+        installed
     }
 
     /// Takes a component out of a block: calls that start now do not find it.
@@ -89,6 +121,8 @@ impl Blocks {
             Handle::Configuration(_) => self.configuration.remove(name),
             Handle::Lock(_) => self.locks.remove(name),
             Handle::Middleware(_) => self.middlewares.remove(name),
+            Handle::Input(_) => self.bindings.remove_input(name),
+            Handle::Output(_) => self.bindings.remove_output(name),
         }
     }
 
@@ -114,6 +148,8 @@ impl Handle {
             Self::Configuration(store) => store.close().await,
             Self::Lock(store) => store.close().await,
             Self::Middleware(middleware) => middleware.close().await,
+            Self::Input(binding) => binding.close().await,
+            Self::Output(binding) => binding.close().await,
         }
     }
 }

@@ -1,20 +1,25 @@
 //! From a Component resource to a component that works.
 
+mod bindings;
+
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use outrigger_component::{ConfigurationStore, Entry, Error, Metadata, SecretStore, Section, Setup};
+use outrigger_component::{
+    ConfigurationStore, Entry, Error, Metadata, OutputBinding, SecretStore, Section, Setup,
+};
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
 
 use super::{Context, LOG, properties};
+use crate::blocks::bindings::OpenedInput;
 use crate::blocks::lock::{self, LockKeys};
 use crate::blocks::middleware;
 use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 4] = ["bindings.", "pubsub.", "crypto.", "conversation."];
+const ABSENT: [&str; 3] = ["pubsub.", "crypto.", "conversation."];
 
 /// A component that works.
 pub(super) enum Opened {
@@ -23,6 +28,10 @@ pub(super) enum Opened {
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(lock::Opened),
     Middleware(middleware::Opened),
+    Bindings {
+        input: Option<OpenedInput>,
+        output: Option<Arc<dyn OutputBinding>>,
+    },
 }
 
 /// Why a component was not started: names it, its file and line, the cause and what helps.
@@ -173,6 +182,8 @@ pub(super) async fn open(
             component: in_time(component, entry.build(setup)).await?,
         };
         Ok(Opened::Middleware(opened))
+    } else if kind.starts_with("bindings.") {
+        bindings::open(component, secrets, context).await
     } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
         Err(create(&text))

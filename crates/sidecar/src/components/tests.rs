@@ -8,9 +8,11 @@ use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setu
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
 use outrigger_telemetry::metrics::Metrics;
+use outrigger_telemetry::trace::Tracer;
 
 use super::*;
 use crate::app::Health;
+use crate::blocks::bindings::{Bindings, Surroundings};
 use crate::blocks::configuration::Configurations;
 use crate::blocks::lock::Locks;
 use crate::blocks::middleware::Middlewares;
@@ -165,8 +167,15 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
             Health::new(true).1,
             Arc::clone(&resilience),
         )),
-        locks: Arc::new(Locks::new(resilience)),
         middlewares: Arc::new(Middlewares::new(&Configuration::default())),
+        locks: Arc::new(Locks::new(Arc::clone(&resilience))),
+        bindings: Bindings::new(Surroundings {
+            resilience,
+            app: None,
+            tracer: Tracer::off(),
+            asking: Duration::ZERO,
+            max_answer: 0,
+        }),
     };
     Components::new(context, blocks)
 }

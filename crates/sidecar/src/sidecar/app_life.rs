@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::LOG;
 use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
+use crate::blocks::bindings::Bindings;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -27,6 +28,7 @@ pub(super) async fn run(life: AppLife) {
         app,
         health,
         set_health,
+        bindings,
         tasks,
         stop,
         started,
@@ -43,6 +45,8 @@ pub(super) async fn run(life: AppLife) {
         tracing::info!(target: LOG, "app max concurrency set to {limit}");
     }
     if let Some(app) = app {
+        let (well, until) = (health.clone(), stop.clone());
+        tasks.spawn(async move { bindings.follow(well, until).await });
         let ask = ask_config(
             app_config.skip_config_endpoint,
             config.app_id.clone(),
@@ -83,6 +87,7 @@ pub(super) struct AppLife {
     pub(super) app: Option<Arc<AppChannel>>,
     pub(super) health: Health,
     pub(super) set_health: HealthSetter,
+    pub(super) bindings: Arc<Bindings>,
     pub(super) tasks: TaskTracker,
     pub(super) stop: CancellationToken,
     pub(super) started: Instant,

@@ -25,6 +25,7 @@ use crate::admit::Token;
 use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health, sensitive};
+use crate::blocks::bindings::{Bindings, Surroundings};
 use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::lock::Locks;
@@ -183,12 +184,20 @@ impl Parts {
         let configuration = Configurations::new(app.clone(), health.clone(), Arc::clone(&resilience));
         let configuration = Arc::new(configuration);
         let locks = Arc::new(Locks::new(Arc::clone(&resilience)));
+        let bindings = Bindings::new(Surroundings {
+            resilience: Arc::clone(&resilience),
+            app: app.clone(),
+            tracer: tracer.clone(),
+            asking: config.app.binding_options_timeout,
+            max_answer: max_message,
+        });
         let blocks = Blocks {
             state: Arc::clone(&state),
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
             middlewares: Arc::clone(&middlewares),
+            bindings: Arc::clone(&bindings),
         };
         let context = components::Context {
             catalog: outrigger_components::builtin(),
@@ -255,6 +264,7 @@ impl Parts {
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
+            bindings: Arc::clone(&bindings),
             metadata: Arc::clone(&metadata),
             middlewares,
             readiness: readiness.clone(),
@@ -266,6 +276,7 @@ impl Parts {
             secrets,
             configuration: Arc::clone(&configuration),
             locks,
+            bindings: Arc::clone(&bindings),
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&metrics),
@@ -329,6 +340,7 @@ impl Parts {
             components,
             configuration,
             reloader,
+            bindings,
             renewal: secured.renewal,
             background: Background::default(),
             reloading: Background::default(),

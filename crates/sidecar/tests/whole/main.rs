@@ -7,6 +7,7 @@
     reason = "functions that tests share may fail like tests"
 )]
 
+mod bindings;
 mod common;
 
 mod configuration;

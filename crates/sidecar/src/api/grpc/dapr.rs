@@ -1,5 +1,6 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
+pub(super) mod bindings;
 mod configuration;
 mod lock;
 mod secrets;
@@ -17,10 +18,10 @@ use outrigger_wire::runtime::v1::{
     DeleteBulkStateRequest, DeleteStateRequest, ExecuteStateTransactionRequest, GetBulkSecretRequest,
     GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
     GetConfigurationResponse, GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse,
-    GetStateRequest, GetStateResponse, InvokeServiceRequest, QueryStateRequest, QueryStateResponse,
-    SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
-    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    GetStateRequest, GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
+    SubscribeConfigurationRequest, SubscribeConfigurationResponse, TryLockRequest, TryLockResponse,
+    UnlockRequest, UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -29,6 +30,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
+use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::lock::Locks;
@@ -55,6 +57,8 @@ pub struct DaprService {
     pub configuration: Arc<Configurations>,
     /// Locks.
     pub locks: Arc<Locks>,
+    /// Bindings.
+    pub bindings: Arc<Bindings>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -211,6 +215,13 @@ impl Dapr for DaprService {
         request: Request<UnlockRequest>,
     ) -> Result<Response<UnlockResponse>, Status> {
         self.lock_unlock(request.get_ref()).await
+    }
+
+    async fn invoke_binding(
+        &self,
+        request: Request<InvokeBindingRequest>,
+    ) -> Result<Response<InvokeBindingResponse>, Status> {
+        self.binding_invoke(request).await
     }
 
     async fn get_metadata(

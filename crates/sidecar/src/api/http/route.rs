@@ -44,6 +44,8 @@ pub enum Kind {
     TryLock,
     /// `POST /unlock/{store}`.
     Unlock,
+    /// `POST /bindings/{name}`.
+    InvokeBinding,
 }
 
 /// A route of the API.
@@ -142,6 +144,16 @@ const fn configuration(stable: bool, kind: Kind) -> Endpoint {
     }
 }
 
+const fn binding(method: Method) -> Endpoint {
+    v1(
+        method,
+        "bindings",
+        &["bindings", "{}"],
+        "InvokeBinding",
+        Kind::InvokeBinding,
+    )
+}
+
 const ITEM: &[&str] = &["state", "{}", "{}"];
 const STORE: &[&str] = &["state", "{}"];
 const BULK: &[&str] = &["state", "{}", "bulk"];
@@ -190,6 +202,8 @@ static ENDPOINTS: &[Endpoint] = &[
     configuration(false, Kind::UnsubscribeConfiguration),
     alpha1(Method::POST, "lock", &["lock", "{}"], "TryLock", Kind::TryLock),
     alpha1(Method::POST, "unlock", &["unlock", "{}"], "Unlock", Kind::Unlock),
+    binding(Method::POST),
+    binding(Method::PUT),
     v1(Method::GET, "healthz", &["healthz"], "Healthz", Kind::Healthz),
     v1(
         Method::GET,
@@ -364,6 +378,7 @@ mod tests {
             ),
             (Method::POST, "/v1.0-alpha1/lock/s", Kind::TryLock),
             (Method::POST, "/v1.0-alpha1/unlock/s", Kind::Unlock),
+            (Method::PUT, "/v1.0/bindings/s", Kind::InvokeBinding),
         ] {
             assert_eq!(find(method, path), Some((kind, "s".into())), "{path}");
         }

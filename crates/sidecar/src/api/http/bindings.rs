@@ -1,0 +1,129 @@
+//! `/v1.0/bindings/{name}`.
+
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use outrigger_component::Pairs;
+use outrigger_component::bindings::Invoke;
+use outrigger_component::go_json::{Html, canonical};
+use serde::de::MapAccess;
+use serde_json::value::RawValue;
+
+use super::json::{Object, Of, parse, value};
+use super::route::Parameters;
+use super::{Context, HttpApi};
+use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
+use crate::blocks::bindings::attach_trace;
+use crate::body::Body;
+
+/// The body of a call.
+#[derive(Default)]
+struct Request<'de> {
+    data: Option<&'de RawValue>,
+    metadata: Pairs,
+    operation: String,
+}
+
+impl<'de> Object<'de> for Request<'de> {
+    const NAME: &'static str = "an object with operation, data and metadata";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("data") {
+            self.data = Some(map.next_value()?);
+        } else if is("metadata") {
+            self.metadata = value(map)?;
+        } else if is("operation") {
+            self.operation = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Reads a body; the payload is rewritten as Dapr's encoder would.
+fn read(body: &[u8]) -> Result<Invoke, ApiError> {
+    let undecoded =
+        |error: serde_json::Error| ApiError::malformed(format!("failed deserializing HTTP body: {error}"));
+    let Of(request) = parse::<Of<Request<'_>>>(body).map_err(undecoded)?;
+    let data = request.data.map_or("null", RawValue::get);
+    Ok(Invoke {
+        operation: request.operation,
+        data: canonical(data.as_bytes(), Html::Escape).map_err(undecoded)?,
+        metadata: request.metadata,
+    })
+}
+
+impl HttpApi {
+    pub(super) async fn invoke_binding(
+        &self,
+        parameters: Parameters,
+        context: Context<'_>,
+    ) -> Response<Body> {
+        let name = match self.parameter("name", &parameters[0]) {
+            Ok(name) => name,
+            Err(response) => return *response,
+        };
+        self.describe_database("bindings", &name, context.span, &context.request);
+        let baggage = match super::baggage(context.request.headers()) {
+            Ok(baggage) => baggage,
+            Err(error) => {
+                return self.error(ApiError::malformed(format!("invalid baggage header: {error}")));
+            }
+        };
+        // The limit of the API is around the body already.
+        let body = match context.request.into_body().collect_up_to(usize::MAX).await {
+            Ok(body) => body,
+            Err(error) => return self.error(ApiError::malformed(error.to_string())),
+        };
+        let mut call = match read(&body) {
+            Ok(call) => call,
+            Err(error) => return self.error(error),
+        };
+        drop(body);
+        attach_trace(&mut call.metadata, &context.span.as_parent(), true);
+        if let Some(baggage) = baggage.as_ref().and_then(|value| value.to_str().ok()) {
+            call.metadata.insert("baggage".to_owned(), baggage.to_owned());
+        }
+        match self.bindings.invoke(&name, &call).await {
+            Ok(None) => empty_response(StatusCode::NO_CONTENT),
+            Ok(Some(answer)) => {
+                let mut response = bytes_response(StatusCode::OK, JSON, answer.data);
+                add_metadata(&answer.metadata, response.headers_mut());
+                response
+            }
+            Err(error) => {
+                let mut response = self.error(ApiError::output_binding(&name, &error));
+                add_metadata(error.metadata(), response.headers_mut());
+                response
+            }
+        }
+    }
+}
+
+/// Response metadata as headers `metadata.KEY`; what cannot be a header is left out.
+fn add_metadata(metadata: &Pairs, headers: &mut HeaderMap) {
+    for (name, value) in metadata {
+        let name = HeaderName::try_from(format!("metadata.{name}"));
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value.as_str())) {
+            headers.append(name, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_are_any_json() {
+        let data = |body: &str| read(body.as_bytes()).unwrap().data;
+        assert_eq!(
+            data(r#"{"operation":"create","data":{"b":1, "a":"<"}}"#),
+            r#"{"a":"\u003c","b":1}"#
+        );
+        assert_eq!(data(r#"{"Data":"text"}"#), r#""text""#);
+        assert_eq!(data("{}"), "null");
+        assert!(read(b"{").is_err());
+        assert!(read(br#"{"metadata":{"a":1}}"#).is_err());
+    }
+}
