@@ -5,8 +5,8 @@ use std::{collections::HashMap, future::Future, sync::Arc};
 use futures::future::BoxFuture;
 
 use crate::{
-    ConfigurationStore, InputBinding, LockStore, Metadata, Middleware, OutputBinding, Result, SecretStore,
-    StateStore,
+    ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
+    OutputBinding, Result, SecretStore, StateStore,
 };
 
 /// What a component is built from.
@@ -200,6 +200,10 @@ pub struct Catalog {
     pub input_bindings: Section<dyn InputBinding>,
     /// `middleware.http.*`
     pub middleware: Section<dyn Middleware>,
+    /// `crypto.*`
+    pub crypto: Section<dyn CryptoProvider>,
+    /// `conversation.*`
+    pub conversation: Section<dyn Conversation>,
 }
 
 impl Catalog {
@@ -213,6 +217,8 @@ impl Catalog {
             output_bindings: Section::new("bindings"),
             input_bindings: Section::new("bindings"),
             middleware: Section::new("middleware.http"),
+            crypto: Section::new("crypto"),
+            conversation: Section::new("conversation"),
         }
     }
 }

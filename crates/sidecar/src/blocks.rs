@@ -2,6 +2,8 @@
 
 pub mod bindings;
 pub mod configuration;
+pub mod conversation;
+pub mod crypto;
 pub mod invoke;
 pub mod lock;
 pub mod metadata;

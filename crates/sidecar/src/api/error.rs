@@ -3,6 +3,8 @@
 
 mod bindings;
 mod configuration;
+mod conversation;
+mod crypto;
 mod lock;
 mod secrets;
 mod state;
@@ -231,6 +233,11 @@ impl ApiError {
             Code::InvalidArgument,
             message,
         )
+    }
+
+    /// A message whose JSON is not that of its type.
+    pub fn malformed_message(cause: &str) -> Self {
+        Self::malformed(format!("failed deserializing HTTP body: {cause}"))
     }
 
     #[must_use]

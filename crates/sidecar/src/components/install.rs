@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_component::{
-    ConfigurationStore, InputBinding, LockStore, Middleware, OutputBinding, SecretStore, StateStore, secrets, state,
+    ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Middleware, OutputBinding,
+    SecretStore, StateStore, secrets, state,
 };
 
 use super::LOG;
 use super::open::Opened;
 use crate::blocks::bindings::{Bindings, OpenedInput};
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::lock::Locks;
 use crate::blocks::middleware::Middlewares;
 use crate::blocks::registry::Users;
@@ -31,6 +34,10 @@ pub struct Blocks {
     pub middlewares: Arc<Middlewares>,
     /// `bindings.*`
     pub bindings: Arc<Bindings>,
+    /// `crypto.*`
+    pub crypto: Arc<Crypto>,
+    /// `conversation.*`
+    pub conversation: Arc<Conversations>,
 }
 
 /// A component in its block.
@@ -54,6 +61,8 @@ enum Handle {
     Middleware(Arc<dyn Middleware>),
     Input(Arc<dyn InputBinding>),
     Output(Arc<dyn OutputBinding>),
+    Crypto(Arc<dyn CryptoProvider>),
+    Conversation(Arc<dyn Conversation>),
 }
 
 impl Blocks {
@@ -84,6 +93,14 @@ impl Blocks {
                 Installed::new(Vec::new(), self.middlewares.insert(opened), handle)
             }
             Opened::Bindings { input, output } => self.install_bindings(name, input, output),
+            Opened::Crypto(provider) => {
+                let users = self.crypto.insert(name, Arc::clone(&provider));
+                Installed::new(Vec::new(), users, Handle::Crypto(provider))
+            }
+            Opened::Conversation(model) => {
+                let users = self.conversation.insert(name, Arc::clone(&model));
+                Installed::new(Vec::new(), users, Handle::Conversation(model))
+            }
         }
     }
 
@@ -123,6 +140,8 @@ impl Blocks {
             Handle::Middleware(_) => self.middlewares.remove(name),
             Handle::Input(_) => self.bindings.remove_input(name),
             Handle::Output(_) => self.bindings.remove_output(name),
+            Handle::Crypto(_) => self.crypto.remove(name),
+            Handle::Conversation(_) => self.conversation.remove(name),
         }
     }
 
@@ -150,6 +169,8 @@ impl Handle {
             Self::Middleware(middleware) => middleware.close().await,
             Self::Input(binding) => binding.close().await,
             Self::Output(binding) => binding.close().await,
+            Self::Crypto(provider) => provider.close().await,
+            Self::Conversation(model) => model.close().await,
         }
     }
 }

@@ -7,7 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use outrigger_component::{
-    ConfigurationStore, Entry, Error, Metadata, OutputBinding, SecretStore, Section, Setup,
+    ConfigurationStore, Conversation, CryptoProvider, Entry, Error, Metadata, OutputBinding, SecretStore,
+    Section, Setup,
 };
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
@@ -19,7 +20,7 @@ use crate::blocks::middleware;
 use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 3] = ["pubsub.", "crypto.", "conversation."];
+const ABSENT: [&str; 1] = ["pubsub."];
 
 /// A component that works.
 pub(super) enum Opened {
@@ -32,6 +33,8 @@ pub(super) enum Opened {
         input: Option<OpenedInput>,
         output: Option<Arc<dyn OutputBinding>>,
     },
+    Crypto(Arc<dyn CryptoProvider>),
+    Conversation(Arc<dyn Conversation>),
 }
 
 /// Why a component was not started: names it, its file and line, the cause and what helps.
@@ -184,6 +187,14 @@ pub(super) async fn open(
         Ok(Opened::Middleware(opened))
     } else if kind.starts_with("bindings.") {
         bindings::open(component, secrets, context).await
+    } else if kind.starts_with("crypto.") {
+        let (entry, setup) = prepare(&context.catalog.crypto, component, secrets, context).await?;
+        in_time(component, entry.build(setup)).await.map(Opened::Crypto)
+    } else if kind.starts_with("conversation.") {
+        let (entry, setup) = prepare(&context.catalog.conversation, component, secrets, context).await?;
+        in_time(component, entry.build(setup))
+            .await
+            .map(Opened::Conversation)
     } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
         Err(create(&text))

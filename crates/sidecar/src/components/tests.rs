@@ -14,6 +14,8 @@ use super::*;
 use crate::app::Health;
 use crate::blocks::bindings::{Bindings, Surroundings};
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::lock::Locks;
 use crate::blocks::middleware::Middlewares;
 use crate::blocks::secrets::Secrets;
@@ -170,12 +172,14 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         middlewares: Arc::new(Middlewares::new(&Configuration::default())),
         locks: Arc::new(Locks::new(Arc::clone(&resilience))),
         bindings: Bindings::new(Surroundings {
-            resilience,
+            resilience: Arc::clone(&resilience),
             app: None,
             tracer: Tracer::off(),
             asking: Duration::ZERO,
             max_answer: 0,
         }),
+        crypto: Arc::new(Crypto::new(false, Arc::clone(&resilience))),
+        conversation: Arc::new(Conversations::new(resilience)),
     };
     Components::new(context, blocks)
 }

@@ -10,7 +10,7 @@ use outrigger_identity::{
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
+use outrigger_resources::configuration::{Configuration, HOT_RELOAD, SUBTLE_CRYPTO};
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, Metrics, MetricsConfig, RewriteRule};
 use outrigger_telemetry::{export, metrics};
@@ -27,6 +27,8 @@ use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health, sensitive};
 use crate::blocks::bindings::{Bindings, Surroundings};
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
@@ -191,6 +193,9 @@ impl Parts {
             asking: config.app.binding_options_timeout,
             max_answer: max_message,
         });
+        let subtle = settings.features.enabled(SUBTLE_CRYPTO);
+        let crypto = Arc::new(Crypto::new(subtle, Arc::clone(&resilience)));
+        let conversation = Arc::new(Conversations::new(Arc::clone(&resilience)));
         let blocks = Blocks {
             state: Arc::clone(&state),
             secrets: Arc::clone(&secrets),
@@ -198,6 +203,8 @@ impl Parts {
             locks: Arc::clone(&locks),
             middlewares: Arc::clone(&middlewares),
             bindings: Arc::clone(&bindings),
+            crypto: Arc::clone(&crypto),
+            conversation: Arc::clone(&conversation),
         };
         let context = components::Context {
             catalog: outrigger_components::builtin(),
@@ -265,6 +272,8 @@ impl Parts {
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
             bindings: Arc::clone(&bindings),
+            crypto: Arc::clone(&crypto),
+            conversation: Arc::clone(&conversation),
             metadata: Arc::clone(&metadata),
             middlewares,
             readiness: readiness.clone(),
@@ -277,6 +286,8 @@ impl Parts {
             configuration: Arc::clone(&configuration),
             locks,
             bindings: Arc::clone(&bindings),
+            crypto,
+            conversation,
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&metrics),

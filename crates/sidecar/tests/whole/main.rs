@@ -12,6 +12,8 @@ mod common;
 
 mod configuration;
 mod connections;
+mod conversation;
+mod crypto;
 mod endpoints;
 mod foreign_peers;
 mod guard;
