@@ -27,7 +27,7 @@ use std::collections::HashMap;
 pub use bindings::{InputBinding, OutputBinding};
 pub use catalog::{Catalog, Entry, Section, Setup};
 pub use configuration::ConfigurationStore;
-pub use error::{Error, Kind};
+pub use error::{Answer, Error, Kind};
 pub use lock::LockStore;
 pub use metadata::{GoDuration, Metadata, MetadataError, Unit};
 pub use secrets::SecretStore;

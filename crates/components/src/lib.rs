@@ -18,6 +18,8 @@ mod local_file;
 mod local_storage;
 #[cfg(feature = "mqtt")]
 mod mqtt;
+#[cfg(feature = "pluggable")]
+pub mod pluggable;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]

@@ -8,6 +8,8 @@
 )]
 
 mod common;
+#[path = "../../../components/tests/support/process/mod.rs"]
+mod process;
 
 mod configuration;
 mod connections;
@@ -22,6 +24,7 @@ mod lock;
 mod metrics;
 mod mtls;
 mod multicast;
+mod pluggable;
 mod pressure;
 mod proxy;
 mod resiliency;
