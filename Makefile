@@ -5,7 +5,7 @@ DIST := $(or $(CARGO_TARGET_DIR),target)/dist
 PEER_BIN := $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk mixed measure bench cost deny
+.PHONY: help build demo test check conformance sdk pluggable mixed measure bench cost deny
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -36,6 +36,9 @@ sdk: build ## Dapr's official Python and Go SDKs against our binaries
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
+
+pluggable: build ## Components in a process of their own, by Dapr's Go SDK for them
+	conformance/pluggable/run $(RELEASE)
 
 mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
 	@scripts/need python3 venv

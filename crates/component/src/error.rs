@@ -40,6 +40,24 @@ struct Inner {
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
     metadata: Pairs,
+    answer: Option<Answer>,
+}
+
+/// What a component wants callers of the API to be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The gRPC code, 1 to 16.
+    pub grpc: i32,
+    /// The HTTP status, 400 to 599.
+    pub http: u16,
+    /// What happened.
+    pub message: String,
+    /// The error's code in HTTP bodies; `reason` where empty.
+    pub tag: String,
+    /// The reason of its `google.rpc.ErrorInfo`.
+    pub reason: String,
+    /// The domain of its `google.rpc.ErrorInfo`.
+    pub domain: String,
 }
 
 impl Error {
@@ -51,6 +69,7 @@ impl Error {
             message: message.into(),
             source: None,
             metadata: Pairs::new(),
+            answer: None,
         }))
     }
 
@@ -103,6 +122,18 @@ impl Error {
     /// What the outside system said besides.
     pub fn metadata(&self) -> &Pairs {
         &self.0.metadata
+    }
+
+    /// Sets what callers are told.
+    #[must_use]
+    pub fn answered(mut self, answer: Answer) -> Self {
+        self.0.answer = Some(answer);
+        self
+    }
+
+    /// What callers are told, where the component says so itself.
+    pub fn answer(&self) -> Option<&Answer> {
+        self.0.answer.as_ref()
     }
 
     /// What went wrong.

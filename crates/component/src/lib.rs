@@ -33,7 +33,7 @@ pub use catalog::{Catalog, Entry, Section, Setup};
 pub use configuration::ConfigurationStore;
 pub use conversation::Conversation;
 pub use crypto::CryptoProvider;
-pub use error::{Error, Kind};
+pub use error::{Answer, Error, Kind};
 pub use lock::LockStore;
 pub use metadata::{GoDuration, Metadata, MetadataError, Unit};
 pub use middleware::Middleware;

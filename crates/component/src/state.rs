@@ -254,11 +254,16 @@ pub trait StateStore: Send + Sync {
     }
 
     /// The most operations a transaction may have; `None` = no limit.
-    fn max_operations(&self) -> Option<usize> {
+    async fn max_operations(&self) -> Option<usize> {
         None
     }
 
-    /// Values that match. [`Feature::Query`].
+    /// Whether it is worth asking [`StateStore::query`].
+    fn can_query(&self) -> bool {
+        self.features().contains(&Feature::Query)
+    }
+
+    /// Values that match.
     async fn query(&self, _query: &Query, _metadata: &Pairs) -> Result<QueryPage> {
         Err(Error::unsupported("state store does not support querying"))
     }

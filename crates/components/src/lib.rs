@@ -26,6 +26,8 @@ mod local_storage;
 mod middleware;
 #[cfg(feature = "mqtt")]
 mod mqtt;
+#[cfg(feature = "pluggable")]
+pub mod pluggable;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "redis")]

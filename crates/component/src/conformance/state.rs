@@ -26,6 +26,10 @@ pub struct StateRules {
     pub first_write_sees_all: bool,
     /// Whether `ttlExpireTime` is reported.
     pub reports_expiry: bool,
+    /// Whether JSON's `null` is a value.
+    pub takes_null: bool,
+    /// Whether a bulk write tells only that something failed, not what.
+    pub bulk_fails_whole: bool,
 }
 
 impl Default for StateRules {
@@ -35,6 +39,8 @@ impl Default for StateRules {
             etag_needs_value: true,
             first_write_sees_all: true,
             reports_expiry: true,
+            takes_null: true,
+            bulk_fails_whole: false,
         }
     }
 }

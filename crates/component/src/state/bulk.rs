@@ -36,15 +36,12 @@ impl BulkError {
     }
 }
 
+/// A line per failure; what several have in common is said once.
 impl fmt::Display for BulkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, (_, error)) in self.failures.iter().enumerate() {
-            if position > 0 {
-                f.write_str("\n")?;
-            }
-            error.fmt(f)?;
-        }
-        Ok(())
+        let mut lines: Vec<_> = self.failures.iter().map(|(_, error)| error.to_string()).collect();
+        lines.dedup();
+        f.write_str(&lines.join("\n"))
     }
 }
 
@@ -128,5 +125,6 @@ mod tests {
         let error = BulkError::all(3, Error::closed());
         let indexes: Vec<_> = error.failures.iter().map(|(index, _)| *index).collect();
         assert_eq!(indexes, [0, 1, 2]);
+        assert_eq!(error.to_string(), "the component is closed");
     }
 }

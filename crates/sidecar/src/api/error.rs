@@ -9,9 +9,12 @@ mod lock;
 mod secrets;
 mod state;
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
+use outrigger_component::Answer;
 use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -28,8 +31,8 @@ const DOMAIN: &str = "dapr.io";
 /// An error as both APIs report it.
 #[derive(Debug, Clone)]
 pub struct ApiError {
-    /// The stable name, `ERR_…`.
-    pub code: &'static str,
+    /// The stable name, `ERR_…`, or what a component put in its place.
+    pub code: Cow<'static, str>,
     /// The family it is counted under in `error_code_total`.
     pub category: &'static str,
     /// Status over HTTP.
@@ -53,6 +56,13 @@ pub enum Detail {
         reason: &'static str,
         /// Context, such as the app id.
         metadata: Vec<(String, String)>,
+    },
+    /// `google.rpc.ErrorInfo` of a component.
+    Foreign {
+        /// The component's reason code.
+        reason: String,
+        /// Its domain.
+        domain: String,
     },
     /// `google.rpc.ResourceInfo`.
     ResourceInfo {
@@ -96,7 +106,7 @@ impl ApiError {
         message: impl Into<String>,
     ) -> Self {
         Self {
-            code,
+            code: Cow::Borrowed(code),
             category,
             http,
             grpc,
@@ -240,6 +250,37 @@ impl ApiError {
         Self::malformed(format!("failed deserializing HTTP body: {cause}"))
     }
 
+    /// What a component said in place of the API, whole.
+    pub fn answered(answer: &Answer) -> Self {
+        let status = |code: &StatusCode| code.is_client_error() || code.is_server_error();
+        let http = StatusCode::from_u16(answer.http).ok().filter(status);
+        let code = if answer.tag.is_empty() {
+            &answer.reason
+        } else {
+            &answer.tag
+        };
+        Self {
+            code: Cow::Owned(code.clone()),
+            category: "pluggable-component",
+            http: http.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            grpc: Code::from_i32(answer.grpc),
+            message: answer.message.clone(),
+            details: vec![Detail::Foreign {
+                reason: answer.reason.clone(),
+                domain: answer.domain.clone(),
+            }],
+            named_over_grpc: false,
+        }
+    }
+
+    /// The name it is counted under. Whatever components say is one series: there is no end to it.
+    pub fn counted_as(&self) -> &str {
+        match &self.code {
+            Cow::Borrowed(code) => code,
+            Cow::Owned(_) => "ERR_PLUGGABLE_COMPONENT",
+        }
+    }
+
     #[must_use]
     fn named_over_grpc(mut self) -> Self {
         self.named_over_grpc = true;
@@ -262,7 +303,7 @@ impl ApiError {
     pub fn status(&self) -> Status {
         let mut details = ErrorDetails::new();
         if self.named_over_grpc {
-            details.set_error_info(self.code, DOMAIN, std::collections::HashMap::new());
+            details.set_error_info(self.code.as_ref(), DOMAIN, std::collections::HashMap::new());
         } else if self.details.is_empty() {
             return Status::new(self.grpc, self.message.clone());
         }
@@ -277,6 +318,10 @@ impl ApiError {
                             .cloned()
                             .collect::<std::collections::HashMap<_, _>>(),
                     );
+                }
+                Detail::Foreign { reason, domain } => {
+                    let none = std::collections::HashMap::new();
+                    details.set_error_info(reason.as_str(), domain.as_str(), none);
                 }
                 Detail::ResourceInfo { kind, name } => {
                     details.set_resource_info(kind.as_str(), name.as_str(), "", "");
@@ -305,6 +350,12 @@ impl Detail {
                 } else {
                     metadata.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<serde_json::Map<_, _>>().into()
                 },
+            }),
+            Self::Foreign { reason, domain } => json!({
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": reason,
+                "domain": domain,
+                "metadata": Value::Null,
             }),
             Self::ResourceInfo { kind, name } => json!({
                 "@type": "type.googleapis.com/google.rpc.ResourceInfo",

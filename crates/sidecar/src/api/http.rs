@@ -310,7 +310,7 @@ impl HttpApi {
 
     /// Counts an error reply by its code.
     fn error(&self, error: super::error::ApiError) -> Response<Body> {
-        self.metrics.error_code(error.code, error.category);
+        self.metrics.error_code(error.counted_as(), error.category);
         error.into_response()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_component::state::BulkError;
-use outrigger_component::{Error, Kind};
+use outrigger_component::{Answer, Error, Kind};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
 
@@ -49,6 +49,17 @@ impl Cause {
                 let first = errors.clone().next();
                 errors.find(|error| error.is_etag()).or(first).map(Error::kind)
             }
+            Self::Timeout | Self::Refused(_) | Self::Own(_) => None,
+        }
+    }
+}
+
+impl Cause {
+    /// What the component wants callers to be told.
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Component(error) => error.answer(),
+            Self::Several(error) => error.failures.iter().find_map(|(_, error)| error.answer()),
             Self::Timeout | Self::Refused(_) | Self::Own(_) => None,
         }
     }

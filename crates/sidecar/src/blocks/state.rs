@@ -304,7 +304,7 @@ impl Store {
                 Step::Delete(delete) => delete.key = self.stored(&delete.key)?,
             }
         }
-        if let Some(most) = self.component.max_operations()
+        if let Some(most) = self.component.max_operations().await
             && operations.len() > most
         {
             return Err(StateError::TooManyOperations {
@@ -331,7 +331,7 @@ impl Store {
     /// [`StateError`].
     pub async fn query(&self, text: &[u8], metadata: &Pairs) -> Result<QueryPage, StateError> {
         let store = || self.name.clone();
-        if !self.component.features().contains(&Feature::Query) {
+        if !self.component.can_query() {
             return Err(StateError::NoQueries { store: store() });
         }
         let failed = |cause| StateError::Query {

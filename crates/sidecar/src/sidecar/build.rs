@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use outrigger_components::pluggable;
 use outrigger_identity::{
     AnchorsSource, CaConfig, Identity, IdentityEvent, Mode as IdentityMode, SecurityConfig,
 };
@@ -206,8 +207,10 @@ impl Parts {
             crypto: Arc::clone(&crypto),
             conversation: Arc::clone(&conversation),
         };
+        let mut catalog = outrigger_components::builtin();
+        pluggable::discover(&mut catalog, &pluggable_components(&config, &env)).await;
         let context = components::Context {
-            catalog: outrigger_components::builtin(),
+            catalog,
             app_id: config.app_id.clone(),
             namespace: config.workload.namespace.clone(),
             env_keys: config.resources.env_keys.clone(),
@@ -377,6 +380,20 @@ fn source(
     source
         .map(Some)
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
+}
+
+/// How long a socket of a component may be there without anybody who listens.
+const DISCOVERY: Duration = Duration::from_secs(10);
+
+fn pluggable_components(config: &Config, env: &Env) -> pluggable::Options {
+    let folder = env(pluggable::FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
+    pluggable::Options {
+        folder: folder
+            .unwrap_or_else(|| pluggable::DEFAULT_FOLDER.to_owned())
+            .into(),
+        wait: DISCOVERY,
+        max_value: config.api.max_body_size.unwrap_or(usize::MAX),
+    }
 }
 
 fn readiness() -> Readiness {

@@ -9,6 +9,8 @@
 
 mod bindings;
 mod common;
+#[path = "../../../components/tests/support/process/mod.rs"]
+mod process;
 
 mod configuration;
 mod connections;
@@ -27,6 +29,7 @@ mod metrics;
 mod middleware;
 mod mtls;
 mod multicast;
+mod pluggable;
 mod pressure;
 mod proxy;
 mod resiliency;

@@ -44,6 +44,10 @@ pub(super) async fn json_comes_back(subject: &Subject<'_>) -> Outcome {
             value: Value::Json(Bytes::from_static(text.as_bytes())),
             ..Set::default()
         };
+        if text == "null" && !subject.rules.takes_null {
+            ensure!(subject.store.set(&set).await.is_err(), "null was accepted");
+            continue;
+        }
         subject.store.set(&set).await.step(text)?;
         let item = subject.item("json").await?.ok_or("it is absent")?;
         let read: serde_json::Value = serde_json::from_slice(&item.data).step(text)?;

@@ -14,7 +14,23 @@ const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::I
 
 impl ApiError {
     /// A failure of the state block. The HTTP API tells which app has no such store, the gRPC API does not.
+    /// What a store's component says itself is the answer over gRPC; over HTTP it is that of queries, and gives the
+    /// others their status.
     pub fn state(error: StateError, app_id: Option<&str>) -> Self {
+        let Some(answer) = error.answer() else {
+            return Self::of_state(error, app_id);
+        };
+        let answered = Self::answered(answer);
+        if app_id.is_none() || matches!(error, StateError::Query { .. }) {
+            return answered;
+        }
+        Self {
+            http: answered.http,
+            ..Self::of_state(error, app_id)
+        }
+    }
+
+    fn of_state(error: StateError, app_id: Option<&str>) -> Self {
         match error {
             StateError::NotConfigured { store } => about_state(
                 "ERR_STATE_STORE_NOT_CONFIGURED",

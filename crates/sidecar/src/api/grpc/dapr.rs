@@ -358,7 +358,7 @@ impl DaprService {
 
     /// Counts an error by its code.
     fn fail(&self, error: &ApiError) -> Status {
-        self.metrics.error_code(error.code, error.category);
+        self.metrics.error_code(error.counted_as(), error.category);
         error.status()
     }
 

@@ -62,7 +62,7 @@ impl HttpApi {
             // This one failure has a form of its own.
             Err(error @ Unsubscribe { .. }) => {
                 let error = ApiError::from(error);
-                self.metrics.error_code(error.code, error.category);
+                self.metrics.error_code(error.counted_as(), error.category);
                 json_response(error.http, &json!({ "message": error.message }))
             }
             Err(error) => self.error(error.into()),

@@ -1,5 +1,7 @@
 //! What can go wrong with state.
 
+use outrigger_component::Answer;
+
 use super::key::IllegalKey;
 use crate::blocks::outbound::Cause;
 
@@ -85,4 +87,20 @@ pub enum StateError {
         /// Why.
         cause: Cause,
     },
+}
+
+impl StateError {
+    /// What the store's component wants callers to be told.
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Get { cause, .. }
+            | Self::BulkGet(cause)
+            | Self::Save { cause, .. }
+            | Self::Delete { cause, .. }
+            | Self::BulkDelete { cause, .. }
+            | Self::Query { cause, .. } => cause.answer(),
+            // A transaction fails in the words of the API alone.
+            _ => None,
+        }
+    }
 }

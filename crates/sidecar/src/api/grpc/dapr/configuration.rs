@@ -65,7 +65,7 @@ impl DaprService {
             Ok(()) => String::new(),
             Err(error) => {
                 let error = ApiError::from(error);
-                self.metrics.error_code(error.code, error.category);
+                self.metrics.error_code(error.counted_as(), error.category);
                 error.message
             }
         };

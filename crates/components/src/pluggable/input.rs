@@ -1,0 +1,188 @@
+//! Input bindings in processes of their own.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream;
+use outrigger_component::{
+    Catalog, Entry, InputBinding, Result, Setup,
+    bindings::{Event, EventHandler},
+    catalog::Version,
+};
+use outrigger_wire::components::v1::{
+    AckResponseError, InputBindingInitRequest, PingRequest, ReadRequest, ReadResponse,
+    input_binding_client::InputBindingClient,
+};
+use tokio::{sync::mpsc, task::JoinSet, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::{
+    Options,
+    discovery::LOG,
+    link::{Caller, Conn, Link, origin},
+    status,
+};
+
+/// Events with the app at once; when there are more, the component waits.
+const MOST_AT_ONCE: usize = 256;
+/// Pauses before the stream is opened again; each is twice the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long a component may take to notice that nothing more is read.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
+    let (socket, limit) = (socket.to_owned(), options.max_message());
+    catalog
+        .input_bindings
+        .add(Entry::new(&[name], Version::Only, move |setup| {
+            let socket = socket.clone();
+            async move { Ok(Arc::new(Binding::open(&socket, setup, limit).await?) as Arc<dyn InputBinding>) }
+        }));
+}
+
+struct Binding {
+    name: Arc<str>,
+    link: Arc<Link>,
+    limit: usize,
+}
+
+impl Binding {
+    async fn open(socket: &Path, setup: Setup, limit: usize) -> Result<Self> {
+        let (instance, metadata) = super::introduction(&setup)?;
+        let link = Link::new(socket, instance, move |conn: Conn| {
+            let metadata = Some(metadata.clone());
+            let mut client = InputBindingClient::with_origin(conn, origin());
+            async move { client.init(InputBindingInitRequest { metadata }).await.map(drop) }
+        });
+        super::start(&link).await?;
+        Ok(Self {
+            name: Arc::clone(setup.metadata.component()),
+            link,
+            limit,
+        })
+    }
+
+    /// Reads one stream to its end. `Ok` = the component has nothing more to say, or nothing more is wanted. What
+    /// was taken from a stream that broke stays with the app.
+    async fn session(&self, reading: &mut Reading<'_>) -> Result<(), Status> {
+        let mut client = InputBindingClient::with_origin(Caller(Arc::clone(&self.link)), origin())
+            .max_decoding_message_size(self.limit);
+        let (acks, queue) = mpsc::channel(MOST_AT_ONCE);
+        let queue = stream::unfold(queue, |mut queue| async { Some((queue.recv().await?, queue)) });
+        let drain = reading.drain;
+        // Servers answer this call with their first event: it is part of the reading.
+        let Some(opened) = drain.run_until_cancelled(client.read(queue)).await else {
+            return Ok(());
+        };
+        let mut events = opened?.into_inner();
+        reading.pause = PAUSES.0;
+        loop {
+            tokio::select! {
+                biased;
+                () = drain.cancelled() => break,
+                Some(_) = reading.handling.join_next() => {}
+                event = events.message(), if reading.handling.len() < MOST_AT_ONCE => match event? {
+                    Some(event) => reading.take(event, &acks),
+                    None => return Ok(()),
+                },
+            }
+        }
+        while reading.handling.join_next().await.is_some() {}
+        drop(acks);
+        farewell(events).await;
+        Ok(())
+    }
+}
+
+/// What lasts from stream to stream.
+struct Reading<'a> {
+    name: Arc<str>,
+    handler: Arc<dyn EventHandler>,
+    drain: &'a CancellationToken,
+    /// Before the next stream.
+    pause: Duration,
+    handling: JoinSet<()>,
+}
+
+impl Reading<'_> {
+    /// Delivers an event; what the app answered is what the component is told.
+    fn take(&mut self, event: ReadResponse, acks: &mpsc::Sender<ReadRequest>) {
+        let (name, handler, acks) = (Arc::clone(&self.name), Arc::clone(&self.handler), acks.clone());
+        self.handling.spawn(async move {
+            let message_id = event.message_id;
+            let event = Event {
+                data: event.data,
+                metadata: event.metadata,
+                content_type: Some(event.content_type).filter(|kind| !kind.is_empty()),
+            };
+            let (response_data, response_error) = match handler.handle(event).await {
+                Ok(data) => (data, None),
+                Err(error) => {
+                    let message = error.to_string();
+                    tracing::error!(target: LOG, "input binding {name}: message {message_id:?}: {message}");
+                    (Bytes::new(), Some(AckResponseError { message }))
+                }
+            };
+            let ack = ReadRequest {
+                response_data,
+                message_id,
+                response_error,
+            };
+            // Nobody waits for the acks of a stream that broke.
+            let _gone = acks.send(ack).await;
+        });
+    }
+}
+
+/// Lets the last acks reach the component: it ends the stream when it has read them. Events that come now are
+/// nobody's, and are not acknowledged.
+async fn farewell(mut events: Streaming<ReadResponse>) {
+    let rest = async { while let Ok(Some(_)) = events.message().await {} };
+    let _late = timeout(FAREWELL, rest).await;
+}
+
+#[async_trait]
+impl InputBinding for Binding {
+    async fn read(&self, handler: Arc<dyn EventHandler>, drain: CancellationToken) -> Result<()> {
+        let mut reading = Reading {
+            name: Arc::clone(&self.name),
+            handler,
+            drain: &drain,
+            pause: PAUSES.0,
+            handling: JoinSet::new(),
+        };
+        while !drain.is_cancelled() {
+            match self.session(&mut reading).await {
+                // A component that has nothing more to say may have more after its process was started anew.
+                Ok(()) => {
+                    if let Ok(conn) = self.link.connect().await {
+                        drain.run_until_cancelled(conn.ended()).await;
+                    }
+                }
+                Err(status) => tracing::error!(
+                    target: LOG,
+                    "input binding {}: failed to receive binding message: {}; reading again in {:?}",
+                    self.name,
+                    status::text(&status),
+                    reading.pause
+                ),
+            }
+            drain.run_until_cancelled(tokio::time::sleep(reading.pause)).await;
+            reading.pause = (reading.pause * 2).min(PAUSES.1);
+        }
+        while reading.handling.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    async fn ping(&self) -> Result<()> {
+        let mut client = InputBindingClient::with_origin(Caller(Arc::clone(&self.link)), origin());
+        let answer = client.ping(PingRequest {}).await;
+        answer.map(drop).map_err(|status| status::error(&status))
+    }
+
+    async fn close(&self) {
+        self.link.close();
+    }
+}

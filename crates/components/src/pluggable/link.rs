@@ -1,0 +1,321 @@
+//! The connection to a component's process.
+
+use std::{
+    fmt, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use http::{HeaderValue, Request, Response, Uri};
+use hyper::{
+    body::Incoming,
+    client::conn::{TrySendError, http2},
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::{net::UnixStream, time::timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, body::Body};
+use tower::Service;
+
+use super::status;
+
+/// The header that names the component resource.
+const INSTANCE: &str = "x-component-instance";
+/// A connection to a local socket is made at once or not at all.
+const DIAL: Duration = Duration::from_secs(5);
+/// A process that came back may take so long to initialise itself.
+const INITIALISE_AGAIN: Duration = Duration::from_secs(60);
+/// What may be on its way in one stream, and in all together, without the reader's leave.
+const WINDOWS: (u32, u32) = (1 << 20, 4 << 20);
+
+/// What gRPC over a Unix socket calls its server.
+pub(super) fn origin() -> Uri {
+    Uri::from_static("http://localhost")
+}
+
+/// What has to be said to a process before anything else: its Init.
+type Greeting = Box<dyn Fn(Conn) -> BoxFuture<'static, Result<(), Status>> + Send + Sync>;
+
+/// A connection that is made anew when it broke. A process that was started anew is initialised anew.
+pub(super) struct Link {
+    socket: PathBuf,
+    instance: HeaderValue,
+    greeting: Greeting,
+    live: Mutex<Live>,
+    /// Held while connecting; the process that was greeted last.
+    greeted: tokio::sync::Mutex<Option<Process>>,
+}
+
+enum Live {
+    Open(Option<Conn>),
+    Closed,
+}
+
+/// Why there is no connection, or no answer.
+#[derive(Debug)]
+pub(super) enum LinkError {
+    Closed,
+    Dial { socket: PathBuf, cause: String },
+    Lost { socket: PathBuf, cause: String },
+    Greeting { socket: PathBuf, status: Status },
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("the component is closed"),
+            Self::Dial { socket, cause } => {
+                write!(f, "cannot connect to socket {}: {cause}", socket.display())
+            }
+            Self::Lost { socket, cause } => {
+                write!(f, "the connection to socket {} broke: {cause}", socket.display())
+            }
+            Self::Greeting { socket, status } => {
+                let text = status::text(status);
+                write!(
+                    f,
+                    "the component at socket {} did not start: {text}",
+                    socket.display()
+                )
+            }
+        }
+    }
+}
+
+// The text says it all: what is below is none of the status's business.
+impl std::error::Error for LinkError {}
+
+impl Link {
+    /// To `socket`, for the component resource `instance`; nothing is dialled yet.
+    pub(super) fn new<F, R>(socket: &Path, instance: HeaderValue, greeting: F) -> Arc<Self>
+    where
+        F: Fn(Conn) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Status>> + Send + 'static,
+    {
+        Arc::new(Self {
+            socket: socket.to_owned(),
+            instance,
+            greeting: Box::new(move |conn| Box::pin(greeting(conn))),
+            live: Mutex::new(Live::Open(None)),
+            greeted: tokio::sync::Mutex::new(None),
+        })
+    }
+
+    /// The connection, made now where there is none.
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<Conn, LinkError> {
+        if let Some(conn) = self.current()? {
+            return Ok(conn);
+        }
+        // A caller that gives up does not take an initialisation with it that others wait for.
+        let link = Arc::clone(self);
+        let connecting = tokio::spawn(async move { link.reconnect().await });
+        match connecting.await {
+            Ok(result) => result,
+            Err(error) => Err(self.dial_error(error)),
+        }
+    }
+
+    async fn reconnect(&self) -> Result<Conn, LinkError> {
+        let mut greeted = self.greeted.lock().await;
+        if let Some(conn) = self.current()? {
+            return Ok(conn);
+        }
+        let dialling = timeout(DIAL, dial(&self.socket, &self.instance)).await;
+        let dialled = dialling.unwrap_or_else(|_| Err(format!("no connection within {DIAL:?}")));
+        let (conn, process) = dialled.map_err(|cause| self.dial_error(cause))?;
+        if *greeted != Some(process) {
+            if greeted.is_some() {
+                tracing::info!(
+                    target: super::discovery::LOG,
+                    "the component at socket {} was started again; it is initialised again",
+                    self.socket.display()
+                );
+            }
+            let greeting = timeout(INITIALISE_AGAIN, (self.greeting)(conn.clone())).await;
+            let late = || {
+                Err(Status::deadline_exceeded(format!(
+                    "no answer within {INITIALISE_AGAIN:?}"
+                )))
+            };
+            greeting
+                .unwrap_or_else(|_| late())
+                .map_err(|status| LinkError::Greeting {
+                    socket: self.socket.clone(),
+                    status,
+                })?;
+            *greeted = Some(process);
+        }
+        match &mut *self.live() {
+            Live::Closed => return Err(LinkError::Closed),
+            Live::Open(live) => *live = Some(conn.clone()),
+        }
+        Ok(conn)
+    }
+
+    fn current(&self) -> Result<Option<Conn>, LinkError> {
+        match &*self.live() {
+            Live::Closed => Err(LinkError::Closed),
+            Live::Open(conn) => Ok(conn.clone().filter(|conn| !conn.send.is_closed())),
+        }
+    }
+
+    /// No new calls; those in flight are answered.
+    pub(super) fn close(&self) {
+        *self.live() = Live::Closed;
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn dial_error(&self, cause: impl fmt::Display) -> LinkError {
+        LinkError::Dial {
+            socket: self.socket.clone(),
+            cause: cause.to_string(),
+        }
+    }
+
+    async fn send(self: Arc<Self>, mut request: Request<Body>) -> Result<Response<Incoming>, LinkError> {
+        let mut again = false;
+        loop {
+            let conn = self.connect().await?;
+            let mut error = match conn.try_send(request).await {
+                Ok(response) => return Ok(response),
+                Err(error) => error,
+            };
+            // The connection ended between two calls: nothing of this one was sent.
+            match error.take_message() {
+                Some(unsent) if !again => (request, again) = (unsent, true),
+                _ => {
+                    return Err(LinkError::Lost {
+                        socket: self.socket.clone(),
+                        cause: chain(&error.into_error()),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What clients of the services call through: the link, whatever its connection is at the moment.
+#[derive(Clone)]
+pub(super) struct Caller(pub(super) Arc<Link>);
+
+impl Service<Request<Body>> for Caller {
+    type Response = Response<Incoming>;
+    type Error = LinkError;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(Arc::clone(&self.0).send(request))
+    }
+}
+
+/// One connection.
+#[derive(Clone)]
+pub(super) struct Conn {
+    send: http2::SendRequest<Body>,
+    instance: HeaderValue,
+    ended: CancellationToken,
+}
+
+impl Conn {
+    /// Waits until the connection is gone.
+    pub(super) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+
+    fn try_send(
+        &self,
+        mut request: Request<Body>,
+    ) -> impl Future<Output = Result<Response<Incoming>, TrySendError<Request<Body>>>> + use<> {
+        request.headers_mut().insert(INSTANCE, self.instance.clone());
+        self.send.clone().try_send_request(request)
+    }
+}
+
+impl Service<Request<Body>> for Conn {
+    type Response = Response<Incoming>;
+    type Error = hyper::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let sending = self.try_send(request);
+        Box::pin(async move { sending.await.map_err(TrySendError::into_error) })
+    }
+}
+
+/// Which process is behind a socket: a file that was bound again is another one, and so is another process id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Process {
+    file: (u64, u64, i64, i64),
+    pid: Option<i32>,
+}
+
+fn file(socket: &Path) -> io::Result<(u64, u64, i64, i64)> {
+    let file = std::fs::metadata(socket)?;
+    Ok((file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+}
+
+/// Connects to the process behind `socket`.
+pub(super) async fn connect(socket: &Path, instance: &HeaderValue) -> Result<Conn, String> {
+    dial(socket, instance).await.map(|(conn, _)| conn)
+}
+
+async fn dial(socket: &Path, instance: &HeaderValue) -> Result<(Conn, Process), String> {
+    let (stream, process) = loop {
+        let before = file(socket).map_err(|error| error.to_string())?;
+        match UnixStream::connect(socket).await {
+            Ok(stream) if file(socket).is_ok_and(|after| after == before) => {
+                let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                break (stream, Process { file: before, pid });
+            }
+            // Bound again in between, or a full queue: the caller's limit ends this.
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    };
+    let (send, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(WINDOWS.0)
+        .initial_connection_window_size(WINDOWS.1)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| chain(&error))?;
+    let ended = CancellationToken::new();
+    let end = ended.clone().drop_guard();
+    tokio::spawn(async move {
+        let _end = end;
+        // How it ended is told to the calls that were on it.
+        let _ended = connection.await;
+    });
+    let conn = Conn {
+        send,
+        instance: instance.clone(),
+        ended,
+    };
+    Ok((conn, process))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,91 @@
+use std::sync::Arc;
+
+use outrigger_wire::components::v1::{
+    InputBindingInitRequest, InputBindingInitResponse, InvokeRequest, InvokeResponse, ListOperationsRequest,
+    ListOperationsResponse, OutputBindingInitRequest, OutputBindingInitResponse, PingRequest, PingResponse,
+    ReadRequest, ReadResponse, input_binding_server::InputBinding, output_binding_server::OutputBinding,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming, async_trait, codegen::BoxStream};
+
+use super::Services;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[async_trait]
+impl InputBinding for Services {
+    async fn init(&self, request: Request<InputBindingInitRequest>) -> Answer<InputBindingInitResponse> {
+        let properties = request
+            .get_ref()
+            .metadata
+            .clone()
+            .map(|metadata| metadata.properties);
+        self.initialised(&request, properties).await?;
+        Ok(Response::new(Default::default()))
+    }
+
+    /// Says what is on the desk and what the test says later; notes the acks.
+    async fn read(&self, request: Request<Streaming<ReadRequest>>) -> Answer<BoxStream<ReadResponse>> {
+        let (events, stream) = mpsc::channel(1024);
+        for event in self.desk.events.lock().unwrap().iter() {
+            events.try_send(Ok(event.clone())).unwrap();
+        }
+        self.desk.streams.lock().unwrap().push(events);
+        let (desk, mut acks) = (Arc::clone(&self.desk), request.into_inner());
+        tokio::spawn(async move {
+            while let Ok(Some(ack)) = acks.message().await {
+                desk.acks.lock().unwrap().push(ack);
+            }
+            desk.streams.lock().unwrap().clear();
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn ping(&self, _request: Request<PingRequest>) -> Answer<PingResponse> {
+        self.desk.fault().await?;
+        Ok(Response::new(Default::default()))
+    }
+}
+
+/// A binding that answers what it is given.
+#[async_trait]
+impl OutputBinding for Services {
+    async fn init(&self, request: Request<OutputBindingInitRequest>) -> Answer<OutputBindingInitResponse> {
+        let properties = request
+            .get_ref()
+            .metadata
+            .clone()
+            .map(|metadata| metadata.properties);
+        self.initialised(&request, properties).await?;
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn invoke(&self, request: Request<InvokeRequest>) -> Answer<InvokeResponse> {
+        self.desk.fault().await?;
+        let InvokeRequest {
+            data,
+            mut metadata,
+            operation,
+        } = request.into_inner();
+        metadata.insert("operation".to_owned(), operation);
+        Ok(Response::new(InvokeResponse {
+            data,
+            metadata,
+            content_type: "text/plain".to_owned(),
+        }))
+    }
+
+    async fn list_operations(
+        &self,
+        _request: Request<ListOperationsRequest>,
+    ) -> Answer<ListOperationsResponse> {
+        let operations = vec!["echo".to_owned(), "shout".to_owned()];
+        Ok(Response::new(ListOperationsResponse { operations }))
+    }
+
+    async fn ping(&self, _request: Request<PingRequest>) -> Answer<PingResponse> {
+        self.desk.fault().await?;
+        Ok(Response::new(Default::default()))
+    }
+}
