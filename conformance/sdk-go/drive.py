@@ -22,7 +22,12 @@ def resources(fleet, data):
     """The components, as YAML documents; whether PostgreSQL is among them."""
     secrets = data / "secrets.json"
     secrets.write_text(json.dumps({"plain": "sesame", "nested": {"user": "ahoy"}}))
+    keys = data / "keys"
+    keys.mkdir()
+    (keys / "symmetric").write_bytes(bytes(range(32)))
     documents = [
+        component("keys", "crypto.dapr.localstorage", path=keys),
+        component("echo", "conversation.echo"),
         component("sqlite", "state.sqlite", connectionString=data / "state.db"),
         component("memory", "state.in-memory"),
         component("vault", "secretstores.local.file", secretsFile=secrets),

@@ -35,6 +35,8 @@ var blocks = []struct {
 	{"secrets", secretChecks},
 	{"configuration", configurationChecks},
 	{"lock", lockChecks},
+	{"crypto", cryptoChecks},
+	{"conversation", conversationChecks},
 }
 
 func main() {
