@@ -21,6 +21,8 @@ const V1: StateRules = StateRules {
     etag_needs_value: true,
     first_write_sees_all: true,
     reports_expiry: true,
+    takes_null: true,
+    bulk_fails_whole: false,
 };
 
 fn set(key: &str, value: Value) -> Set {

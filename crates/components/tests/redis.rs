@@ -19,6 +19,8 @@ const RULES: StateRules = StateRules {
     etag_needs_value: false,
     first_write_sees_all: false,
     reports_expiry: false,
+    takes_null: true,
+    bulk_fails_whole: false,
 };
 
 fn set(key: &str, value: &str) -> Set {

@@ -290,7 +290,7 @@ impl ApiError {
     /// As an HTTP response.
     pub fn into_response(self) -> Response<Body> {
         let body = ErrorBody {
-            code: self.code,
+            code: &self.code,
             message: &self.message,
             details: self.details.iter().map(Detail::json).collect(),
         };

@@ -18,7 +18,18 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest, EncryptResponse, ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
+    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest,
+    EncryptResponse, ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse,
+    GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse,
+    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
+    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, QueryStateRequest,
+    QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
+    SubscribeConfigurationResponse, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
+    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
+    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
+    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest,
+    UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;

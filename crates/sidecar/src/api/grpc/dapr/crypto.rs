@@ -95,7 +95,7 @@ impl DaprService {
             Ok(data) => Ok(answer(Some(StreamPayload { data, seq }))),
             Err(error) => {
                 let error = ApiError::from(error);
-                metrics.error_code(error.code, error.category);
+                metrics.error_code(error.counted_as(), error.category);
                 Err(error.status())
             }
         });
