@@ -42,6 +42,7 @@ mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 min
 	conformance/build reference
 	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
 	conformance/crossread $(RELEASE) $(PEER_BIN)
+	conformance/documents.py $(RELEASE) $(PEER_BIN)
 
 measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
 	@scripts/need python3 venv

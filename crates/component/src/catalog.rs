@@ -5,7 +5,8 @@ use std::{collections::HashMap, future::Future, sync::Arc};
 use futures::future::BoxFuture;
 
 use crate::{
-    ConfigurationStore, InputBinding, LockStore, Metadata, OutputBinding, Result, SecretStore, StateStore,
+    ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, OutputBinding,
+    Result, SecretStore, StateStore,
 };
 
 /// What a component is built from.
@@ -197,6 +198,10 @@ pub struct Catalog {
     pub output_bindings: Section<dyn OutputBinding>,
     /// `bindings.*`, as input
     pub input_bindings: Section<dyn InputBinding>,
+    /// `crypto.*`
+    pub crypto: Section<dyn CryptoProvider>,
+    /// `conversation.*`
+    pub conversation: Section<dyn Conversation>,
 }
 
 impl Catalog {
@@ -209,6 +214,8 @@ impl Catalog {
             lock: Section::new("lock"),
             output_bindings: Section::new("bindings"),
             input_bindings: Section::new("bindings"),
+            crypto: Section::new("crypto"),
+            conversation: Section::new("conversation"),
         }
     }
 }

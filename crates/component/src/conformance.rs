@@ -5,6 +5,8 @@
 
 mod bindings;
 mod configuration;
+mod conversation;
+mod crypto;
 mod lock;
 mod secrets;
 mod state;
@@ -18,6 +20,8 @@ pub use self::{
         Link, Source, input_binding, input_binding_outlives, output_binding, output_binding_outlives,
     },
     configuration::{Writer, configuration},
+    conversation::conversation,
+    crypto::{CryptoKeys, crypto},
     lock::lock,
     secrets::{ExpectedSecrets, secrets},
     state::{StateRules, state, state_after_close},

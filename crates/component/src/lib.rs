@@ -5,7 +5,8 @@
 //! Key prefixes, encryption, resiliency and the wire belong to the blocks, never to a component.
 //!
 //! * [`Metadata`]: the properties of a component, typed.
-//! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`].
+//! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`],
+//!   [`CryptoProvider`], [`Conversation`].
 //! * [`Error`]: one error type, with the kind the API answers depend on.
 //! * [`Catalog`]: types and versions to factories, built explicitly.
 //! * `conformance` (feature): the rules each implementation must keep, runnable on any of them.
@@ -15,6 +16,8 @@ pub mod catalog;
 pub mod configuration;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+pub mod conversation;
+pub mod crypto;
 mod error;
 pub mod go_json;
 pub mod lock;
@@ -27,6 +30,8 @@ use std::collections::HashMap;
 pub use bindings::{InputBinding, OutputBinding};
 pub use catalog::{Catalog, Entry, Section, Setup};
 pub use configuration::ConfigurationStore;
+pub use conversation::Conversation;
+pub use crypto::CryptoProvider;
 pub use error::{Error, Kind};
 pub use lock::LockStore;
 pub use metadata::{GoDuration, Metadata, MetadataError, Unit};

@@ -2,8 +2,14 @@
 //!
 //! Storage layouts are Dapr's wherever Dapr has the store, so both can work on the same data.
 
+#[cfg(any(feature = "conversation", feature = "crypto"))]
+mod bounded;
+#[cfg(feature = "conversation")]
+mod conversation;
 #[cfg(feature = "cron")]
 mod cron;
+#[cfg(feature = "crypto")]
+mod crypto;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod deadline;
 #[cfg(feature = "http")]
@@ -28,14 +34,20 @@ mod sqlite;
 mod subscriptions;
 #[cfg(any(feature = "http", feature = "mqtt"))]
 mod tls;
+#[cfg(any(feature = "conversation", feature = "crypto"))]
+mod web;
 
 use outrigger_component::Catalog;
 
 /// Everything this build has.
 pub fn builtin() -> Catalog {
     let mut catalog = Catalog::empty();
+    #[cfg(feature = "conversation")]
+    conversation::add(&mut catalog);
     #[cfg(feature = "cron")]
     cron::add(&mut catalog);
+    #[cfg(feature = "crypto")]
+    crypto::add(&mut catalog);
     #[cfg(feature = "http")]
     http::add(&mut catalog);
     #[cfg(feature = "in-memory")]

@@ -16,7 +16,8 @@ use std::path::Path;
 pub use access::{AccessControl, AppOperation, AppPolicy};
 pub use expand::expand;
 pub use features::{
-    ACTOR_STATE_TTL, Features, HOT_RELOAD, WORKFLOWS_CLUSTERED, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
+    ACTOR_STATE_TTL, Features, HOT_RELOAD, SUBTLE_CRYPTO, WORKFLOWS_CLUSTERED,
+    WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 pub use metrics::{DEFAULT_LATENCY_BUCKETS, HttpMetrics, LabelRule, MetricRule, Metrics};
 pub use mtls::{Mtls, TokenValidator};

@@ -7,8 +7,8 @@ pub(crate) mod server;
 use std::sync::Arc;
 
 use outrigger_component::{
-    Catalog, ConfigurationStore, InputBinding, LockStore, Metadata, OutputBinding, Result, SecretStore,
-    Setup, StateStore,
+    Catalog, ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata,
+    OutputBinding, Result, SecretStore, Setup, StateStore,
 };
 use outrigger_components::builtin;
 
@@ -42,3 +42,5 @@ builder!(configuration, configuration, ConfigurationStore);
 builder!(lock, lock, LockStore);
 builder!(input, input_bindings, InputBinding);
 builder!(output, output_bindings, OutputBinding);
+builder!(crypto, crypto, CryptoProvider);
+builder!(conversation, conversation, Conversation);

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 pub const ACTOR_STATE_TTL: &str = "ActorStateTTL";
 /// Reload components and subscriptions when their files change.
 pub const HOT_RELOAD: &str = "HotReload";
+/// Apps may do single operations with keys of cryptography components. Dapr decides this when it is built.
+pub const SUBTLE_CRYPTO: &str = "SubtleCrypto";
 /// Workflow workers of one app spread over several sidecars.
 pub const WORKFLOWS_CLUSTERED: &str = "WorkflowsClusteredDeployment";
 /// Results of activities of other apps come back through reminders.

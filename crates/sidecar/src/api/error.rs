@@ -2,6 +2,8 @@
 //! error catalogue.
 
 mod configuration;
+mod conversation;
+mod crypto;
 mod lock;
 mod secrets;
 mod state;
@@ -219,6 +221,11 @@ impl ApiError {
             Code::InvalidArgument,
             message,
         )
+    }
+
+    /// A message whose JSON is not that of its type.
+    pub fn malformed_message(cause: &str) -> Self {
+        Self::malformed(format!("failed deserializing HTTP body: {cause}"))
     }
 
     #[must_use]

@@ -29,6 +29,9 @@ use crate::reflection::Reflection;
 
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr/";
 
+/// In the place of a store's system: a model, which spans know by name only.
+const CONVERSATION: &str = "conversation";
+
 /// The gRPC API of a sidecar.
 pub struct GrpcApi {
     /// `dapr.proto.runtime.v1.Dapr`.
@@ -77,6 +80,11 @@ fn describe_database<T>(request: &tonic::Request<T>, system: &'static str, store
     if let Some(Database(note)) = request.extensions().get() {
         note.get_or_init(|| (system, store.to_owned()));
     }
+}
+
+/// Tells the span of a request, if it records, which model is talked to.
+fn describe_conversation<T>(request: &tonic::Request<T>, model: &str) {
+    describe_database(request, CONVERSATION, model);
 }
 
 /// What handlers of the service put into a response's extensions: trailers besides the status.
@@ -154,7 +162,11 @@ impl GrpcApi {
             response = status.into_http();
         }
         if let Some((system, store)) = database.as_ref().and_then(|Database(note)| note.get()) {
-            span.grpc_database(system, method, store);
+            if *system == CONVERSATION {
+                span.set("rpc.system", store.clone());
+            } else {
+                span.grpc_database(system, method, store);
+            }
         }
         let mut response = match response.extensions_mut().remove::<Trailers>() {
             Some(Trailers(more)) => response.map(|body| {

@@ -1,14 +1,18 @@
 //! The HTTP API: one request through its stations, in the contract's order.
 
 mod configuration;
+mod conversation;
 mod cors;
+mod crypto;
 mod invoke;
 mod json;
 mod lock;
 mod meta;
+mod protojson;
 mod route;
 mod secrets;
 mod state;
+mod subtle;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -27,6 +31,8 @@ pub use route::{Endpoint, Kind, Routes};
 use super::error::text_response;
 use crate::admit::Token;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
@@ -66,6 +72,10 @@ pub struct HttpApi {
     pub configuration: Arc<Configurations>,
     /// Locks.
     pub locks: Arc<Locks>,
+    /// Cryptography.
+    pub crypto: Arc<Crypto>,
+    /// Conversations.
+    pub conversation: Arc<Conversations>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// What is ready.
@@ -242,6 +252,11 @@ impl HttpApi {
             Kind::UnsubscribeConfiguration => self.unsubscribe_configuration(parameters).await,
             Kind::TryLock => self.try_lock(parameters, context).await,
             Kind::Unlock => self.unlock(parameters, context).await,
+            Kind::Encrypt => self.encrypt(parameters, context.request).await,
+            Kind::Decrypt => self.decrypt(parameters, context.request).await,
+            Kind::Subtle(operation) => self.subtle(operation, parameters, context.request).await,
+            Kind::ConverseAlpha1 => self.converse_alpha1(parameters, context.request).await,
+            Kind::ConverseAlpha2 => self.converse_alpha2(parameters, context.request).await,
             Kind::Healthz => self.healthz(context.request.uri().query()),
             Kind::OutboundHealthz => self.outbound_healthz(),
             Kind::Shutdown => self.request_shutdown(context.request.headers()),

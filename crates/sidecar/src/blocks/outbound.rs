@@ -139,12 +139,28 @@ pub struct Operation {
 impl Operation {
     /// The series of `operation` in the families `NAMES`: those of `state`, of `secret`.
     pub fn new(registry: &Registry, names: FamilyNames, component: &str, operation: &str) -> Self {
-        let registry = registry.namespaced();
         let labels = ["component", "operation", "success"];
+        Self::labelled(registry, names, labels, |success| [component, operation, success])
+    }
+
+    /// The series of a block whose components do one thing only.
+    pub fn single(registry: &Registry, names: FamilyNames, component: &str) -> Self {
+        Self::labelled(registry, names, ["component", "success"], |success| {
+            [component, success]
+        })
+    }
+
+    fn labelled<'v, const N: usize>(
+        registry: &Registry,
+        names: FamilyNames,
+        labels: [&'static str; N],
+        values: impl Fn(&'static str) -> [&'v str; N],
+    ) -> Self {
+        let registry = registry.namespaced();
         let count = registry.counter(names.count, "Calls of components.", labels);
         let latency = registry.latency(names.latencies, "Duration of calls of components.", labels);
         let series = |success| {
-            let values = [component, operation, success];
+            let values = values(success);
             (count.with(values), latency.with(values))
         };
         Self {

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_component::{ConfigurationStore, LockStore, SecretStore, StateStore, secrets, state};
+use outrigger_component::{
+    ConfigurationStore, Conversation, CryptoProvider, LockStore, SecretStore, StateStore, secrets, state,
+};
 
 use super::LOG;
 use super::open::Opened;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::lock::Locks;
 use crate::blocks::registry::Users;
 use crate::blocks::secrets::Secrets;
@@ -23,6 +27,10 @@ pub struct Blocks {
     pub configuration: Arc<Configurations>,
     /// `lock.*`
     pub locks: Arc<Locks>,
+    /// `crypto.*`
+    pub crypto: Arc<Crypto>,
+    /// `conversation.*`
+    pub conversation: Arc<Conversations>,
 }
 
 /// A component in its block.
@@ -43,6 +51,8 @@ enum Handle {
     Secrets(Arc<dyn SecretStore>),
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(Arc<dyn LockStore>),
+    Crypto(Arc<dyn CryptoProvider>),
+    Conversation(Arc<dyn Conversation>),
 }
 
 impl Blocks {
@@ -68,6 +78,14 @@ impl Blocks {
                 let handle = Handle::Lock(Arc::clone(&store.component));
                 Installed::new(Vec::new(), self.locks.insert(name, store), handle)
             }
+            Opened::Crypto(provider) => {
+                let users = self.crypto.insert(name, Arc::clone(&provider));
+                Installed::new(Vec::new(), users, Handle::Crypto(provider))
+            }
+            Opened::Conversation(model) => {
+                let users = self.conversation.insert(name, Arc::clone(&model));
+                Installed::new(Vec::new(), users, Handle::Conversation(model))
+            }
         }
     }
 
@@ -78,6 +96,8 @@ impl Blocks {
             Handle::Secrets(_) => self.secrets.remove(name),
             Handle::Configuration(_) => self.configuration.remove(name),
             Handle::Lock(_) => self.locks.remove(name),
+            Handle::Crypto(_) => self.crypto.remove(name),
+            Handle::Conversation(_) => self.conversation.remove(name),
         }
     }
 
@@ -102,6 +122,8 @@ impl Handle {
             Self::Secrets(store) => store.close().await,
             Self::Configuration(store) => store.close().await,
             Self::Lock(store) => store.close().await,
+            Self::Crypto(provider) => provider.close().await,
+            Self::Conversation(model) => model.close().await,
         }
     }
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use outrigger_component::{ConfigurationStore, Entry, Error, Metadata, SecretStore, Section, Setup};
+use outrigger_component::{
+    ConfigurationStore, Conversation, CryptoProvider, Entry, Error, Metadata, SecretStore, Section, Setup,
+};
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
 
@@ -13,7 +15,7 @@ use crate::blocks::lock::{self, LockKeys};
 use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 5] = ["bindings.", "pubsub.", "crypto.", "middleware.", "conversation."];
+const ABSENT: [&str; 3] = ["bindings.", "pubsub.", "middleware."];
 
 /// A component that works.
 pub(super) enum Opened {
@@ -21,6 +23,8 @@ pub(super) enum Opened {
     Secrets(Arc<dyn SecretStore>),
     Configuration(Arc<dyn ConfigurationStore>),
     Lock(lock::Opened),
+    Crypto(Arc<dyn CryptoProvider>),
+    Conversation(Arc<dyn Conversation>),
 }
 
 /// Why a component was not started: names it, its file and line, the cause and what helps.
@@ -151,6 +155,14 @@ pub(super) async fn open(
             .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
         let component = in_time(component, entry.build(setup)).await?;
         Ok(Opened::Lock(lock::Opened { component, keys }))
+    } else if kind.starts_with("crypto.") {
+        let (entry, setup) = prepare(&context.catalog.crypto, component, secrets, context).await?;
+        in_time(component, entry.build(setup)).await.map(Opened::Crypto)
+    } else if kind.starts_with("conversation.") {
+        let (entry, setup) = prepare(&context.catalog.conversation, component, secrets, context).await?;
+        in_time(component, entry.build(setup))
+            .await
+            .map(Opened::Conversation)
     } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
         Err(create(&text))

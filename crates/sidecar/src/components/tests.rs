@@ -12,6 +12,8 @@ use outrigger_telemetry::metrics::Metrics;
 use super::*;
 use crate::app::Health;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::lock::Locks;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
@@ -163,7 +165,9 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
             Health::new(true).1,
             Arc::clone(&resilience),
         )),
-        locks: Arc::new(Locks::new(resilience)),
+        locks: Arc::new(Locks::new(Arc::clone(&resilience))),
+        crypto: Arc::new(Crypto::new(false, Arc::clone(&resilience))),
+        conversation: Arc::new(Conversations::new(resilience)),
     };
     Components::new(context, blocks)
 }

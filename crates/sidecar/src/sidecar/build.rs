@@ -10,7 +10,7 @@ use outrigger_identity::{
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::Configuration;
+use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, Metrics, MetricsConfig, RewriteRule};
 use outrigger_telemetry::{export, metrics};
@@ -27,6 +27,8 @@ use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health, sensitive};
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::invoke::{EndpointCommon, Endpoints, Forwarded, Invoker};
 use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
@@ -177,11 +179,16 @@ impl Parts {
         let configuration = Configurations::new(app.clone(), health.clone(), Arc::clone(&resilience));
         let configuration = Arc::new(configuration);
         let locks = Arc::new(Locks::new(Arc::clone(&resilience)));
+        let subtle = settings.features.enabled(SUBTLE_CRYPTO);
+        let crypto = Arc::new(Crypto::new(subtle, Arc::clone(&resilience)));
+        let conversation = Arc::new(Conversations::new(Arc::clone(&resilience)));
         let blocks = Blocks {
             state: Arc::clone(&state),
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
+            crypto: Arc::clone(&crypto),
+            conversation: Arc::clone(&conversation),
         };
         let context = components::Context {
             catalog: outrigger_components::builtin(),
@@ -241,6 +248,8 @@ impl Parts {
             secrets: Arc::clone(&secrets),
             configuration: Arc::clone(&configuration),
             locks: Arc::clone(&locks),
+            crypto: Arc::clone(&crypto),
+            conversation: Arc::clone(&conversation),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -251,6 +260,8 @@ impl Parts {
             secrets,
             configuration: Arc::clone(&configuration),
             locks,
+            crypto,
+            conversation,
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&metrics),

@@ -1,9 +1,12 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
 mod configuration;
+mod conversation;
+mod crypto;
 mod lock;
 mod secrets;
 mod state;
+mod subtle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,22 +17,29 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-    DeleteBulkStateRequest, DeleteStateRequest, ExecuteStateTransactionRequest, GetBulkSecretRequest,
-    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
-    GetConfigurationResponse, GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse,
-    GetStateRequest, GetStateResponse, InvokeServiceRequest, QueryStateRequest, QueryStateResponse,
-    SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
+    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
+    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest,
+    EncryptResponse, ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse,
+    GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse,
+    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
+    GetStateResponse, InvokeServiceRequest, QueryStateRequest, QueryStateResponse, SaveStateRequest,
+    SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
+    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
     UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::conversation::Conversations;
+use crate::blocks::crypto::Crypto;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
@@ -55,6 +65,10 @@ pub struct DaprService {
     pub configuration: Arc<Configurations>,
     /// Locks.
     pub locks: Arc<Locks>,
+    /// Cryptography.
+    pub crypto: Arc<Crypto>,
+    /// Conversations.
+    pub conversation: Arc<Conversations>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -211,6 +225,83 @@ impl Dapr for DaprService {
         request: Request<UnlockRequest>,
     ) -> Result<Response<UnlockResponse>, Status> {
         self.lock_unlock(request.get_ref()).await
+    }
+
+    async fn encrypt_alpha1(
+        &self,
+        request: Request<Streaming<EncryptRequest>>,
+    ) -> Result<Response<BoxStream<EncryptResponse>>, Status> {
+        self.crypto_encrypt(request.into_inner()).await
+    }
+
+    async fn decrypt_alpha1(
+        &self,
+        request: Request<Streaming<DecryptRequest>>,
+    ) -> Result<Response<BoxStream<DecryptResponse>>, Status> {
+        self.crypto_decrypt(request.into_inner()).await
+    }
+
+    async fn subtle_get_key_alpha1(
+        &self,
+        request: Request<SubtleGetKeyRequest>,
+    ) -> Result<Response<SubtleGetKeyResponse>, Status> {
+        self.subtle_get_key(request.into_inner()).await
+    }
+
+    async fn subtle_encrypt_alpha1(
+        &self,
+        request: Request<SubtleEncryptRequest>,
+    ) -> Result<Response<SubtleEncryptResponse>, Status> {
+        self.subtle_encrypt(request.into_inner()).await
+    }
+
+    async fn subtle_decrypt_alpha1(
+        &self,
+        request: Request<SubtleDecryptRequest>,
+    ) -> Result<Response<SubtleDecryptResponse>, Status> {
+        self.subtle_decrypt(request.into_inner()).await
+    }
+
+    async fn subtle_wrap_key_alpha1(
+        &self,
+        request: Request<SubtleWrapKeyRequest>,
+    ) -> Result<Response<SubtleWrapKeyResponse>, Status> {
+        self.subtle_wrap_key(request.into_inner()).await
+    }
+
+    async fn subtle_unwrap_key_alpha1(
+        &self,
+        request: Request<SubtleUnwrapKeyRequest>,
+    ) -> Result<Response<SubtleUnwrapKeyResponse>, Status> {
+        self.subtle_unwrap_key(request.into_inner()).await
+    }
+
+    async fn subtle_sign_alpha1(
+        &self,
+        request: Request<SubtleSignRequest>,
+    ) -> Result<Response<SubtleSignResponse>, Status> {
+        self.subtle_sign(request.into_inner()).await
+    }
+
+    async fn subtle_verify_alpha1(
+        &self,
+        request: Request<SubtleVerifyRequest>,
+    ) -> Result<Response<SubtleVerifyResponse>, Status> {
+        self.subtle_verify(request.into_inner()).await
+    }
+
+    async fn converse_alpha1(
+        &self,
+        request: Request<ConversationRequest>,
+    ) -> Result<Response<ConversationResponse>, Status> {
+        self.conversation_alpha1(request).await
+    }
+
+    async fn converse_alpha2(
+        &self,
+        request: Request<ConversationRequestAlpha2>,
+    ) -> Result<Response<ConversationResponseAlpha2>, Status> {
+        self.conversation_alpha2(request).await
     }
 
     async fn get_metadata(

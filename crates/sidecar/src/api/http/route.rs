@@ -44,6 +44,35 @@ pub enum Kind {
     TryLock,
     /// `POST /unlock/{store}`.
     Unlock,
+    /// `PUT /crypto/{name}/encrypt`.
+    Encrypt,
+    /// `PUT /crypto/{name}/decrypt`.
+    Decrypt,
+    /// `POST /subtlecrypto/{name}/…`.
+    Subtle(Subtle),
+    /// `POST /conversation/{name}/converse`, first version.
+    ConverseAlpha1,
+    /// `POST /conversation/{name}/converse`, second version.
+    ConverseAlpha2,
+}
+
+/// A single operation with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subtle {
+    /// `getkey`
+    GetKey,
+    /// `encrypt`
+    Encrypt,
+    /// `decrypt`
+    Decrypt,
+    /// `wrapkey`
+    WrapKey,
+    /// `unwrapkey`
+    UnwrapKey,
+    /// `sign`
+    Sign,
+    /// `verify`
+    Verify,
 }
 
 /// A route of the API.
@@ -142,6 +171,26 @@ const fn configuration(stable: bool, kind: Kind) -> Endpoint {
     }
 }
 
+const fn crypto(path: &'static [&'static str], name: &'static str, kind: Kind) -> Endpoint {
+    alpha1(Method::PUT, "crypto", path, name, kind)
+}
+
+const fn subtle(path: &'static [&'static str], name: &'static str, operation: Subtle) -> Endpoint {
+    alpha1(Method::POST, "subtlecrypto", path, name, Kind::Subtle(operation))
+}
+
+const fn converse(version: &'static str, prefix: &'static str, kind: Kind) -> Endpoint {
+    Endpoint {
+        method: Some(Method::POST),
+        version,
+        group: "conversation",
+        prefix,
+        path: &["conversation", "{}", "converse"],
+        name: "Converse",
+        kind,
+    }
+}
+
 const ITEM: &[&str] = &["state", "{}", "{}"];
 const STORE: &[&str] = &["state", "{}"];
 const BULK: &[&str] = &["state", "{}", "bulk"];
@@ -190,6 +239,33 @@ static ENDPOINTS: &[Endpoint] = &[
     configuration(false, Kind::UnsubscribeConfiguration),
     alpha1(Method::POST, "lock", &["lock", "{}"], "TryLock", Kind::TryLock),
     alpha1(Method::POST, "unlock", &["unlock", "{}"], "Unlock", Kind::Unlock),
+    crypto(&["crypto", "{}", "encrypt"], "Encrypt", Kind::Encrypt),
+    crypto(&["crypto", "{}", "decrypt"], "Decrypt", Kind::Decrypt),
+    subtle(&["subtlecrypto", "{}", "getkey"], "SubtleGetKey", Subtle::GetKey),
+    subtle(
+        &["subtlecrypto", "{}", "encrypt"],
+        "SubtleEncrypt",
+        Subtle::Encrypt,
+    ),
+    subtle(
+        &["subtlecrypto", "{}", "decrypt"],
+        "SubtleDecrypt",
+        Subtle::Decrypt,
+    ),
+    subtle(
+        &["subtlecrypto", "{}", "wrapkey"],
+        "SubtleWrapKey",
+        Subtle::WrapKey,
+    ),
+    subtle(
+        &["subtlecrypto", "{}", "unwrapkey"],
+        "SubtleUnwrapKey",
+        Subtle::UnwrapKey,
+    ),
+    subtle(&["subtlecrypto", "{}", "sign"], "SubtleSign", Subtle::Sign),
+    subtle(&["subtlecrypto", "{}", "verify"], "SubtleVerify", Subtle::Verify),
+    converse("v1alpha1", "v1.0-alpha1", Kind::ConverseAlpha1),
+    converse("v1alpha2", "v1.0-alpha2", Kind::ConverseAlpha2),
     v1(Method::GET, "healthz", &["healthz"], "Healthz", Kind::Healthz),
     v1(
         Method::GET,
@@ -364,6 +440,17 @@ mod tests {
             ),
             (Method::POST, "/v1.0-alpha1/lock/s", Kind::TryLock),
             (Method::POST, "/v1.0-alpha1/unlock/s", Kind::Unlock),
+            (Method::PUT, "/v1.0-alpha1/crypto/s/encrypt", Kind::Encrypt),
+            (
+                Method::POST,
+                "/v1.0-alpha1/subtlecrypto/s/sign",
+                Kind::Subtle(Subtle::Sign),
+            ),
+            (
+                Method::POST,
+                "/v1.0-alpha2/conversation/s/converse",
+                Kind::ConverseAlpha2,
+            ),
         ] {
             assert_eq!(find(method, path), Some((kind, "s".into())), "{path}");
         }

@@ -1,0 +1,118 @@
+//! What every provider that has the keys at hand does with them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outrigger_component::{
+    CryptoProvider, Error, Kind, Result,
+    crypto::{Parameters, PublicKey, Sealed, Secret},
+};
+
+use super::{
+    algorithms::{Encryption, Signature, mismatch},
+    asymmetric, jwk,
+    key::{Asymmetric, Key, Material},
+    symmetric,
+};
+
+/// Where keys come from.
+#[async_trait]
+pub(super) trait KeySource: Send + Sync + 'static {
+    /// The key of this name; kind `NotFound` where there is none.
+    async fn key(&self, name: &str) -> Result<Arc<Key>>;
+
+    /// Ends what the source runs.
+    async fn close(&self) {}
+}
+
+/// A provider with the keys of `S`.
+pub(super) struct Local<S>(pub(super) S);
+
+pub(super) fn not_found() -> Error {
+    Error::new(Kind::NotFound, "key not found")
+}
+
+impl Key {
+    fn asymmetric(&self) -> Result<&Asymmetric> {
+        match &self.material {
+            Material::Asymmetric(key) => Ok(key),
+            Material::Symmetric(_) => Err(mismatch()),
+        }
+    }
+
+    fn seal(&self, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
+        let algorithm = Encryption::named(with.algorithm)?;
+        match &self.material {
+            Material::Symmetric(key) => symmetric::encrypt(algorithm, key, plaintext, with),
+            Material::Asymmetric(key) => asymmetric::encrypt(algorithm, key, plaintext, with),
+        }
+    }
+
+    fn open(&self, message: &Sealed, with: Parameters<'_>) -> Result<Secret> {
+        let algorithm = Encryption::named(with.algorithm)?;
+        match &self.material {
+            Material::Symmetric(key) => symmetric::decrypt(algorithm, key, message, with),
+            Material::Asymmetric(key) => asymmetric::decrypt(algorithm, key, message, with),
+        }
+    }
+}
+
+impl<S: KeySource> Local<S> {
+    async fn key_for(&self, operation: &str, key: &str, algorithm: &str) -> Result<Arc<Key>> {
+        let found = self.0.key(key).await.map_err(|error| {
+            let text = "failed to retrieve the key";
+            Error::new(error.kind(), text).because(error)
+        })?;
+        found.check(operation, algorithm)?;
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl<S: KeySource> CryptoProvider for Local<S> {
+    async fn public_key(&self, key: &str) -> Result<PublicKey> {
+        let found = self.0.key(key).await?;
+        // Of a symmetric key nothing may be told, not even that it is there.
+        let half = found.asymmetric().map_err(|_| not_found())?;
+        let jwk = jwk::public(&found, half).ok_or_else(mismatch)?;
+        Ok(PublicKey {
+            id: found.id.clone().unwrap_or_else(|| key.to_owned()),
+            spki: half.spki.clone(),
+            jwk,
+        })
+    }
+
+    async fn encrypt(&self, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
+        let key = self.key_for("encrypt", with.key, with.algorithm).await?;
+        key.seal(plaintext, with)
+    }
+
+    async fn decrypt(&self, message: &Sealed, with: Parameters<'_>) -> Result<Secret> {
+        let key = self.key_for("decrypt", with.key, with.algorithm).await?;
+        key.open(message, with)
+    }
+
+    async fn wrap_key(&self, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
+        let key = self.key_for("wrapKey", with.key, with.algorithm).await?;
+        key.seal(plaintext, with)
+    }
+
+    async fn unwrap_key(&self, wrapped: &Sealed, with: Parameters<'_>) -> Result<Secret> {
+        let key = self.key_for("unwrapKey", with.key, with.algorithm).await?;
+        key.open(wrapped, with)
+    }
+
+    async fn sign(&self, digest: &[u8], algorithm: &str, key: &str) -> Result<Vec<u8>> {
+        let key = self.key_for("sign", key, algorithm).await?;
+        asymmetric::sign(Signature::named(algorithm)?, key.asymmetric()?, digest)
+    }
+
+    async fn verify(&self, digest: &[u8], signature: &[u8], algorithm: &str, key: &str) -> Result<bool> {
+        let key = self.key_for("verify", key, algorithm).await?;
+        asymmetric::verify(Signature::named(algorithm)?, key.asymmetric()?, digest, signature)
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}

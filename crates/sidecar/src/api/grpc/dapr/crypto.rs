@@ -1,0 +1,154 @@
+//! Documents: streams of pieces in both directions.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, Stream, StreamExt};
+use outrigger_wire::common::v1::StreamPayload;
+use outrigger_wire::runtime::v1::{
+    DecryptRequest, DecryptRequestOptions, DecryptResponse, EncryptRequest, EncryptRequestOptions,
+    EncryptResponse,
+};
+use tonic::codegen::BoxStream;
+use tonic::{Response, Status, Streaming};
+
+use super::DaprService;
+use crate::api::error::ApiError;
+use crate::blocks::crypto::{CryptoError, EncryptOptions, Output};
+use crate::body::BoxError;
+
+/// How long the first message may take.
+const FIRST_MESSAGE: Duration = Duration::from_secs(5);
+
+/// A request of either stream.
+trait Piece: Send + 'static {
+    type Options;
+    fn parts(self) -> (Option<Self::Options>, Option<StreamPayload>);
+}
+
+impl Piece for EncryptRequest {
+    type Options = EncryptRequestOptions;
+    fn parts(self) -> (Option<Self::Options>, Option<StreamPayload>) {
+        (self.options, self.payload)
+    }
+}
+
+impl Piece for DecryptRequest {
+    type Options = DecryptRequestOptions;
+    fn parts(self) -> (Option<Self::Options>, Option<StreamPayload>) {
+        (self.options, self.payload)
+    }
+}
+
+impl DaprService {
+    pub(super) async fn crypto_encrypt(
+        &self,
+        mut requests: Streaming<EncryptRequest>,
+    ) -> Result<Response<BoxStream<EncryptResponse>>, Status> {
+        let output = async {
+            let (options, first) = opening(&mut requests).await?;
+            let missing = |name: &str| format!("missing property '{name}' in the options message");
+            if options.key_name.is_empty() {
+                return Err(CryptoError::BadRequest(missing("keyName")));
+            }
+            if options.key_wrap_algorithm.is_empty() {
+                return Err(CryptoError::BadRequest(missing("keyWrapAlgorithm")));
+            }
+            let provider = self.crypto.provider(&options.component_name)?;
+            let with = EncryptOptions {
+                key: options.key_name,
+                algorithm: options.key_wrap_algorithm,
+                cipher: options.data_encryption_cipher,
+                omit_key: options.omit_decryption_key_name,
+                decryption_key: options.decryption_key_name,
+            };
+            provider.encrypt(&with, payloads(first, requests)).await
+        };
+        let answer = |payload| EncryptResponse { payload };
+        self.stream(output.await, answer)
+    }
+
+    pub(super) async fn crypto_decrypt(
+        &self,
+        mut requests: Streaming<DecryptRequest>,
+    ) -> Result<Response<BoxStream<DecryptResponse>>, Status> {
+        let output = async {
+            let (options, first) = opening(&mut requests).await?;
+            let provider = self.crypto.provider(&options.component_name)?;
+            let input = payloads(first, requests);
+            provider.decrypt(&options.key_name, input).await
+        };
+        let answer = |payload| DecryptResponse { payload };
+        self.stream(output.await, answer)
+    }
+
+    /// Numbers the pieces of the output.
+    fn stream<T: Send + 'static>(
+        &self,
+        output: Result<Output, CryptoError>,
+        answer: impl Fn(Option<StreamPayload>) -> T + Send + 'static,
+    ) -> Result<Response<BoxStream<T>>, Status> {
+        let output = output.map_err(|error| self.fail(&error.into()))?;
+        let metrics = std::sync::Arc::clone(&self.metrics);
+        let numbered = stream::iter(0_u64..).zip(output);
+        let answers = numbered.map(move |(seq, piece)| match piece {
+            Ok(data) => Ok(answer(Some(StreamPayload { data, seq }))),
+            Err(error) => {
+                let error = ApiError::from(error);
+                metrics.error_code(error.code, error.category);
+                Err(error.status())
+            }
+        });
+        Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+/// The first message, which has the options.
+async fn opening<P: Piece>(
+    requests: &mut Streaming<P>,
+) -> Result<(P::Options, Option<StreamPayload>), CryptoError> {
+    let first = tokio::time::timeout(FIRST_MESSAGE, requests.message()).await;
+    let first = first.map_err(|_| {
+        CryptoError::BadRequest("error waiting for first message: context deadline exceeded".to_owned())
+    })?;
+    let failed = |cause: &str| CryptoError::Operation(format!("error receiving the first message: {cause}"));
+    let first = first
+        .map_err(|status| failed(status.message()))?
+        .ok_or_else(|| failed("EOF"))?;
+    match first.parts() {
+        (Some(options), payload) => Ok((options, payload)),
+        (None, _) => Err(CryptoError::BadRequest(
+            "first message does not contain the required options".to_owned(),
+        )),
+    }
+}
+
+/// The payloads of all messages, checked to be complete.
+fn payloads<P: Piece>(
+    first: Option<StreamPayload>,
+    requests: Streaming<P>,
+) -> impl Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static {
+    let first = stream::iter(first.map(Ok));
+    let rest = requests.filter_map(|request| async {
+        match request.map(P::parts) {
+            Ok((None, payload)) => payload.map(Ok),
+            Ok((Some(_), _)) => Some(Err("options found in non-leading message".into())),
+            Err(status) => Some(Err(
+                format!("error receiving message: {}", status.message()).into()
+            )),
+        }
+    });
+    let mut expected = 0_u64;
+    let checked = first
+        .chain(rest)
+        .map(move |payload: Result<StreamPayload, BoxError>| {
+            let payload = payload?;
+            if payload.seq != expected {
+                let seq = payload.seq;
+                return Err(format!("invalid sequence number received: {seq} (expected: {expected})").into());
+            }
+            expected += 1;
+            Ok(payload.data)
+        });
+    Box::pin(checked)
+}

@@ -1,0 +1,157 @@
+//! `/v1.0-alpha1/crypto/…`: documents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, StreamExt};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
+use outrigger_resources::value::truthy;
+use tokio::sync::{Semaphore, mpsc};
+
+use super::HttpApi;
+use super::route::Parameters;
+use crate::api::error::{ApiError, bytes_response};
+use crate::blocks::crypto::{CryptoError, EncryptOptions, Output, Provider};
+use crate::body::{Body, BoxError};
+
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// Output that is held back before the response begins, bytes: until then a failure has a status of its own, later
+/// it breaks the response off.
+const HELD: usize = 1 << 20;
+
+/// How long reading ahead waits for a client that does not take what is there.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+type Found = Result<Arc<Provider>, Box<Response<Body>>>;
+
+impl HttpApi {
+    pub(super) async fn encrypt(&self, parameters: Parameters, request: Request<Body>) -> Response<Body> {
+        let provider = match self.provider(&parameters) {
+            Ok(provider) => provider,
+            Err(response) => return *response,
+        };
+        let options = match options(request.headers()) {
+            Ok(options) => options,
+            Err(error) => return self.error(error.into()),
+        };
+        match provider.encrypt(&options, pieces(request)).await {
+            Ok(output) => self.document(output).await,
+            Err(error) => self.error(error.into()),
+        }
+    }
+
+    pub(super) async fn decrypt(&self, parameters: Parameters, request: Request<Body>) -> Response<Body> {
+        let provider = match self.provider(&parameters) {
+            Ok(provider) => provider,
+            Err(response) => return *response,
+        };
+        let key = header(request.headers(), "dapr-key-name").to_owned();
+        match provider.decrypt(&key, pieces(request)).await {
+            Ok(output) => self.document(output).await,
+            Err(error) => self.error(error.into()),
+        }
+    }
+
+    fn provider(&self, parameters: &Parameters) -> Found {
+        let name = self.parameter("name", &parameters[0])?;
+        let found = self.crypto.provider(&name);
+        found.map_err(|error| Box::new(self.error(error.into())))
+    }
+
+    /// The whole output where it is small, else its beginning and the rest as it comes.
+    async fn document(&self, output: Output) -> Response<Body> {
+        let mut output = ahead(output);
+        let mut held = BytesMut::new();
+        loop {
+            match output.next().await {
+                Some(Ok(piece)) => held.extend_from_slice(&piece),
+                Some(Err(error)) => return self.error(ApiError::broken_document(error)),
+                None => return bytes_response(StatusCode::OK, OCTETS, held.freeze()),
+            }
+            if held.len() > HELD {
+                break;
+            }
+        }
+        let begun = stream::iter([Ok(held.freeze())]);
+        let rest = output.map(|piece| {
+            piece.map_err(|error| -> BoxError {
+                let text = ApiError::broken_document(error).message;
+                tracing::debug!(target: "dapr.runtime.http", "a document is broken off: {text}");
+                text.into()
+            })
+        });
+        let frames = begun.chain(rest).map(|piece| piece.map(Frame::data));
+        let mut response = Response::new(Body::Stream(Box::pin(StreamBody::new(frames))));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, OCTETS);
+        response
+    }
+}
+
+/// Output that goes on while the client sends: many send the whole document before they take any of the answer, and
+/// would wait for ever for a server that does not read on. For them the output waits in memory, and the limit of the
+/// body is the limit of it; with clients that do both at once it is [`HELD`] at most.
+fn ahead(mut output: Output) -> Output {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let room = Arc::new(Semaphore::new(HELD));
+    tokio::spawn(async move {
+        let mut patient = true;
+        while let Some(piece) = output.next().await {
+            let size = piece
+                .as_ref()
+                .map_or(0, |piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
+            let place = Arc::clone(&room);
+            let place = if patient {
+                let waiting = tokio::time::timeout(PATIENCE, place.acquire_many_owned(size)).await;
+                waiting.ok().and_then(Result::ok)
+            } else {
+                place.try_acquire_many_owned(size).ok()
+            };
+            patient = place.is_some();
+            if sender.send((piece, place)).is_err() {
+                return;
+            }
+        }
+    });
+    let pieces = stream::unfold(receiver, |mut receiver| async move {
+        let (piece, _place) = receiver.recv().await?;
+        Some((piece, receiver))
+    });
+    pieces.boxed()
+}
+
+fn header<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+fn options(headers: &HeaderMap) -> Result<EncryptOptions, CryptoError> {
+    let required = |name: &str| match header(headers, name) {
+        "" => Err(CryptoError::BadRequest(format!("missing header '{name}'"))),
+        value => Ok(value.to_owned()),
+    };
+    Ok(EncryptOptions {
+        key: required("dapr-key-name")?,
+        algorithm: required("dapr-key-wrap-algorithm")?,
+        cipher: header(headers, "dapr-data-encryption-cipher").to_owned(),
+        omit_key: truthy(header(headers, "dapr-omit-decryption-key-name")),
+        decryption_key: header(headers, "dapr-decryption-key-name").to_owned(),
+    })
+}
+
+fn pieces(
+    request: Request<Body>,
+) -> impl futures::Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static {
+    let frames = BodyStream::new(request.into_body().map_err(BoxError::from));
+    Box::pin(frames.filter_map(|frame| async {
+        match frame {
+            Ok(frame) => frame.into_data().ok().map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }))
+}

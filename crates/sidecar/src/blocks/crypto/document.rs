@@ -1,0 +1,143 @@
+//! Documents as they stream through: whatever their size, a segment is held and no more.
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, BoxStream, Stream, StreamExt};
+
+use super::CryptoError;
+use super::scheme::{LONGEST_HEADER, NAME};
+use super::segments::{Direction, SegmentError, Segments};
+use crate::body::BoxError;
+
+/// What comes out of encryption and decryption, in pieces.
+pub type Output = BoxStream<'static, Result<Bytes, CryptoError>>;
+
+/// The header of a document: manifest and MAC, and what was read of the payload.
+pub(super) struct Header {
+    pub(super) manifest: Bytes,
+    pub(super) mac: Bytes,
+    pub(super) rest: Bytes,
+}
+
+/// Reads as far as the third newline, give or take the piece that has it.
+pub(super) async fn read_header<S>(input: &mut S) -> Result<Header, CryptoError>
+where
+    S: Stream<Item = Result<Bytes, BoxError>> + Unpin,
+{
+    let mut read = BytesMut::new();
+    let mut ends: Vec<usize> = Vec::with_capacity(3);
+    loop {
+        let name = ends.first().map_or(read.len(), |end| *end);
+        let begun = if ends.is_empty() {
+            NAME.as_bytes().starts_with(&read)
+        } else {
+            read[..name] == *NAME.as_bytes()
+        };
+        if !begun {
+            return Err(invalid("unsupported scheme"));
+        }
+        if let [first, second, third] = ends[..] {
+            return header(&read, first, second, third);
+        }
+        if read.len() >= LONGEST_HEADER {
+            return Err(invalid("it is longer than 64 KiB"));
+        }
+        let Some(piece) = input.next().await else {
+            return Err(invalid(match ends.len() {
+                0 => "scheme name not found",
+                1 => "manifest not found",
+                _ => "message authentication code not found",
+            }));
+        };
+        let piece = piece.map_err(|error| invalid(&error.to_string()))?;
+        let newlines = piece.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+        let missing = 3 - ends.len();
+        ends.extend(newlines.take(missing).map(|(at, _)| read.len() + at));
+        read.extend_from_slice(&piece);
+    }
+}
+
+fn invalid(what: &str) -> CryptoError {
+    CryptoError::Operation(format!("invalid header: {what}"))
+}
+
+fn header(read: &BytesMut, first: usize, second: usize, third: usize) -> Result<Header, CryptoError> {
+    if third >= LONGEST_HEADER {
+        return Err(invalid("it is longer than 64 KiB"));
+    }
+    let part = |from: usize, to: usize| Bytes::copy_from_slice(&read[from..to]);
+    let (manifest, mac) = (part(first + 1, second), part(second + 1, third));
+    if manifest.is_empty() || mac.is_empty() {
+        return Err(invalid("invalid format"));
+    }
+    let rest = part(third + 1, read.len());
+    Ok(Header { manifest, mac, rest })
+}
+
+struct Pump<S> {
+    input: S,
+    segments: Segments,
+    direction: Direction,
+    ready: VecDeque<Bytes>,
+    ended: bool,
+}
+
+/// `opening`, and then the segments of `input` encrypted or decrypted. `begun` was read of the input before.
+pub(super) fn pump<S>(
+    opening: Bytes,
+    begun: &[u8],
+    input: S,
+    mut segments: Segments,
+    direction: Direction,
+) -> Output
+where
+    S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static,
+{
+    segments.push(begun);
+    let ready = [opening].into_iter().filter(|opening| !opening.is_empty());
+    let pump = Pump {
+        input,
+        segments,
+        direction,
+        ready: ready.collect(),
+        ended: false,
+    };
+    stream::try_unfold(pump, |mut pump| async move {
+        let piece = pump.next().await?;
+        Ok(piece.map(|piece| (piece, pump)))
+    })
+    .boxed()
+}
+
+impl<S> Pump<S>
+where
+    S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin,
+{
+    async fn next(&mut self) -> Result<Option<Bytes>, CryptoError> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Ok(Some(piece));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            if let Some(segment) = self.segments.next(self.direction).map_err(failed)? {
+                return Ok(Some(segment));
+            }
+            match self.input.next().await {
+                Some(Ok(piece)) => self.segments.push(&piece),
+                Some(Err(error)) => return Err(CryptoError::Stream(error.to_string())),
+                None => {
+                    self.ended = true;
+                    self.ready
+                        .extend(self.segments.last(self.direction).map_err(failed)?);
+                }
+            }
+        }
+    }
+}
+
+fn failed(error: SegmentError) -> CryptoError {
+    CryptoError::Stream(error.to_string())
+}

@@ -1,0 +1,116 @@
+//! The payload of a document: segments, each encrypted with a nonce that says its place and whether it is the last,
+//! so that none can be left out, moved or cut off.
+
+use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
+use bytes::{Bytes, BytesMut};
+
+use super::scheme::PREFIX;
+
+/// Plaintext in a segment, bytes; the last may be shorter.
+pub(super) const SEGMENT: usize = 64 << 10;
+/// How much longer a segment is when encrypted.
+pub(super) const TAG: usize = 16;
+
+/// What went wrong with a segment.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SegmentError {
+    /// It was tampered with, or is not all there.
+    #[error("error processing segment {0}: failed to decrypt segment")]
+    Decrypt(u32),
+    /// The cipher refused it.
+    #[error("error processing segment {0}: failed to encrypt segment")]
+    Encrypt(u32),
+    /// There are no more numbers.
+    #[error("input stream is too large")]
+    TooLarge,
+}
+
+/// Encrypts or decrypts a payload from pieces of any size.
+pub(super) struct Segments {
+    key: LessSafeKey,
+    prefix: [u8; PREFIX],
+    next: Option<u32>,
+    held: BytesMut,
+}
+
+/// What is done to a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Encrypt,
+    Decrypt,
+}
+
+impl Segments {
+    pub(super) fn new(key: LessSafeKey, prefix: [u8; PREFIX]) -> Self {
+        Self {
+            key,
+            prefix,
+            next: Some(0),
+            held: BytesMut::new(),
+        }
+    }
+
+    /// Takes a piece of the payload.
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        self.held.extend_from_slice(piece);
+    }
+
+    /// The next segment, if it is sure that another follows it.
+    pub(super) fn next(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
+        let full = match direction {
+            Direction::Encrypt => SEGMENT,
+            Direction::Decrypt => SEGMENT + TAG,
+        };
+        if self.held.len() <= full {
+            return Ok(None);
+        }
+        let segment = self.held.split_to(full);
+        self.process(direction, segment, false).map(Some)
+    }
+
+    /// The last segment, when nothing follows any more; none of an empty payload.
+    pub(super) fn last(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
+        if self.held.is_empty() {
+            return Ok(None);
+        }
+        let segment = self.held.split();
+        self.process(direction, segment, true).map(Some)
+    }
+
+    fn process(
+        &mut self,
+        direction: Direction,
+        segment: BytesMut,
+        last: bool,
+    ) -> Result<Bytes, SegmentError> {
+        let number = self.next.ok_or(SegmentError::TooLarge)?;
+        self.next = number.checked_add(1);
+        let mut nonce = [0; 12];
+        nonce[..PREFIX].copy_from_slice(&self.prefix);
+        nonce[PREFIX..PREFIX + 4].copy_from_slice(&number.to_be_bytes());
+        nonce[PREFIX + 4] = u8::from(last);
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        match direction {
+            Direction::Encrypt => self.seal(nonce, &segment).ok_or(SegmentError::Encrypt(number)),
+            Direction::Decrypt => self.open(nonce, segment).ok_or(SegmentError::Decrypt(number)),
+        }
+    }
+
+    fn seal(&self, nonce: Nonce, plain: &[u8]) -> Option<Bytes> {
+        let mut sealed = BytesMut::with_capacity(plain.len() + TAG);
+        sealed.extend_from_slice(plain);
+        let tag = self
+            .key
+            .seal_in_place_separate_tag(nonce, Aad::empty(), &mut sealed)
+            .ok()?;
+        sealed.extend_from_slice(tag.as_ref());
+        Some(sealed.freeze())
+    }
+
+    fn open(&self, nonce: Nonce, mut segment: BytesMut) -> Option<Bytes> {
+        let plain = self.key.open_in_place(nonce, Aad::empty(), &mut segment).ok()?;
+        let length = plain.len();
+        segment.truncate(length);
+        Some(segment.freeze())
+    }
+}
