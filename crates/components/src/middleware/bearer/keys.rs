@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
 use outrigger_component::{Error, Kind};
 use reqwest::{Client, StatusCode};
 use rustls::{ClientConfig, RootCertStore};
@@ -159,7 +159,8 @@ impl Loose {
     fn known(self) -> Keys {
         let known = self.keys.into_iter().filter_map(|key| {
             let set = serde_json::json!({ "keys": [key] });
-            serde_json::from_value::<JwkSet>(set).ok()?.keys.pop()
+            let key = serde_json::from_value::<JwkSet>(set).ok()?.keys.pop()?;
+            (!matches!(key.algorithm, AlgorithmParameters::Other(_))).then_some(key)
         });
         known.collect()
     }
