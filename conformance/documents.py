@@ -118,7 +118,8 @@ class Failures(unittest.TestCase):
         for side, (status, body) in answers.items():
             parsed = json.loads(body)
             seen[side] = (status, parsed["errorCode"], parsed["message"] if text else "")
-        self.assertEqual(seen["ours"], seen["dapr"], what)
+        with self.subTest(what):
+            self.assertEqual(seen["ours"], seen["dapr"])
 
     def test_requests(self):
         with_key = {"key_name": "oct32", "key_wrap_algorithm": "AES"}

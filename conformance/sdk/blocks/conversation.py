@@ -18,11 +18,11 @@ class Conversation(unittest.TestCase):
         from dapr.clients.grpc.conversation import ConversationInput
         with client() as dapr:
             answer = dapr.converse_alpha1(
-                name=MODEL, context_id="c", temperature=0.5, scrub_pii=True,
-                inputs=[ConversationInput(content="mail a@b.com", role="user"),
-                        ConversationInput(content="from 10.8.9.1", scrub_pii=True)])
+                name=MODEL, context_id="c", temperature=0.5,
+                inputs=[ConversationInput(content="mail a@b.com", role="user", scrub_pii=True),
+                        ConversationInput(content="from 10.8.9.1")])
         self.assertEqual(answer.context_id, "c")
-        self.assertEqual([output.result for output in answer.outputs], ["mail <EMAIL_ADDRESS>\nfrom <IP>"])
+        self.assertEqual([output.result for output in answer.outputs], ["mail <EMAIL_ADDRESS>\nfrom 10.8.9.1"])
 
     def test_messages_and_tools(self):
         from dapr.clients.grpc import conversation as talk
@@ -41,7 +41,7 @@ class Conversation(unittest.TestCase):
             "be brief", "rain?", "Tool Response for tool ID 't-1' with name 'weather': yes"])
         call = choice.message.tool_calls[0]
         self.assertEqual((call.function.name, call.function.arguments), ("weather", "city"))
-        self.assertEqual(answer.outputs[0].usage.total_tokens, 28)
+        self.assertEqual(answer.outputs[0].usage.total_tokens, 26)
 
     def test_what_makes_no_sense_is_refused(self):
         import grpc

@@ -18,6 +18,7 @@ struct Entity {
 const STREETS: &str = "street|st|avenue|ave|road|rd|highway|hwy|square|sq|trail|trl|drive|dr|court|ct|park|parkway\
                        |pkwy|circle|cir|boulevard|blvd";
 const OCTET: &str = "(?:25[0-5]|2[0-4][0-9]|[01]?[0-9]?[0-9])";
+const LABEL: &str = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?";
 const DIGITS: &str = r"(?:\([0-9]{1,4}\)|[0-9]{1,4})";
 
 /// Of findings that begin at the same place the longest counts, of equally long ones that of the first entity.
@@ -26,16 +27,27 @@ static ENTITIES: LazyLock<Vec<Entity>> = LazyLock::new(|| {
     let list: [(&'static str, String, fn(&str, &Range<usize>) -> bool); 12] = [
         (
             "<EMAIL_ADDRESS>",
-            r"(?i)[a-z0-9.!#$%&'*+/=?^_{|}~-]+@[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)+"
-                .to_owned(),
+            format!(r"[A-Za-z0-9.!#$%&'*+/=?^_{{|}}~-]+@{LABEL}(?:\.{LABEL})+"),
             any,
         ),
         ("<IP>", format!(r"(?:{OCTET}\.){{3}}{OCTET}"), number),
         ("<IP>", "[0-9A-Fa-f:.]{2,45}".to_owned(), ipv6),
-        ("<MAC_ADDRESS>", "(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}".to_owned(), word),
+        (
+            "<MAC_ADDRESS>",
+            "(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}".to_owned(),
+            word,
+        ),
         ("<US_SSN>", "[0-9]{3}-[0-9]{2}-[0-9]{4}".to_owned(), number),
-        ("<IBAN>", "[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?".to_owned(), iban),
-        ("<ISBN>", "97[89](?:[- ]?[0-9]){10}|(?:[0-9][- ]?){9}X".to_owned(), number),
+        (
+            "<IBAN>",
+            "[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?".to_owned(),
+            iban,
+        ),
+        (
+            "<ISBN>",
+            "97[89](?:[- ]?[0-9]){10}|(?:[0-9][- ]?){9}X".to_owned(),
+            number,
+        ),
         (
             "<CREDIT_CARD>",
             "[0-9]{4}(?:[ -]?[0-9]{4}){3}|[0-9]{4}[ -]?[0-9]{6}[ -]?[0-9]{5}|[0-9]{16,19}".to_owned(),
@@ -43,26 +55,33 @@ static ENTITIES: LazyLock<Vec<Entity>> = LazyLock::new(|| {
         ),
         (
             "<STREET_ADDRESS>",
-            format!(r"(?i)\b[0-9]{{1,5}}[a-z]?\s+(?:[\w.'-]+\s+){{0,4}}(?:{STREETS})\b\.?"),
+            format!(r"\b[0-9]{{1,5}}[A-Za-z]?\s+(?:[\w.'-]+\s+){{0,4}}(?i-u:{STREETS})\b\.?"),
             any,
         ),
-        ("<PO_BOX>", r"(?i)\bP\.?\s?O\.?\s?Box\s+[0-9]+".to_owned(), any),
+        (
+            "<PO_BOX>",
+            r"\b[Pp]\.?\s?[Oo]\.?\s?(?i-u:box)\s+[0-9]+".to_owned(),
+            any,
+        ),
         ("<ZIP_CODE>", r"\b[0-9]{5}(?:-[0-9]{4})?\b".to_owned(), any),
-        ("<PHONE_NUMBER>", format!(r"\+?{DIGITS}(?:[ ./-]?{DIGITS}){{1,9}}"), phone),
+        (
+            "<PHONE_NUMBER>",
+            format!(r"\+?{DIGITS}(?:[ ./-]?{DIGITS}){{1,9}}"),
+            phone,
+        ),
     ];
-    let compiled = list.into_iter().filter_map(|(placeholder, pattern, accept)| {
-        Some(Entity {
-            placeholder,
-            pattern: Regex::new(&pattern).ok()?,
-            accept,
-        })
+    let compiled = list.into_iter().map(|(placeholder, pattern, accept)| Entity {
+        placeholder,
+        pattern: Regex::new(&pattern).expect("a pattern of this file"),
+        accept,
     });
     compiled.collect()
 });
 
 /// What is left alone, whatever is in it: links and repositories.
-static LINKS: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"(?i)(?:https?|git|ssh)://[^\s<>]+|git@[\w.-]+:[^\s<>]+").ok());
+static LINKS: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"(?i-u:https?|git|ssh)://[^\s<>]+|git@[\w.-]+:[^\s<>]+").expect("a pattern of this file")
+});
 
 /// No digit touches it.
 fn number(text: &str, found: &Range<usize>) -> bool {
@@ -98,11 +117,7 @@ fn phone(text: &str, found: &Range<usize>) -> bool {
 
 /// The text without personal data.
 pub(super) fn scrub(text: &str) -> String {
-    let links: Vec<_> = LINKS
-        .iter()
-        .flat_map(|links| links.find_iter(text))
-        .map(|link| link.range())
-        .collect();
+    let links: Vec<_> = LINKS.find_iter(text).map(|link| link.range()).collect();
     let linked = |range: &Range<usize>| {
         links
             .iter()
@@ -133,12 +148,6 @@ pub(super) fn scrub(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_pattern_compiles() {
-        assert_eq!(ENTITIES.len(), 12);
-        assert!(LINKS.is_some());
-    }
 
     #[test]
     fn personal_data_is_named() {

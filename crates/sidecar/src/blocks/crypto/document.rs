@@ -28,13 +28,7 @@ where
     let mut read = BytesMut::new();
     let mut ends: Vec<usize> = Vec::with_capacity(3);
     loop {
-        let name = ends.first().map_or(read.len(), |end| *end);
-        let begun = if ends.is_empty() {
-            NAME.as_bytes().starts_with(&read)
-        } else {
-            read[..name] == *NAME.as_bytes()
-        };
-        if !begun {
+        if ends.first().is_some_and(|end| read[..*end] != *NAME.as_bytes()) {
             return Err(invalid("unsupported scheme"));
         }
         if let [first, second, third] = ends[..] {

@@ -261,7 +261,7 @@ async fn headers_that_are_none_say_so() {
     let manifest = |json: &str| format!("dapr.io/enc/v1\n{json}\nAAAA\n").into_bytes();
     for (document, expected) in [
         (b"".to_vec(), "scheme name not found"),
-        (b"hello".to_vec(), "unsupported scheme"),
+        (b"hello".to_vec(), "scheme name not found"),
         (b"dapr.io/enc/v2\n{}\nx\n".to_vec(), "unsupported scheme"),
         (b"dapr.io/enc/v1\n".to_vec(), "manifest not found"),
         (
