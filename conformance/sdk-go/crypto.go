@@ -11,7 +11,7 @@ import (
 
 var cryptoChecks = []check{
 	{"documents come back", func(ctx context.Context, dapr client.Client) error {
-		for _, size := range []int{0, 5, 1 << 16, 1_000_000} {
+		for _, size := range []int{5, 1 << 16, 1_000_000} {
 			for _, cipher := range []string{"aes-gcm", "chacha20-poly1305"} {
 				plain := bytes.Repeat([]byte{7}, size)
 				sealed, err := encrypt(ctx, dapr, plain, cipher)

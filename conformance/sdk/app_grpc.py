@@ -23,7 +23,7 @@ def raw(request: InvokeMethodRequest) -> InvokeMethodResponse:
 
 @app.binding("tick")
 def tick(request: BindingRequest):
-    assert request.metadata["readTimeUTC"], request.metadata
+    assert request.binding_metadata["readTimeUTC"], request.binding_metadata
 
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

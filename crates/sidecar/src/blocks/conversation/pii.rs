@@ -6,13 +6,16 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+/// Whether a match, at its place in a text, is what it looks like.
+type Accept = fn(&str, &Range<usize>) -> bool;
+
 /// A kind of personal data.
 struct Entity {
     /// What a finding becomes.
     placeholder: &'static str,
     pattern: Regex,
     /// Whether a match is one, with the text around it.
-    accept: fn(&str, &Range<usize>) -> bool,
+    accept: Accept,
 }
 
 const STREETS: &str = "street|st|avenue|ave|road|rd|highway|hwy|square|sq|trail|trl|drive|dr|court|ct|park|parkway\
@@ -23,8 +26,8 @@ const DIGITS: &str = r"(?:\([0-9]{1,4}\)|[0-9]{1,4})";
 
 /// Of findings that begin at the same place the longest counts, of equally long ones that of the first entity.
 static ENTITIES: LazyLock<Vec<Entity>> = LazyLock::new(|| {
-    let any: fn(&str, &Range<usize>) -> bool = |_, _| true;
-    let list: [(&'static str, String, fn(&str, &Range<usize>) -> bool); 12] = [
+    let any: Accept = |_, _| true;
+    let list: [(&'static str, String, Accept); 12] = [
         (
             "<EMAIL_ADDRESS>",
             format!(r"[A-Za-z0-9.!#$%&'*+/=?^_{{|}}~-]+@{LABEL}(?:\.{LABEL})+"),

@@ -233,7 +233,7 @@ async fn the_first_version_has_roles_by_name_and_echoes_parameters() {
     };
     let any = prost_types::Any {
         type_url: "t".to_owned(),
-        value: vec![1].into(),
+        value: vec![1],
     };
     let question = proto::ConversationRequest {
         name: "llm".to_owned(),

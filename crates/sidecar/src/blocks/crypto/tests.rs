@@ -48,7 +48,7 @@ async fn whole(output: Result<Output, CryptoError>) -> Result<Vec<u8>, CryptoErr
 }
 
 fn text(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at * 31 >> 3) as u8).collect()
+    (0..length).map(|at| ((at * 31) >> 3) as u8).collect()
 }
 
 fn options(key: &str, algorithm: &str) -> EncryptOptions {
