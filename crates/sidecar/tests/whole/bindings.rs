@@ -105,7 +105,7 @@ async fn an_answer_without_content_is_204() {
     let call = |operation: &str| {
         let body =
             format!(r#"{{"operation":"{operation}","data":"some text","metadata":{{"fileName":"a/f"}}}}"#);
-        node.ask(post("/v1.0/bindings/files", body.clone()))
+        node.ask(post("/v1.0/bindings/files", body))
     };
     assert_eq!(call("create").await.text(), r#"{"fileName":"a/f"}"#);
     assert_eq!(std::fs::read(folder.path().join("a/f")).unwrap(), b"some text");

@@ -36,7 +36,7 @@ async fn with_keys() -> Node {
 }
 
 fn text(length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at * 31 >> 3) as u8).collect()
+    (0..length).map(|at| ((at * 31) >> 3) as u8).collect()
 }
 
 async fn encrypted(node: &Node, plain: Vec<u8>) -> Bytes {
