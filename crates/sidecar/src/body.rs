@@ -12,7 +12,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::conn::{PooledBody, Received};
+use crate::conn::PooledBody;
+use crate::http2::Received;
 
 /// Any failure while a body is read or written.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

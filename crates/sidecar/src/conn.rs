@@ -6,7 +6,7 @@ mod h2;
 
 pub use dial::{DialError, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
-pub use h2::{H2Pool, Received};
+pub use h2::H2Pool;
 
 /// Why a request got no response head.
 #[derive(Debug, thiserror::Error)]

@@ -2,7 +2,7 @@
 //! that payload bytes are forwarded and never copied.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, TE};
+use http::header::{CONTENT_TYPE, HeaderName, TE};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
@@ -14,6 +14,8 @@ use crate::conn::{H2Pool, SendError};
 
 /// Content type of requests and responses.
 pub const CONTENT_TYPE_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const OK: HeaderValue = HeaderValue::from_static("0");
 const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 /// Bytes before each message: compressed flag and big-endian length (gRPC over HTTP/2).
 pub const PREFIX: usize = 5;
@@ -83,15 +85,20 @@ pub fn status_response(status: &Status) -> Response<Body> {
 /// Writes `grpc-status`, `grpc-message` and details.
 pub fn put_status(status: &Status, headers: &mut HeaderMap) {
     if status.add_header(headers).is_err() {
-        headers.insert("grpc-status", HeaderValue::from_static("13"));
+        headers.insert(GRPC_STATUS, HeaderValue::from_static("13"));
     }
 }
 
 /// The `grpc-status: 0` trailer.
 pub fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
-    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    trailers.insert(GRPC_STATUS, OK);
     trailers
+}
+
+/// Whether headers or trailers hold the status of success; a status with more to say is left to [`Status`].
+pub fn says_ok(headers: &HeaderMap) -> bool {
+    headers.get(GRPC_STATUS).is_some_and(|status| status == OK)
 }
 
 /// The status a response head carries already: trailers-only responses and plain HTTP errors. `None` = it is in
@@ -123,7 +130,7 @@ pub fn early_status(response: &Response<Body>) -> Option<Status> {
 
 /// The number in `grpc-status` as it stands, which need not be one of the defined codes.
 pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
-    headers.get("grpc-status")?.to_str().ok()?.parse().ok()
+    headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }
 
 /// What went wrong with a connection, as a status.

@@ -41,10 +41,6 @@ pub mod names {
     pub const STREAM: HeaderName = HeaderName::from_static("dapr-stream");
 }
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-
 /// Accepts binary metadata with or without padding, as gRPC peers send it.
 const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
@@ -66,19 +62,25 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
         }
         headers.remove(header::CONNECTION);
     }
-    for name in [
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-        HTTP2_SETTINGS,
-        header::TE,
-        header::TRAILER,
-        header::PROXY_AUTHORIZATION,
-        header::PROXY_AUTHENTICATE,
-    ] {
+    // Most calls have none of them: one look at each name there is costs less than a search for each that may be.
+    while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
         headers.remove(name);
     }
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "keep-alive"
+            | "proxy-connection"
+            | "transfer-encoding"
+            | "upgrade"
+            | "http2-settings"
+            | "te"
+            | "trailer"
+            | "proxy-authorization"
+            | "proxy-authenticate"
+    )
 }
 
 fn is_binary(name: &HeaderName) -> bool {

@@ -13,6 +13,7 @@ pub mod conn;
 pub mod error;
 pub mod grpc;
 pub mod headers;
+mod http2;
 pub mod internal;
 pub mod life;
 pub mod listen;

@@ -1,6 +1,7 @@
 //! Listening sockets and the connections they accept.
 
 mod h2c;
+mod http2;
 
 use std::future::Future;
 use std::io;
@@ -227,7 +228,7 @@ pub trait Handler: Send + Sync + 'static {
     fn handle(
         self: Arc<Self>,
         client: Arc<Client>,
-        request: Request<Incoming>,
+        request: Request<Body>,
     ) -> impl Future<Output = Response<Body>> + Send;
 }
 
@@ -336,8 +337,7 @@ fn builder(options: &Options) -> auto::Builder<TokioExecutor> {
         .max_header_list_size(options.header_list_limit);
     match options.versions {
         Versions::Http1 => builder.http1_only(),
-        Versions::Http2 => builder.http2_only(),
-        Versions::Both => builder,
+        Versions::Both | Versions::Http2 => builder,
     }
 }
 
@@ -385,6 +385,11 @@ impl<H: Handler> Server<H> {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        if self.options.versions == Versions::Http2 {
+            let handler = Arc::clone(&self.handler);
+            let result = http2::serve(io, handler, client, &self.options, &self.drain).await;
+            return log_end(result.map_err(Into::into));
+        }
         let client = Arc::new(client);
         let upgradable = self.options.versions == Versions::Both;
         let server = Arc::clone(&self);
@@ -399,7 +404,10 @@ impl<H: Handler> Server<H> {
             Box::pin(async move {
                 Ok::<_, std::convert::Infallible>(match upgraded {
                     Some(upgrade) => server.upgrade(upgrade, client),
-                    None => Arc::clone(&server.handler).handle(client, request).await,
+                    None => {
+                        let request = request.map(Body::from);
+                        Arc::clone(&server.handler).handle(client, request).await
+                    }
                 })
             })
         });
@@ -437,8 +445,9 @@ impl<H: Handler> Server<H> {
                     return;
                 }
             };
-            let service = service_fn(|request| {
+            let service = service_fn(|request: Request<Incoming>| {
                 let (handler, client) = (Arc::clone(&server.handler), Arc::clone(&client));
+                let request = request.map(Body::from);
                 async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
             });
             let connection = server.builder.serve_connection(TokioIo::new(io), service);

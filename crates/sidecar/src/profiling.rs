@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tokio::runtime::Handle;
 
 use crate::api::error::{bytes_response, text_response};
@@ -28,7 +27,7 @@ impl Profiling {
 }
 
 impl Handler for Profiling {
-    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Body>) -> Response<Body> {
         let text = match request.uri().path() {
             "/debug/pprof" | "/debug/pprof/" => {
                 "/debug/pprof/cmdline\n/debug/runtime\n/debug/memory\n".to_owned()

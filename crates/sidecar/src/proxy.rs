@@ -332,8 +332,12 @@ impl HttpBody for Watched {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    let status = Status::from_header_map(trailers);
-                    self.end(status.map_or(Code::Unknown, |s| s.code()));
+                    let code = if grpc::says_ok(trailers) {
+                        Code::Ok
+                    } else {
+                        Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
+                    };
+                    self.end(code);
                 }
             }
             Some(Err(_)) => self.end(Code::Unavailable),

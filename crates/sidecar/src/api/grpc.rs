@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use outrigger_policy::apilist::ApiList;
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
@@ -92,8 +91,7 @@ fn describe_conversation<T>(request: &tonic::Request<T>, model: &str) {
 pub struct Trailers(pub HeaderMap);
 
 impl Handler for GrpcApi {
-    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
-        let mut request = request.map(Body::from);
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
         if let Err(status) = self.admit(&request) {
             return grpc::status_response(&status);
         }

@@ -21,7 +21,6 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use outrigger_component::Pairs;
 use outrigger_component::middleware::Peer;
 use outrigger_policy::path::clean_escaped_path;
@@ -103,15 +102,13 @@ struct Context<'a> {
 }
 
 impl Handler for HttpApi {
-    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
-        let request = request.map(Body::from);
+    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Body>) -> Response<Body> {
         self.serve(&client, request).await
     }
 }
 
 impl Handler for PublicApi {
-    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
-        let request = request.map(Body::from);
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Body>) -> Response<Body> {
         let path = clean_escaped_path(request.uri().path()).into_owned();
         match self.0.routes.find(request.method(), &path) {
             Some(matched) if matched.endpoint.is_public() => {

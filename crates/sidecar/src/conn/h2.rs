@@ -1,10 +1,12 @@
 //! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
 
 mod exchange;
-mod keep_alive;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -15,13 +17,11 @@ use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use tokio::sync::Mutex;
 
-pub use exchange::Received;
-
 use super::dial::DialErrorKind;
-use super::{DialError, Dialer, SendError};
+use super::{DialError, Dialer, Io, SendError};
 use crate::body::Body;
+use crate::http2::{Drive, Driver, Ended, Gather, InFlight, Outgoing};
 use exchange::{Unanswered, exchange};
-use keep_alive::drive;
 
 /// Streams on one connection before another is opened.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -37,24 +37,28 @@ const SEND_BUFFER: usize = 256 * 1024;
 /// Response header bytes accepted.
 const MAX_HEADER_LIST: u32 = 1024 * 1024;
 
-/// A stream counted against its connection until dropped.
-pub(super) struct InFlight(Arc<AtomicUsize>);
+/// A connection as its task and the requests on it see it.
+type Wire = Arc<Driver<Dialled>>;
 
-impl InFlight {
-    fn new(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
-    }
+/// What is driven.
+struct Dialled {
+    connection: h2::client::Connection<Gather<Io>, Bytes>,
+    out: Outgoing<Io>,
 }
 
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+impl Drive for Dialled {
+    fn poll_drive(&mut self, _: &Wire, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        let ended = Pin::new(&mut self.connection).poll(cx)?;
+        match (ended, self.out.poll_flush(cx)?) {
+            (Poll::Ready(()), _) => Poll::Ready(Ok(())),
+            (Poll::Pending, _) => Poll::Pending,
+        }
     }
 }
 
 struct Connection {
     sender: SendRequest<Bytes>,
+    wire: Wire,
     in_flight: Arc<AtomicUsize>,
     /// Set when no new stream can be opened.
     closed: Arc<AtomicBool>,
@@ -139,7 +143,7 @@ impl H2Pool {
     }
 
     async fn connect(&self) -> Result<Connection, DialError> {
-        let io = self.dialer.dial().await?;
+        let (io, out) = Gather::new(self.dialer.dial().await?);
         let handshake = Builder::new()
             .enable_push(false)
             .initial_window_size(STREAM_WINDOW)
@@ -148,16 +152,18 @@ impl H2Pool {
             .max_header_list_size(MAX_HEADER_LIST)
             .handshake(io)
             .await;
-        let (sender, connection) = handshake.map_err(|e| self.dialer.error(DialErrorKind::Http2(e)))?;
+        let (sender, mut connection) = handshake.map_err(|e| self.dialer.error(DialErrorKind::Http2(e)))?;
+        let pings = connection.ping_pong().zip(self.keep_alive);
+        let wire = Driver::new(Dialled { connection, out });
         let closed = Arc::new(AtomicBool::new(false));
-        let (address, flag, keep_alive) = (
+        let (address, flag, driven) = (
             self.dialer.address().to_owned(),
             Arc::clone(&closed),
-            self.keep_alive,
+            Arc::clone(&wire),
         );
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         tokio::spawn(async move {
-            let ended = drive(connection, keep_alive).await;
+            let ended = driven.run_watched(pings).await;
             flag.store(true, Ordering::Relaxed);
             if let Err(error) = ended {
                 tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
@@ -165,6 +171,7 @@ impl H2Pool {
         });
         Ok(Connection {
             sender,
+            wire,
             in_flight: Arc::default(),
             closed,
         })
@@ -183,7 +190,7 @@ impl H2Pool {
                 None => Box::pin(self.open()).await?,
             };
             let in_flight = InFlight::new(&connection.in_flight);
-            match exchange(connection.sender.clone(), request, in_flight).await {
+            match exchange(connection.sender.clone(), &connection.wire, request, in_flight).await {
                 Ok(response) => return Ok(response),
                 Err(Unanswered { error, unsent }) => {
                     if unsent.is_some() || error.is_go_away() || error.is_io() {

@@ -6,7 +6,6 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response};
-use hyper::body::Incoming;
 use outrigger_identity::SpiffeId;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
 use outrigger_wire::internals::v1::InternalInvokeRequest;
@@ -51,9 +50,8 @@ pub struct InternalApi {
 }
 
 impl Handler for InternalApi {
-    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Incoming>) -> Response<Body> {
+    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
-        let request = request.map(Body::from);
         let path = request.uri().path();
         let unary = path.starts_with(SERVICE) && !path.ends_with("Stream");
         let method = if unary { path.to_owned() } else { String::new() };

@@ -243,7 +243,7 @@ impl MessageStream {
     }
 
     fn check_trailers(&self, trailers: &HeaderMap) -> Result<(), Status> {
-        if self.direction == Direction::Request {
+        if self.direction == Direction::Request || crate::grpc::says_ok(trailers) {
             return Ok(());
         }
         match Status::from_header_map(trailers) {

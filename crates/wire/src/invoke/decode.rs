@@ -273,7 +273,7 @@ pub(super) fn header_value(name: &str, value: Bytes) -> Result<HeaderValue, Deco
         name: shortened(name),
         problem,
     };
-    if str::from_utf8(&value).is_err() {
+    if !value.is_ascii() && str::from_utf8(&value).is_err() {
         return Err(problem("it is not valid UTF-8"));
     }
     HeaderValue::from_maybe_shared(value).map_err(|_| problem("it holds a control character"))
@@ -281,12 +281,42 @@ pub(super) fn header_value(name: &str, value: Bytes) -> Result<HeaderValue, Deco
 
 /// The name in lower case. Pseudo-headers, which no app may be sent, get the prefix v1.17.13 gives them.
 pub(super) fn header_name(name: &str) -> Result<HeaderName, DecodeError> {
-    let parsed = match name.strip_prefix(':') {
-        Some(pseudo) => HeaderName::try_from(format!("dapr-{pseudo}")),
-        None => HeaderName::try_from(name),
+    let parsed = match (usual_name(name), name.strip_prefix(':')) {
+        (Some(usual), _) => return Ok(usual),
+        (None, Some(pseudo)) => HeaderName::try_from(format!("dapr-{pseudo}")),
+        (None, None) => HeaderName::try_from(name),
     };
     parsed.map_err(|_| DecodeError::Name {
         name: shortened(name),
+    })
+}
+
+/// Names that sidecars add to every call: these need no memory of their own.
+fn usual_name(name: &str) -> Option<HeaderName> {
+    const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+    const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+    const GRPC_TRACE_BIN: HeaderName = HeaderName::from_static("grpc-trace-bin");
+    const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+    const DAPR_APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
+    const DAPR_CALLER_APP_ID: HeaderName = HeaderName::from_static("dapr-caller-app-id");
+    const DAPR_CALLER_NAMESPACE: HeaderName = HeaderName::from_static("dapr-caller-namespace");
+    const DAPR_CALLEE_APP_ID: HeaderName = HeaderName::from_static("dapr-callee-app-id");
+    const DESTINATION_APP_ID: HeaderName = HeaderName::from_static("destination-app-id");
+    const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+    const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+    Some(match name {
+        "traceparent" => TRACEPARENT,
+        "tracestate" => TRACESTATE,
+        "grpc-trace-bin" => GRPC_TRACE_BIN,
+        "baggage" => BAGGAGE,
+        "dapr-app-id" => DAPR_APP_ID,
+        "dapr-caller-app-id" => DAPR_CALLER_APP_ID,
+        "dapr-caller-namespace" => DAPR_CALLER_NAMESPACE,
+        "dapr-callee-app-id" => DAPR_CALLEE_APP_ID,
+        "destination-app-id" => DESTINATION_APP_ID,
+        "x-forwarded-for" => X_FORWARDED_FOR,
+        "x-forwarded-host" => X_FORWARDED_HOST,
+        _ => return None,
     })
 }
 

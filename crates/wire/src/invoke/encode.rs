@@ -106,6 +106,9 @@ fn varint(mut value: u64) -> ([u8; 10], usize) {
 }
 
 fn put_varint(out: &mut BytesMut, value: u64) {
+    if value < 0x80 {
+        return out.put_u8(value as u8);
+    }
     let (bytes, len) = varint(value);
     out.put_slice(&bytes[..len]);
 }
@@ -150,7 +153,7 @@ fn nested(out: &mut BytesMut, field: u8, content: impl FnOnce(&mut BytesMut)) {
 
 /// A header value as a string of the protocol.
 fn header_text(out: &mut BytesMut, field: u8, value: &[u8]) {
-    if str::from_utf8(value).is_ok() {
+    if value.is_ascii() || str::from_utf8(value).is_ok() {
         return bytes(out, field, value);
     }
     let latin: String = value.iter().map(|&byte| char::from(byte)).collect();

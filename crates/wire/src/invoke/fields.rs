@@ -43,6 +43,7 @@ impl<'a> Fields<'a> {
         }
     }
 
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<Field<'a>>, DecodeError> {
         if self.at == self.end {
             return Ok(None);
@@ -84,7 +85,20 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// Most numbers of a head (keys, lengths of names and values) fit in one byte.
+    #[inline]
     fn varint(&mut self) -> Result<u64, DecodeError> {
+        if self.at < self.end
+            && let Some(&byte) = self.source.get(self.at)
+            && byte < 0x80
+        {
+            self.at += 1;
+            return Ok(u64::from(byte));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for (i, &byte) in self.source[self.at..self.end].iter().take(10).enumerate() {
             if i == 9 && byte > 1 {
