@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -57,7 +58,7 @@ pub(super) fn line<'a>(
     msg: &str,
     mut fields: Vec<Field<'a>>,
 ) -> String {
-    let time = rfc3339_nano(now, &TimeZone::system());
+    let time = rfc3339_nano(now, zone());
     let common = [
         ("app_id", identity.app_id.as_str()),
         ("instance", &identity.instance),
@@ -199,6 +200,20 @@ fn push_json_string(out: &mut String, value: &str) {
         }
     }
     out.push('"');
+}
+
+/// The time zone of this process, which stays what it was at the first line. Without `TZ` the file of the local zone
+/// is read as it is: looking for its name means reading the names of all zones.
+fn zone() -> &'static TimeZone {
+    static ZONE: LazyLock<TimeZone> = LazyLock::new(|| {
+        let local = match std::env::var_os("TZ") {
+            None => std::fs::read("/etc/localtime").ok(),
+            Some(_) => None,
+        };
+        let local = local.and_then(|data| TimeZone::tzif("Local", &data).ok());
+        local.unwrap_or_else(TimeZone::system)
+    });
+    &ZONE
 }
 
 /// RFC 3339 with up to nine fractional digits, trailing zeros left out, `Z` for UTC.

@@ -12,7 +12,7 @@ use reqwest::{ClientBuilder, redirect};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 
 use crate::app::{http_reply, http_request_headers, unverified_config};
 use crate::blocks::middleware::Middlewares;
@@ -75,8 +75,10 @@ struct Endpoint {
 /// All endpoints of this sidecar.
 pub struct Endpoints {
     named: HashMap<String, Endpoint>,
-    /// For absolute URLs: follows no redirects, like the app channel it stands in for.
-    anonymous: Option<reqwest::Client>,
+    /// For absolute URLs: follows no redirects, like the app channel it stands in for. Made when the first is called,
+    /// because reading the system's certificates takes longer than the rest of a sidecar's start.
+    anonymous: OnceCell<reqwest::Client>,
+    unverified_urls: bool,
     permits: Option<Arc<Semaphore>>,
     token: Option<HeaderValue>,
     metrics: Arc<SidecarMetrics>,
@@ -111,15 +113,13 @@ impl Endpoints {
                 Err(error) => problems.push(error),
             }
         }
-        let anonymous = anonymous(common.unverified_urls)
-            .map_err(|e| problems.push(e))
-            .ok();
         let permits = permits();
         let (token, metrics, middlewares) = (common.token, common.metrics, common.middlewares);
         (
             Self {
                 named,
-                anonymous,
+                anonymous: OnceCell::new(),
+                unverified_urls: common.unverified_urls,
                 permits,
                 token,
                 metrics,
@@ -172,12 +172,9 @@ impl Endpoints {
     /// # Errors
     /// [`EndpointError`] when it gave no response.
     pub async fn call_url(&self, url: &str, call: Call) -> Result<Reply, EndpointError> {
-        let Some(client) = &self.anonymous else {
-            return Err(EndpointError::Send(
-                "no HTTP client for absolute URLs (see the log at start)".into(),
-            ));
-        };
-        self.call(client, url, call, None, self.permits.as_ref()).await
+        let client = self.anonymous.get_or_try_init(|| anonymous(self.unverified_urls));
+        self.call(client.await?, url, call, None, self.permits.as_ref())
+            .await
     }
 
     async fn call(
@@ -287,7 +284,12 @@ fn endpoint(spec: &EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endp
     })
 }
 
-fn anonymous(unverified: bool) -> Result<reqwest::Client, EndpointError> {
+async fn anonymous(unverified: bool) -> Result<reqwest::Client, EndpointError> {
+    let made = tokio::task::spawn_blocking(move || make_anonymous(unverified)).await;
+    made.unwrap_or_else(|e| Err(EndpointError::Client("(absolute URLs)".into(), e.to_string())))
+}
+
+fn make_anonymous(unverified: bool) -> Result<reqwest::Client, EndpointError> {
     let failed = |e: String| EndpointError::Client("(absolute URLs)".into(), e);
     let builder = if unverified {
         with_tls(ClientConfig::clone(&unverified_config(&[b"h2", b"http/1.1"])))
