@@ -5,7 +5,7 @@ DIST := $(or $(CARGO_TARGET_DIR),target)/dist
 PEER_BIN := $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable mixed measure bench cost deny
+.PHONY: help build demo test check conformance sdk pluggable mixed measure bench benchstate cost deny
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -57,6 +57,12 @@ bench: ## the report, in one run with Dapr and nginx where they are (an hour and
 	@command -v nginx >/dev/null || echo "without nginx: apt-get update && apt-get install nginx-light, for the floor"
 	cargo build --profile dist --locked --bins -p outrigger-sidecar -p outrigger-sentry -p outrigger-bench
 	$(DIST)/outrigger-bench run --reference $(PEER_BIN) $(BENCH)
+
+benchstate: ## get and save of state, in one run with Dapr where it is (45 minutes; BENCH=--quick: 2 minutes)
+	@scripts/need cargo cc make
+	@command -v redis-server postgres >/dev/null || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
+	cargo build --profile dist --locked --bins -p outrigger-sidecar -p outrigger-sentry -p outrigger-bench
+	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 
 cost: build ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
 	@scripts/need valgrind

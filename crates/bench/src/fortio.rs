@@ -88,6 +88,7 @@ pub(crate) async fn run(
             }
             command.arg(load.call.address.to_string());
         }
+        Wire::Driver(_) => return Err("Fortio speaks HTTP and gRPC only".into()),
     }
     command
         .stdin(Stdio::null())

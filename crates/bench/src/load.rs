@@ -16,17 +16,19 @@ use crate::results::Measurement;
 
 mod call;
 mod connection;
+mod driver;
 mod pacer;
 mod queue;
 mod record;
 mod wire;
 
-pub(crate) use call::{Call, Wire};
+pub(crate) use call::{Call, STORE, Wire};
 pub(crate) use connection::Connection;
 pub(crate) use pacer::Pacer;
 pub(crate) use record::{Latencies, Record};
 pub(crate) use wire::Traffic;
 
+use call::Way;
 use queue::Queue;
 
 /// How long after its planned end a load may go on before what is missing counts as failed.
@@ -61,9 +63,10 @@ impl Load {
         let traffic = Arc::new(Traffic::default());
         let mut record = Record::new();
         let mut connections = Vec::with_capacity(self.connections);
-        for _ in 0..self.connections {
+        for number in 0..self.connections {
+            let call = self.call.of_connection(number);
             let started = Instant::now();
-            connections.push(Connection::open(&self.call, &traffic).await?);
+            connections.push(Connection::open(call, &traffic).await?);
             record.connected(started.elapsed());
         }
         // All at once, so that proxies open as many connections of their own as they will need.
@@ -79,12 +82,14 @@ impl Load {
             Pace::Open { qps, requests } => open(connections, record, qps, requests).await?,
             Pace::Closed { seconds } => closed(connections, record, seconds).await,
         };
+        // Before memory is read, which takes its time with a server of many processes.
+        let (elapsed, cpu) = (started.elapsed(), watched.cpu_since(&before));
         let measurement = Measurement {
-            cpu: watched.cpu_since(&before),
+            cpu,
             resident: watched.resident(),
             sent: traffic.sent(),
             received: traffic.received(),
-            ..self.measurement(&record, started.elapsed())
+            ..self.measurement(&record, elapsed)
         };
         Ok((measurement, record))
     }
@@ -93,6 +98,11 @@ impl Load {
         let (requested_qps, planned, requested_seconds) = match self.pace {
             Pace::Open { qps, requests } => (Some(qps), requests, requests as f64 / qps),
             Pace::Closed { seconds } => (None, record.answered() + record.failed(), seconds),
+        };
+        let carried = |way| match self.call.way {
+            Way::Both => record.payload(),
+            only if only == way => record.payload(),
+            _ => 0,
         };
         Measurement {
             driver: "own".to_owned(),
@@ -108,8 +118,8 @@ impl Load {
             lag: record.lag(),
             breakdown: record.breakdown(),
             connect: record.connects(),
-            payload_sent: record.payload_sent(),
-            payload_received: record.payload_received(),
+            payload_sent: carried(Way::There),
+            payload_received: carried(Way::Back),
             ..Measurement::default()
         }
     }

@@ -5,70 +5,119 @@ use std::path::PathBuf;
 use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse as parse_flags, usage};
 
 use crate::app::Ports;
-use crate::plan::{Driver, Plan, Protocol, Resolver, System};
+use crate::plan::{Api, Driver, Plan, Protocol, Resolver, StateCall, Store, System, Verb};
 use crate::soak;
 
 const SUMMARY: &str = "usage: outrigger-bench COMMAND [FLAGS]
 
-  run      measures and writes a report
+  run      measures service invocation and writes a report
+  state    measures get and save of state and writes a report
   report   writes the report of a run again from its results.json
   soak     opens and closes connections to a sidecar, and watches its memory
   app      the app that is called: echoes over HTTP/1.1 and gRPC
 
 outrigger-bench COMMAND --help lists the flags of a command.";
 
+const QUICK: Flag = Flag::boolean("quick", "false", "about two minutes instead of an hour or more");
+const BIN_DIR: Flag = Flag::text(
+    "bin-dir",
+    "",
+    "folder with daprd and sentry (default: beside this program, or its dist or release folder)",
+);
+const REFERENCE: Flag = Flag::text("reference", "", "folder with Dapr's daprd and sentry");
+const RESOLVER: Flag = Flag::text("resolver", "mdns", "how sidecars find each other: mdns or sqlite");
+const ROUNDS: Flag = Flag::text("rounds", "", "rounds at the fixed rate, per system");
+const REQUESTS: Flag = Flag::text("requests", "", "requests of a round");
+const QPS: Flag = Flag::text("qps", "", "rate of a round");
+const CONNECTIONS: Flag = Flag::text("connections", "", "connections of a round");
+const WARMUP: Flag = Flag::text("warmup", "", "seconds of load before anything is measured");
+const SATURATION: Flag = Flag::text(
+    "saturation",
+    "",
+    "seconds at full load; 0 leaves it, the curve and the sweeps out",
+);
+const SWEEP_POINT: Flag = Flag::text(
+    "sweep-point",
+    "",
+    "seconds per size and per number of connections; 0 leaves the sweeps out",
+);
+const CURVE_POINT: Flag = Flag::text(
+    "curve-point",
+    "",
+    "seconds per rate of the saturation curve; 0 leaves it out",
+);
+const PAYLOADS: Flag = Flag::list("payloads", "sizes of the payload sweep, in bytes");
+const CONNECTION_COUNTS: Flag = Flag::list(
+    "connection-counts",
+    "numbers of connections of the connection sweep",
+);
+const STARTS: Flag = Flag::text(
+    "starts",
+    "",
+    "sidecars started to measure the first call; 0 leaves it out",
+);
+const IDLE_CONNECTIONS: Flag = Flag::text(
+    "idle-connections",
+    "",
+    "idle connections opened to measure their memory; 0 leaves it out",
+);
+const SETTLE: Flag = Flag::text("settle", "", "seconds after the load until memory is read again");
+
 const RUN: &[Flag] = &[
-    Flag::boolean("quick", "false", "two minutes instead of an hour and a half"),
-    Flag::text(
-        "bin-dir",
-        "",
-        "folder with daprd and sentry (default: beside this program, or its dist or release folder)",
-    ),
-    Flag::text("reference", "", "folder with Dapr's daprd and sentry"),
+    QUICK,
+    BIN_DIR,
+    REFERENCE,
     Flag::text("output", "bench-report", "folder the report is written to"),
     Flag::list("protocols", "http, grpc (InvokeService), proxy (default all)"),
     Flag::list("systems", "direct, outrigger, reference, nginx (default all)"),
     Flag::text("driver", "own", "load generator of the rounds: own or fortio"),
     Flag::text("fortio", "fortio", "path of Fortio, for --driver fortio"),
-    Flag::text("resolver", "mdns", "how sidecars find each other: mdns or sqlite"),
-    Flag::text("rounds", "", "rounds at the fixed rate, per system"),
-    Flag::text("requests", "", "requests of a round"),
-    Flag::text("qps", "", "rate of a round"),
-    Flag::text("connections", "", "connections of a round"),
+    RESOLVER,
+    ROUNDS,
+    REQUESTS,
+    QPS,
+    CONNECTIONS,
     Flag::text("payload", "", "bytes each way"),
-    Flag::text("warmup", "", "seconds of load before anything is measured"),
-    Flag::text(
-        "saturation",
-        "",
-        "seconds at full load; 0 leaves it, the curve and the sweeps out",
-    ),
-    Flag::text(
-        "sweep-point",
-        "",
-        "seconds per size and per number of connections; 0 leaves the sweeps out",
-    ),
-    Flag::text(
-        "curve-point",
-        "",
-        "seconds per rate of the saturation curve; 0 leaves it out",
-    ),
-    Flag::list("payloads", "sizes of the payload sweep, in bytes"),
-    Flag::list(
-        "connection-counts",
-        "numbers of connections of the connection sweep",
-    ),
-    Flag::text(
-        "starts",
-        "",
-        "sidecars started to measure the first call; 0 leaves it out",
-    ),
-    Flag::text(
-        "idle-connections",
-        "",
-        "idle connections opened to measure their memory; 0 leaves it out",
-    ),
-    Flag::text("settle", "", "seconds after the load until memory is read again"),
+    WARMUP,
+    SATURATION,
+    SWEEP_POINT,
+    CURVE_POINT,
+    PAYLOADS,
+    CONNECTION_COUNTS,
+    STARTS,
+    IDLE_CONNECTIONS,
+    SETTLE,
     Flag::text("nginx-workers", "", "worker processes of each nginx"),
+];
+const STATE: &[Flag] = &[
+    QUICK,
+    BIN_DIR,
+    REFERENCE,
+    Flag::text("output", "bench-report/state", "folder the report is written to"),
+    Flag::list(
+        "stores",
+        "memory, redis, postgres (default all that are installed)",
+    ),
+    Flag::list("calls", "get, save (default both)"),
+    Flag::list("apis", "http, grpc (default both)"),
+    Flag::list(
+        "systems",
+        "direct (the store's driver), outrigger, reference (default all)",
+    ),
+    ROUNDS,
+    REQUESTS,
+    QPS,
+    CONNECTIONS,
+    Flag::text("payload", "", "bytes of a value"),
+    WARMUP,
+    SATURATION,
+    SWEEP_POINT,
+    CURVE_POINT,
+    PAYLOADS,
+    CONNECTION_COUNTS,
+    STARTS,
+    IDLE_CONNECTIONS,
+    SETTLE,
 ];
 const APP: &[Flag] = &[
     Flag::int("http", "0", "port of the HTTP/1.1 app; 0 for none"),
@@ -79,18 +128,14 @@ const REPORT: &[Flag] = &[
     Flag::text("output", "", "folder to write to (default: that of the results)"),
 ];
 const SOAK: &[Flag] = &[
-    Flag::text(
-        "bin-dir",
-        "",
-        "folder with daprd and sentry (default: beside this program, or its dist or release folder)",
-    ),
+    BIN_DIR,
     Flag::text("seconds", "600", "how long"),
     Flag::text(
         "rate",
         "1000",
         "connections opened and closed per second, one call on each",
     ),
-    Flag::text("resolver", "mdns", "how sidecars find each other: mdns or sqlite"),
+    RESOLVER,
 ];
 
 /// What was asked for.
@@ -114,6 +159,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
     let command = arguments.next().unwrap_or_default();
     let table = match &*command {
         "run" => RUN,
+        "state" => STATE,
         "report" => REPORT,
         "soak" => SOAK,
         "app" => APP,
@@ -128,6 +174,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
     };
     match &*command {
         "run" => run(&values).map(|plan| Command::Run(Box::new(plan))),
+        "state" => state(&values).map(|plan| Command::Run(Box::new(plan))),
         "report" => Ok(report(&values)),
         "soak" => soak_options(&values).map(Command::Soak),
         _ => app(&values),
@@ -141,6 +188,43 @@ fn run(values: &Values) -> Result<Plan, String> {
     } else {
         Plan::full()
     };
+    set(values, "nginx-workers", &mut plan.nginx_workers)?;
+    set_list(values, "protocols", &mut plan.protocols, |text| {
+        by_name(Protocol::INVOCATION, |protocol| protocol.name() == text)
+    })?;
+    plan.driver = match values.text("driver") {
+        "own" => Driver::Own,
+        "fortio" => Driver::Fortio(values.text("fortio").into()),
+        other => return Err(format!("--driver must be own or fortio, not {other:?}")),
+    };
+    plan.resolver = resolver(values)?;
+    shared(values, plan)
+}
+
+fn state(values: &Values) -> Result<Plan, String> {
+    let mut plan = if values.boolean("quick") {
+        Plan::state_quick()
+    } else {
+        Plan::state()
+    };
+    let (mut stores, mut verbs, mut apis) = (Store::ALL.to_vec(), Verb::ALL.to_vec(), Api::ALL.to_vec());
+    set_list(values, "stores", &mut stores, |text| {
+        by_name(Store::ALL, |store| store.name() == text)
+    })?;
+    set_list(values, "calls", &mut verbs, |text| {
+        by_name(Verb::ALL, |verb| verb.name() == text)
+    })?;
+    set_list(values, "apis", &mut apis, |text| {
+        by_name(Api::ALL, |api| api.name() == text)
+    })?;
+    plan.protocols = StateCall::product(&stores, &verbs, &apis)
+        .map(Protocol::State)
+        .collect();
+    shared(values, plan)
+}
+
+/// What all measurements take.
+fn shared(values: &Values, mut plan: Plan) -> Result<Plan, String> {
     set(values, "rounds", &mut plan.rounds)?;
     set(values, "requests", &mut plan.requests)?;
     set(values, "qps", &mut plan.qps)?;
@@ -153,23 +237,13 @@ fn run(values: &Values) -> Result<Plan, String> {
     set(values, "starts", &mut plan.starts)?;
     set(values, "idle-connections", &mut plan.idle_connections)?;
     set(values, "settle", &mut plan.settle)?;
-    set(values, "nginx-workers", &mut plan.nginx_workers)?;
     set_list(values, "payloads", &mut plan.payloads, |text| text.parse().ok())?;
     set_list(values, "connection-counts", &mut plan.connection_counts, |text| {
         text.parse().ok()
     })?;
-    set_list(values, "protocols", &mut plan.protocols, |text| {
-        Protocol::ALL.into_iter().find(|protocol| protocol.name() == text)
-    })?;
     set_list(values, "systems", &mut plan.systems, |text| {
-        System::ALL.into_iter().find(|system| system.name() == text)
+        by_name(System::ALL, |system| system.name() == text)
     })?;
-    plan.driver = match values.text("driver") {
-        "own" => Driver::Own,
-        "fortio" => Driver::Fortio(values.text("fortio").into()),
-        other => return Err(format!("--driver must be own or fortio, not {other:?}")),
-    };
-    plan.resolver = resolver(values)?;
     plan.bin_dir = bin_dir(values)?;
     plan.reference = Some(values.text("reference"))
         .filter(|folder| !folder.is_empty())
@@ -177,6 +251,10 @@ fn run(values: &Values) -> Result<Plan, String> {
     plan.output = values.text("output").into();
     check(&plan)?;
     Ok(plan)
+}
+
+fn by_name<T, const N: usize>(all: [T; N], named: impl Fn(&T) -> bool) -> Option<T> {
+    all.into_iter().find(|one| named(one))
 }
 
 fn check(plan: &Plan) -> Result<(), String> {
@@ -330,11 +408,30 @@ mod tests {
     }
 
     #[test]
+    fn calls_of_state_are_chosen_by_store_verb_and_api() {
+        let Ok(Command::Run(plan)) = read("state --quick --stores redis,memory --calls get") else {
+            panic!("refused");
+        };
+        let names: Vec<String> = plan.protocols.iter().map(|protocol| protocol.name()).collect();
+        let expected = [
+            "state-redis-get-http",
+            "state-redis-get-grpc",
+            "state-memory-get-http",
+            "state-memory-get-grpc",
+        ];
+        assert_eq!(names, expected);
+        assert!(plan.is_of_state() && plan.qps == 1_000.0);
+    }
+
+    #[test]
     fn refusals_name_the_flag() {
         for (line, named) in [
             ("run --protocols smtp", "--protocols"),
             ("run --qps 0", "--qps"),
             ("run --driver wrk", "--driver"),
+            ("run --protocols state-memory-get-http", "--protocols"),
+            ("state --stores etcd", "--stores"),
+            ("state --apis smtp", "--apis"),
             ("app", "--http"),
             ("app --http 70000", "--http"),
             ("fly", "fly"),

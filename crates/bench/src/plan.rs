@@ -4,9 +4,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+mod state;
+
+pub(crate) use state::{Api, StateCall, Store, Verb};
+
 /// The kind of call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(into = "String", try_from = "String")]
 pub(crate) enum Protocol {
     /// HTTP/1.1 to an HTTP app.
     Http,
@@ -14,27 +18,66 @@ pub(crate) enum Protocol {
     Grpc,
     /// A method of the app's own, named by metadata and proxied.
     Proxy,
+    /// A call of the state API.
+    State(StateCall),
 }
 
 impl Protocol {
-    pub(crate) const ALL: [Self; 3] = [Self::Http, Self::Grpc, Self::Proxy];
+    /// Those of service invocation.
+    pub(crate) const INVOCATION: [Self; 3] = [Self::Http, Self::Grpc, Self::Proxy];
 
     /// As in flags, JSON and file names.
-    pub(crate) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> String {
         match self {
-            Self::Http => "http",
-            Self::Grpc => "grpc",
-            Self::Proxy => "proxy",
+            Self::Http => "http".to_owned(),
+            Self::Grpc => "grpc".to_owned(),
+            Self::Proxy => "proxy".to_owned(),
+            Self::State(call) => call.name(),
         }
     }
 
     /// As in titles.
-    pub(crate) fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> String {
         match self {
-            Self::Http => "HTTP invocation",
-            Self::Grpc => "gRPC invocation",
-            Self::Proxy => "proxied gRPC",
+            Self::Http => "HTTP invocation".to_owned(),
+            Self::Grpc => "gRPC invocation".to_owned(),
+            Self::Proxy => "proxied gRPC".to_owned(),
+            Self::State(call) => call.title(),
         }
+    }
+
+    pub(crate) fn state(self) -> Option<StateCall> {
+        match self {
+            Self::State(call) => Some(call),
+            Self::Http | Self::Grpc | Self::Proxy => None,
+        }
+    }
+
+    /// Whether a system can make the call: no proxy keeps state, and nothing but a sidecar reaches its own memory.
+    pub(crate) fn is_made_by(self, system: System) -> bool {
+        match (self, system) {
+            (Self::State(_), System::Nginx) => false,
+            (Self::State(call), System::Direct) => call.store != Store::Memory,
+            _ => true,
+        }
+    }
+}
+
+impl From<Protocol> for String {
+    fn from(protocol: Protocol) -> Self {
+        protocol.name()
+    }
+}
+
+impl TryFrom<String> for Protocol {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Self::INVOCATION
+            .into_iter()
+            .chain(StateCall::all().map(Self::State))
+            .find(|protocol| protocol.name() == name)
+            .ok_or_else(|| format!("no such protocol: {name:?}"))
     }
 }
 
@@ -42,11 +85,11 @@ impl Protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum System {
-    /// Nothing: the load generator calls the app.
+    /// Nothing: the load generator calls the app, or the store by its driver.
     Direct,
-    /// Two sidecars of this project.
+    /// The sidecars of this project: two for an invocation, one for state.
     Outrigger,
-    /// Two of Dapr's.
+    /// As many of Dapr's.
     Reference,
     /// Two nginx processes with mTLS between them.
     Nginx,
@@ -136,7 +179,7 @@ impl Plan {
     pub(crate) fn full() -> Self {
         Self {
             profile: "full".to_owned(),
-            protocols: Protocol::ALL.to_vec(),
+            protocols: Protocol::INVOCATION.to_vec(),
             systems: System::ALL.to_vec(),
             driver: Driver::Own,
             resolver: Resolver::Mdns,
@@ -178,5 +221,59 @@ impl Plan {
             settle: 1.0,
             ..Self::full()
         }
+    }
+
+    /// State: every call, API and store; about 45 minutes.
+    pub(crate) fn state() -> Self {
+        Self {
+            protocols: StateCall::all().map(Protocol::State).collect(),
+            systems: vec![System::Direct, System::Outrigger, System::Reference],
+            rounds: 4,
+            requests: 15_000,
+            saturation: 5.0,
+            curve: vec![0.4, 0.8],
+            curve_point: 3.0,
+            // How the sizes compare is the affair of the transport, which an invocation shows.
+            sweep_point: 0.0,
+            starts: 0,
+            idle_connections: 0,
+            settle: 2.0,
+            ..Self::full()
+        }
+    }
+
+    /// The same calls in about two minutes.
+    pub(crate) fn state_quick() -> Self {
+        Self {
+            profile: "quick".to_owned(),
+            rounds: 1,
+            requests: 1_000,
+            warmup: 0.3,
+            saturation: 0.7,
+            curve_point: 0.0,
+            settle: 0.0,
+            ..Self::state()
+        }
+    }
+
+    /// Whether it is about state, not about invocations.
+    pub(crate) fn is_of_state(&self) -> bool {
+        self.protocols.iter().all(|protocol| protocol.state().is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Protocol, StateCall};
+
+    #[test]
+    fn protocols_are_found_by_their_names() {
+        let all = Protocol::INVOCATION
+            .into_iter()
+            .chain(StateCall::all().map(Protocol::State));
+        for protocol in all {
+            assert_eq!(Protocol::try_from(protocol.name()), Ok(protocol));
+        }
+        assert!(Protocol::try_from("smtp".to_owned()).is_err());
     }
 }

@@ -11,6 +11,7 @@ mod charts;
 mod figure;
 mod lines;
 mod number;
+mod overview;
 mod ratios;
 mod summary;
 mod targets;
@@ -23,18 +24,64 @@ use figure::Rasteriser;
 ///
 /// When a file cannot be written, or a chart cannot be drawn.
 pub(crate) fn write(results: &Results, output: &Path) -> Result<(), Failure> {
+    page(results, output)?;
+    let rasteriser = Rasteriser::new();
+    for found in &results.protocols {
+        draw(results, found, output, &rasteriser)?;
+    }
+    Ok(())
+}
+
+/// Writes the page, and the charts of the protocol that was measured last.
+///
+/// # Errors
+///
+/// As [`write`].
+pub(crate) fn add(results: &Results, output: &Path) -> Result<(), Failure> {
+    page(results, output)?;
+    match results.protocols.last() {
+        Some(found) => draw(results, found, output, &Rasteriser::new()),
+        None => Ok(()),
+    }
+}
+
+fn page(results: &Results, output: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(output)?;
     std::fs::write(output.join("results.json"), serde_json::to_vec_pretty(results)?)?;
     std::fs::write(output.join("summary.md"), summary::markdown(results))?;
-    let rasteriser = Rasteriser::new();
-    for found in &results.protocols {
-        let folder = output.join("charts").join(found.protocol.name());
-        std::fs::create_dir_all(&folder)?;
-        for (name, figure) in charts::all(results, found) {
-            let svg = figure.into_svg();
-            std::fs::write(folder.join(format!("{name}.png")), rasteriser.png(&svg)?)?;
-            std::fs::write(folder.join(format!("{name}.svg")), svg)?;
-        }
+    Ok(())
+}
+
+/// The charts of a protocol, and those that compare it with others of its kind.
+fn draw(
+    results: &Results,
+    found: &ProtocolResults,
+    output: &Path,
+    rasteriser: &Rasteriser,
+) -> Result<(), Failure> {
+    let charts = output.join("charts");
+    save(
+        charts::all(results, found),
+        &charts.join(found.protocol.name()),
+        rasteriser,
+    )?;
+    if let Some(call) = found.protocol.state() {
+        let folder = charts.join(overview::folder(call.store));
+        save(overview::charts(results, call.store), &folder, rasteriser)?;
+    }
+    Ok(())
+}
+
+fn save(
+    charts: Vec<(&'static str, figure::Figure)>,
+    folder: &Path,
+    rasteriser: &Rasteriser,
+) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder)?;
+    for (name, figure) in charts {
+        let svg = figure.into_svg();
+        std::fs::write(folder.join(format!("{name}.png")), rasteriser.png(&svg)?)?;
+        std::fs::write(folder.join(format!("{name}.svg")), svg)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::plan::{Driver, Plan, Protocol, System};
 use crate::procfs::Machine;
 use crate::report;
 use crate::results::{ProtocolResults, Results, SCHEMA, SystemResults};
-use crate::systems::{App, Stack, nginx_version, sidecar_version};
+use crate::systems::{Backend, Stack, nginx_version, sidecar_version};
 
 mod steps;
 
@@ -70,13 +70,20 @@ async fn measure(plan: &Plan, systems: &[System], dir: &Path, results: &mut Resu
             skip(&mut results.skipped, format!("{}: {reason}", protocol.title()));
             continue;
         }
-        let app = App::start(dir).await?;
-        let found = visit(plan, protocol, systems, &app, dir, &mut results.skipped).await?;
-        app.stop().await?;
+        if let Some(reason) = Backend::missing(protocol) {
+            // Once, not for each call of the store.
+            if !results.skipped.contains(&reason) {
+                skip(&mut results.skipped, reason);
+            }
+            continue;
+        }
+        let backend = Backend::start(protocol, dir).await?;
+        let found = visit(plan, protocol, systems, &backend, dir, &mut results.skipped).await?;
+        backend.stop().await?;
         results.protocols.push(found);
         results.finished = now();
         // After each protocol: what a broken-off run has found is kept.
-        report::write(results, &plan.output)?;
+        report::add(results, &plan.output)?;
     }
     Ok(())
 }
@@ -85,13 +92,13 @@ async fn visit(
     plan: &Plan,
     protocol: Protocol,
     systems: &[System],
-    app: &App,
+    backend: &Backend,
     dir: &Path,
     skipped: &mut Vec<String>,
 ) -> Result<ProtocolResults, Failure> {
     let mut subjects = Vec::new();
-    for &system in systems {
-        match Stack::start(system, protocol, app, plan, dir).await {
+    for &system in systems.iter().filter(|system| protocol.is_made_by(**system)) {
+        match Stack::start(system, protocol, backend, plan, dir).await {
             Ok(stack) => subjects.push(Subject {
                 results: SystemResults::new(system),
                 record: Record::new(),

@@ -14,7 +14,7 @@ use crate::load::{Call, Connection, Pacer, Traffic};
 use crate::plan::{Plan, Protocol, Resolver, System};
 use crate::procfs::{Role, Watched};
 use crate::session::raise_descriptor_limit;
-use crate::systems::{App, Stack};
+use crate::systems::{Backend, Stack};
 
 /// Closed connections keep their ports for a minute: with one loopback address there would be too few.
 const SOURCES: u64 = 16;
@@ -53,7 +53,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), Failure> {
         resolver: options.resolver,
         ..Plan::quick()
     };
-    let app = App::start(dir.path()).await?;
+    let app = Backend::start(Protocol::Http, dir.path()).await?;
     let stack = Stack::start(System::Outrigger, Protocol::Http, &app, &plan, dir.path()).await?;
     let counts = Arc::new(Counts::default());
     let samples = churn(options, &stack.call(64)?, stack.watched(), &counts).await?;

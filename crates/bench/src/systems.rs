@@ -1,61 +1,36 @@
-//! What is measured: the app alone, or behind two sidecars of a build, or behind two nginx processes.
+//! What is measured: the app alone, or behind two sidecars of a build, or behind two nginx processes; a store
+//! alone, or behind a sidecar.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::Failure;
-use crate::app::Ports;
 use crate::load::{Call, Connection, Traffic};
-use crate::plan::{Plan, Protocol, System};
-use crate::process::{Process, free_ports};
-use crate::procfs::{Role, Watched};
+use crate::plan::{Api, Plan, Protocol, StateCall, System, Verb};
+use crate::process::Process;
+use crate::procfs::Watched;
 
+mod backend;
 mod certificates;
+mod keeper;
+mod launch;
 mod nginx;
+mod servers;
 mod sidecars;
 
+pub(crate) use backend::Backend;
+pub(crate) use launch::version as sidecar_version;
 pub(crate) use nginx::version as nginx_version;
-pub(crate) use sidecars::{Sidecars, version as sidecar_version};
+
+use keeper::Keeper;
+use sidecars::Sidecars;
 
 /// Path and method of calls that a proxy passes on as they are. Fortio's client calls the same method.
 const ECHO: &str = "/echo";
 const UNARY: &str = "/fgrpc.PingServer/Ping";
-
-/// The app that all systems call.
-pub(crate) struct App {
-    process: Process,
-    ports: Ports,
-}
-
-impl App {
-    pub(crate) async fn start(dir: &Path) -> Result<Self, Failure> {
-        let [http, grpc] = free_ports().await?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["app", &format!("--http={http}"), &format!("--grpc={grpc}")]);
-        let mut process = Process::start("app", command, dir)?;
-        process.listening(http).await?;
-        process.listening(grpc).await?;
-        Ok(Self {
-            process,
-            ports: Ports { http, grpc },
-        })
-    }
-
-    fn port(&self, protocol: Protocol) -> u16 {
-        match protocol {
-            Protocol::Http => self.ports.http,
-            Protocol::Grpc | Protocol::Proxy => self.ports.grpc,
-        }
-    }
-
-    pub(crate) async fn stop(self) -> Result<(), Failure> {
-        self.process.stop().await
-    }
-}
 
 /// A system that is up and answers calls of one protocol.
 pub(crate) struct Stack {
@@ -64,10 +39,24 @@ pub(crate) struct Stack {
     watched: Watched,
     /// Where calls go.
     port: u16,
+    /// The size of the values that keys have.
+    filled: Option<usize>,
+}
+
+impl Chain {
+    /// One more sidecar that takes calls.
+    async fn prepare_first(&mut self) -> Result<Option<launch::Prepared>, Failure> {
+        Ok(match self {
+            Self::Sidecars(pair) => Some(pair.prepare_caller().await?),
+            Self::Keeper(one) => Some(one.prepare().await?),
+            Self::Direct | Self::Nginx(_) => None,
+        })
+    }
 }
 
 enum Chain {
     Direct,
+    Keeper(Box<Keeper>),
     Sidecars(Box<Sidecars>),
     Nginx(Box<nginx::Proxies>),
 }
@@ -76,13 +65,13 @@ impl Stack {
     pub(crate) async fn start(
         system: System,
         protocol: Protocol,
-        app: &App,
+        backend: &Backend,
         plan: &Plan,
         dir: &Path,
     ) -> Result<Self, Failure> {
         let dir = dir.join(format!("{}-{}", protocol.name(), system.name()));
         std::fs::create_dir_all(&dir)?;
-        let port = app.port(protocol);
+        let port = backend.port(protocol);
         let (chain, mut processes, port) = match system {
             System::Direct => (Chain::Direct, Vec::new(), port),
             System::Outrigger | System::Reference => {
@@ -90,9 +79,16 @@ impl Stack {
                     (System::Reference, Some(folder)) => folder,
                     _ => &plan.bin_dir,
                 };
-                let pair = Sidecars::start(binaries, protocol, port, plan.resolver, &dir).await?;
-                let (processes, port) = (pair.processes(), pair.port());
-                (Chain::Sidecars(Box::new(pair)), processes, port)
+                if let Some(call) = protocol.state() {
+                    let component = backend.component();
+                    let one = Keeper::start(binaries, system, call, &component, &dir).await?;
+                    let (processes, port) = (one.processes(), one.port());
+                    (Chain::Keeper(Box::new(one)), processes, port)
+                } else {
+                    let pair = Sidecars::start(binaries, protocol, port, plan.resolver, &dir).await?;
+                    let (processes, port) = (pair.processes(), pair.port());
+                    (Chain::Sidecars(Box::new(pair)), processes, port)
+                }
             }
             System::Nginx => {
                 let pair = nginx::Proxies::start(protocol, port, plan.nginx_workers, &dir).await?;
@@ -100,21 +96,23 @@ impl Stack {
                 (Chain::Nginx(Box::new(pair)), processes, port)
             }
         };
-        processes.push((Role::App, app.process.pid()));
+        processes.extend(backend.processes());
         let mut stack = Self {
             protocol,
             chain,
             watched: Watched::new(processes),
             port,
+            filled: None,
         };
         stack.first_answer().await?;
         Ok(stack)
     }
 
     async fn first_answer(&mut self) -> Result<(), Failure> {
-        let call = self.call(0)?;
+        let call = self.probe(self.port)?;
         match &mut self.chain {
             Chain::Direct => attempt(&call).await?,
+            Chain::Keeper(one) => one.sidecar().process.ready(|| attempt(&call)).await?,
             Chain::Sidecars(pair) => pair.caller().process.ready(|| attempt(&call)).await?,
             Chain::Nginx(pair) => pair.caller().process.ready(|| attempt(&call)).await?,
         }
@@ -131,19 +129,53 @@ impl Stack {
         self.call_at(self.port, payload)
     }
 
+    /// Gives every key that is read a value of a size.
+    pub(crate) async fn fill(&mut self, payload: usize) -> Result<(), Failure> {
+        let Some(call) = self.protocol.state() else {
+            return Ok(());
+        };
+        if call.verb == Verb::Save || self.filled == Some(payload) {
+            return Ok(());
+        }
+        for save in self.state_at(saving(call), self.port, payload)?.each() {
+            attempt(save).await?;
+        }
+        self.filled = Some(payload);
+        Ok(())
+    }
+
+    /// A call that succeeds as soon as the system does what it is for.
+    fn probe(&self, port: u16) -> Result<Call, Failure> {
+        match self.protocol.state() {
+            // Nothing can be read yet.
+            Some(call) => self.state_at(saving(call), port, 0),
+            None => self.call_at(port, 0),
+        }
+    }
+
+    fn state_at(&self, call: StateCall, port: u16, payload: usize) -> Result<Call, Failure> {
+        match self.chain {
+            Chain::Direct => Call::of_driver(call, port, payload),
+            _ => Call::of_state(call, port, payload),
+        }
+    }
+
     fn call_at(&self, port: u16, payload: usize) -> Result<Call, Failure> {
+        if let Some(call) = self.protocol.state() {
+            return self.state_at(call, port, payload);
+        }
         let Chain::Sidecars(pair) = &self.chain else {
             return match self.protocol {
                 Protocol::Http => Call::post(port, ECHO, payload),
                 Protocol::Grpc => Call::on_invoke(port, payload),
-                Protocol::Proxy => Call::unary(port, UNARY, payload),
+                _ => Call::unary(port, UNARY, payload),
             };
         };
         let id = pair.callee_id();
         match self.protocol {
             Protocol::Http => Call::post(port, &format!("/v1.0/invoke/{id}/method{ECHO}"), payload),
             Protocol::Grpc => Call::invoke_service(port, id, payload),
-            Protocol::Proxy => Call::unary(port, UNARY, payload)?.with_header("dapr-app-id", id),
+            _ => Call::unary(port, UNARY, payload)?.with_header("dapr-app-id", id),
         }
     }
 
@@ -159,27 +191,28 @@ impl Stack {
     pub(crate) async fn spare(&mut self) -> Result<Option<Spare>, Failure> {
         // The clock starts with the process: files and command lines are written before.
         let (started, process, port, health) = match &mut self.chain {
-            Chain::Direct => return Ok(None),
-            Chain::Sidecars(pair) => {
-                let prepared = pair.prepare_caller().await?;
-                let started = Instant::now();
-                let hop = prepared.start()?;
-                let port = if self.protocol == Protocol::Http {
-                    hop.http
-                } else {
-                    hop.grpc
-                };
-                (started, hop.process, port, Call::get(hop.http, "/v1.0/healthz")?)
-            }
             Chain::Nginx(pair) => {
                 let prepared = pair.prepare_caller().await?;
                 let started = Instant::now();
                 let hop = prepared.start()?;
                 (started, hop.process, hop.port, Call::get(hop.health, "/healthz")?)
             }
+            chain => {
+                let Some(prepared) = chain.prepare_first().await? else {
+                    return Ok(None);
+                };
+                let started = Instant::now();
+                let hop = prepared.start()?;
+                let over_http = match self.protocol {
+                    Protocol::State(call) => call.api == Api::Http,
+                    protocol => protocol == Protocol::Http,
+                };
+                let port = if over_http { hop.http } else { hop.grpc };
+                (started, hop.process, port, Call::get(hop.http, "/v1.0/healthz")?)
+            }
         };
         let mut process = process;
-        let call = self.call_at(port, 0)?;
+        let call = self.probe(port)?;
         process.ready(|| attempt(&call)).await?;
         Ok(Some(Spare {
             first_call: started.elapsed(),
@@ -191,9 +224,17 @@ impl Stack {
     pub(crate) async fn stop(self) -> Result<(), Failure> {
         match self.chain {
             Chain::Direct => Ok(()),
+            Chain::Keeper(one) => one.stop().await,
             Chain::Sidecars(pair) => pair.stop().await,
             Chain::Nginx(pair) => pair.stop().await,
         }
+    }
+}
+
+fn saving(call: StateCall) -> StateCall {
+    StateCall {
+        verb: Verb::Save,
+        ..call
     }
 }
 

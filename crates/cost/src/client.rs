@@ -4,18 +4,26 @@ use std::convert::Infallible;
 
 use bytes::Bytes;
 use futures::stream::{self, Once};
-use http::{HeaderValue, Request, header};
+use http::{HeaderMap, HeaderValue, Method, Request, header};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use outrigger_wire::common::v1::StateItem;
+use outrigger_wire::runtime::v1::{GetStateRequest, GetStateResponse, SaveStateRequest};
+use prost::Message as _;
 use tokio::net::TcpStream;
 
 use crate::Failure;
 use crate::app::framed_message;
 
-/// Bytes of the body, each way.
+/// Bytes of a body, each way, and of a value.
 const PAYLOAD: usize = 1024;
+/// Bytes before a gRPC message.
+const FRAME: usize = 5;
+/// The name of the state store.
+pub(crate) const STORE: &str = "cost";
+const KEY: &str = "key";
 
 /// A body without a declared length: gRPC clients send none.
 type Streamed = StreamBody<Once<std::future::Ready<Result<Frame<Bytes>, Infallible>>>>;
@@ -27,65 +35,168 @@ async fn connect(port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-pub(crate) enum Client {
-    Http {
-        sender: http1::SendRequest<Full<Bytes>>,
-        path: String,
-        host: HeaderValue,
-    },
-    Grpc {
-        sender: http2::SendRequest<Streamed>,
-        uri: String,
-        app_id: HeaderValue,
-    },
+/// A call, ready to be repeated.
+pub(crate) struct Call {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    body: Bytes,
+    /// Bytes that come back.
+    expected: usize,
+}
+
+impl Call {
+    /// A method of an app by the HTTP API; it echoes.
+    pub(crate) fn invoke(app_id: &str) -> Self {
+        let path = format!("/v1.0/invoke/{app_id}/method/echo");
+        Self::http(Method::POST, path, "application/octet-stream", filler(), PAYLOAD)
+    }
+
+    /// A method of an app by the gRPC API, proxied; it echoes.
+    pub(crate) fn proxied(app_id: &str) -> Result<Self, Failure> {
+        let mut call = Self::grpc("/cost.Echo/Echo", &filler(), PAYLOAD);
+        call.headers.insert("dapr-app-id", HeaderValue::from_str(app_id)?);
+        Ok(call)
+    }
+
+    /// The value of a key.
+    pub(crate) fn get_over_http() -> Self {
+        let path = format!("/v1.0/state/{STORE}/{KEY}");
+        Self::http(Method::GET, path, "", Bytes::new(), PAYLOAD)
+    }
+
+    pub(crate) fn save_over_http() -> Self {
+        let before = format!("[{{\"key\":\"{KEY}\",\"value\":");
+        let body = [before.as_bytes(), &*value(), b"}]"].concat();
+        let path = format!("/v1.0/state/{STORE}");
+        Self::http(Method::POST, path, "application/json", body.into(), 0)
+    }
+
+    pub(crate) fn get_over_grpc() -> Self {
+        let request = GetStateRequest {
+            store_name: STORE.to_owned(),
+            key: KEY.to_owned(),
+            ..GetStateRequest::default()
+        };
+        let answer = GetStateResponse {
+            data: value(),
+            etag: "1".to_owned(),
+            ..GetStateResponse::default()
+        };
+        let path = "/dapr.proto.runtime.v1.Dapr/GetState";
+        Self::grpc(path, &request.encode_to_vec(), answer.encoded_len())
+    }
+
+    pub(crate) fn save_over_grpc() -> Self {
+        let item = StateItem {
+            key: KEY.to_owned(),
+            value: value(),
+            ..StateItem::default()
+        };
+        let request = SaveStateRequest {
+            store_name: STORE.to_owned(),
+            states: vec![item],
+        };
+        let path = "/dapr.proto.runtime.v1.Dapr/SaveState";
+        Self::grpc(path, &request.encode_to_vec(), 0)
+    }
+
+    fn http(method: Method, path: String, kind: &'static str, body: Bytes, expected: usize) -> Self {
+        let mut headers = HeaderMap::new();
+        if !kind.is_empty() {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        }
+        Self {
+            method,
+            path,
+            headers,
+            body,
+            expected,
+        }
+    }
+
+    /// `expected` is the length of the message that comes back, without its frame.
+    fn grpc(path: &str, message: &[u8], expected: usize) -> Self {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        Self {
+            method: Method::POST,
+            path: path.to_owned(),
+            headers,
+            body: framed_message(message),
+            expected: expected + FRAME,
+        }
+    }
+
+    fn request<B>(&self, body: B) -> Result<Request<B>, Failure> {
+        let mut request = Request::builder()
+            .method(&self.method)
+            .uri(&*self.path)
+            .body(body)?;
+        request.headers_mut().clone_from(&self.headers);
+        Ok(request)
+    }
+}
+
+fn filler() -> Bytes {
+    Bytes::from_static(&[b'x'; PAYLOAD])
+}
+
+/// A JSON text of [`PAYLOAD`] bytes.
+fn value() -> Bytes {
+    let mut text = vec![b'x'; PAYLOAD];
+    text[0] = b'"';
+    text[PAYLOAD - 1] = b'"';
+    text.into()
+}
+
+pub(crate) struct Client {
+    call: Call,
+    sender: Sender,
+}
+
+enum Sender {
+    Http(http1::SendRequest<Full<Bytes>>),
+    Grpc(http2::SendRequest<Streamed>),
 }
 
 impl Client {
-    /// A connection to the HTTP API, for calls of a method of an app.
-    pub(crate) async fn http(port: u16, app_id: &str) -> Result<Self, Failure> {
+    /// A connection to the HTTP API.
+    pub(crate) async fn http(port: u16, mut call: Call) -> Result<Self, Failure> {
         let stream = connect(port).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        Ok(Self::Http {
-            sender,
-            path: format!("/v1.0/invoke/{app_id}/method/echo"),
-            host: HeaderValue::from_str(&format!("127.0.0.1:{port}"))?,
-        })
+        let host = HeaderValue::from_str(&format!("127.0.0.1:{port}"))?;
+        call.headers.insert(header::HOST, host);
+        let sender = Sender::Http(sender);
+        Ok(Self { call, sender })
     }
 
-    /// A connection to the gRPC API, for proxied calls to an app.
-    pub(crate) async fn grpc(port: u16, app_id: &str) -> Result<Self, Failure> {
+    /// A connection to the gRPC API.
+    pub(crate) async fn grpc(port: u16, mut call: Call) -> Result<Self, Failure> {
         let stream = connect(port).await?;
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        Ok(Self::Grpc {
-            sender,
-            uri: format!("http://127.0.0.1:{port}/cost.Echo/Echo"),
-            app_id: HeaderValue::from_str(app_id)?,
-        })
+        call.path = format!("http://127.0.0.1:{port}{}", call.path);
+        let sender = Sender::Grpc(sender);
+        Ok(Self { call, sender })
     }
 
-    /// One call, which has to bring its payload back.
+    /// One call, which has to bring back what it is for.
     pub(crate) async fn call(&mut self) -> Result<(), Failure> {
-        let payload = Bytes::from_static(&[b'x'; PAYLOAD]);
-        let (response, expected) = match self {
-            Self::Http { sender, path, host } => {
-                let request = Request::post(&**path)
-                    .header(header::HOST, &*host)
-                    .header(header::CONTENT_TYPE, "application/octet-stream")
-                    .body(Full::new(payload))?;
+        let call = &self.call;
+        let response = match &mut self.sender {
+            Sender::Http(sender) => {
+                let request = call.request(Full::new(call.body.clone()))?;
                 sender.ready().await?;
-                (sender.send_request(request).await?, PAYLOAD)
+                sender.send_request(request).await?
             }
-            Self::Grpc { sender, uri, app_id } => {
-                let frame = Ok(Frame::data(framed_message(&payload)));
-                let request = Request::post(&**uri)
-                    .header(header::CONTENT_TYPE, "application/grpc")
-                    .header(header::TE, "trailers")
-                    .header("dapr-app-id", &*app_id)
-                    .body(StreamBody::new(stream::once(std::future::ready(frame))))?;
+            Sender::Grpc(sender) => {
+                let frame = Ok(Frame::data(call.body.clone()));
+                let request = call.request(StreamBody::new(stream::once(std::future::ready(frame))))?;
                 sender.ready().await?;
-                (sender.send_request(request).await?, PAYLOAD + 5)
+                sender.send_request(request).await?
             }
         };
         let status = response.status();
@@ -94,10 +205,11 @@ impl Client {
             .trailers()
             .is_some_and(|trailers| trailers.get("grpc-status").is_some_and(|s| s != "0"));
         let body = body.to_bytes();
-        if !status.is_success() || refused || body.len() != expected {
+        if !status.is_success() || refused || body.len() != call.expected {
             return Err(format!(
-                "answered {status} with {} bytes: {}",
+                "answered {status} with {} bytes, not {}: {}",
                 body.len(),
+                call.expected,
                 String::from_utf8_lossy(&body)
             )
             .into());

@@ -1,4 +1,5 @@
-//! The journey of a call: client, sidecar, sidecar, app, and back, on one thread.
+//! The journey of a call: client, sidecar, sidecar, app, and back, or a call of state that the sidecar answers itself,
+//! on one thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::Failure;
 use crate::app;
-use crate::client::Client;
+use crate::client::{Call, Client, STORE};
 
 const CALLER: &str = "caller";
 const CALLEE: &str = "callee";
@@ -26,10 +27,22 @@ pub(crate) enum Kind {
     HttpToHttp,
     HttpToGrpc,
     Proxy,
+    StateGetHttp,
+    StateSaveHttp,
+    StateGetGrpc,
+    StateSaveGrpc,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 3] = [Self::HttpToHttp, Self::HttpToGrpc, Self::Proxy];
+    pub(crate) const ALL: [Self; 7] = [
+        Self::HttpToHttp,
+        Self::HttpToGrpc,
+        Self::Proxy,
+        Self::StateGetHttp,
+        Self::StateSaveHttp,
+        Self::StateGetGrpc,
+        Self::StateSaveGrpc,
+    ];
 
     /// As in the budget.
     pub(crate) fn name(self) -> &'static str {
@@ -37,6 +50,10 @@ impl Kind {
             Self::HttpToHttp => "http-to-http",
             Self::HttpToGrpc => "http-to-grpc",
             Self::Proxy => "proxy",
+            Self::StateGetHttp => "state-get-http",
+            Self::StateSaveHttp => "state-save-http",
+            Self::StateGetGrpc => "state-get-grpc",
+            Self::StateSaveGrpc => "state-save-grpc",
         }
     }
 }
@@ -80,25 +97,41 @@ impl Journey {
 }
 
 async fn connect(kind: Kind, dir: &Path) -> Result<Client, Failure> {
-    let grpc_app = kind != Kind::HttpToHttp;
-    let app = app::start(grpc_app).await?;
     std::fs::write(dir.join("config.yaml"), configuration(dir))?;
     std::fs::create_dir(dir.join("resources"))?;
-    let protocol = if grpc_app { "grpc" } else { "http" };
-    sidecar(
-        CALLEE,
-        dir,
-        &[format!("--app-port={app}"), format!("--app-protocol={protocol}")],
-    )
-    .await?;
+    let of_state = !matches!(kind, Kind::HttpToHttp | Kind::HttpToGrpc | Kind::Proxy);
+    if of_state {
+        std::fs::write(dir.join("resources/state.yaml"), component())?;
+    } else {
+        let grpc_app = kind != Kind::HttpToHttp;
+        let app = app::start(grpc_app).await?;
+        let protocol = if grpc_app { "grpc" } else { "http" };
+        let flags = [format!("--app-port={app}"), format!("--app-protocol={protocol}")];
+        sidecar(CALLEE, dir, &flags).await?;
+    }
     let (http, grpc) = sidecar(CALLER, dir, &[]).await?;
+    if of_state {
+        // What is read has to be there.
+        until_answered(|| Client::http(http, Call::save_over_http())).await?;
+    }
+    match kind {
+        Kind::HttpToHttp | Kind::HttpToGrpc => {
+            until_answered(|| Client::http(http, Call::invoke(CALLEE))).await
+        }
+        Kind::Proxy => until_answered(async || Client::grpc(grpc, Call::proxied(CALLEE)?).await).await,
+        Kind::StateGetHttp => until_answered(|| Client::http(http, Call::get_over_http())).await,
+        Kind::StateSaveHttp => until_answered(|| Client::http(http, Call::save_over_http())).await,
+        Kind::StateGetGrpc => until_answered(|| Client::grpc(grpc, Call::get_over_grpc())).await,
+        Kind::StateSaveGrpc => until_answered(|| Client::grpc(grpc, Call::save_over_grpc())).await,
+    }
+}
+
+/// A client whose call has got through once.
+async fn until_answered(open: impl AsyncFn() -> Result<Client, Failure>) -> Result<Client, Failure> {
     let deadline = Instant::now() + READY;
     loop {
         let attempt = async {
-            let mut client = match kind {
-                Kind::HttpToHttp | Kind::HttpToGrpc => Client::http(http, CALLEE).await?,
-                Kind::Proxy => Client::grpc(grpc, CALLEE).await?,
-            };
+            let mut client = open().await?;
             client.call().await?;
             Ok::<_, Failure>(client)
         };
@@ -110,6 +143,21 @@ async fn connect(kind: Kind, dir: &Path) -> Result<Client, Failure> {
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
         }
     }
+}
+
+/// A state store in the sidecar's own memory.
+fn component() -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1
+kind: Component
+metadata:
+  name: {STORE}
+spec:
+  type: state.in-memory
+  version: v1
+  metadata: []
+"
+    )
 }
 
 /// Everything that a call passes is on: tracing, metrics, a policy.

@@ -1,7 +1,7 @@
 //! A gate that noise cannot move: how many instructions and allocations one call costs.
 //!
 //! Client, two sidecars and app run in one process on one thread, one call at a time, so that the same build counts
-//! the same every time. The sidecars are whole: parsing, policy, tracing, metrics and the protocol between them, on
+//! the same every time; calls of state need one sidecar, which keeps it in memory. The sidecars are whole: parsing, policy, tracing, metrics and the protocol between them, on
 //! loopback without TLS. The counts include the client and the app, which do next to nothing.
 
 mod app;
@@ -133,7 +133,7 @@ fn compare(kind: Kind, what: &str, measured: f64, allowed: f64) -> bool {
         "within"
     };
     println!(
-        "{:14} {what:13} {measured:>10.1} per call, budget {allowed:>10.1} ({change:+.1} %)  {word}",
+        "{:15} {what:13} {measured:>10.1} per call, budget {allowed:>10.1} ({change:+.1} %)  {word}",
         kind.name()
     );
     over

@@ -12,8 +12,14 @@ use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::common::v1::{HttpExtension, InvokeRequest};
 use outrigger_wire::runtime::v1::InvokeServiceRequest;
 
+use super::driver::Command;
 use crate::Failure;
 use crate::frame::{self, FRAME};
+
+mod state;
+
+pub(crate) use state::STORE;
+pub(super) use state::name_of;
 
 const KIND: &str = "application/octet-stream";
 
@@ -23,6 +29,16 @@ pub(crate) enum Wire {
     Http1,
     /// gRPC over HTTP/2 without TLS.
     Grpc,
+    /// What the driver of a store speaks.
+    Driver(Command),
+}
+
+/// Which way the app's own data goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    There,
+    Back,
+    Both,
 }
 
 /// One call, ready to be repeated.
@@ -30,14 +46,17 @@ pub(crate) enum Wire {
 pub(crate) struct Call {
     pub(crate) address: SocketAddr,
     pub(crate) wire: Wire,
-    /// Bytes of the app's own data, each way.
+    /// Bytes of the app's own data.
     pub(crate) payload: usize,
+    pub(super) way: Way,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
     /// Bytes of the answer's body, at least.
     answer: usize,
+    /// The calls that connections make instead, in turn, where they are not all the same.
+    variants: Vec<Call>,
 }
 
 impl Call {
@@ -51,11 +70,13 @@ impl Call {
             address,
             wire: Wire::Http1,
             payload,
+            way: Way::Both,
             method: Method::POST,
             uri: path.parse()?,
             headers,
             body: filler(payload).into(),
             answer: payload,
+            variants: Vec::new(),
         })
     }
 
@@ -97,11 +118,13 @@ impl Call {
             address,
             wire: Wire::Grpc,
             payload,
+            way: Way::Both,
             method: Method::POST,
             uri: format!("http://{address}{path}").parse()?,
             headers,
             body,
             answer: payload + FRAME,
+            variants: Vec::new(),
         })
     }
 
@@ -109,6 +132,12 @@ impl Call {
         self.headers
             .insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
         Ok(self)
+    }
+
+    /// What the connection of a number calls.
+    pub(super) fn of_connection(&self, number: usize) -> &Self {
+        let turn = number % self.variants.len().max(1);
+        self.variants.get(turn).unwrap_or(self)
     }
 
     pub(crate) fn name(&self) -> String {
@@ -128,6 +157,10 @@ impl Call {
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
         request
+    }
+
+    pub(super) fn body(&self) -> &Bytes {
+        &self.body
     }
 
     pub(super) fn satisfied_by(&self, length: usize) -> bool {

@@ -12,6 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
 use super::call::{Body, Call, Wire};
+use super::driver::{Client, DriverError};
 use super::wire::{Counted, Traffic};
 
 /// Windows that a payload of a sweep fits into, so that flow control is not what is measured.
@@ -29,6 +30,8 @@ pub(crate) enum CallError {
     Status(u16),
     #[error("grpc-status {0}")]
     Grpc(String),
+    #[error("{0}")]
+    Driver(#[from] DriverError),
     #[error("the answer is too short")]
     Short,
 }
@@ -44,6 +47,7 @@ pub(crate) struct Answer {
 enum Sender {
     Http1(http1::SendRequest<Body>),
     Http2(http2::SendRequest<Body>),
+    Driver(Box<Client>),
 }
 
 pub(crate) struct Connection {
@@ -59,6 +63,14 @@ impl Connection {
     ///
     /// When it is refused, or breaks during the handshake.
     pub(crate) async fn open(call: &Call, traffic: &Arc<Traffic>) -> Result<Self, CallError> {
+        if let Wire::Driver(command) = call.wire {
+            let client = Client::open(call.address, command).await?;
+            return Ok(Self {
+                call: call.clone(),
+                traffic: Arc::clone(traffic),
+                sender: Sender::Driver(Box::new(client)),
+            });
+        }
         let stream = TcpStream::connect(call.address).await?;
         Self::on(stream, call, traffic).await
     }
@@ -77,22 +89,19 @@ impl Connection {
     async fn on(stream: TcpStream, call: &Call, traffic: &Arc<Traffic>) -> Result<Self, CallError> {
         stream.set_nodelay(true)?;
         let io = TokioIo::new(Counted::new(stream, Arc::clone(traffic)));
-        let sender = match call.wire {
-            Wire::Http1 => {
-                let (sender, connection) = http1::handshake(io).await?;
-                // It ends with the connection; what goes wrong on it comes out of the call.
-                tokio::spawn(connection);
-                Sender::Http1(sender)
-            }
-            Wire::Grpc => {
-                let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-                    .initial_stream_window_size(STREAM_WINDOW)
-                    .initial_connection_window_size(CONNECTION_WINDOW)
-                    .handshake(io)
-                    .await?;
-                tokio::spawn(connection);
-                Sender::Http2(sender)
-            }
+        let sender = if call.wire == Wire::Http1 {
+            let (sender, connection) = http1::handshake(io).await?;
+            // It ends with the connection; what goes wrong on it comes out of the call.
+            tokio::spawn(connection);
+            Sender::Http1(sender)
+        } else {
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .initial_stream_window_size(STREAM_WINDOW)
+                .initial_connection_window_size(CONNECTION_WINDOW)
+                .handshake(io)
+                .await?;
+            tokio::spawn(connection);
+            Sender::Http2(sender)
         };
         Ok(Self {
             call: call.clone(),
@@ -113,25 +122,33 @@ impl Connection {
     ///
     /// When the connection breaks, the answer is no success, or less comes back than was sent.
     pub(crate) async fn call(&mut self) -> Result<Answer, CallError> {
-        let request = self.call.request();
         let response = match &mut self.sender {
+            Sender::Driver(client) => {
+                let length = client.call(self.call.body()).await?;
+                return self.answered(Instant::now(), length);
+            }
             Sender::Http1(sender) => {
                 sender.ready().await?;
-                sender.send_request(request).await?
+                sender.send_request(self.call.request()).await?
             }
             Sender::Http2(sender) => {
                 sender.ready().await?;
-                sender.send_request(request).await?
+                sender.send_request(self.call.request()).await?
             }
         };
         let head = Instant::now();
         if !response.status().is_success() {
             return Err(CallError::Status(response.status().as_u16()));
         }
-        let length = match self.call.wire {
-            Wire::Http1 => read(response.into_body()).await?.0,
-            Wire::Grpc => grpc(response).await?,
+        let length = if self.call.wire == Wire::Http1 {
+            read(response.into_body()).await?.0
+        } else {
+            grpc(response).await?
         };
+        self.answered(head, length)
+    }
+
+    fn answered(&self, head: Instant, length: usize) -> Result<Answer, CallError> {
         if !self.call.satisfied_by(length) {
             return Err(CallError::Short);
         }

@@ -164,12 +164,8 @@ impl Record {
         }
     }
 
-    /// What was sent comes back, so that both directions are the same.
-    pub(crate) fn payload_sent(&self) -> u64 {
-        self.total.payload
-    }
-
-    pub(crate) fn payload_received(&self) -> u64 {
+    /// Bytes of the app's own data in all answered calls, in a direction in which they carry it.
+    pub(crate) fn payload(&self) -> u64 {
         self.total.payload
     }
 

@@ -19,8 +19,25 @@ pub(super) fn all(results: &Results, found: &ProtocolResults) -> Vec<(&'static s
         .filter_map(|chart| Some((chart.file, page.compared(chart)?)))
         .collect();
     charts.extend(page.drawn());
+    if found.protocol.state().is_some() {
+        charts.retain(|(file, _)| OF_STATE.contains(file));
+    }
     charts
 }
+
+/// What is worth a chart where there are a dozen kinds of call; what compares them has charts of its own.
+const OF_STATE: &[&str] = &[
+    "summary",
+    "tail_latency",
+    "memory",
+    "cpu",
+    "histogram_percent",
+    "duration_breakdown",
+    "saturation_curve",
+    "payload_sweep",
+    "connection_sweep",
+    "side_by_side",
+];
 
 struct Page<'a> {
     results: &'a Results,
@@ -44,6 +61,7 @@ impl Page<'_> {
                 number::tick(plan.requests as f64)
             ),
             Load::Full => format!("{payload}, {connections} connections, as fast as answers come"),
+            Load::Start if self.found.protocol.state().is_some() => "median".to_owned(),
             Load::Start => "mTLS on, CA and callee running; median".to_owned(),
         }
     }

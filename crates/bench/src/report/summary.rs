@@ -4,11 +4,12 @@ use std::fmt::Write as _;
 
 use super::charts;
 use super::number::{bytes, short, tick};
-use super::ratios::{FIGURES, per_hop};
-use super::targets::TARGETS;
+use super::overview;
+use super::ratios::{self, FIGURES, per_hop};
+use super::targets;
 use super::{ProtocolResults, Results};
-use crate::plan::{Driver, System};
-use crate::procfs::Role;
+use crate::plan::{Driver, Store, System};
+use crate::procfs::{Cpu, Role};
 use crate::results::{Measurement, SystemResults};
 
 const READING: &str = "
@@ -24,15 +25,31 @@ const READING: &str = "
   and core of the hops is what a hop itself takes.
 * Rounds, rates, sizes and connection counts visit the systems in turn; other load on the machine hits all alike.
 * One machine with few cores shows what calls *cost*, and how systems compare. It does not show latency across a network,
-  or how a system scales with cores, and its tails belong to the scheduler as much as to the systems.
+  or how a system scales with cores, and its tails belong to the scheduler as much as to the systems.";
+const READING_INVOCATION: &str = "
 * nginx is the floor: two hops with mTLS that do no tracing, metrics, policy or discovery.
+";
+const READING_STATE: &str = "
+* The **direct** call goes to the store by the driver that the sidecar uses too, with the commands of a plain get and
+  of a save without conditions, on as many connections as the load has. The driver works in the load generator; CPU
+  time *added* is therefore that of all processes together, load generator and store included, less the same of the
+  direct call. Saturated, one thread of the load generator is what limits the direct call.
+* Connections call keys of their own. Stores run on this machine and write nothing to disk, or do not wait for it.
 ";
 
 pub(super) fn markdown(results: &Results) -> String {
     let mut page = String::new();
     head(&mut page, results);
     highlights(&mut page, results);
-    let _ = writeln!(page, "## How to read it\n{READING}");
+    if results.plan.is_of_state() {
+        stores(&mut page, results);
+    }
+    let more = if results.plan.is_of_state() {
+        READING_STATE
+    } else {
+        READING_INVOCATION
+    };
+    let _ = writeln!(page, "## How to read it\n{READING}{more}");
     for found in &results.protocols {
         protocol(&mut page, results, found);
     }
@@ -51,6 +68,14 @@ fn head(page: &mut String, results: &Results) {
         Driver::Own => "outrigger-bench",
         Driver::Fortio(_) => "Fortio (rounds), outrigger-bench (the rest)",
     };
+    let (subject, payload, sidecars) = if plan.is_of_state() {
+        let sidecars = "one; metrics, tracing of one call in ten";
+        ("State", format!("values of {}", bytes(plan.payload)), sidecars)
+    } else {
+        let sidecars = "mTLS, metrics, tracing of one call in ten, access control on the callee";
+        let payload = format!("{} each way", bytes(plan.payload));
+        ("Service invocation", payload, sidecars)
+    };
     let versions: Vec<String> = results
         .versions
         .iter()
@@ -59,15 +84,15 @@ fn head(page: &mut String, results: &Results) {
         .collect();
     let _ = writeln!(
         page,
-        "# Service invocation, {profile} profile\n
+        "# {subject}, {profile} profile\n
 | | |
 | --- | --- |
 | run | {started} to {finished} |
 | machine | {cpu}, {cores} cores, {memory:.0} GB, Linux {kernel}; load average before the run {load:.2} |
-| load | {payload} each way, {connections} connections, {qps} requests/s, {rounds} rounds of {requests} requests |
+| load | {payload}, {connections} connections, {qps} requests/s, {rounds} rounds of {requests} requests |
 | load generator | {driver} |
 | versions | {versions} |
-| sidecars | mTLS, metrics, tracing of one call in ten, access control on the callee |
+| sidecars | {sidecars} |
 ",
         profile = plan.profile,
         started = results.started,
@@ -77,7 +102,6 @@ fn head(page: &mut String, results: &Results) {
         memory = machine.memory_bytes as f64 / 1e9,
         kernel = machine.kernel,
         load = machine.load_before,
-        payload = bytes(plan.payload),
         connections = plan.connections,
         qps = tick(plan.qps),
         rounds = plan.rounds,
@@ -104,19 +128,20 @@ fn highlights(page: &mut String, results: &Results) {
                 .and_then(|figure| figure.of(found, System::Outrigger))
         };
         let mut parts = Vec::new();
-        if let Some(cpu) = value(0) {
-            parts.push(format!(
-                "{} µs of CPU per call in both sidecars together",
-                short(cpu)
-            ));
+        if let Some(cpu) = value(ratios::CPU) {
+            let hops = match found.protocol.state() {
+                Some(_) => "the sidecar",
+                None => "both sidecars together",
+            };
+            parts.push(format!("{} µs of CPU per call in {hops}", short(cpu)));
         }
-        if let Some(added) = value(3) {
+        if let Some(added) = value(ratios::ADDED_P50) {
             parts.push(format!("{} ms added at the median", short(added)));
         }
-        if let Some(most) = value(5) {
+        if let Some(most) = value(ratios::THROUGHPUT) {
             parts.push(format!("{} calls per second at saturation", short(most)));
         }
-        if let Some(memory) = value(8) {
+        if let Some(memory) = value(ratios::MEMORY_LOADED) {
             parts.push(format!("{} MB resident per sidecar", short(memory)));
         }
         parts.push(format!(
@@ -136,18 +161,33 @@ fn highlights(page: &mut String, results: &Results) {
 
 fn against(found: &ProtocolResults, peer: System) -> Option<String> {
     let ratio = |at: usize| FIGURES.get(at).and_then(|figure| figure.ratio(found, peer));
-    Some(format!(
+    let mut line = format!(
         "against {}: {} times its CPU time per call, {} times its calls per second at saturation",
         peer.title(),
-        short(ratio(0)?),
-        short(ratio(5)?),
-    ))
+        short(ratio(ratios::CPU)?),
+        short(ratio(ratios::THROUGHPUT)?),
+    );
+    let added = (ratio(ratios::CPU_ADDED), ratio(ratios::ADDED_P50));
+    if let (Some(_), (Some(cpu), Some(latency))) = (found.protocol.state(), added) {
+        let _ = write!(
+            line,
+            "; {} times the CPU time and {} times the median latency that it adds to the driver's own call",
+            short(cpu),
+            short(latency)
+        );
+    }
+    Some(line)
 }
 
 fn protocol(page: &mut String, results: &Results, found: &ProtocolResults) {
-    let _ = writeln!(page, "## {}\n", capitalised(found.protocol.title()));
+    let _ = writeln!(page, "## {}\n", capitalised(&found.protocol.title()));
     side_by_side(page, found);
-    targets(page, found);
+    table(
+        page,
+        "Targets",
+        &TARGET_COLUMNS.map(String::from),
+        target_rows(found),
+    );
     latency(page, found);
     cpu(page, found);
     memory(page, found);
@@ -185,7 +225,13 @@ fn side_by_side(page: &mut String, found: &ProtocolResults) {
     let mut columns = vec!["".to_owned(), "unit".to_owned(), "Outrigger".to_owned()];
     columns.extend(peers.iter().map(|peer| peer.title().to_owned()));
     columns.extend(peers.iter().map(|peer| format!("ratio to {}", peer.title())));
-    let rows = FIGURES.iter().map(|figure| {
+    let measured = FIGURES.iter().filter(|figure| {
+        found
+            .systems
+            .iter()
+            .any(|system| figure.of(found, system.system).is_some())
+    });
+    let rows = measured.map(|figure| {
         let better = if figure.more_is_better {
             ", more is better"
         } else {
@@ -200,8 +246,10 @@ fn side_by_side(page: &mut String, found: &ProtocolResults) {
     table(page, "Side by side", &columns, rows);
 }
 
-fn targets(page: &mut String, found: &ProtocolResults) {
-    let rows = TARGETS.iter().filter_map(|target| {
+const TARGET_COLUMNS: [&str; 4] = ["", "target", "measured", ""];
+
+fn target_rows(found: &ProtocolResults) -> impl Iterator<Item = Vec<String>> {
+    targets::of(found.protocol).iter().filter_map(|target| {
         let (figure, measured) = target.measured(found)?;
         let met = if target.met(measured) { "met" } else { "missed" };
         Some(vec![
@@ -210,9 +258,31 @@ fn targets(page: &mut String, found: &ProtocolResults) {
             short(measured),
             met.to_owned(),
         ])
+    })
+}
+
+/// The targets of all calls together, and the charts that show them side by side.
+fn stores(page: &mut String, results: &Results) {
+    let columns = ["call", "", "target", "measured", ""];
+    let rows = results.protocols.iter().flat_map(|found| {
+        target_rows(found).map(|mut row| {
+            row.insert(0, found.protocol.title());
+            row
+        })
     });
-    let columns = ["", "target", "measured", ""];
-    table(page, "Targets", &columns.map(String::from), rows);
+    table(page, "Targets of all calls", &columns.map(String::from), rows);
+    for store in Store::ALL {
+        for (name, _) in overview::charts(results, store) {
+            let _ = writeln!(
+                page,
+                "![{} {}](charts/{}/{name}.png)",
+                store.title(),
+                name.replace('_', " "),
+                overview::folder(store)
+            );
+        }
+    }
+    let _ = writeln!(page);
 }
 
 fn latency(page: &mut String, found: &ProtocolResults) {
@@ -249,6 +319,8 @@ fn latency(page: &mut String, found: &ProtocolResults) {
             medians().fold(0.0, f64::max),
         );
         row.push(format!("{} to {}", short(least), short(most)));
+        let lag = |micros: f64| short(micros / 1e3);
+        row.push(format!("{}, {}", lag(total.lag.p50), lag(total.lag.p99)));
         row.push(short(total.qps()));
         row.push(failures(total));
         row
@@ -274,52 +346,45 @@ fn failures(measured: &Measurement) -> String {
 }
 
 fn cpu(page: &mut String, found: &ProtocolResults) {
-    let columns = [
-        "",
-        "caller user",
-        "caller system",
-        "callee user",
-        "callee system",
-        "app",
-        "load generator",
-        "both hops, millicores",
+    type Read = fn(Cpu) -> f64;
+    let store = if found.protocol.state().is_some() {
+        "store"
+    } else {
+        "app"
+    };
+    let all: [(&str, Role, Read); 6] = [
+        ("caller user", Role::Caller, |cpu| cpu.user),
+        ("caller system", Role::Caller, |cpu| cpu.system),
+        ("callee user", Role::Callee, |cpu| cpu.user),
+        ("callee system", Role::Callee, |cpu| cpu.system),
+        (store, Role::App, Cpu::total),
+        ("load generator", Role::Load, Cpu::total),
     ];
+    let present = |role| {
+        found
+            .systems
+            .iter()
+            .any(|system| system.total.cpu.contains_key(&role))
+    };
+    let shown: Vec<_> = all.into_iter().filter(|(_, role, _)| present(*role)).collect();
+    let mut columns = vec![""];
+    columns.extend(shown.iter().map(|(name, _, _)| *name));
+    columns.push("all hops, millicores");
     let rows = found.systems.iter().map(|system| {
         let total = &system.total;
         let per_call = |seconds: f64| short(seconds * 1e6 / total.requests.max(1) as f64);
         let mut row = vec![system.system.title().to_owned()];
-        for role in [Role::Caller, Role::Callee] {
-            let cpu = total.cpu.get(&role);
-            row.push(cpu.map_or_else(dash, |cpu| per_call(cpu.user)));
-            row.push(cpu.map_or_else(dash, |cpu| per_call(cpu.system)));
+        for (_, role, read) in &shown {
+            let cpu = total.cpu.get(role);
+            row.push(cpu.map_or_else(dash, |cpu| per_call(read(*cpu))));
         }
-        for role in [Role::App, Role::Load] {
-            row.push(
-                total
-                    .cpu
-                    .get(&role)
-                    .map_or_else(dash, |cpu| per_call(cpu.total())),
-            );
-        }
-        let hops: f64 = total
-            .cpu
-            .iter()
-            .filter(|(role, _)| role.is_hop())
-            .map(|(_, cpu)| cpu.total())
-            .sum();
-        row.push(if hops > 0.0 {
-            short(hops * 1e3 / total.seconds.max(1e-9))
-        } else {
-            dash()
-        });
+        let hops = total.cpu_per_call(Role::is_hop) * total.requests as f64 / 1e3;
+        row.push(cell((hops > 0.0).then(|| hops / total.seconds.max(1e-9))));
         row
     });
-    table(
-        page,
-        "CPU time at the fixed rate, microseconds per call (milliseconds per 1,000 calls)",
-        &columns.map(String::from),
-        rows,
-    );
+    let columns: Vec<String> = columns.into_iter().map(String::from).collect();
+    let title = "CPU time at the fixed rate, microseconds per call (milliseconds per 1,000 calls)";
+    table(page, title, &columns, rows);
 }
 
 fn memory(page: &mut String, found: &ProtocolResults) {

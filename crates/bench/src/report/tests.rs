@@ -1,9 +1,10 @@
 //! A report of made-up results: every file is there, whatever was measured.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use crate::load::Latencies;
-use crate::plan::{Plan, Protocol, System};
+use crate::plan::{Api, Plan, Protocol, StateCall, Store, System, Verb};
 use crate::procfs::{Cpu, Machine, Role};
 use crate::results::{Measurement, ProtocolResults, Results, SCHEMA, SystemResults};
 
@@ -15,6 +16,10 @@ fn measured(scale: f64) -> Measurement {
         payload: 1024,
         planned: 1_000,
         requests: 1_000,
+        sent: 1_200_000,
+        received: 1_100_000,
+        payload_sent: 1_024_000,
+        payload_received: 1_024_000,
         seconds: 1.0,
         latency: Latencies {
             mean: 500.0 * scale,
@@ -50,22 +55,24 @@ fn system(system: System, scale: f64) -> SystemResults {
     results.rounds = vec![measured(scale)];
     results.histogram = vec![(400.0 * scale, 900), (2_000.0 * scale, 100)];
     results.saturation = Some(measured(scale));
+    results.curve = vec![measured(scale / 2.0)];
     results.memory.loaded = measured(scale).resident;
     results
 }
 
 fn results(systems: Vec<SystemResults>) -> Results {
+    results_of(Plan::quick(), Protocol::Http, systems)
+}
+
+fn results_of(plan: Plan, protocol: Protocol, systems: Vec<SystemResults>) -> Results {
     Results {
         schema: SCHEMA,
         started: String::new(),
         finished: String::new(),
         machine: Machine::default(),
-        plan: Plan::quick(),
+        plan,
         versions: BTreeMap::new(),
-        protocols: vec![ProtocolResults {
-            protocol: Protocol::Http,
-            systems,
-        }],
+        protocols: vec![ProtocolResults { protocol, systems }],
         skipped: vec!["nginx: it is not installed".to_owned()],
     }
 }
@@ -86,22 +93,63 @@ fn a_report_can_be_written_again_from_its_results() {
         std::fs::read_to_string(again.path().join("summary.md")).unwrap(),
         first
     );
-    // Every chart that the page shows is there, in both forms.
-    let mut shown = 0;
-    for chart in first
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split(')').next())
-    {
-        assert!(again.path().join(chart).is_file(), "{chart}");
-        assert!(
-            again.path().join(chart.replace(".png", ".svg")).is_file(),
-            "{chart}"
-        );
-        shown += 1;
-    }
+    let shown = charts_shown(&first, again.path());
     assert!(shown >= 15, "{shown} charts");
     assert!(first.contains("nginx: it is not installed"));
+}
+
+/// Checks that every chart of a page is there, in both forms; returns their number.
+fn charts_shown(page: &str, folder: &Path) -> usize {
+    let charts = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let mut shown = 0;
+    for chart in charts {
+        assert!(folder.join(chart).is_file(), "{chart}");
+        assert!(folder.join(chart.replace(".png", ".svg")).is_file(), "{chart}");
+        shown += 1;
+    }
+    shown
+}
+
+#[test]
+fn state_in_a_server_is_held_to_what_it_adds_to_the_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    let all = vec![
+        system(System::Direct, 1.0),
+        system(System::Outrigger, 2.0),
+        system(System::Reference, 6.0),
+    ];
+    let call = StateCall {
+        store: Store::Redis,
+        verb: Verb::Save,
+        api: Api::Grpc,
+    };
+    let results = results_of(Plan::state(), Protocol::State(call), all);
+    super::add(&results, folder.path()).unwrap();
+    let page = std::fs::read_to_string(folder.path().join("summary.md")).unwrap();
+    let shown = charts_shown(&page, folder.path());
+    assert!(shown >= 12, "{shown} charts");
+    assert!(page.starts_with("# State, full profile"));
+    // Twice, and six times, the direct call: a fifth of what the reference adds.
+    for figure in [
+        "CPU time per call added to the direct call, all processes",
+        "added latency, p50",
+    ] {
+        let row = format!(
+            "| state in Redis, save over gRPC | {figure} | at most 0.40 times that of Dapr | 0.20 | met |"
+        );
+        assert!(page.contains(&row), "{row}\n{page}");
+    }
+}
+
+#[test]
+fn rows_are_as_long_as_their_tables_are_wide() {
+    let all = vec![system(System::Direct, 0.2), system(System::Outrigger, 1.0)];
+    let page = super::summary::markdown(&results(all));
+    for table in page.split("\n\n").filter(|part| part.starts_with('|')) {
+        let mut widths = table.lines().map(|line| line.matches('|').count());
+        let first = widths.next();
+        assert!(widths.all(|width| Some(width) == first), "{table}");
+    }
 }
 
 #[test]

@@ -199,11 +199,12 @@ impl Session<'_> {
 }
 
 async fn run(
-    subject: &Subject,
+    subject: &mut Subject,
     payload: usize,
     connections: usize,
     pace: Pace,
 ) -> Result<(Measurement, Record), Failure> {
+    subject.stack.fill(payload).await?;
     let load = Load {
         call: subject.stack.call(payload)?,
         connections,
@@ -212,7 +213,7 @@ async fn run(
     load.run(subject.stack.watched()).await
 }
 
-async fn one_round(subject: &Subject, plan: &Plan) -> Result<(Measurement, Record), Failure> {
+async fn one_round(subject: &mut Subject, plan: &Plan) -> Result<(Measurement, Record), Failure> {
     let pace = Pace::Open {
         qps: plan.qps,
         requests: plan.requests,

@@ -162,7 +162,7 @@ impl Config {
         let (certificate, key) = certificates.caller();
         let (http, tls) = match self.protocol {
             Protocol::Http => ("proxy", format!("{PLAIN_HTTP}proxy_pass https://next;")),
-            Protocol::Grpc | Protocol::Proxy => ("grpc", "grpc_pass grpcs://next;".to_owned()),
+            _ => ("grpc", "grpc_pass grpcs://next;".to_owned()),
         };
         let location = format!(
             "{tls}
@@ -194,7 +194,7 @@ impl Config {
         );
         let location = match self.protocol {
             Protocol::Http => format!("{PLAIN_HTTP}proxy_pass http://next;"),
-            Protocol::Grpc | Protocol::Proxy => "grpc_pass grpc://next;".to_owned(),
+            _ => "grpc_pass grpc://next;".to_owned(),
         };
         self.file(app, &tls, &location)
     }

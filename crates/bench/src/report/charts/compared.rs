@@ -171,7 +171,7 @@ fn per_call(system: &SystemResults, read: fn(&Measurement) -> u64) -> Option<f64
     total(system, |_| 0.0).map(|_| read(&system.total) as f64 / system.total.requests as f64)
 }
 
-/// What only the load generator of this program can tell.
+/// What only the load generator of this program can tell, of connections of its own.
 fn own(system: &SystemResults) -> Option<&SystemResults> {
-    (system.total.driver == "own").then_some(system)
+    (system.total.driver == "own" && system.total.sent > 0).then_some(system)
 }

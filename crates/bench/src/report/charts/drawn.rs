@@ -5,10 +5,10 @@ use super::super::bars::{Bars, Series};
 use super::super::figure::Figure;
 use super::super::lines::{Line, Lines};
 use super::super::number;
-use super::super::ratios::FIGURES;
+use super::super::ratios::{self, FIGURES};
 use super::compared::Load;
 use super::{Page, colour};
-use crate::plan::System;
+use crate::plan::{Store, System};
 use crate::procfs::{Cpu, Role};
 use crate::results::SystemResults;
 
@@ -30,7 +30,7 @@ impl Page<'_> {
         if any(|system| system.total.driver == "own") {
             charts.push(("duration_breakdown", self.breakdown()));
         }
-        if any(|system| system.saturation.is_some()) {
+        if any(|system| !system.curve.is_empty()) {
             charts.push(("saturation_curve", self.saturation_curve()));
         }
         if any(|system| !system.payloads.is_empty()) {
@@ -84,17 +84,18 @@ impl Page<'_> {
     }
 
     fn cpu(&self) -> Figure {
+        let others = match self.found.protocol.state().map(|call| call.store) {
+            None => "app and load generator",
+            Some(Store::Memory) => "load generator",
+            Some(Store::Redis | Store::Postgres) => "store and load generator",
+        };
         self.stacked(
             "CPU time per call",
             "microseconds",
             &[
-                ("app and load generator", |s| {
-                    cpu_per_call(s, |role| !role.is_hop(), Cpu::total)
-                }),
-                ("both hops, user", |s| {
-                    cpu_per_call(s, Role::is_hop, |cpu| cpu.user)
-                }),
-                ("both hops, system", |s| {
+                (others, |s| cpu_per_call(s, |role| !role.is_hop(), Cpu::total)),
+                ("hops, user", |s| cpu_per_call(s, Role::is_hop, |cpu| cpu.user)),
+                ("hops, system", |s| {
                     cpu_per_call(s, Role::is_hop, |cpu| cpu.system)
                 }),
             ],
@@ -214,18 +215,39 @@ impl Page<'_> {
         .draw()
     }
 
+    /// Whether a ratio of a figure says something: latency as such only where nothing tells what is added.
+    fn is_told(&self, at: usize) -> bool {
+        let of_state = self.found.protocol.state().is_some();
+        let direct = self.found.of(System::Direct).is_some();
+        match at {
+            ratios::CPU_ADDED => of_state && direct,
+            ratios::ADDED_P50 | ratios::ADDED_P99 => direct,
+            ratios::P50 | ratios::P99 => !direct,
+            ratios::FIRST_CALL => self
+                .found
+                .systems
+                .iter()
+                .any(|system| !system.first_call.is_empty()),
+            _ => true,
+        }
+    }
+
     fn side_by_side(&self) -> Figure {
         let shown: Vec<_> = [
-            (0, "CPU per call"),
-            (1, "CPU, saturated"),
-            (3, "added p50"),
-            (4, "added p99"),
-            (5, "calls/s"),
-            (7, "memory, idle"),
-            (8, "memory, rate"),
-            (12, "first call"),
+            (ratios::CPU, "CPU per call"),
+            (ratios::CPU_SATURATED, "CPU, saturated"),
+            (ratios::CPU_ADDED, "CPU added"),
+            (ratios::ADDED_P50, "added p50"),
+            (ratios::ADDED_P99, "added p99"),
+            (ratios::P50, "p50"),
+            (ratios::P99, "p99"),
+            (ratios::THROUGHPUT, "calls/s"),
+            (ratios::MEMORY_IDLE, "memory, idle"),
+            (ratios::MEMORY_LOADED, "memory, rate"),
+            (ratios::FIRST_CALL, "first call"),
         ]
         .into_iter()
+        .filter(|(at, _)| self.is_told(*at))
         .filter_map(|(at, name)| FIGURES.get(at).map(|figure| (figure, name)))
         .collect();
         let peers = [System::Reference, System::Nginx];
