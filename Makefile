@@ -55,13 +55,13 @@ measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same 
 bench: ## the report, in one run with Dapr and nginx where they are (an hour and a half; BENCH=--quick: 2 minutes)
 	@scripts/need cargo cc make
 	@command -v nginx >/dev/null || echo "without nginx: apt-get update && apt-get install nginx-light, for the floor"
-	cargo build --profile dist --locked --bins -p outrigger-sidecar -p outrigger-sentry -p outrigger-bench
+	@scripts/dist
 	$(DIST)/outrigger-bench run --reference $(PEER_BIN) $(BENCH)
 
 benchstate: ## get and save of state, in one run with Dapr where it is (45 minutes; BENCH=--quick: 2 minutes)
 	@scripts/need cargo cc make
 	@command -v redis-server postgres >/dev/null || echo "stores that are not installed are left out: apt-get update && apt-get install redis-server postgresql"
-	cargo build --profile dist --locked --bins -p outrigger-sidecar -p outrigger-sentry -p outrigger-bench
+	@scripts/dist
 	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 
 cost: build ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
