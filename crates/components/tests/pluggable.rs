@@ -417,14 +417,20 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     drain.cancel();
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!reading.is_finished());
+    // What comes meanwhile, and just afterwards, hears that nobody takes it.
+    let say = |event| ship.desk.streams.lock().unwrap().last().unwrap().try_send(Ok(event));
+    say(event("5", "good")).unwrap();
+    let last = || ship.desk.acks.lock().unwrap().last().cloned().unwrap();
+    eventually(|| last().message_id == "5").await;
+    assert_eq!(last().response_error.unwrap().message, "input binding is closed");
     app.leave.cancel();
+    eventually(|| last().message_id == "4").await;
+    assert_eq!(&last().response_data[..], b"at last");
+    say(event("6", "good")).unwrap();
+    eventually(|| last().message_id == "6").await;
+    assert_eq!(last().response_error.unwrap().message, "input binding is closed");
     within(reading).await.unwrap().unwrap();
-    let acks = ship.desk.acks.lock().unwrap().clone();
-    let last = acks.last().unwrap();
-    assert_eq!(
-        (last.message_id.as_str(), &last.response_data[..]),
-        ("4", &b"at last"[..])
-    );
+    assert_eq!(seen(), 4);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Input bindings in processes of their own.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{convert::Infallible, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -29,6 +29,10 @@ use super::{
 const MOST_AT_ONCE: usize = 256;
 /// Pauses before the stream is opened again; each is twice the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How long events are still answered after the last one that was with the app at the end.
+const LINGER: Duration = Duration::from_millis(400);
+/// What an event that comes then is answered; components know it by this text.
+const CLOSED: &str = "input binding is closed";
 /// How long a component may take to notice that nothing more is read.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -89,7 +93,7 @@ impl Binding {
                 },
             }
         }
-        while reading.handling.join_next().await.is_some() {}
+        reading.finish(&mut events, &acks).await;
         drop(acks);
         farewell(events).await;
         Ok(())
@@ -134,10 +138,40 @@ impl Reading<'_> {
             let _gone = acks.send(ack).await;
         });
     }
+
+    /// Waits for the events that are with the app. A component that delivers one by one may have its next one
+    /// ready: it hears that nobody takes it.
+    async fn finish(&mut self, events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRequest>) {
+        let idle = self.handling.is_empty();
+        let handled = async {
+            while self.handling.join_next().await.is_some() {}
+            if !idle {
+                tokio::time::sleep(LINGER).await;
+            }
+        };
+        tokio::select! {
+            () = handled => {}
+            never = refuse(events, acks) => match never {},
+        }
+    }
 }
 
-/// Lets the last acks reach the component: it ends the stream when it has read them. Events that come now are
-/// nobody's, and are not acknowledged.
+/// Answers each event that the binding is closed.
+async fn refuse(events: &mut Streaming<ReadResponse>, acks: &mpsc::Sender<ReadRequest>) -> Infallible {
+    while let Ok(Some(event)) = events.message().await {
+        let message = CLOSED.to_owned();
+        let refusal = ReadRequest {
+            response_data: Bytes::new(),
+            message_id: event.message_id,
+            response_error: Some(AckResponseError { message }),
+        };
+        let _gone = acks.send(refusal).await;
+    }
+    std::future::pending().await
+}
+
+/// Lets the last acks reach the component: it ends the stream when it has read them. Events that come now cannot
+/// be answered any more.
 async fn farewell(mut events: Streaming<ReadResponse>) {
     let rest = async { while let Ok(Some(_)) = events.message().await {} };
     let _late = timeout(FAREWELL, rest).await;
