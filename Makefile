@@ -14,7 +14,7 @@ build: ## release binaries: daprd, sentry and the demo
 	@scripts/need cargo cc make
 	cargo build --release --workspace --bins --locked
 
-demo: ## the CA, two sidecars with mTLS and two apps; every kind of call
+demo: ## the CA, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings
 	@scripts/need cargo cc make python3
 	cargo build --release --workspace --bins --locked
 	@echo

@@ -2,14 +2,17 @@
 
 usage: python3 app.py PORT
 
-Every request is answered with what was seen of it, as JSON.
+Every request is answered with what was seen of it, as JSON. GET /times/NAME tells how often /NAME was POSTed.
 """
+import collections
 import http.server
 import json
 import platform
 import signal
 import sys
+import threading
 
+POSTED, COUNTING = collections.Counter(), threading.Lock()
 
 class App(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -36,6 +39,11 @@ class App(http.server.BaseHTTPRequestHandler):
             "text": body.decode(errors="replace"),
             "caller": self.headers.get("dapr-caller-app-id", ""),
         }
+        if self.command == "POST":
+            with COUNTING:
+                POSTED[self.path] += 1
+        if self.path.startswith("/times/"):
+            seen["times"] = POSTED[self.path.removeprefix("/times")]
         reply = json.dumps(seen).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
@@ -43,7 +51,8 @@ class App(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(reply)
 
-    do_GET = do_POST = do_PUT = do_DELETE = answer
+    # By OPTIONS the sidecar asks whether the app takes the events of an input binding.
+    do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer
 
     def log_message(self, format, *args):
         print(format % args, flush=True)

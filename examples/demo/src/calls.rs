@@ -29,7 +29,8 @@ const TEXT: &str = "how deep is the water?";
 pub(crate) const REPEATS: usize = 20;
 /// Lines of the streamed conversation.
 const LINES: usize = 10;
-const LIMIT: Duration = Duration::from_secs(15);
+/// How long anything may take.
+pub(crate) const LIMIT: Duration = Duration::from_secs(15);
 /// The callee counts what its access control let through under this name.
 const ALLOWED: &str = "dapr_runtime_acl_app_policy_action_allowed_total{";
 

@@ -6,6 +6,7 @@ use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::Failure;
+use crate::bindings;
 use crate::process::{Process, free_ports};
 use crate::stores;
 
@@ -30,6 +31,8 @@ pub(crate) struct Sidecar {
 pub(crate) struct Fleet {
     /// Beside the HTTP app in Python.
     pub(crate) python: Sidecar,
+    /// The port of that app.
+    pub(crate) python_app: u16,
     /// Beside the gRPC app in Rust.
     pub(crate) rust: Sidecar,
     /// In the order they were started.
@@ -49,9 +52,15 @@ impl Fleet {
             }
         }
         let dir = tempfile::Builder::new().prefix("outrigger-demo-").tempdir()?;
-        match Self::start_in(binaries, dir.path()).await {
-            Ok((python, rust, processes)) => Ok(Self {
+        match Started::start_in(binaries, dir.path()).await {
+            Ok(Started {
                 python,
+                python_app,
+                rust,
+                processes,
+            }) => Ok(Self {
+                python,
+                python_app,
                 rust,
                 processes,
                 dir,
@@ -64,7 +73,34 @@ impl Fleet {
         }
     }
 
-    async fn start_in(binaries: &Binaries, dir: &Path) -> Result<(Sidecar, Sidecar, Vec<Process>), Failure> {
+    /// Where the fleet keeps its files.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Stops what was started, last first. The logs stay when something went wrong.
+    pub(crate) async fn stop(self, forget: bool) -> Result<(), Failure> {
+        let mut result = Ok(());
+        for process in self.processes.into_iter().rev() {
+            result = result.and(process.stop().await);
+        }
+        if !forget || result.is_err() {
+            eprintln!("The logs of every process are in {}", self.dir.keep().display());
+        }
+        result
+    }
+}
+
+/// A fleet without its folder.
+struct Started {
+    python: Sidecar,
+    python_app: u16,
+    rust: Sidecar,
+    processes: Vec<Process>,
+}
+
+impl Started {
+    async fn start_in(binaries: &Binaries, dir: &Path) -> Result<Self, Failure> {
         let [python_port, rust_port] = free_ports().await?;
         // Peers are found by multicast: the suffix keeps two demos on one network apart.
         let suffix: u16 = rand::random();
@@ -74,6 +110,7 @@ impl Fleet {
         let resources = dir.join("resources");
         std::fs::create_dir(&resources)?;
         stores::write_resources(dir, &resources)?;
+        bindings::write_resources(dir, &resources, &python_id)?;
 
         let mut http_app = http_app(python_port, dir)?;
         http_app.listening(python_port).await?;
@@ -105,19 +142,12 @@ impl Fleet {
         second
             .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", rust.http))
             .await?;
-        Ok((python, rust, vec![ca, http_app, grpc_app, first, second]))
-    }
-
-    /// Stops what was started, last first. The logs stay when something went wrong.
-    pub(crate) async fn stop(self, forget: bool) -> Result<(), Failure> {
-        let mut result = Ok(());
-        for process in self.processes.into_iter().rev() {
-            result = result.and(process.stop().await);
-        }
-        if !forget || result.is_err() {
-            eprintln!("The logs of every process are in {}", self.dir.keep().display());
-        }
-        result
+        Ok(Self {
+            python,
+            python_app: python_port,
+            rust,
+            processes: vec![ca, http_app, grpc_app, first, second],
+        })
     }
 }
 

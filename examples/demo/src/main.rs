@@ -1,7 +1,8 @@
-//! Starts the CA, two sidecars and two apps, makes every kind of call between them, keeps state, reads a secret, and
-//! stops them again.
+//! Starts the CA, two sidecars and two apps, makes every kind of call between them, keeps state, reads a secret, is
+//! woken by a clock, writes a file, and stops them again.
 
 mod app;
+mod bindings;
 mod calls;
 mod fleet;
 mod matrix;
@@ -81,7 +82,8 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
 /// What the demo does with a fleet.
 async fn everything(fleet: &Fleet) -> Result<(), Failure> {
     calls::all(fleet).await?;
-    stores::all(fleet).await
+    stores::all(fleet).await?;
+    bindings::all(fleet).await
 }
 
 fn beside_this_binary() -> Result<PathBuf, Failure> {
