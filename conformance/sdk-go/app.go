@@ -17,7 +17,7 @@ import (
 func serve(kind, port string) error {
 	address := "127.0.0.1:" + port
 	var service common.Service
-	method := "echo"
+	prefix := ""
 	switch kind {
 	case "app-grpc":
 		var err error
@@ -26,11 +26,14 @@ func serve(kind, port string) error {
 		}
 	case "app-http":
 		service = http.NewService(address)
-		method = "/echo"
+		prefix = "/"
 	default:
 		return fmt.Errorf("%s: app-grpc or app-http", kind)
 	}
-	if err := service.AddServiceInvocationHandler(method, echo); err != nil {
+	if err := service.AddServiceInvocationHandler(prefix+"echo", echo); err != nil {
+		return err
+	}
+	if err := addBinding(service, prefix+"events"); err != nil {
 		return err
 	}
 	terminate := make(chan os.Signal, 1)

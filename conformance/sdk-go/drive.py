@@ -32,6 +32,7 @@ def resources(fleet, data):
         component("memory", "state.in-memory"),
         component("vault", "secretstores.local.file", secretsFile=secrets),
         component("settings", "configuration.sqlite", connectionString=data / "settings.db", pollInterval="50ms"),
+        component("files", "bindings.localstorage", rootPath=data / "files"),
         component("locks", "lock.sqlite", connectionString=data / "locks.db"),
     ]
     try:
@@ -63,11 +64,16 @@ def main(binaries, checks, *blocks):
         folder.mkdir()
         documents, postgres = resources(fleet, data)
         (folder / "all.yaml").write_text("---\n".join(documents))
+        # For the apps: what wakes them.
+        clocks = fleet.dir / "clocks"
+        clocks.mkdir()
+        (clocks / "clock.yaml").write_text(component("clock", "bindings.cron", schedule="@every 200ms"))
+        woken = [f"--resources-path={clocks}"]
         http_port, grpc_port = fleets.free_ports(2)
         fleet.app("app-http", [checks, "app-http", str(http_port)], http_port)
         fleet.app("app-grpc", [checks, "app-grpc", str(grpc_port)], grpc_port)
-        http = fleet.sidecar("http", http_port)
-        grpc = fleet.sidecar("grpc", grpc_port, "grpc")
+        http = fleet.sidecar("http", http_port, flags=woken)
+        grpc = fleet.sidecar("grpc", grpc_port, "grpc", flags=woken)
         caller = fleet.sidecar("caller", env={"DAPR_API_TOKEN": TOKEN}, flags=[f"--resources-path={folder}"])
         stop = threading.Event()
         writer = threading.Thread(target=tick, args=(data / "settings.db", stop))

@@ -33,6 +33,7 @@ var blocks = []struct {
 	{"sidecar", sidecarChecks},
 	{"state", stateChecks},
 	{"secrets", secretChecks},
+	{"bindings", bindingChecks},
 	{"configuration", configurationChecks},
 	{"lock", lockChecks},
 	{"crypto", cryptoChecks},
