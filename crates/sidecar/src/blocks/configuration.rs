@@ -4,7 +4,7 @@
 mod delivery;
 mod watch;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use outrigger_component::configuration::{Items, Request};
 use outrigger_component::{ConfigurationStore, Pairs};
@@ -84,6 +84,8 @@ struct Store {
     unsubscribe: Operation,
     /// Ends the subscriptions when the component goes.
     gone: CancellationToken,
+    /// What took the place of this one, before it is gone: its subscriptions go on there.
+    successor: OnceLock<Arc<Store>>,
 }
 
 /// A subscription whose changes the caller takes.
@@ -120,10 +122,14 @@ impl Configurations {
             subscribe: operation("subscribe"),
             unsubscribe: operation("unsubscribe"),
             gone: CancellationToken::new(),
+            successor: OnceLock::new(),
         };
         let replaced = self.stores.get(name);
         let users = self.stores.insert(name, store);
         if let Some(replaced) = replaced {
+            if let Some(successor) = self.stores.get(name) {
+                let _once = replaced.successor.set(successor);
+            }
             replaced.gone.cancel();
         }
         users
@@ -229,6 +235,7 @@ impl Configurations {
         let id = subscription.id.clone();
         self.watches.start(Watch {
             store: Arc::clone(&store),
+            request,
             subscription,
             receiver,
         });
@@ -241,8 +248,10 @@ impl Configurations {
     /// [`ConfigurationError`].
     pub async fn unsubscribe(&self, store: &str, id: &str) -> Result<(), ConfigurationError> {
         let store = self.store(store)?;
-        let _stopped = self.watches.take(|running| running.store.name == store.name, id);
-        store.end(id).await
+        match self.watches.take(|running| running.store.name == store.name, id) {
+            Some((store, own_id)) => store.end(&own_id).await,
+            None => store.end(id).await,
+        }
     }
 
     /// Ends a subscription, whichever store it is of.
@@ -251,7 +260,7 @@ impl Configurations {
     /// [`ConfigurationError::Unsubscribe`].
     pub async fn unsubscribe_anywhere(&self, id: &str) -> Result<(), ConfigurationError> {
         match self.watches.take(|_| true, id) {
-            Some(store) => store.end(id).await,
+            Some((store, own_id)) => store.end(&own_id).await,
             None => Err(ConfigurationError::Unsubscribe {
                 id: id.to_owned(),
                 cause: Cause::Own("subscription does not exist".to_owned()),

@@ -54,6 +54,14 @@ impl Store {
         database.execute(sql, [key, value]).unwrap();
     }
 
+    /// The same, if the store has made its table already.
+    fn try_write(&self, key: &str, value: &str) {
+        let database = rusqlite::Connection::open(&self.file).unwrap();
+        database.busy_timeout(PATIENCE).unwrap();
+        let sql = "INSERT OR REPLACE INTO configuration VALUES (?1, ?2, '7', '{\"by\":\"test\"}')";
+        let _later = database.execute(sql, [key, value]);
+    }
+
     fn remove(&self, key: &str) {
         let database = rusqlite::Connection::open(&self.file).unwrap();
         database.busy_timeout(PATIENCE).unwrap();
@@ -246,6 +254,52 @@ async fn the_app_is_told_of_changes_until_it_unsubscribes() {
     let message = answer.json()["message"].as_str().unwrap().to_owned();
     let expected = format!("failed to unsubscribe to configuration request {id}: ");
     assert!(message.starts_with(&expected), "{message}");
+}
+
+#[tokio::test]
+async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
+    let (net, store, other) = (Net::plain(), Store::new(), Store::new());
+    let (app, mut told) = listening_app(200).await;
+    let feature = "  features:\n  - name: HotReload\n    enabled: true\n";
+    let plan = net.sidecar("me").app(app.port).spec(feature);
+    let node = store.beside(plan).await;
+    let answer = node.ask(get("/v1.0/configuration/conf/subscribe?key=a")).await;
+    let id = answer.json()["id"].as_str().unwrap().to_owned();
+    let mut stream = stream(&node, "SubscribeConfiguration", &["a"]).await;
+    let streamed = next(&mut stream).await.id;
+    store.write("a", "before");
+    assert_eq!(within(told.recv()).await.unwrap().1["items"]["a"]["value"], "before");
+    assert_eq!(next(&mut stream).await.items["a"].value, "before");
+
+    std::fs::write(node.resources().join("0.yaml"), other.resource()).unwrap();
+    // The values are only there when the new store is, and only changes after the subscriptions are told.
+    let mut number = 0;
+    let body = loop {
+        number += 1;
+        if other.file.exists() {
+            other.try_write("a", &number.to_string());
+        }
+        tokio::select! {
+            body = told.recv() => break body.unwrap().1,
+            () = tokio::time::sleep(Duration::from_millis(50)) => assert!(number < 600, "the app hears nothing"),
+        }
+    };
+    assert_eq!(body["id"], json!(id), "it keeps its id");
+    let change = next(&mut stream).await;
+    assert_eq!((&change.id, change.items.len()), (&streamed, 1));
+
+    let end = format!("/v1.0/configuration/conf/{id}/unsubscribe");
+    assert_eq!(node.ask(get(&end)).await.json(), json!({"ok": true}));
+    while told.try_recv().is_ok() {}
+    other.write("a", "too late");
+    tokio::time::sleep(A_WHILE).await;
+    assert!(told.try_recv().is_err(), "it unsubscribed");
+    while next(&mut stream).await.items["a"].value != "too late" {}
+
+    // Without a store there is nothing to go on in.
+    std::fs::remove_file(node.resources().join("0.yaml")).unwrap();
+    ended(stream).await;
+    node.stop().await.unwrap();
 }
 
 #[tokio::test]

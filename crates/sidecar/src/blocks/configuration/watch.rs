@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_component::configuration::{Items, Subscription};
+use outrigger_component::configuration::{Items, Request, Subscription};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use super::Store;
 use super::delivery::App;
 
+const LOG: &str = "dapr.runtime";
 /// Most subscriptions at once. Apps that subscribe again and again without ending any should hear of it.
 const MOST: usize = 4096;
 
@@ -25,13 +26,17 @@ pub(super) enum Receiver {
 /// A subscription to be.
 pub(super) struct Watch {
     pub(super) store: Arc<Store>,
+    /// What was asked for, to ask the store's successor for the same.
+    pub(super) request: Request,
     pub(super) subscription: Subscription,
     pub(super) receiver: Receiver,
 }
 
-/// A subscription that somebody may end.
+/// A subscription that somebody may end. Whoever made it knows it by the id that the first store gave it.
 pub(super) struct Running {
     pub(super) store: Arc<Store>,
+    /// What `store` calls it.
+    own_id: String,
     stop: CancellationToken,
 }
 
@@ -57,45 +62,29 @@ impl Watches {
         ))
     }
 
-    /// Tells of changes until the store, the reader or somebody else ends it.
+    /// Tells of changes until the store, the reader or somebody else ends it. A store that takes the place of this
+    /// one is asked for the same.
     pub(super) fn start(&self, watch: Watch) {
-        let (store, id) = (Arc::clone(&watch.store), watch.subscription.id.clone());
+        let id = watch.subscription.id.clone();
         let stop = self.stop.child_token();
         let running = Running {
-            store,
+            store: Arc::clone(&watch.store),
+            own_id: id.clone(),
             stop: stop.clone(),
         };
-        lock(&self.running).entry(id).or_default().push(running);
-        let running = Arc::clone(&self.running);
-        self.tasks.spawn(async move {
-            let Watch {
-                store,
-                subscription,
-                receiver,
-            } = watch;
-            let id = subscription.id.clone();
-            {
-                let mut telling = std::pin::pin!(tell(&store, subscription, &receiver, &stop));
-                tokio::select! {
-                    () = &mut telling => {}
-                    () = store.gone.cancelled() => {
-                        // What the app is being told it hears to the end.
-                        stop.cancel();
-                        telling.await;
-                    }
-                }
-            }
-            // Whoever takes it off the list ends it in the store.
-            if take(&running, |other| Arc::ptr_eq(&other.store, &store), &id).is_some()
-                && let Err(error) = store.end(&id).await
-            {
-                tracing::debug!(target: "dapr.runtime", "ending a configuration subscription: {error:?}");
-            }
-        });
+        lock(&self.running).entry(id.clone()).or_default().push(running);
+        let telling = Telling {
+            id,
+            request: watch.request,
+            receiver: watch.receiver,
+            running: Arc::clone(&self.running),
+            stop,
+        };
+        self.tasks.spawn(telling.run(watch.store, watch.subscription));
     }
 
     /// Takes a subscription off the list and stops it; its store is told by the caller.
-    pub(super) fn take(&self, of: impl Fn(&Running) -> bool, id: &str) -> Option<Arc<Store>> {
+    pub(super) fn take(&self, of: impl Fn(&Running) -> bool, id: &str) -> Option<(Arc<Store>, String)> {
         take(&self.running, of, id)
     }
 
@@ -115,7 +104,8 @@ fn lock(running: &Mutex<ById>) -> MutexGuard<'_, ById> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Option<Arc<Store>> {
+/// Returns the store to be told, and what it calls the subscription.
+fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Option<(Arc<Store>, String)> {
     let mut running = lock(running);
     let same_id = running.get_mut(id)?;
     let found = same_id.swap_remove(same_id.iter().position(of)?);
@@ -123,37 +113,136 @@ fn take(running: &Mutex<ById>, of: impl Fn(&Running) -> bool, id: &str) -> Optio
         running.remove(id);
     }
     found.stop.cancel();
-    Some(found.store)
+    Some((found.store, found.own_id))
 }
 
-async fn tell(store: &Store, subscription: Subscription, receiver: &Receiver, stop: &CancellationToken) {
-    let Subscription { id, mut updates } = subscription;
-    let gone = async {
-        match receiver {
-            Receiver::Stream(reader) => reader.closed().await,
-            Receiver::App(_) => std::future::pending().await,
+/// The task of a subscription.
+struct Telling {
+    /// What everybody but the store calls it.
+    id: String,
+    request: Request,
+    receiver: Receiver,
+    running: Arc<Mutex<ById>>,
+    stop: CancellationToken,
+}
+
+impl Telling {
+    async fn run(self, mut store: Arc<Store>, mut subscription: Subscription) {
+        loop {
+            let own_id = subscription.id.clone();
+            let next = self.session(&store, subscription).await;
+            let Some(next) = next else { break };
+            end(&store, &own_id).await;
+            (store, subscription) = next;
         }
-    };
-    let mut gone = std::pin::pin!(gone);
-    loop {
-        let items = tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = &mut gone => return,
-            items = updates.recv() => items,
+        // Whoever takes it off the list ends it in the store.
+        let taken = take(&self.running, |other| Arc::ptr_eq(&other.store, &store), &self.id);
+        if let Some((store, own_id)) = taken {
+            end(&store, &own_id).await;
+        }
+    }
+
+    /// Tells of what one store reports. Returns the subscription of the store's successor, if it has one.
+    async fn session(
+        &self,
+        store: &Arc<Store>,
+        subscription: Subscription,
+    ) -> Option<(Arc<Store>, Subscription)> {
+        let over = self.stop.child_token();
+        let mut telling = std::pin::pin!(self.tell(store, subscription, &over));
+        tokio::select! {
+            () = &mut telling => if !store.gone.is_cancelled() {
+                return None;
+            },
+            () = store.gone.cancelled() => {
+                // The next one begins before this one ends: no change falls between them.
+                let mut told_all = false;
+                let mut renewing = std::pin::pin!(self.renew(store));
+                let next = loop {
+                    tokio::select! {
+                        next = &mut renewing => break next,
+                        () = &mut telling, if !told_all => told_all = true,
+                    }
+                };
+                // What the app is being told it hears to the end.
+                over.cancel();
+                if !told_all {
+                    telling.await;
+                }
+                return next;
+            }
+        }
+        self.renew(store).await
+    }
+
+    /// Asks the successor of a store for the same; the list has the new subscription then.
+    async fn renew(&self, store: &Arc<Store>) -> Option<(Arc<Store>, Subscription)> {
+        let next = store.successor.get()?;
+        let attempt = || next.component.subscribe(&self.request);
+        let subscription = match next.outbound.run(&next.subscribe, attempt).await {
+            Ok(subscription) => subscription,
+            Err(cause) => {
+                let (id, name) = (&self.id, &next.name);
+                tracing::error!(
+                    target: LOG,
+                    "the configuration subscription {id} ends: store {name} was replaced, and the new one cannot be \
+                     subscribed to: {cause}"
+                );
+                return None;
+            }
         };
-        let Some(items) = items else { return };
-        match receiver {
-            Receiver::Stream(reader) => {
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    sent = reader.send(items) => if sent.is_err() { return },
+        let is_known = {
+            let mut running = lock(&self.running);
+            let same_id = running.get_mut(&self.id).into_iter().flatten();
+            let mut same_id = same_id.filter(|other| Arc::ptr_eq(&other.store, store));
+            same_id.next().map(|known| {
+                known.store = Arc::clone(next);
+                known.own_id.clone_from(&subscription.id);
+            })
+        };
+        if is_known.is_none() {
+            // Somebody ended it meanwhile.
+            end(next, &subscription.id).await;
+            return None;
+        }
+        Some((Arc::clone(next), subscription))
+    }
+
+    async fn tell(&self, store: &Store, subscription: Subscription, over: &CancellationToken) {
+        let mut updates = subscription.updates;
+        let gone = async {
+            match &self.receiver {
+                Receiver::Stream(reader) => reader.closed().await,
+                Receiver::App(_) => std::future::pending().await,
+            }
+        };
+        let mut gone = std::pin::pin!(gone);
+        loop {
+            let items = tokio::select! {
+                biased;
+                () = over.cancelled() => return,
+                () = &mut gone => return,
+                items = updates.recv() => items,
+            };
+            let Some(items) = items else { return };
+            match &self.receiver {
+                Receiver::Stream(reader) => {
+                    tokio::select! {
+                        () = over.cancelled() => return,
+                        sent = reader.send(items) => if sent.is_err() { return },
+                    }
+                }
+                Receiver::App(app) => {
+                    let policy = store.inbound.as_deref();
+                    app.tell(&store.name, &self.id, &items, policy, over).await;
                 }
             }
-            Receiver::App(app) => {
-                let policy = store.inbound.as_deref();
-                app.tell(&store.name, &id, &items, policy, stop).await;
-            }
         }
+    }
+}
+
+async fn end(store: &Store, own_id: &str) {
+    if let Err(error) = store.end(own_id).await {
+        tracing::debug!(target: LOG, "ending a configuration subscription: {error:?}");
     }
 }
