@@ -387,6 +387,49 @@ async fn events_come_while_the_app_is_well() {
 }
 
 #[tokio::test]
+async fn events_come_again_when_the_app_gets_well_before_the_last_one_is_handled() {
+    let (release, released) = watch::channel(false);
+    let well = Arc::new(AtomicBool::new(true));
+    let probes = Arc::new(AtomicUsize::new(0));
+    let (state, probed) = (well.clone(), probes.clone());
+    let app = App::start(move |request| {
+        let (mut released, healthy) = (released.clone(), state.load(Ordering::SeqCst));
+        let probe = request.uri().path() == "/healthz";
+        if probe {
+            probed.fetch_add(1, Ordering::SeqCst);
+        }
+        async move {
+            if !probe {
+                released.wait_for(|released| *released).await.unwrap();
+            }
+            app::text(if !probe || healthy { 200 } else { 503 }, "")
+        }
+    })
+    .await;
+    let _node = Net::plain()
+        .sidecar("me")
+        .app(app.port)
+        .flag("--enable-app-health-check")
+        .flag("--app-health-probe-interval=1")
+        .flag("--app-health-threshold=1")
+        .resource(&clock("tick", &[("direction", "input")]))
+        .start()
+        .await;
+    eventually(async || events(&app, "/tick") > 0).await;
+    // When the third probe comes, the answer to the second has been heard.
+    let turn = async |healthy: bool| {
+        well.store(healthy, Ordering::SeqCst);
+        let before = probes.load(Ordering::SeqCst);
+        eventually(async || probes.load(Ordering::SeqCst) >= before + 3).await;
+    };
+    turn(false).await;
+    turn(true).await;
+    let before = events(&app, "/tick");
+    release.send(true).unwrap();
+    eventually(async || events(&app, "/tick") > before).await;
+}
+
+#[tokio::test]
 async fn an_event_in_flight_is_finished_before_the_end() {
     let (release, released) = watch::channel(false);
     let answered = Arc::new(AtomicUsize::new(0));

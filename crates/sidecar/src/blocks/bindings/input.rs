@@ -233,10 +233,14 @@ pub(super) async fn live(
         let Some(entered) = phases.enter() else {
             continue;
         };
-        read(&bindings, &input, &phases).await;
+        let stopped = read(&bindings, &input, &phases).await;
         drop(entered);
         drop(bindings);
-        // What ended the reading may be the binding itself: the next phase may go better.
+        if stopped {
+            // While the last events were handled the next phase of reading may have begun.
+            continue;
+        }
+        // It was the binding itself: the next phase may go better.
         tokio::select! {
             () = input.end.cancelled() => return,
             () = phases.until(|phase| *phase != Phase::Reading) => {}
@@ -244,10 +248,11 @@ pub(super) async fn live(
     }
 }
 
-/// Reads until the phase changes or the binding is to end.
-async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) {
+/// Reads until the phase changes or the binding is to end: then `true`, when the last events have been handled.
+/// `false` when the app wants no events or the binding gave up.
+async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> bool {
     let Some(app) = &bindings.surroundings.app else {
-        return;
+        return false;
     };
     let stop = async {
         tokio::select! {
@@ -257,9 +262,9 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) {
     };
     let mut stop = std::pin::pin!(stop);
     tokio::select! {
-        () = &mut stop => return,
+        () = &mut stop => return true,
         wanted = input.wanted(app, bindings.surroundings.asking) => if !wanted {
-            return;
+            return false;
         },
     }
     let drain = CancellationToken::new();
@@ -270,14 +275,15 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) {
     });
     let reading = input.component.read(handler, drain.clone());
     let mut reading = std::pin::pin!(reading);
-    let result = tokio::select! {
+    let (stopped, result) = tokio::select! {
         () = &mut stop => {
             drain.cancel();
-            reading.await
+            (true, reading.await)
         }
-        result = &mut reading => result,
+        result = &mut reading => (false, result),
     };
     if let Err(error) = result {
         tracing::error!(target: LOG, "error reading from input binding {}: {error}", input.name);
     }
+    stopped
 }
