@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 pub use install::Blocks;
 use install::Part;
 pub use open::OpenError;
+pub(crate) use properties::{fill_secrets, log_missing};
 
 use crate::sidecar::Env;
 
@@ -301,13 +302,16 @@ impl Components {
     /// Starts components at once; all that can run do, whatever happens to the others.
     async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
         let opening = components.iter().map(|component| async {
-            self.claim_actors(component)?;
             let secrets = self.blocks.secrets.component(&component.secret_store);
             open::open(component, secrets.as_deref(), &self.context).await
         });
         let mut result = Ok(());
         for (component, opened) in components.iter().zip(join_all(opening).await) {
-            match opened {
+            let claimed = match opened {
+                Ok(opened) => self.claim_actors(component, opened).await,
+                Err(error) => Err(error),
+            };
+            match claimed {
                 Ok(opened) => self.put_in(component, opened),
                 Err(error) => {
                     let failed = self.report(component, error);
@@ -318,21 +322,31 @@ impl Components {
         result
     }
 
-    /// Makes a state store that asks for it the one of actors.
-    fn claim_actors(&self, component: &Component) -> Result<(), OpenError> {
+    /// Makes a state store that works and asks for it the one of actors; closes one that is too many.
+    async fn claim_actors(
+        &self,
+        component: &Component,
+        opened: open::Opened,
+    ) -> Result<open::Opened, OpenError> {
         if !self.context.actors || !change::asks_for_actors(component) {
-            return Ok(());
+            return Ok(opened);
         }
-        let mut now = self.now();
-        match &now.actor_store {
-            Some(first) if *first != component.name => Err(OpenError::second_actor_store(first, component)),
-            Some(_) => Ok(()),
-            None => {
-                tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
-                now.actor_store = Some(component.name.clone());
-                Ok(())
-            }
+        let first = {
+            let mut now = self.now();
+            now.actor_store
+                .get_or_insert_with(|| {
+                    tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
+                    component.name.clone()
+                })
+                .clone()
+        };
+        if first == component.name {
+            return Ok(opened);
         }
+        if let open::Opened::State(store) = opened {
+            store.component.close().await;
+        }
+        Err(OpenError::second_actor_store(&first, component))
     }
 
     /// The name of the state store of actors.

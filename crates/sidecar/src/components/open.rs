@@ -13,7 +13,8 @@ use outrigger_component::{
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
 
-use super::{Context, LOG, properties};
+use super::properties::{self, Properties};
+use super::{Context, LOG};
 use crate::blocks::bindings::OpenedInput;
 use crate::blocks::lock::{self, LockKeys};
 use crate::blocks::middleware;
@@ -132,12 +133,8 @@ pub(super) async fn open(
     if kind.starts_with("state.") {
         let entry = context.catalog.state.find(kind, version);
         let entry = entry.map_err(|error| create(&error))?;
-        let items = properties::resolve(component, secrets, context).await;
-        let items = items.map_err(|error| init(&error))?;
-        let cipher = match secrets {
-            Some(_) => cipher(&items).map_err(|error| create(&error))?,
-            None => None,
-        };
+        let properties = resolve(component, secrets, context).await?;
+        let cipher = cipher(&properties).map_err(|error| create(&error))?;
         if cipher.is_some() {
             tracing::info!(
                 target: LOG,
@@ -145,7 +142,7 @@ pub(super) async fn open(
                 component.name
             );
         }
-        let setup = setup(component, items, context).map_err(|error| init(&error))?;
+        let setup = setup(component, properties.items, context).map_err(|error| init(&error))?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
         let keys = Keys::parse(
             prefix,
@@ -215,24 +212,32 @@ async fn prepare<T: ?Sized>(
     let init = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
     let entry = section.find(&component.kind, &component.version);
     let entry = entry.map_err(|error| OpenError::new(Step::Create, component, error))?;
-    let items = properties::resolve(component, secrets, context).await;
-    let items = items.map_err(|error| init(&error))?;
-    let setup = setup(component, items, context).map_err(|error| init(&error))?;
+    let properties = resolve(component, secrets, context).await?;
+    let setup = setup(component, properties.items, context).map_err(|error| init(&error))?;
     Ok((entry, setup))
 }
 
-/// Waits for a component as long as its `initTimeout` says.
-async fn in_time<T>(
+/// The properties of a component; its secret store may take as long as its own start.
+async fn resolve(
     component: &Component,
-    building: impl Future<Output = Result<T, Error>>,
+    secrets: Option<&dyn SecretStore>,
+    context: &Context,
+) -> Result<Properties, OpenError> {
+    in_time(component, properties::resolve(component, secrets, context)).await
+}
+
+/// Waits for a component as long as its `initTimeout` says.
+async fn in_time<T, E: fmt::Display>(
+    component: &Component,
+    building: impl Future<Output = Result<T, E>>,
 ) -> Result<T, OpenError> {
     let failed = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
     match tokio::time::timeout(component.init_timeout, building).await {
         Ok(Ok(built)) => Ok(built),
         Ok(Err(error)) => Err(failed(&error)),
         Err(_) => Err(failed(&format!(
-            "init timeout for component {} exceeded after {}; check that its server can be reached, or raise \
-             spec.initTimeout",
+            "init timeout for component {} exceeded after {}; check that its server and its secret store can be \
+             reached, or raise spec.initTimeout",
             component.log_name(),
             format_go_duration(component.init_timeout)
         ))),
@@ -255,15 +260,16 @@ fn setup(component: &Component, items: Vec<NameValue>, context: &Context) -> Res
     })
 }
 
-/// The encryption of a state store, where its primary key has a value.
-fn cipher(items: &[NameValue]) -> Result<Option<Cipher>, String> {
-    let primary = encryption_key(items, "primaryEncryptionKey")?;
-    let secondary = encryption_key(items, "secondaryEncryptionKey")?;
+/// The encryption of a state store, where it has a primary key. A key that is named but cannot be had is an error:
+/// without it the values would be written as they are.
+fn cipher(properties: &Properties) -> Result<Option<Cipher>, String> {
+    let primary = encryption_key(properties, "primaryEncryptionKey")?;
+    let secondary = encryption_key(properties, "secondaryEncryptionKey")?;
     Ok(primary.map(|primary| Cipher::new(primary, secondary)))
 }
 
-fn encryption_key(items: &[NameValue], name: &str) -> Result<Option<NamedKey>, String> {
-    let Some(item) = items.iter().find(|item| item.name == name) else {
+fn encryption_key(properties: &Properties, name: &str) -> Result<Option<NamedKey>, String> {
+    let Some(item) = properties.items.iter().find(|item| item.name == name) else {
         return Ok(None);
     };
     let failed = |cause: &dyn fmt::Display| format!("failed to extract encryption key: {name}: {cause}");
@@ -272,9 +278,15 @@ fn encryption_key(items: &[NameValue], name: &str) -> Result<Option<NamedKey>, S
             &"the key must come from a secret; use secretKeyRef instead of value",
         ));
     };
-    match item.value.as_deref().filter(|value| !value.is_empty()) {
-        None => Ok(None),
-        Some(hex) => NamedKey::parse(&secret.name, hex)
+    if let Some(cause) = properties.cause(name) {
+        return Err(failed(&cause));
+    }
+    match item.text() {
+        "" => Err(failed(&format!(
+            "encryption key cannot be empty; fill the secret {}, or remove {name} to store values unencrypted",
+            secret.name
+        ))),
+        hex => NamedKey::parse(&secret.name, hex)
             .map(Some)
             .map_err(|error| failed(&error)),
     }

@@ -1,12 +1,34 @@
-//! The properties of a component: secrets looked up, environment references and templates filled in.
+//! The properties of components and endpoints: secrets looked up, environment references and templates filled in.
 
 use outrigger_component::{Pairs, SecretStore};
-use outrigger_resources::{Component, NameValue, env_ref};
+use outrigger_resources::{Component, NameValue, SecretKeyRef, env_ref};
 use uuid::Uuid;
 
 use super::{Context, LOG};
 
-/// The items of `spec.metadata` with every value in place. An item whose value cannot be found stays without one.
+/// The items of `spec.metadata`.
+pub(super) struct Properties {
+    /// With every value in place that was found; the others stay without one.
+    pub(super) items: Vec<NameValue>,
+    /// Items whose secret was not found.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// An item whose secret was not found.
+pub(crate) struct Missing {
+    item: String,
+    cause: String,
+}
+
+impl Properties {
+    /// Why an item has no value, where that is a secret's fault.
+    pub(super) fn cause(&self, name: &str) -> Option<&str> {
+        let missing = self.missing.iter().find(|missing| missing.item == name);
+        missing.map(|missing| missing.cause.as_str())
+    }
+}
+
+/// The properties of a component; what cannot be found is logged.
 ///
 /// # Errors
 /// What is wrong with a template.
@@ -14,17 +36,11 @@ pub(super) async fn resolve(
     component: &Component,
     secrets: Option<&dyn SecretStore>,
     context: &Context,
-) -> Result<Vec<NameValue>, String> {
+) -> Result<Properties, String> {
     let mut items = component.metadata.clone();
-    match secrets {
-        Some(store) => fill_secrets(&mut items, component, store).await,
-        None if items.iter().any(|item| item.secret.is_some()) => tracing::warn!(
-            target: LOG,
-            "component {} has a secretKeyRef but names no secret store; set auth.secretStore",
-            component.log_name()
-        ),
-        None => {}
-    }
+    let named = component.secret_store.as_str();
+    let missing = fill_secrets(&mut items, &component.namespace, named, secrets).await;
+    log_missing(&missing, "component", &component.log_name());
     for refused in env_ref::resolve(&mut items, &context.env_keys, |name| (context.env)(name)) {
         tracing::warn!(
             target: LOG,
@@ -39,35 +55,59 @@ pub(super) async fn resolve(
             *value = expand(value, context)?;
         }
     }
-    Ok(items)
+    Ok(Properties { items, missing })
 }
 
-async fn fill_secrets(items: &mut [NameValue], component: &Component, store: &dyn SecretStore) {
-    let metadata = Pairs::from([("namespace".to_owned(), component.namespace.clone())]);
+/// Looks up the secrets of a resource's items in `store`, which the resource calls `named`.
+pub(crate) async fn fill_secrets(
+    items: &mut [NameValue],
+    namespace: &str,
+    named: &str,
+    store: Option<&dyn SecretStore>,
+) -> Vec<Missing> {
+    let metadata = Pairs::from([("namespace".to_owned(), namespace.to_owned())]);
+    let mut missing = Vec::new();
     for item in items {
         let Some(secret) = &item.secret else { continue };
-        match store.get(&secret.name, &metadata).await {
-            Ok(mut found) => match found.remove(secret.field()) {
-                Some(value) => item.value = Some(value),
-                None => tracing::error!(
-                    target: LOG,
-                    "component {}: the secret {} of {} has no field {}, so {} stays without value",
-                    component.log_name(),
-                    secret.name,
-                    component.secret_store,
-                    secret.field(),
-                    item.name
-                ),
-            },
-            Err(error) => tracing::error!(
-                target: LOG,
-                "component {}: error getting secret {} from {}, so {} stays without value: {error}",
-                component.log_name(),
-                secret.name,
-                component.secret_store,
-                item.name
-            ),
+        match look_up(secret, &metadata, named, store).await {
+            Ok(value) => item.value = Some(value),
+            Err(cause) => missing.push(Missing {
+                item: item.name.clone(),
+                cause,
+            }),
         }
+    }
+    missing
+}
+
+async fn look_up(
+    secret: &SecretKeyRef,
+    metadata: &Pairs,
+    named: &str,
+    store: Option<&dyn SecretStore>,
+) -> Result<String, String> {
+    let Some(store) = store else {
+        return Err(match named {
+            "" => "it has a secretKeyRef, but no secret store is named; set auth.secretStore".to_owned(),
+            _ => format!("it references a secret store that isn't loaded: {named}"),
+        });
+    };
+    let found = store.get(&secret.name, metadata).await;
+    let mut found =
+        found.map_err(|error| format!("error getting secret {} from {named}: {error}", secret.name))?;
+    found.remove(secret.field()).ok_or_else(|| {
+        format!(
+            "the secret {} of {named} has no field {}",
+            secret.name,
+            secret.field()
+        )
+    })
+}
+
+/// Says which items of a resource stay without value.
+pub(crate) fn log_missing(missing: &[Missing], kind: &str, resource: &str) {
+    for Missing { item, cause } in missing {
+        tracing::error!(target: LOG, "{kind} {resource}: {item} stays without the value of its secret: {cause}");
     }
 }
 

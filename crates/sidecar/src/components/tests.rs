@@ -79,6 +79,7 @@ impl SecretStore for Gate {
 /// A catalog whose secret stores write down what they were given; `slow` ones never start.
 fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     let mut catalog = Catalog::empty();
+    catalog.state = outrigger_components::builtin().state;
     let (seen, gated) = (Arc::clone(seen), Arc::clone(seen));
     catalog
         .secrets
@@ -392,27 +393,103 @@ async fn what_is_wanted_runs() {
 
 #[tokio::test]
 async fn actors_have_one_state_store() {
-    let marked = |name: &str, value: &str| Component {
+    let marked = |name: &str, kind: &str, value: &str| Component {
         metadata: vec![NameValue::new("ActorStateStore", value)],
         ignore_errors: true,
-        ..component(name, "state.nosuch")
+        ..component(name, kind)
     };
+    let memory = "state.in-memory";
     let all = new(&Arc::default());
-    let unmarked = marked("no", "false");
-    all.start(&[unmarked, marked("first", "true"), marked("second", "yes")])
-        .await
-        .unwrap();
+    all.start(&[
+        marked("no", memory, "false"),
+        marked("broken", "state.nosuch", "true"),
+        marked("first", memory, "true"),
+        marked("second", memory, "yes"),
+    ])
+    .await
+    .unwrap();
     assert_eq!(all.actor_store().as_deref(), Some("first"));
+    let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
+    assert_eq!(names, ["no", "first"], "a broken store claims nothing");
     let second = Component {
         ignore_errors: false,
-        ..marked("second", "true")
+        ..marked("second", memory, "true")
     };
     let error = all.add(&second).await.unwrap_err().to_string();
     assert!(
         error.starts_with(
             "process component second error: [INIT_COMPONENT_FAILURE]: initialization error occurred for second \
-             (state.nosuch/v1): detected duplicate actor state store: first and second"
+             (state.in-memory/v1): detected duplicate actor state store: first and second"
         ),
         "{error}"
     );
+}
+
+/// A state store whose key of this name is the secret `secret` of `store`.
+fn encrypted(key: &str, store: &str, secret: &str) -> Component {
+    let mut component = Component {
+        kind: "state.in-memory".to_owned(),
+        ..dependent("safe", store, secret)
+    };
+    component.metadata[0].name = key.to_owned();
+    component
+}
+
+#[tokio::test]
+async fn a_store_without_its_encryption_key_is_not_started() {
+    let hex = vault("vault", "000102030405060708090a0b0c0d0e0f");
+    let (result, _) = started(&[hex.clone(), encrypted("primaryEncryptionKey", "vault", "token")]).await;
+    assert_eq!(result.unwrap().len(), 2);
+    for key in ["primaryEncryptionKey", "secondaryEncryptionKey"] {
+        for (vault, store, secret, cause) in [
+            (
+                &hex,
+                "vault",
+                "nosuch",
+                "error getting secret nosuch from vault: no such secret",
+            ),
+            (
+                &vault("vault", ""),
+                "vault",
+                "token",
+                "encryption key cannot be empty",
+            ),
+            (&vault("vault", "xyz"), "vault", "token", ""),
+            (
+                &hex,
+                "",
+                "token",
+                "no secret store is named; set auth.secretStore",
+            ),
+        ] {
+            let (result, _) = started(&[vault.clone(), encrypted(key, store, secret)]).await;
+            let error = result.err().unwrap().to_string();
+            let code =
+                "[CREATE_COMPONENT_FAILURE]: initialization error occurred for safe (state.in-memory/v1): ";
+            let text = format!("{code}failed to extract encryption key: {key}: ");
+            assert!(error.contains(&text) && error.contains(cause), "{error}");
+        }
+    }
+    let mut field = encrypted("primaryEncryptionKey", "vault", "token");
+    field.metadata[0].secret.as_mut().unwrap().key = "other".to_owned();
+    let (result, _) = started(&[hex, field]).await;
+    let error = result.err().unwrap().to_string();
+    assert!(
+        error.contains("the secret token of vault has no field other"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn secrets_take_no_longer_than_a_start_may() {
+    let waiting = Component {
+        init_timeout: Duration::from_millis(10),
+        ..dependent("waiting", "gate", "token")
+    };
+    let starting = [component("gate", "secretstores.gate"), waiting];
+    let ended = tokio::time::timeout(Duration::from_secs(10), started(&starting)).await;
+    let (result, seen) = ended.expect("the start waits for a secret for ever");
+    let error = result.err().unwrap().to_string();
+    assert!(error.contains("init timeout for component waiting"), "{error}");
+    assert_eq!(seen, ["called", "closed"]);
 }

@@ -153,20 +153,6 @@ impl Parts {
             Arc::clone(&middlewares),
         )
         .map(Arc::new);
-        let (endpoints, problems) = Endpoints::build(
-            resources::endpoints(loaded.http_endpoints, &config, &env),
-            EndpointCommon {
-                max_concurrency: config.app.max_concurrency,
-                unverified_urls: config.app.protocol == AppProtocol::Https,
-                token: config.app.api_token.as_deref().and_then(sensitive),
-                metrics: Arc::clone(&metrics),
-                middlewares: Arc::clone(&middlewares),
-            },
-        );
-        for problem in problems {
-            tracing::error!(target: LOG, "{problem}");
-        }
-        let endpoints = Arc::new(endpoints);
         let max_message = config.api.max_body_size.unwrap_or(usize::MAX);
         let grpc_app = matches!(config.app.protocol, AppProtocol::Grpc | AppProtocol::Grpcs);
         let protocol = if grpc_app {
@@ -222,6 +208,20 @@ impl Parts {
         let components = Arc::new(Components::new(context, blocks));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
+        let (endpoints, problems) = Endpoints::build(
+            resources::endpoints(loaded.http_endpoints, &config, &env, &secrets).await,
+            EndpointCommon {
+                max_concurrency: config.app.max_concurrency,
+                unverified_urls: config.app.protocol == AppProtocol::Https,
+                token: config.app.api_token.as_deref().and_then(sensitive),
+                metrics: Arc::clone(&metrics),
+                middlewares: Arc::clone(&middlewares),
+            },
+        );
+        for problem in problems {
+            tracing::error!(target: LOG, "{problem}");
+        }
+        let endpoints = Arc::new(endpoints);
         let invoker = Arc::new(Invoker {
             app_id: Arc::clone(&app_id),
             namespace: Arc::clone(&namespace),

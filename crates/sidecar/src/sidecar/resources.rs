@@ -1,12 +1,19 @@
 //! Resource files of a sidecar: what is read at start, and what becomes of it.
 
+use std::time::Duration;
+
 use outrigger_resources::configuration::{self, Configuration};
 use outrigger_resources::load::{self, Kinds, Loaded};
 use outrigger_resources::{HttpEndpoint, NameValue, env_ref};
 
 use super::{Env, LOG, SidecarError};
 use crate::blocks::invoke::EndpointSpec;
+use crate::blocks::secrets::Secrets;
+use crate::components::{fill_secrets, log_missing};
 use crate::config::Config;
+
+/// How long the secrets of one endpoint may take.
+const SECRETS: Duration = Duration::from_secs(5);
 
 /// The Configuration from `--config` files, over the defaults.
 pub(super) fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarError> {
@@ -44,56 +51,75 @@ fn summary(problems: &[outrigger_resources::Problem]) -> String {
     outrigger_resources::problem::summary(problems)
 }
 
-/// HTTPEndpoint resources with their environment references resolved.
-pub(super) fn endpoints(endpoints: Vec<HttpEndpoint>, config: &Config, env: &Env) -> Vec<EndpointSpec> {
+/// HTTPEndpoint resources with their secrets and environment references resolved.
+pub(super) async fn endpoints(
+    endpoints: Vec<HttpEndpoint>,
+    config: &Config,
+    env: &Env,
+    secrets: &Secrets,
+) -> Vec<EndpointSpec> {
     tracing::info!(target: LOG, "Loading endpoints…");
-    let specs = endpoints.into_iter().map(|endpoint| {
+    let mut specs = Vec::with_capacity(endpoints.len());
+    for endpoint in endpoints {
         tracing::info!(target: LOG, "Found http endpoint: {}", endpoint.name);
-        spec(endpoint, config, env)
-    });
-    let specs = specs.collect();
+        specs.push(spec(endpoint, config, env, secrets).await);
+    }
     tracing::info!(target: LOG, "Waiting for all outstanding http endpoints to be processed…");
     tracing::info!(target: LOG, "All outstanding http endpoints processed");
     specs
 }
 
-fn spec(endpoint: HttpEndpoint, config: &Config, env: &Env) -> EndpointSpec {
-    let resolve = |mut items: Vec<NameValue>| {
-        for refused in env_ref::resolve(&mut items, &config.resources.env_keys, |name| env(name)) {
-            tracing::warn!(
-                target: LOG,
-                "http endpoint {}: environment variable {refused:?} may not be read by resources",
-                endpoint.name
-            );
-        }
-        for item in items
-            .iter()
-            .filter(|item| item.value.is_none() && item.secret.is_some())
-        {
-            tracing::warn!(
-                target: LOG,
-                "http endpoint {}: {} references a secret store that isn't loaded",
-                endpoint.name,
-                item.name
-            );
-        }
-        items
+async fn spec(mut endpoint: HttpEndpoint, config: &Config, env: &Env, secrets: &Secrets) -> EndpointSpec {
+    let count = endpoint.headers.len();
+    let mut items = std::mem::take(&mut endpoint.headers);
+    let tls = endpoint.tls.take().unwrap_or_default();
+    items.extend(tls.documents().cloned());
+    fill(&mut items, &endpoint, config, env, secrets).await;
+    let documents = items.split_off(count);
+    let document = |wanted: &Option<NameValue>| {
+        let name = &wanted.as_ref()?.name;
+        let found = documents.iter().find(|item| item.name == *name);
+        found
+            .and_then(|item| item.value.clone())
+            .filter(|text| !text.is_empty())
     };
-    let headers = resolve(endpoint.headers.clone());
-    let tls = endpoint.tls.clone().unwrap_or_default();
-    let one = |item: Option<NameValue>| {
-        let item = resolve(item.into_iter().collect()).pop()?;
-        item.value.filter(|v| !v.is_empty())
-    };
-    let client = one(tls.certificate).zip(one(tls.private_key));
     EndpointSpec {
-        headers: headers
+        headers: items
             .into_iter()
             .filter_map(|h| Some((h.name, h.value?)))
             .collect(),
-        root_ca: one(tls.root_ca),
-        client,
+        root_ca: document(&tls.root_ca),
+        client: document(&tls.certificate).zip(document(&tls.private_key)),
         name: endpoint.name,
         base_url: endpoint.base_url,
+    }
+}
+
+/// Puts the values of secrets and variables in place; says which cannot be had.
+async fn fill(
+    items: &mut [NameValue],
+    endpoint: &HttpEndpoint,
+    config: &Config,
+    env: &Env,
+    secrets: &Secrets,
+) {
+    let named = endpoint.secret_store.as_str();
+    let store = secrets.component(named);
+    let filling = fill_secrets(items, &endpoint.namespace, named, store.as_deref());
+    match tokio::time::timeout(SECRETS, filling).await {
+        Ok(missing) => log_missing(&missing, "http endpoint", &endpoint.name),
+        Err(_) => tracing::error!(
+            target: LOG,
+            "http endpoint {}: {named} gave its secrets not within {SECRETS:?}; the endpoint is used without \
+             those that are missing",
+            endpoint.name
+        ),
+    }
+    for refused in env_ref::resolve(items, &config.resources.env_keys, |name| env(name)) {
+        tracing::warn!(
+            target: LOG,
+            "http endpoint {}: environment variable {refused:?} may not be read by resources",
+            endpoint.name
+        );
     }
 }

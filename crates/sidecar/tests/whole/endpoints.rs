@@ -220,3 +220,50 @@ async fn an_endpoint_behind_tls_gets_what_its_resource_says() {
     }
     assert_eq!(app.calls(), 1);
 }
+
+#[tokio::test]
+async fn the_secrets_of_an_endpoint_come_from_its_store() {
+    let net = Net::plain();
+    let tls = Tls::new();
+    let app = App::serve_tls(tls.server(), outside).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secrets.json");
+    let (certificate, key) = &tls.client;
+    let secrets = serde_json::json!({
+        "token": "Bearer hush", "root": tls.root, "certificate": certificate, "key": key,
+    });
+    std::fs::write(&file, secrets.to_string()).unwrap();
+    let store = format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: vault\nspec:\n  type: \
+         secretstores.local.file\n  version: v1\n  metadata:\n  - name: secretsFile\n    value: {}\n",
+        file.display()
+    );
+    let from = |secret: &str| format!("      secretKeyRef:\n        name: {secret}\n");
+    let spec = format!(
+        "  baseUrl: https://127.0.0.1:{}/base\n  headers:\n  - name: authorization\n    secretKeyRef:\n      \
+         name: token\n      key: token\n  - name: x-none\n    secretKeyRef:\n      name: nosuch\n  - name: \
+         x-plain\n    value: plain\n  clientTLS:\n    rootCA:\n{}    certificate:\n{}    \
+         privateKey:\n{}auth:\n  secretStore: vault",
+        app.port,
+        from("root"),
+        from("certificate"),
+        from("key")
+    );
+    let node = net
+        .sidecar("me")
+        .resource(&resource("shop", &spec))
+        .resource(&store)
+        .start()
+        .await;
+    let answer = node.ask(post("/v1.0/invoke/shop/method/m", "order")).await;
+    assert_eq!(
+        (answer.status.as_u16(), answer.text()),
+        (200, "order"),
+        "{}",
+        answer.text()
+    );
+    let seen = app.last();
+    assert_eq!(seen.header("authorization"), Some("Bearer hush"));
+    assert_eq!(seen.header("x-plain"), Some("plain"));
+    assert_eq!(seen.header("x-none"), None);
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outrigger_component::{InputBinding, OutputBinding, SecretStore, Setup};
 use outrigger_resources::Component;
 
-use super::{Context, LOG, OpenError, Opened, Step, in_time, properties, setup};
+use super::{Context, LOG, OpenError, Opened, Step, in_time, resolve, setup};
 use crate::blocks::bindings::{OpenedInput, Use};
 
 /// Starts a binding in each direction that it has and that its property `direction` leaves.
@@ -15,10 +15,9 @@ pub(super) async fn open(
     context: &Context,
 ) -> Result<Opened, OpenError> {
     check_known(component, context)?;
-    let items = properties::resolve(component, secrets, context).await;
-    let items = items.map_err(|error| OpenError::new(Step::Init, component, error))?;
-    let setup =
-        setup(component, items, context).map_err(|error| OpenError::new(Step::Init, component, error))?;
+    let properties = resolve(component, secrets, context).await?;
+    let setup = setup(component, properties.items, context);
+    let setup = setup.map_err(|error| OpenError::new(Step::Init, component, error))?;
     let direction = setup.metadata.text(&["direction"]);
     let (reads, writes) = (Use::of(direction, "input"), Use::of(direction, "output"));
     let route = setup.metadata.filled(&["route"]).unwrap_or(&component.name);
