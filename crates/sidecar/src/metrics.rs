@@ -21,7 +21,8 @@ pub struct SidecarMetrics {
     all: Arc<Metrics>,
     invoked: Table<InvokedApp>,
     invoking: Table<InvokingApp>,
-    policies: Table<[PolicyMetrics; 3]>,
+    inbound: Table<[PolicyMetrics; 3]>,
+    outbound: Table<[PolicyMetrics; 3]>,
     /// By `trust domain/namespace` of callers.
     access: Table<AclMetrics>,
 }
@@ -58,7 +59,8 @@ impl SidecarMetrics {
             all,
             invoked: Table::new(),
             invoking: Table::new(),
-            policies: Table::new(),
+            inbound: Table::new(),
+            outbound: Table::new(),
             access: Table::new(),
         }
     }
@@ -205,15 +207,16 @@ impl SidecarMetrics {
 
     fn policy(&self, policy: &Policy, record: impl FnOnce(&[PolicyMetrics; 3])) {
         let Some(labels) = policy.labels() else { return };
-        let direction = match labels.direction {
-            Direction::Inbound => FlowDirection::Inbound,
-            Direction::Outbound => FlowDirection::Outbound,
+        // A target can have a policy in either direction.
+        let (direction, handles) = match labels.direction {
+            Direction::Inbound => (FlowDirection::Inbound, &self.inbound),
+            Direction::Outbound => (FlowDirection::Outbound, &self.outbound),
         };
         let make = || {
             [PolicyKind::Timeout, PolicyKind::Retry, PolicyKind::CircuitBreaker]
                 .map(|kind| self.all.resiliency.policy(kind, direction, labels.target))
         };
-        self.policies.with(labels.target, make, record);
+        handles.with(labels.target, make, record);
     }
 
     /// A call starts under a policy.
@@ -252,5 +255,40 @@ fn label(state: State) -> BreakerState {
         State::Closed => BreakerState::Closed,
         State::HalfOpen => BreakerState::HalfOpen,
         State::Open => BreakerState::Open,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_policy::resiliency::{ComponentKind, Key, Resiliency};
+    use outrigger_resources::load;
+    use outrigger_telemetry::metrics::{Format, MetricsConfig};
+
+    use super::*;
+
+    const BOTH_WAYS: &str = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
+                             timeouts: {t: 1s}\n  targets:\n    components:\n      both: {inbound: {timeout: t}, \
+                             outbound: {timeout: t}}\n";
+
+    #[test]
+    fn the_policies_of_a_target_are_counted_by_direction() {
+        let metrics = SidecarMetrics::new(Metrics::new(&MetricsConfig::default()).unwrap());
+        let resources = load::text(BOTH_WAYS, "app").unwrap().resiliency;
+        let (policies, _) = Resiliency::build(&resources, "app");
+        for direction in [Direction::Outbound, Direction::Inbound, Direction::Inbound] {
+            let policy = policies
+                .component("both", ComponentKind::Binding, direction)
+                .unwrap();
+            let now = Instant::now();
+            metrics.policy_run(&policy.start(Key::NONE, now), now);
+        }
+        let text = metrics.all().render(Format::Text);
+        for (direction, count) in [("outbound", " 1"), ("inbound", " 2")] {
+            let label = format!("flow_direction=\"{direction}\"");
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("dapr_resiliency_count{") && line.contains(&label));
+            assert!(line.unwrap_or_default().ends_with(count), "{direction}: {text}");
+        }
     }
 }
