@@ -28,6 +28,15 @@ use crate::reflection::Reflection;
 
 const DAPR: &str = "/dapr.proto.runtime.v1.Dapr/";
 
+/// Methods of the service that are no calls of one message and one answer: those are not counted.
+const STREAMING: [&str; 5] = [
+    "DecryptAlpha1",
+    "EncryptAlpha1",
+    "SubscribeConfiguration",
+    "SubscribeConfigurationAlpha1",
+    "SubscribeTopicEventsAlpha1",
+];
+
 /// In the place of a store's system: a model, which spans know by name only.
 const CONVERSATION: &str = "conversation";
 
@@ -189,8 +198,13 @@ impl GrpcApi {
             response.headers_mut().insert(names::BAGGAGE, baggage);
         }
         let sent = response.body().known_length().unwrap_or(0);
-        self.metrics
-            .grpc_server(method, code, started.elapsed(), received, sent);
+        if !method
+            .strip_prefix(DAPR)
+            .is_some_and(|name| STREAMING.contains(&name))
+        {
+            self.metrics
+                .grpc_server(method, code, started.elapsed(), received, sent);
+        }
         if code != Code::Ok && method.ends_with("/InvokeBinding") {
             response = dapr::bindings::with_head(response);
         }

@@ -61,15 +61,24 @@ pub enum CryptoError {
 #[derive(Clone, Debug, Default)]
 pub struct EncryptOptions {
     /// The key.
-    pub key: String,
+    key: String,
     /// How the file key is wrapped.
-    pub algorithm: String,
+    algorithm: String,
     /// What encrypts the document; empty for the default.
     pub cipher: String,
     /// Whether the document keeps quiet about the key that decrypts it.
     pub omit_key: bool,
     /// The key named as the one that decrypts it; empty for the one that encrypts it.
     pub decryption_key: String,
+}
+
+/// What every encryption needs and was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingOption {
+    /// The key.
+    Key,
+    /// How the file key is wrapped.
+    Algorithm,
 }
 
 /// Every cryptography provider of the sidecar.
@@ -263,6 +272,25 @@ impl Provider {
 }
 
 impl EncryptOptions {
+    /// With what is needed; the rest can be left to itself.
+    ///
+    /// # Errors
+    /// [`MissingOption`] for an empty one.
+    pub fn new(key: impl Into<String>, algorithm: impl Into<String>) -> Result<Self, MissingOption> {
+        let (key, algorithm) = (key.into(), algorithm.into());
+        if key.is_empty() {
+            return Err(MissingOption::Key);
+        }
+        if algorithm.is_empty() {
+            return Err(MissingOption::Algorithm);
+        }
+        Ok(Self {
+            key,
+            algorithm,
+            ..Self::default()
+        })
+    }
+
     fn named_key(&self) -> &str {
         if self.omit_key {
             ""

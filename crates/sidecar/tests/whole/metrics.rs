@@ -192,3 +192,33 @@ async fn a_switch_turns_families_off_and_the_server_stays() {
     assert_eq!(answer.status, 200);
     assert!(!answer.text().contains("dapr_http_server"), "{}", answer.text());
 }
+
+#[tokio::test]
+async fn streams_of_the_api_are_not_counted() {
+    let spec = "  metrics:\n    recordErrorCodes: true\n";
+    let node = Net::plain().sidecar("me").spec(spec).start().await;
+    let service = "/dapr.proto.runtime.v1.Dapr";
+    let failed = async |method: &str, messages: &[&[u8]]| {
+        let outcome = grpc::call(node.ports.grpc, &format!("{service}/{method}"), &[], messages).await;
+        assert_ne!(outcome.status.code(), tonic::Code::Ok, "{method}");
+    };
+    let count = async |method: &str| {
+        let label = format!("grpc_server_method=\"{service}/{method}\"");
+        node.metric("dapr_grpc_io_server_completed_rpcs", &[&label]).await
+    };
+    for method in [
+        "SubscribeConfiguration",
+        "SubscribeConfigurationAlpha1",
+        "EncryptAlpha1",
+        "DecryptAlpha1",
+    ] {
+        // An empty message, and none at all.
+        failed(method, &[b""]).await;
+        failed(method, &[]).await;
+        assert_eq!(count(method).await, None, "{method}");
+    }
+    assert_eq!(node.metric("dapr_error_code_total", &[]).await, None);
+    failed("GetConfiguration", &[b""]).await;
+    eventually(async || count("GetConfiguration").await == Some(1.0)).await;
+    assert_eq!(node.metric("dapr_error_code_total", &[]).await, Some(1.0));
+}

@@ -14,9 +14,11 @@ use tokio::sync::{Semaphore, mpsc};
 use super::HttpApi;
 use super::route::Parameters;
 use crate::api::error::{ApiError, bytes_response};
-use crate::blocks::crypto::{CryptoError, EncryptOptions, Output, Provider};
+use crate::blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output, Provider};
 use crate::body::{Body, BoxError};
 
+const KEY: &str = "dapr-key-name";
+const ALGORITHM: &str = "dapr-key-wrap-algorithm";
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 /// Output that is held back before the response begins, bytes: until then a failure has a status of its own, later
@@ -49,7 +51,7 @@ impl HttpApi {
             Ok(provider) => provider,
             Err(response) => return *response,
         };
-        let key = header(request.headers(), "dapr-key-name").to_owned();
+        let key = header(request.headers(), KEY).to_owned();
         match provider.decrypt(&key, pieces(request)).await {
             Ok(output) => self.document(output).await,
             Err(error) => self.error(error.into()),
@@ -131,17 +133,18 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
 }
 
 fn options(headers: &HeaderMap) -> Result<EncryptOptions, CryptoError> {
-    let required = |name: &str| match header(headers, name) {
-        "" => Err(CryptoError::BadRequest(format!("missing header '{name}'"))),
-        value => Ok(value.to_owned()),
-    };
-    Ok(EncryptOptions {
-        key: required("dapr-key-name")?,
-        algorithm: required("dapr-key-wrap-algorithm")?,
-        cipher: header(headers, "dapr-data-encryption-cipher").to_owned(),
-        omit_key: truthy(header(headers, "dapr-omit-decryption-key-name")),
-        decryption_key: header(headers, "dapr-decryption-key-name").to_owned(),
-    })
+    let with = EncryptOptions::new(header(headers, KEY), header(headers, ALGORITHM));
+    let mut with = with.map_err(|missing| {
+        let name = match missing {
+            MissingOption::Key => KEY,
+            MissingOption::Algorithm => ALGORITHM,
+        };
+        CryptoError::BadRequest(format!("missing header '{name}'"))
+    })?;
+    header(headers, "dapr-data-encryption-cipher").clone_into(&mut with.cipher);
+    with.omit_key = truthy(header(headers, "dapr-omit-decryption-key-name"));
+    header(headers, "dapr-decryption-key-name").clone_into(&mut with.decryption_key);
+    Ok(with)
 }
 
 fn pieces(

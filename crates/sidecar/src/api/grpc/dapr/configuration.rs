@@ -42,7 +42,8 @@ impl DaprService {
         } = request;
         keys.sort_unstable();
         let updates = self.configuration.subscribe(&store_name, keys, metadata).await;
-        let updates = updates.map_err(|error| self.fail(&error.into()))?;
+        // Errors of streams are not counted.
+        let updates = updates.map_err(|error| ApiError::from(error).status())?;
         let first = SubscribeConfigurationResponse {
             id: updates.id.clone(),
             items: HashMap::new(),

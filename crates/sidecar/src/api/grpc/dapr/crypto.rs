@@ -14,7 +14,7 @@ use tonic::{Response, Status, Streaming};
 
 use super::DaprService;
 use crate::api::error::ApiError;
-use crate::blocks::crypto::{CryptoError, EncryptOptions, Output};
+use crate::blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output};
 use crate::body::BoxError;
 
 /// How long the first message may take.
@@ -47,25 +47,16 @@ impl DaprService {
     ) -> Result<Response<BoxStream<EncryptResponse>>, Status> {
         let output = async {
             let (options, first) = opening(&mut requests).await?;
-            let missing = |name: &str| format!("missing property '{name}' in the options message");
-            if options.key_name.is_empty() {
-                return Err(CryptoError::BadRequest(missing("keyName")));
-            }
-            if options.key_wrap_algorithm.is_empty() {
-                return Err(CryptoError::BadRequest(missing("keyWrapAlgorithm")));
-            }
+            let with = EncryptOptions::new(options.key_name, options.key_wrap_algorithm);
+            let mut with = with.map_err(missing)?;
+            with.cipher = options.data_encryption_cipher;
+            with.omit_key = options.omit_decryption_key_name;
+            with.decryption_key = options.decryption_key_name;
             let provider = self.crypto.provider(&options.component_name)?;
-            let with = EncryptOptions {
-                key: options.key_name,
-                algorithm: options.key_wrap_algorithm,
-                cipher: options.data_encryption_cipher,
-                omit_key: options.omit_decryption_key_name,
-                decryption_key: options.decryption_key_name,
-            };
             provider.encrypt(&with, payloads(first, requests)).await
         };
         let answer = |payload| EncryptResponse { payload };
-        self.stream(output.await, answer)
+        stream(output.await, answer)
     }
 
     pub(super) async fn crypto_decrypt(
@@ -79,28 +70,30 @@ impl DaprService {
             provider.decrypt(&options.key_name, input).await
         };
         let answer = |payload| DecryptResponse { payload };
-        self.stream(output.await, answer)
+        stream(output.await, answer)
     }
+}
 
-    /// Numbers the pieces of the output.
-    fn stream<T: Send + 'static>(
-        &self,
-        output: Result<Output, CryptoError>,
-        answer: impl Fn(Option<StreamPayload>) -> T + Send + 'static,
-    ) -> Result<Response<BoxStream<T>>, Status> {
-        let output = output.map_err(|error| self.fail(&error.into()))?;
-        let metrics = std::sync::Arc::clone(&self.metrics);
-        let numbered = stream::iter(0_u64..).zip(output);
-        let answers = numbered.map(move |(seq, piece)| match piece {
-            Ok(data) => Ok(answer(Some(StreamPayload { data, seq }))),
-            Err(error) => {
-                let error = ApiError::from(error);
-                metrics.error_code(error.counted_as(), error.category);
-                Err(error.status())
-            }
-        });
-        Ok(Response::new(Box::pin(answers)))
-    }
+fn missing(option: MissingOption) -> CryptoError {
+    let name = match option {
+        MissingOption::Key => "keyName",
+        MissingOption::Algorithm => "keyWrapAlgorithm",
+    };
+    CryptoError::BadRequest(format!("missing property '{name}' in the options message"))
+}
+
+/// Numbers the pieces of the output. Errors of streams are not counted.
+fn stream<T: Send + 'static>(
+    output: Result<Output, CryptoError>,
+    answer: impl Fn(Option<StreamPayload>) -> T + Send + 'static,
+) -> Result<Response<BoxStream<T>>, Status> {
+    let failed = |error: CryptoError| ApiError::from(error).status();
+    let numbered = stream::iter(0_u64..).zip(output.map_err(failed)?);
+    let answers = numbered.map(move |(seq, piece)| {
+        let data = piece.map_err(failed)?;
+        Ok(answer(Some(StreamPayload { data, seq })))
+    });
+    Ok(Response::new(Box::pin(answers)))
 }
 
 /// The first message, which has the options.
