@@ -102,6 +102,29 @@ struct Operations {
     bulk_delete: Operation,
 }
 
+/// What a step of a transaction does, by the name that the contract gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// Writes a value.
+    Upsert,
+    /// Removes one.
+    Delete,
+}
+
+impl StepKind {
+    /// The step of this name.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownOperation`].
+    pub fn named(name: &str) -> Result<Self, StateError> {
+        match name {
+            "upsert" => Ok(Self::Upsert),
+            "delete" => Ok(Self::Delete),
+            _ => Err(StateError::UnknownOperation(name.to_owned())),
+        }
+    }
+}
+
 /// The answer to one key of a bulk get.
 pub struct Found {
     /// The app's key.
@@ -292,12 +315,15 @@ impl Store {
         })
     }
 
-    /// All steps or none. Keys are the app's.
+    /// All steps or none; of none at all nothing is asked of the store. Keys are the app's.
     ///
     /// # Errors
     /// [`StateError`].
     pub async fn transact(&self, mut operations: Vec<Step>, metadata: Pairs) -> Result<(), StateError> {
         self.check_transactional()?;
+        if operations.is_empty() {
+            return Ok(());
+        }
         for operation in &mut operations {
             match operation {
                 Step::Set(set) => set.key = self.stored(&set.key)?,

@@ -125,9 +125,6 @@ impl HttpApi {
             Ok(json::Of(request)) => request,
             Err(error) => return self.error(json::undecoded(error)),
         };
-        if request.operations.is_empty() {
-            return empty_response(StatusCode::NO_CONTENT);
-        }
         let mut steps = Vec::with_capacity(request.operations.len());
         for json::Of(operation) in std::mem::take(&mut request.operations) {
             match operation.into_step(&body, &query.metadata) {

@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::describe_database;
-use crate::blocks::state::{StateError, Store};
+use crate::blocks::state::{StateError, StepKind, Store};
 
 const SYSTEM: &str = "state";
 /// The metadata item, and its value, that makes a value JSON.
@@ -124,18 +124,15 @@ impl DaprService {
         transactional.map_err(|error| self.state_error(error))?;
         let steps = request.operations.into_iter().map(|operation| {
             let item = operation.request.unwrap_or_default();
-            match operation.operation_type.as_str() {
-                "upsert" => Ok(Operation::Set(set(item, false))),
-                "delete" => Ok(Operation::Delete(delete(item))),
-                _ => Err(StateError::UnknownOperation(operation.operation_type)),
-            }
+            StepKind::named(&operation.operation_type).map(|kind| match kind {
+                StepKind::Upsert => Operation::Set(set(item, false)),
+                StepKind::Delete => Operation::Delete(delete(item)),
+            })
         });
         let steps = steps.collect::<Result<Vec<_>, _>>();
         let steps = steps.map_err(|error| self.state_error(error))?;
-        if !steps.is_empty() {
-            let done = store.transact(steps, request.metadata).await;
-            done.map_err(|error| self.state_error(error))?;
-        }
+        let done = store.transact(steps, request.metadata).await;
+        done.map_err(|error| self.state_error(error))?;
         Ok(Response::new(()))
     }
 

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::api::http::json::{Object, Of, parse, value};
 use crate::blocks::outbound::Cause;
-use crate::blocks::state::StateError;
+use crate::blocks::state::{StateError, StepKind};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]
@@ -182,10 +182,9 @@ impl Operation<'_> {
         let text = self.request.map_or("{}", RawValue::get).as_bytes();
         let item = || parse::<Of<SetItem<'_>>>(text).map_err(StepError::Malformed);
         let failed = |error: Error| StepError::State(StateError::Transaction(Cause::from(error)));
-        match self.operation.as_str() {
-            "upsert" => item()?.0.into_set(body, metadata).map(Step::Set).map_err(failed),
-            "delete" => item()?.0.into_delete(metadata).map(Step::Delete).map_err(failed),
-            _ => Err(StepError::State(StateError::UnknownOperation(self.operation))),
+        match StepKind::named(&self.operation).map_err(StepError::State)? {
+            StepKind::Upsert => item()?.0.into_set(body, metadata).map(Step::Set).map_err(failed),
+            StepKind::Delete => item()?.0.into_delete(metadata).map(Step::Delete).map_err(failed),
         }
     }
 }
