@@ -132,35 +132,15 @@ impl HttpApi {
         }
         let method = request.method().clone();
         let started = Instant::now();
-        let user_agent = self.user_agent(request.headers());
         let received = request.body().known_length().unwrap_or(0);
         let matched = self.routes.find(&method, &path);
-        let endpoint = matched.as_ref().map(|m| m.endpoint);
         let response = self.traced(client, request, &path, matched).await;
         let status = response.status();
         let elapsed = started.elapsed();
         let size = response.body().known_length().unwrap_or(0);
         self.metrics
             .http_server(&method, &path, status.as_u16(), elapsed, received, size);
-        self.log.http(&HttpCall {
-            method: method.as_str(),
-            path: &path,
-            route: endpoint.map_or("InvokeService", |e| e.name),
-            user_agent: user_agent.as_ref().and_then(|v| v.to_str().ok()),
-            duration: elapsed,
-            code: status.as_u16(),
-            size,
-            health: endpoint.is_some_and(Endpoint::is_health),
-        });
         response
-    }
-
-    fn user_agent(&self, headers: &HeaderMap) -> Option<HeaderValue> {
-        if self.log.enabled {
-            headers.get(USER_AGENT).cloned()
-        } else {
-            None
-        }
     }
 
     async fn traced(
@@ -257,6 +237,35 @@ impl HttpApi {
     }
 
     async fn route(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
+        if self.log.enabled {
+            return Box::pin(self.logged(matched, context)).await;
+        }
+        self.answer(matched, context).await
+    }
+
+    /// Logs a call as it came through the pipeline; what was refused before is none.
+    async fn logged(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
+        let started = Instant::now();
+        let request = &context.request;
+        let method = request.method().clone();
+        let path = clean_escaped_path(request.uri().path()).into_owned();
+        let user_agent = request.headers().get(USER_AGENT).cloned();
+        let endpoint = matched.as_ref().map(|m| m.endpoint);
+        let response = self.answer(matched, context).await;
+        self.log.http(&HttpCall {
+            method: method.as_str(),
+            path: &path,
+            route: endpoint.map_or("InvokeService", |e| e.name),
+            user_agent: user_agent.as_ref().and_then(|v| v.to_str().ok()),
+            duration: started.elapsed(),
+            code: response.status().as_u16(),
+            size: response.body().known_length().unwrap_or(0),
+            health: endpoint.is_some_and(Endpoint::is_health),
+        });
+        response
+    }
+
+    async fn answer(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
         match matched {
             Some(matched) => self.dispatch(matched, context).await,
             None => self.fallback(context).await,

@@ -1,5 +1,8 @@
 //! HTTP middleware: around the API, and around calls of the app.
 
+use std::fmt::{Debug, Write};
+use std::sync::Mutex;
+
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,6 +10,9 @@ use http::Request;
 use hyper::body::Incoming;
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 use crate::common::app::text;
 use crate::common::{Answer, App, Net, Node, eventually, get, post, request};
@@ -18,6 +24,39 @@ fn component(name: &str, kind: &str, metadata: &[&str]) -> String {
         "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  \
          type: middleware.http.{kind}\n  version: v1\n  metadata:\n{items}"
     )
+}
+
+/// Keeps the lines of the API log of all sidecars of this process.
+struct ApiLog(Mutex<Vec<String>>);
+
+impl Subscriber for &'static ApiLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "dapr.runtime.http-info"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        struct Line(String);
+        impl Visit for Line {
+            fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+                let _infallible = write!(self.0, "{field}={value:?} ");
+            }
+        }
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
 fn pipeline(which: &str, handlers: &[(&str, &str)]) -> String {
@@ -80,6 +119,44 @@ async fn the_api_is_behind_its_pipeline_in_the_order_of_the_configuration() {
         .map(|component| component["name"].clone())
         .collect();
     assert_eq!(names, ["first", "second"]);
+}
+
+#[tokio::test]
+async fn calls_are_logged_as_they_leave_the_pipeline() {
+    static LOG: ApiLog = ApiLog(Mutex::new(Vec::new()));
+    tracing::subscriber::set_global_default(&LOG).unwrap();
+    let app = telling().await;
+    let node = Net::plain()
+        .sidecar("me")
+        .app(app.port)
+        .flag("--enable-api-logging")
+        .env("DAPR_API_TOKEN", "hush")
+        .spec(&pipeline("httpPipeline", &[("alias", "routeralias")]))
+        .resource(&component(
+            "alias",
+            "routeralias",
+            &[r#"{name: routes, value: '{"/logged-alias": "/v1.0/invoke/me/method/logged-end"}'}"#],
+        ))
+        .start()
+        .await;
+    let headers = ["dapr-api-token: hush", "user-agent: logger"];
+    let call = |path| node.ask(request("POST", path, &headers, "x"));
+    assert_eq!(node.ask(post("/logged-refused", "x")).await.status, 401);
+    assert_eq!(call("/logged-alias").await.text(), "/logged-end x");
+    assert_eq!(call("/logged-nobody").await.status, 404);
+    let lines = LOG.0.lock().unwrap().clone();
+    let lines: Vec<_> = lines.iter().filter(|line| line.contains("logged-")).collect();
+    assert_eq!(lines.len(), 2, "a call that was refused is none: {lines:?}");
+    for (line, path, code) in [
+        (lines[0], "POST /v1.0/invoke/me/method/logged-end", "code=200"),
+        (lines[1], "POST /logged-nobody", "code=404"),
+    ] {
+        assert!(line.contains(&format!("method={path} ")), "{line}");
+        assert!(
+            line.contains(code) && line.contains("useragent=\"logger\""),
+            "{line}"
+        );
+    }
 }
 
 #[tokio::test]
