@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/dapr/go-sdk/client"
@@ -17,7 +18,7 @@ var guarded = &client.StateOptions{
 	Consistency: client.StateConsistencyStrong,
 }
 
-var stateChecks = []check{
+var stateChecks = append(queryChecks(), []check{
 	{"a value lives from save to delete", func(ctx context.Context, dapr client.Client) error {
 		for _, store := range []string{store, "memory"} {
 			if err := dapr.SaveState(ctx, store, "life", []byte("born"), nil); err != nil {
@@ -106,28 +107,6 @@ var stateChecks = []check{
 			refused("half a transaction", dapr.ExecuteStateTransaction(ctx, store, nil, wrong), codes.Internal, "etag"),
 			holds(ctx, dapr, store, "never", ""), holds(ctx, dapr, store, "new", "1"))
 	}},
-	{"queries", func(ctx context.Context, dapr client.Client) error {
-		if setting("POSTGRES") == "" {
-			return nil
-		}
-		asJSON := map[string]string{"contentType": "application/json"}
-		for number, city := range []string{"Oslo", "Rome", "Oslo"} {
-			value, _ := json.Marshal(map[string]any{"city": city, "number": number})
-			if err := dapr.SaveState(ctx, "postgres", fmt.Sprintf("q%d", number), value, asJSON); err != nil {
-				return err
-			}
-		}
-		query := `{"filter": {"EQ": {"city": "Oslo"}}, "sort": [{"key": "number", "order": "DESC"}]}`
-		page, err := dapr.QueryStateAlpha1(ctx, "postgres", query, nil)
-		if err != nil {
-			return err
-		}
-		var keys []string
-		for _, item := range page.Results {
-			keys = append(keys, item.Key)
-		}
-		return same("keys", keys, []string{"q2", "q0"})
-	}},
 	{"errors", func(ctx context.Context, dapr client.Client) error {
 		_, nowhere := dapr.GetState(ctx, "nowhere", "k", nil)
 		_, query := dapr.QueryStateAlpha1(ctx, store, "{}", nil)
@@ -135,6 +114,34 @@ var stateChecks = []check{
 			refused("an unknown store", nowhere, codes.InvalidArgument, "state store nowhere is not found"),
 			refused("a query", query, codes.Internal, "does not support querying"))
 	}},
+}...)
+
+// queryChecks need PostgreSQL. Where it is missing drive.py says that they are skipped; in CI they fail instead.
+func queryChecks() []check {
+	if os.Getenv("CHECK_POSTGRES") == "" && os.Getenv("CI") != "true" {
+		return nil
+	}
+	return []check{
+		{"queries", func(ctx context.Context, dapr client.Client) error {
+			asJSON := map[string]string{"contentType": "application/json"}
+			for number, city := range []string{"Oslo", "Rome", "Oslo"} {
+				value, _ := json.Marshal(map[string]any{"city": city, "number": number})
+				if err := dapr.SaveState(ctx, "postgres", fmt.Sprintf("q%d", number), value, asJSON); err != nil {
+					return err
+				}
+			}
+			query := `{"filter": {"EQ": {"city": "Oslo"}}, "sort": [{"key": "number", "order": "DESC"}]}`
+			page, err := dapr.QueryStateAlpha1(ctx, "postgres", query, nil)
+			if err != nil {
+				return err
+			}
+			var keys []string
+			for _, item := range page.Results {
+				keys = append(keys, item.Key)
+			}
+			return same("keys", keys, []string{"q2", "q0"})
+		}},
+	}
 }
 
 func holds(ctx context.Context, dapr client.Client, store, key, expected string) error {
