@@ -10,6 +10,7 @@ mod listener;
 mod migration;
 mod pool;
 mod query;
+mod session;
 mod settings;
 mod state;
 mod sweep;

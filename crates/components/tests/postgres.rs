@@ -56,9 +56,10 @@ async fn both_generations_keep_the_rules() {
         conformance::state(&store, rules).await;
         conformance::state_after_close(&store).await;
     }
-    // Without prepared statements, as poolers need it, and by URL.
+    // Without prepared statements, as poolers need it, and by URL: the second host is there.
     let url = format!(
-        "postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable",
+        "postgres://postgres@127.0.0.1:1,127.0.0.1:{}/postgres\
+         ?sslmode=disable&target_session_attrs=read-write&krbsrvname=postgres",
         server.port
     );
     let simple = [
@@ -72,6 +73,56 @@ async fn both_generations_keep_the_rules() {
     conformance::state(&store, V1).await;
     sweeping(&server).await;
     configuration(&server).await;
+}
+
+/// Tables are made, used and swept without a named statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_prepared_where_that_is_forbidden() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    for setting in ["log_min_duration_statement = 0", "log_line_prefix = 'app=%a '"] {
+        let alter = format!("ALTER SYSTEM SET {setting}");
+        client.batch_execute(&alter).await.unwrap();
+    }
+    client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    for version in ["v1", "v2"] {
+        let name = format!("my_{version}_");
+        let bookkeeping = format!("{name}metadata");
+        let properties = [
+            ("connectionString", text.as_str()),
+            ("queryExecMode", "cache_describe"),
+            ("cleanupInterval", "1s"),
+            ("tableName", &name),
+            ("tablePrefix", &name),
+            ("metadataTableName", &bookkeeping),
+        ];
+        let store = support::state("state.postgresql", version, &properties)
+            .await
+            .unwrap();
+        store.set(&set("k", Value::default())).await.unwrap();
+        store.get(&Get::key("k")).await.unwrap().unwrap();
+        let swept = async {
+            let delete = format!("DELETE FROM {name}");
+            while !server.log().contains(&delete) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), swept)
+            .await
+            .unwrap();
+    }
+    let log = server.log();
+    let ours: Vec<_> = log.lines().filter(|line| line.starts_with("app=daprd")).collect();
+    assert!(
+        ours.iter().any(|line| line.contains("execute <unnamed>")),
+        "{log}"
+    );
+    let named = ours.iter().find(|line| {
+        let mut words = line.split_whitespace();
+        words.any(|word| matches!(word, "parse" | "bind" | "execute")) && words.next() != Some("<unnamed>:")
+    });
+    assert_eq!(named, None);
 }
 
 async fn sweeping(server: &Postgres) {

@@ -1,6 +1,10 @@
 //! `bindings.postgresql`: statements as the caller writes them.
 
-use std::time::{Duration, Instant};
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use bytes::BytesMut;
@@ -12,13 +16,14 @@ use outrigger_component::{
 use outrigger_resources::value::format_go_duration;
 use serde_json::Value;
 use tokio_postgres::{
-    SimpleQueryMessage,
+    Row, SimpleQueryMessage,
     types::{Format, IsNull, Kind as TypeKind, ToSql, Type, to_sql_checked},
 };
 
 use super::{
     cell,
     pool::{Parameter, Pool, failure},
+    session::OwnedSession,
     settings::Settings,
 };
 
@@ -115,41 +120,80 @@ fn values<'a>(parameters: &[Parameter<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {
     parameters.iter().map(|(value, _)| *value).collect()
 }
 
+/// Whether `sql` may leave a transaction open. Words in texts and comments count too: it costs a connection.
+fn may_begin(sql: &str) -> bool {
+    let mut words = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let has = |word: &str, wanted: &str| word.eq_ignore_ascii_case(wanted);
+    let (mut start, mut transaction) = (false, false);
+    let begin = words.any(|word| {
+        start |= has(word, "start");
+        transaction |= has(word, "transaction");
+        has(word, "begin")
+    });
+    begin || (start && transaction)
+}
+
 impl PostgresBinding {
+    /// Runs `work` on a connection, which is not used again if `sql` may have left a transaction open on it: the
+    /// calls of others would join that, and be lost with it.
+    async fn on_session<T, F>(&self, sql: &str, work: impl FnOnce(Arc<OwnedSession>) -> F + Send) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send,
+    {
+        let session = Arc::new(self.pool.session().await?);
+        let result = work(session.clone()).await;
+        if !may_begin(sql) {
+            session.settle();
+        } else if let Some(session) = Arc::into_inner(session) {
+            session.discard();
+        }
+        result
+    }
+
     /// How many rows a statement touched. Without arguments there may be several, and the last one counts.
     async fn exec(&self, sql: &str, arguments: &[Argument]) -> Result<u64> {
-        let connection = self.pool.connection().await?;
-        if !arguments.is_empty() {
+        self.on_session(sql, |session| async move {
+            let client = session.client()?;
+            if !arguments.is_empty() {
+                let parameters = parameters(arguments);
+                let touched = if self.pool.prepares() {
+                    // Callers may write each statement anew: none is kept.
+                    let statement = client.prepare(sql).await.map_err(failure)?;
+                    client.execute(&statement, &values(&parameters)).await
+                } else {
+                    client.execute_typed(sql, &parameters).await
+                };
+                return touched.map_err(failure);
+            }
+            let messages = client.simple_query(sql).await.map_err(failure)?;
+            let counts = messages.iter().filter_map(|message| match message {
+                SimpleQueryMessage::CommandComplete(count) => Some(*count),
+                _ => None,
+            });
+            Ok(counts.last().unwrap_or(0))
+        })
+        .await
+    }
+
+    async fn rows(&self, sql: &str, arguments: &[Argument]) -> Result<Vec<Row>> {
+        self.on_session(sql, |session| async move {
+            let client = session.client()?;
             let parameters = parameters(arguments);
-            let touched = if self.pool.prepares() {
-                // Callers may write each statement anew: none is kept.
-                let statement = connection.prepare(sql).await.map_err(failure)?;
-                connection.execute(&statement, &values(&parameters)).await
+            let rows = if self.pool.prepares() {
+                let statement = client.prepare(sql).await.map_err(failure)?;
+                client.query(&statement, &values(&parameters)).await
             } else {
-                connection.execute_typed(sql, &parameters).await
+                client.query_typed(sql, &parameters).await
             };
-            return touched.map_err(failure);
-        }
-        let messages = connection.simple_query(sql).await.map_err(failure)?;
-        let counts = messages.iter().filter_map(|message| match message {
-            SimpleQueryMessage::CommandComplete(count) => Some(*count),
-            _ => None,
-        });
-        Ok(counts.last().unwrap_or(0))
+            rows.map_err(failure)
+        })
+        .await
     }
 
     /// The rows as a JSON array of arrays.
     async fn query(&self, sql: &str, arguments: &[Argument]) -> Result<String> {
-        let connection = self.pool.connection().await?;
-        let parameters = parameters(arguments);
-        let rows = if self.pool.prepares() {
-            let statement = connection.prepare(sql).await.map_err(failure)?;
-            connection.query(&statement, &values(&parameters)).await
-        } else {
-            connection.query_typed(sql, &parameters).await
-        };
         let mut out = String::from("[");
-        for (index, row) in rows.map_err(failure)?.iter().enumerate() {
+        for (index, row) in self.rows(sql, arguments).await?.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
@@ -245,6 +289,20 @@ mod tests {
             unreachable!("it is an array");
         };
         assert_eq!(array(&items), r#"{1,NULL,"a\"b\\",{"c"},true}"#);
+    }
+
+    #[test]
+    fn what_may_begin_a_transaction_is_known_by_its_words() {
+        for (sql, may) in [
+            ("BEGIN", true),
+            ("INSERT INTO a VALUES (1);begin;", true),
+            ("start /* soon */ Transaction read only", true),
+            ("SELECT begin_at FROM starts", false),
+            ("SELECT start FROM a", false),
+            ("COMMIT", false),
+        ] {
+            assert_eq!(may_begin(sql), may, "{sql}");
+        }
     }
 
     #[test]

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use percent_encoding::percent_decode_str;
 use url::Url;
 
+/// Of a host without one, beside others with one.
+const DEFAULT_PORT: u16 = 5432;
+
 /// The pairs of a connection string; `database` and `dbname` are one.
 pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     let mut pairs = if text.starts_with("postgres://") || text.starts_with("postgresql://") {
@@ -19,8 +22,9 @@ pub(super) fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
 }
 
 fn from_url(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let url = Url::parse(text).map_err(|error| format!("it is no URL: {error}"))?;
-    let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let (account, hosts, rest) = authority(text);
+    // The hosts are read one by one: a URL has but one.
+    let url = parsed(&format!("postgres://{account}host{rest}"))?;
     let mut pairs: BTreeMap<String, String> = url
         .query_pairs()
         .map(|(name, value)| (name.into_owned(), value.into_owned()))
@@ -31,18 +35,54 @@ fn from_url(text: &str) -> Result<BTreeMap<String, String>, String> {
     if let Some(password) = url.password() {
         pairs.insert("password".to_owned(), decoded(password));
     }
-    if let Some(host) = url.host_str().filter(|host| !host.is_empty()) {
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        pairs.insert("host".to_owned(), decoded(host));
-    }
-    if let Some(port) = url.port() {
-        pairs.insert("port".to_owned(), port.to_string());
-    }
     let database = url.path().trim_start_matches('/');
     if !database.is_empty() {
         pairs.insert("dbname".to_owned(), decoded(database));
     }
+    add_hosts(&mut pairs, hosts)?;
     Ok(pairs)
+}
+
+/// User and password up to the `@`, the hosts, and what follows.
+fn authority(text: &str) -> (&str, &str, &str) {
+    let (_scheme, text) = text.split_once("://").unwrap_or(("", text));
+    let end = text.find(['/', '?', '#']).unwrap_or(text.len());
+    let (authority, rest) = text.split_at(end);
+    let at = authority.rfind('@').map_or(0, |at| at + 1);
+    let (account, hosts) = authority.split_at(at);
+    (account, hosts, rest)
+}
+
+fn parsed(url: &str) -> Result<Url, String> {
+    Url::parse(url).map_err(|error| format!("it is no URL: {error}"))
+}
+
+fn decoded(text: &str) -> String {
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
+}
+
+fn add_hosts(pairs: &mut BTreeMap<String, String>, text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+    for one in text.split(',') {
+        let url = parsed(&format!("postgres://{one}"))?;
+        let host = url.host_str().unwrap_or_default();
+        hosts.push(decoded(host.trim_start_matches('[').trim_end_matches(']')));
+        ports.push(url.port());
+    }
+    if hosts.iter().any(|host| !host.is_empty()) {
+        pairs.insert("host".to_owned(), hosts.join(","));
+    }
+    if ports.iter().any(Option::is_some) {
+        let ports: Vec<_> = ports
+            .iter()
+            .map(|port| port.unwrap_or(DEFAULT_PORT).to_string())
+            .collect();
+        pairs.insert("port".to_owned(), ports.join(","));
+    }
+    Ok(())
 }
 
 /// `key=value key='value with space'`, a backslash before a literal quote or backslash.
@@ -117,6 +157,19 @@ mod tests {
             ])
         );
         assert_eq!(pairs("postgresql://[::1]"), expected(&[("host", "::1")]));
+        assert_eq!(
+            pairs("postgres://me:a,b@h1:5433,[::1],h2/db?target_session_attrs=any"),
+            expected(&[
+                ("dbname", "db"),
+                ("host", "h1,::1,h2"),
+                ("password", "a,b"),
+                ("port", "5433,5432,5432"),
+                ("target_session_attrs", "any"),
+                ("user", "me"),
+            ])
+        );
+        assert_eq!(pairs("postgres://h1,h2"), expected(&[("host", "h1,h2")]));
+        assert!(parse("postgres://h1:x,h2").is_err());
         assert_eq!(
             pairs("postgres:///x?host=/run/pg"),
             expected(&[("dbname", "x"), ("host", "/run/pg")])

@@ -1,6 +1,6 @@
 use deadpool_postgres::Object;
 use outrigger_component::{Error, Kind, Result};
-use tokio_postgres::{Transaction, error::SqlState};
+use tokio_postgres::{Transaction, error::SqlState, types::Type};
 
 use super::{
     layout::Step,
@@ -8,7 +8,8 @@ use super::{
 };
 
 /// Brings `table` up to date: `steps` from the number on that `bookkeeping` has under `key`. Sidecars that start
-/// together take turns by a lock on a row, as Dapr's do; each step and its number are written together.
+/// together take turns by a lock on a row, as Dapr's do; each step and its number are written together. No statement
+/// is prepared under a name: poolers in between may forbid it.
 pub(super) async fn migrate(
     pool: &Pool,
     bookkeeping: &str,
@@ -16,8 +17,9 @@ pub(super) async fn migrate(
     table: &str,
     steps: &[Step],
 ) -> Result<()> {
-    let mut holder = pool.connection().await?;
-    create_bookkeeping(&holder, bookkeeping).await?;
+    let mut holding = pool.session().await?;
+    let holder = holding.client_mut()?;
+    create_bookkeeping(holder, bookkeeping).await?;
     holder
         .batch_execute(&format!(
             "INSERT INTO {bookkeeping} (key, value) VALUES ('lock', 'lock') ON CONFLICT (key) DO NOTHING"
@@ -26,17 +28,18 @@ pub(super) async fn migrate(
         .map_err(failure)?;
     // Dropping the transaction rolls back, which frees the lock.
     let turn = holder.transaction().await.map_err(failure)?;
-    turn.query(
+    turn.query_typed(
         &format!("SELECT value FROM {bookkeeping} WHERE key = 'lock' FOR UPDATE"),
         &[],
     )
     .await
     .map_err(failure)?;
-    let mut worker = pool.connection().await?;
+    let mut working = pool.session().await?;
+    let worker = working.client_mut()?;
     let level = worker
-        .query_opt(
+        .query_typed_opt(
             &format!("SELECT value FROM {bookkeeping} WHERE key = $1"),
-            &[&key],
+            &[(&key, Type::TEXT)],
         )
         .await
         .map_err(failure)?;
@@ -57,18 +60,21 @@ pub(super) async fn migrate(
         }
         let number = (index + 1).to_string();
         transaction
-            .execute(
+            .execute_typed(
                 &format!(
                     "INSERT INTO {bookkeeping} (key, value) VALUES ($1, $2)
                      ON CONFLICT (key) DO UPDATE SET value = excluded.value"
                 ),
-                &[&key, &number],
+                &[(&key, Type::TEXT), (&number, Type::TEXT)],
             )
             .await
             .map_err(failure)?;
         transaction.commit().await.map_err(failure)?;
     }
-    turn.rollback().await.map_err(failure)
+    turn.rollback().await.map_err(failure)?;
+    holding.settle();
+    working.settle();
+    Ok(())
 }
 
 /// Two sidecars at once may both find the table missing; the one that loses tries again.
@@ -87,10 +93,10 @@ async fn create_bookkeeping(connection: &Object, bookkeeping: &str) -> Result<()
 
 async fn add_row_id(transaction: &Transaction<'_>, table: &str, ordered_by: &str) -> Result<()> {
     let names = transaction
-        .query_one(
-            "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        .query_typed_one(
+            "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
              WHERE c.oid = to_regclass($1)",
-            &[&table],
+            &[(&table, Type::TEXT)],
         )
         .await
         .map_err(failure)?;
@@ -108,10 +114,10 @@ async fn add_row_id(transaction: &Transaction<'_>, table: &str, ordered_by: &str
         .await
         .map_err(failure)?;
     let identity: bool = transaction
-        .query_one(
+        .query_typed_one(
             "SELECT EXISTS (SELECT 1 FROM information_schema.columns WHERE table_schema = $1
                 AND table_name = $2 AND column_name = 'row_id' AND is_identity = 'YES')",
-            &[&schema, &name],
+            &[(&schema, Type::TEXT), (&name, Type::TEXT)],
         )
         .await
         .map_err(failure)?

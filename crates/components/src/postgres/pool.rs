@@ -1,15 +1,19 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, PoolError, RecyclingMethod, Runtime, Transaction};
+use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod, Runtime};
 use outrigger_component::{Error, Kind, Metadata, Result};
 use tokio_postgres::{
     Row,
     error::SqlState,
     types::{ToSql, Type},
 };
+use tokio_postgres_rustls::MakeRustlsConnect;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::settings::Settings;
+use super::{
+    session::{AsSession, OwnedSession, Session},
+    settings::Settings,
+};
 use crate::deadline::within;
 
 /// A statement's parameter with its type, which unprepared statements must name.
@@ -20,14 +24,9 @@ pub(super) struct Pool {
     pool: deadpool_postgres::Pool,
     prepare: bool,
     timeout: Duration,
+    tls: MakeRustlsConnect,
     component: Arc<str>,
     _reaper: AbortOnDropHandle<()>,
-}
-
-/// A connection, or a transaction on one.
-pub(super) enum Session<'a> {
-    Connection(&'a Object),
-    Transaction(&'a Transaction<'a>),
 }
 
 /// An error of the driver as one of a component.
@@ -89,7 +88,8 @@ impl Pool {
         let config = ManagerConfig {
             recycling_method: RecyclingMethod::Fast,
         };
-        let manager = Manager::from_config(settings.config.clone(), settings.tls.connector()?, config);
+        let tls = settings.tls.connector()?;
+        let manager = Manager::from_config(settings.config.clone(), tls.clone(), config);
         let pool = deadpool_postgres::Pool::builder(manager)
             .max_size(settings.most_connections)
             .runtime(Runtime::Tokio1)
@@ -106,6 +106,7 @@ impl Pool {
             pool,
             prepare: settings.prepare,
             timeout: settings.timeout,
+            tls,
             component: metadata.component().clone(),
             _reaper: AbortOnDropHandle::new(reaper),
         };
@@ -130,46 +131,56 @@ impl Pool {
         self.pool.retain(|_, _| false);
     }
 
-    pub(super) async fn connection(&self) -> Result<Object> {
-        self.pool.get().await.map_err(pool_failure)
-    }
-
     pub(super) async fn session(&self) -> Result<OwnedSession> {
-        self.connection().await.map(OwnedSession)
+        let object = self.pool.get().await.map_err(pool_failure)?;
+        Ok(OwnedSession::new(object, self.tls.clone()))
     }
 
     pub(super) async fn ping(&self) -> Result<()> {
         let work = async {
-            let connection = self.connection().await?;
-            connection.check_connection().await.map_err(failure)
+            let session = self.session().await?;
+            let alive = session.client()?.check_connection().await;
+            session.settle();
+            alive.map_err(failure)
         };
         self.bound(work).await
     }
 
     /// Rows of a statement that only reads, once more when the connection turns out to be broken.
     pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        self.repeated(|session| async move { self.rows(&session, sql, parameters).await })
+        self.repeated(|session| async move { self.rows(&*session, sql, parameters).await })
             .await
     }
 
     /// As [`Pool::read`], for statements of so many forms that none is kept prepared.
     pub(super) async fn read_once(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
-        self.repeated(|session| async move { session.0.query_typed(sql, parameters).await.map_err(failure) })
-            .await
+        self.repeated(|session| async move {
+            let rows = session.client()?.query_typed(sql, parameters).await;
+            rows.map_err(failure)
+        })
+        .await
     }
 
     /// As [`Pool::read`] for a write that may happen twice.
-    pub(super) async fn repeated<T, F>(&self, work: impl Fn(OwnedSession) -> F + Send + Sync) -> Result<T>
+    pub(super) async fn repeated<T, F>(
+        &self,
+        work: impl Fn(Arc<OwnedSession>) -> F + Send + Sync,
+    ) -> Result<T>
     where
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
+        let once = || async {
+            let session = Arc::new(self.session().await?);
+            let result = work(session.clone()).await;
+            session.settle();
+            result
+        };
         let twice = async {
-            let first = async { work(self.session().await?).await }.await;
-            match first {
+            match once().await {
                 Err(error) if error.kind() == Kind::Unavailable => {
                     self.forget();
-                    work(self.session().await?).await
+                    once().await
                 }
                 other => other,
             }
@@ -185,7 +196,7 @@ impl Pool {
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>> {
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
-        let rows = match (session.as_session(), self.prepare) {
+        let rows = match (session.as_session()?, self.prepare) {
             (Session::Connection(connection), true) => {
                 let statement = connection.prepare_cached(sql).await.map_err(failure)?;
                 connection.query(&statement, &values).await
@@ -217,25 +228,5 @@ impl Pool {
     /// Connections in use are closed when they come back.
     pub(super) fn close(&self) {
         self.pool.close();
-    }
-}
-
-/// A connection of the pool.
-pub(super) struct OwnedSession(Object);
-
-/// What statements run on.
-pub(super) trait AsSession: Sync {
-    fn as_session(&self) -> Session<'_>;
-}
-
-impl AsSession for OwnedSession {
-    fn as_session(&self) -> Session<'_> {
-        Session::Connection(&self.0)
-    }
-}
-
-impl AsSession for Transaction<'_> {
-    fn as_session(&self) -> Session<'_> {
-        Session::Transaction(self)
     }
 }

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use super::{
     dsn,
@@ -9,6 +9,8 @@ use super::{
 };
 
 const NAMES: &[&str] = &["connectionString", "url"];
+/// How long a connection may be silent before the system asks whether the server is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The properties all stores on PostgreSQL share.
 pub(super) struct Settings {
@@ -41,11 +43,12 @@ impl Settings {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let idle = metadata.duration(&["connectionMaxIdleTime", "connMaxIdleTime"], Unit::Seconds)?;
         pairs.retain(|name, _| !name.starts_with("pool_"));
-        let mode = metadata.filled(&["queryExecMode"]).map(str::to_owned);
-        let mode = mode.or_else(|| pairs.remove("default_query_exec_mode"));
+        let in_text = pairs.remove("default_query_exec_mode");
+        let mode = metadata.filled(&["queryExecMode"]).map(str::to_owned).or(in_text);
         let prepare = match mode.as_deref() {
-            None | Some("cache_statement" | "cache_describe") => true,
-            Some("describe_exec" | "exec" | "simple_protocol") => false,
+            None | Some("cache_statement") => true,
+            // What is kept is the description, not a statement on the server.
+            Some("cache_describe" | "describe_exec" | "exec" | "simple_protocol") => false,
             Some(_) => {
                 let expected =
                     "it must be cache_statement, cache_describe, describe_exec, exec or simple_protocol";
@@ -110,6 +113,7 @@ fn tls(metadata: &Metadata, pairs: &mut BTreeMap<String, String>) -> Result<Tls,
         mode,
         trust,
         root,
+        name_server: pairs.remove("sslsni").is_none_or(|text| text != "0"),
         certificate: pairs.remove("sslcert"),
         key: pairs.remove("sslkey"),
     })
@@ -126,7 +130,13 @@ fn config(
     config
         .ssl_mode(tls.mode)
         .connect_timeout(timeout)
-        .keepalives(true);
+        .keepalives(true)
+        .keepalives_idle(KEEPALIVE)
+        .keepalives_interval(KEEPALIVE / 3)
+        .keepalives_retries(3)
+        .tcp_user_timeout(KEEPALIVE * 2)
+        .target_session_attrs(target(metadata, &mut pairs)?);
+    refuse_client_keys(metadata, &mut pairs)?;
     let host = pairs.remove("host");
     let address = pairs.remove("hostaddr");
     for host in host
@@ -186,6 +196,50 @@ fn config(
         config.options(options.trim());
     }
     Ok(config)
+}
+
+/// Which of several hosts will do.
+fn target(
+    metadata: &Metadata,
+    pairs: &mut BTreeMap<String, String>,
+) -> Result<TargetSessionAttrs, MetadataError> {
+    match pairs.remove("target_session_attrs").as_deref() {
+        None | Some("" | "any") => Ok(TargetSessionAttrs::Any),
+        Some("read-write" | "primary") => Ok(TargetSessionAttrs::ReadWrite),
+        Some("read-only" | "standby") => Ok(TargetSessionAttrs::ReadOnly),
+        Some(_) => {
+            let expected = "target_session_attrs must be any, read-write, primary, read-only or standby";
+            Err(metadata.wrong(NAMES, expected))
+        }
+    }
+}
+
+/// Keys that are for the client: the server knows no such settings.
+fn refuse_client_keys(
+    metadata: &Metadata,
+    pairs: &mut BTreeMap<String, String>,
+) -> Result<(), MetadataError> {
+    for (key, instead) in [
+        ("passfile", "use password"),
+        ("sslpassword", "use a key file that is not encrypted"),
+        ("service", "write out what the service file has"),
+        ("servicefile", "write out what the service file has"),
+    ] {
+        if pairs.remove(key).is_some_and(|text| !text.is_empty()) {
+            let expected = format!("this build does not support {key} in it; {instead}");
+            return Err(metadata.wrong(NAMES, &expected));
+        }
+    }
+    // Without meaning here: how Kerberos names the server, and the sizes of the original's caches.
+    for key in [
+        "krbspn",
+        "krbsrvname",
+        "statement_cache_capacity",
+        "description_cache_capacity",
+    ] {
+        pairs.remove(key);
+    }
+    Ok(())
 }
 
 /// A table name, perhaps with a schema.
@@ -283,6 +337,52 @@ mod tests {
                 error.contains("component store") && !error.contains("hunter2"),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn keys_for_the_client_do_not_reach_the_server() {
+        let read = settings(&[
+            (
+                "connectionString",
+                "host=a,b target_session_attrs=read-write sslsni=0 krbsrvname=postgres \
+                 default_query_exec_mode=exec statement_cache_capacity=0 search_path=x",
+            ),
+            ("queryExecMode", "cache_statement"),
+        ])
+        .unwrap();
+        assert_eq!(read.config.get_options(), Some("-c search_path=x"));
+        assert_eq!(
+            read.config.get_target_session_attrs(),
+            TargetSessionAttrs::ReadWrite
+        );
+        assert!(read.prepare && !read.tls.name_server);
+        for (key, value) in [
+            ("passfile", "/p"),
+            ("sslpassword", "x"),
+            ("service", "s"),
+            ("servicefile", "/s"),
+            ("target_session_attrs", "prefer-standby"),
+        ] {
+            let text = format!("host=a {key}={value}");
+            let error = settings(&[("url", &text)]).map(drop).unwrap_err().to_string();
+            assert!(error.contains(key), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_one_mode_keeps_statements_on_the_server() {
+        for (mode, prepare) in [
+            ("cache_statement", true),
+            ("cache_describe", false),
+            ("describe_exec", false),
+            ("exec", false),
+            ("simple_protocol", false),
+        ] {
+            let read = settings(&[("url", "host=a"), ("queryExecMode", mode)]).unwrap();
+            assert_eq!(read.prepare, prepare, "{mode}");
+            let text = format!("host=a default_query_exec_mode={mode}");
+            assert_eq!(settings(&[("url", &text)]).unwrap().prepare, prepare, "{mode}");
         }
     }
 

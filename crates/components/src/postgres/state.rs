@@ -23,8 +23,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     layout::{Generation, Layout},
     migration::migrate,
-    pool::{AsSession, Parameter, Pool, failure},
+    pool::{Parameter, Pool, failure},
     query::Select,
+    session::AsSession,
     settings::{Settings, check_table, cleanup_interval, table},
     sweep::Sweep,
 };
@@ -193,12 +194,14 @@ impl PostgresState {
         if repeatable {
             return self
                 .pool
-                .repeated(|session| async move { call.run(&self.pool, &session).await })
+                .repeated(|session| async move { call.run(&self.pool, &*session).await })
                 .await;
         }
         let once = async {
             let session = self.pool.session().await?;
-            call.run(&self.pool, &session).await
+            let result = call.run(&self.pool, &session).await;
+            session.settle();
+            result
         };
         self.pool.bound(once).await
     }
@@ -304,12 +307,18 @@ impl StateStore for PostgresState {
             return Ok(());
         }
         let all = async {
-            let mut connection = self.pool.connection().await?;
-            let transaction = connection.transaction().await.map_err(failure)?;
-            for call in &calls {
-                call.run(&self.pool, &transaction).await?;
+            let mut session = self.pool.session().await?;
+            // Dropped on an error, the transaction is rolled back before the next statement.
+            let result = async {
+                let transaction = session.client_mut()?.transaction().await.map_err(failure)?;
+                for call in &calls {
+                    call.run(&self.pool, &transaction).await?;
+                }
+                transaction.commit().await.map_err(failure)
             }
-            transaction.commit().await.map_err(failure)
+            .await;
+            session.settle();
+            result
         };
         self.pool.bound(all).await
     }

@@ -52,11 +52,9 @@ impl Sweep {
             return Ok(None);
         }
         // Without the usual bound: many rows take their time.
-        let connection = pool.connection().await?;
-        connection
-            .execute(&self.delete, &[])
-            .await
-            .map(Some)
-            .map_err(failure)
+        let session = pool.session().await?;
+        let deleted = session.client()?.execute_typed(&self.delete, &[]).await;
+        session.settle();
+        deleted.map(Some).map_err(failure)
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct Tls {
     pub(super) trust: Trust,
     /// Authorities; without it the system's.
     pub(super) root: Option<String>,
+    /// Whether the server is told which name it was called by.
+    pub(super) name_server: bool,
     pub(super) certificate: Option<String>,
     pub(super) key: Option<String>,
 }
@@ -61,7 +63,7 @@ impl Tls {
             .map_err(|error| failed("TLS".to_owned(), error))?
             .dangerous()
             .with_custom_certificate_verifier(verifier);
-        let config = match (&self.certificate, &self.key) {
+        let mut config = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
                 let chain = CertificateDer::pem_file_iter(certificate)
                     .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -74,6 +76,7 @@ impl Tls {
             }
             _ => config.with_no_client_auth(),
         };
+        config.enable_sni = self.name_server;
         Ok(MakeRustlsConnect::new(config))
     }
 

@@ -1,4 +1,6 @@
-use outrigger_component::{Kind, conformance};
+use std::{sync::Arc, time::Duration};
+
+use outrigger_component::{Kind, OutputBinding, conformance};
 use serde_json::{Value, json};
 
 use super::{call, support, support::server::Postgres, text};
@@ -16,8 +18,10 @@ async fn postgres_keeps_the_rules() {
     let sample = call("query", &[("sql", "SELECT 1")], "");
     conformance::output_binding(&open().await, &sample).await;
     statements(&server, "cache_statement").await;
-    statements(&server, "exec").await;
+    statements(&server, "cache_describe").await;
     types(&server).await;
+    transactions_end_with_their_call(&server).await;
+    given_up_calls_hold_nobody_up(&server).await;
     conformance::output_binding_outlives(&open().await, &sample, &mut server).await;
 }
 
@@ -72,6 +76,57 @@ async fn statements(server: &Postgres, mode: &str) {
     assert!(binding.invoke(&call("close", &[], "")).await.unwrap().is_none());
     assert!(binding.invoke(&call("close", &[], "")).await.unwrap().is_none());
     assert_eq!(run("exec", many, "").await.unwrap_err().kind(), Kind::Closed);
+}
+
+/// A binding with one connection, and a second to look on with.
+async fn one_connection(server: &Postgres) -> [Arc<dyn OutputBinding>; 2] {
+    let text = format!("{} pool_max_conns=1", server.text());
+    let properties = [("connectionString", text.as_str()), ("timeout", "1s")];
+    let open = || async { support::output(POSTGRES, "v1", &properties).await.unwrap() };
+    [open().await, open().await]
+}
+
+async fn transactions_end_with_their_call(server: &Postgres) {
+    let [binding, other] = one_connection(server).await;
+    let run = async |operation: &str, sql: &str| binding.invoke(&call(operation, &[("sql", sql)], "")).await;
+    run("exec", "CREATE TABLE later (id int)").await.unwrap();
+    for (operation, left_open) in [
+        ("exec", "BEGIN"),
+        ("query", "start transaction"),
+        ("exec", "begin; INSERT INTO later VALUES (1); SELECT nosuch"),
+    ] {
+        let _failed = run(operation, left_open).await;
+        run("exec", "INSERT INTO later VALUES (2)").await.unwrap();
+    }
+    let whole = "BEGIN; INSERT INTO later VALUES (2); COMMIT";
+    run("exec", whole).await.unwrap();
+    let seen = other
+        .invoke(&call("query", &[("sql", "SELECT id FROM later")], ""))
+        .await;
+    assert_eq!(text(seen.unwrap()), "[[2],[2],[2],[2]]");
+}
+
+async fn given_up_calls_hold_nobody_up(server: &Postgres) {
+    let [binding, other] = one_connection(server).await;
+    let slow = call("exec", &[("sql", "SELECT pg_sleep(60)")], "");
+    let quick = call("query", &[("sql", "SELECT 1")], "");
+    let error = binding.invoke(&slow).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Timeout, "{error}");
+    assert_eq!(text(binding.invoke(&quick).await.unwrap()), "[[1]]");
+    let given_up = tokio::time::timeout(Duration::from_millis(100), binding.invoke(&slow)).await;
+    assert!(given_up.is_err());
+    assert_eq!(text(binding.invoke(&quick).await.unwrap()), "[[1]]");
+    // The server was told to give up too.
+    let sql = "SELECT count(*)::int FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%sleep(60)'";
+    let asleep = call("query", &[("sql", sql)], "");
+    let all_awake = async {
+        while text(other.invoke(&asleep).await.unwrap()) != "[[0]]" {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), all_awake)
+        .await
+        .unwrap();
 }
 
 async fn types(server: &Postgres) {

@@ -287,6 +287,10 @@ impl Postgres {
         Process::start(command, &folder.join("log"))
     }
 
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
     pub(crate) fn text(&self) -> String {
         format!("host=127.0.0.1 port={} user=postgres dbname=postgres", self.port)
     }
