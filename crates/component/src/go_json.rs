@@ -20,6 +20,9 @@ pub enum Html {
 /// # Errors
 /// The decoder's error when `text` is not JSON.
 pub fn canonical(text: &[u8], html: Html) -> Result<Bytes, serde_json::Error> {
+    if stays(text, html) {
+        return Ok(Bytes::copy_from_slice(text));
+    }
     let value: Value = serde_json::from_slice(text)?;
     let mut out = Vec::with_capacity(text.len());
     write(&value, html, &mut out);
@@ -83,22 +86,52 @@ fn write_float(float: f64, out: &mut Vec<u8>) {
 
 fn write_text(text: &str, html: Html, out: &mut Vec<u8>) {
     out.push(b'"');
-    for character in text.chars() {
-        match character {
-            '"' => out.extend_from_slice(b"\\\""),
-            '\\' => out.extend_from_slice(b"\\\\"),
-            '\n' => out.extend_from_slice(b"\\n"),
-            '\r' => out.extend_from_slice(b"\\r"),
-            '\t' => out.extend_from_slice(b"\\t"),
-            '\u{8}' => out.extend_from_slice(b"\\b"),
-            '\u{c}' => out.extend_from_slice(b"\\f"),
-            '<' | '>' | '&' if html == Html::Escape => escape(character, out),
-            '\u{2028}' | '\u{2029}' => escape(character, out),
-            control if control < ' ' => escape(control, out),
-            other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| may_change(byte, html)) {
+        let (plain, changing) = rest.split_at(at);
+        out.extend_from_slice(plain.as_bytes());
+        let mut characters = changing.chars();
+        if let Some(character) = characters.next() {
+            write_character(character, html, out);
         }
+        rest = characters.as_str();
     }
+    out.extend_from_slice(rest.as_bytes());
     out.push(b'"');
+}
+
+/// Whether a character that begins with this byte may be written as something else.
+fn may_change(byte: u8, html: Html) -> bool {
+    match byte {
+        b'"' | b'\\' | ..b' ' => true,
+        b'<' | b'>' | b'&' => html == Html::Escape,
+        // That of U+2028 and U+2029, among many others.
+        _ => byte == 0xe2,
+    }
+}
+
+/// Whether a JSON text is a string of which every character stays as it is.
+fn stays(text: &[u8], html: Html) -> bool {
+    let [b'"', inner @ .., b'"'] = text else {
+        return false;
+    };
+    !inner.iter().any(|byte| may_change(*byte, html)) && str::from_utf8(inner).is_ok()
+}
+
+fn write_character(character: char, html: Html, out: &mut Vec<u8>) {
+    match character {
+        '"' => out.extend_from_slice(b"\\\""),
+        '\\' => out.extend_from_slice(b"\\\\"),
+        '\n' => out.extend_from_slice(b"\\n"),
+        '\r' => out.extend_from_slice(b"\\r"),
+        '\t' => out.extend_from_slice(b"\\t"),
+        '\u{8}' => out.extend_from_slice(b"\\b"),
+        '\u{c}' => out.extend_from_slice(b"\\f"),
+        '<' | '>' | '&' if html == Html::Escape => escape(character, out),
+        '\u{2028}' | '\u{2029}' => escape(character, out),
+        control if control < ' ' => escape(control, out),
+        other => out.extend_from_slice(other.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
 }
 
 fn escape(character: char, out: &mut Vec<u8>) {
@@ -138,6 +171,22 @@ mod tests {
             ("9007199254740993", "9007199254740993"),
         ] {
             assert_eq!(go(given), written);
+        }
+    }
+
+    #[test]
+    fn strings_are_written_character_by_character_or_as_they_are() {
+        for (given, written) in [
+            (r#""""#, r#""""#),
+            (r#""plain é 水 ™""#, r#""plain é 水 ™""#),
+            (r#" "space around" "#, r#""space around""#),
+            (r#""a\/b\u0041\"<\n""#, r#""a/bA\"\u003c\n""#),
+            ("\"a\u{2028}b\u{2029}c™\"", r#""a\u2028b\u2029c™""#),
+        ] {
+            assert_eq!(go(given), written);
+        }
+        for wrong in [&b"\""[..], b"\"a", b"\"a\"b\"", b"\"a\nb\"", b"\"\xff\""] {
+            assert!(canonical(wrong, Html::Escape).is_err(), "{wrong:?}");
         }
     }
 
