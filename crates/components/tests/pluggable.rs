@@ -418,7 +418,15 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!reading.is_finished());
     // What comes meanwhile, and just afterwards, hears that nobody takes it.
-    let say = |event| ship.desk.streams.lock().unwrap().last().unwrap().try_send(Ok(event));
+    let say = |event| {
+        ship.desk
+            .streams
+            .lock()
+            .unwrap()
+            .last()
+            .unwrap()
+            .try_send(Ok(event))
+    };
     say(event("5", "good")).unwrap();
     let last = || ship.desk.acks.lock().unwrap().last().cloned().unwrap();
     eventually(|| last().message_id == "5").await;

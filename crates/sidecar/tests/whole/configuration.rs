@@ -268,7 +268,10 @@ async fn subscriptions_go_on_in_the_store_that_takes_the_place_of_theirs() {
     let mut stream = stream(&node, "SubscribeConfiguration", &["a"]).await;
     let streamed = next(&mut stream).await.id;
     store.write("a", "before");
-    assert_eq!(within(told.recv()).await.unwrap().1["items"]["a"]["value"], "before");
+    assert_eq!(
+        within(told.recv()).await.unwrap().1["items"]["a"]["value"],
+        "before"
+    );
     assert_eq!(next(&mut stream).await.items["a"].value, "before");
 
     std::fs::write(node.resources().join("0.yaml"), other.resource()).unwrap();
