@@ -1,6 +1,8 @@
 //! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
 
 mod exchange;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,0 +1,303 @@
+//! Peers that behave as peers may, and callers would rather they did not.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Connection, SendResponse};
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::H2Pool;
+use crate::body::{Body, BoxError};
+use crate::conn::{Dialer, SendError};
+
+/// Pings go out after this, and their answers may take so long.
+const INTERVAL: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Longer than anything here takes on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
+/// The start of a PING frame that is no answer to one: 8 bytes, type 6, no flags, stream 0.
+const PING: [u8; 9] = [0, 0, 8, 6, 0, 0, 0, 0, 0];
+
+/// A peer, and a pool of connections to it.
+async fn peer(keep_alive: Option<(Duration, Duration)>) -> (TcpListener, H2Pool) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, H2Pool::new(Dialer::plain(address, LONG), keep_alive))
+}
+
+async fn accept(listener: &TcpListener) -> Connection<TcpStream, Bytes> {
+    let (stream, _) = listener.accept().await.unwrap();
+    h2::server::handshake(stream).await.unwrap()
+}
+
+type Call = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// The next request, on a connection that is driven from then on.
+async fn next(mut connection: Connection<TcpStream, Bytes>) -> Call {
+    let call = connection.accept().await.unwrap().unwrap();
+    tokio::spawn(async move { while connection.accept().await.is_some() {} });
+    call
+}
+
+fn post(body: Body) -> Request<Body> {
+    Request::post("/call").body(body).unwrap()
+}
+
+/// A body that is fed piece by piece, and a word when nobody wants it any more.
+fn fed() -> (
+    mpsc::Sender<Result<Frame<Bytes>, BoxError>>,
+    oneshot::Receiver<()>,
+    Body,
+) {
+    let (pieces, received) = mpsc::channel(1);
+    let (dropped, gone) = oneshot::channel();
+    let body = Body::stream(StreamBody::new(ReceiverStream::new(received))).on_end(move || {
+        let _nobody_asks = dropped.send(());
+    });
+    (pieces, gone, body)
+}
+
+fn piece(text: &'static str) -> Result<Frame<Bytes>, BoxError> {
+    Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+}
+
+async fn answered(pool: &H2Pool, body: Body) -> Response<Body> {
+    let sent = timeout(LONG, pool.send(post(body))).await;
+    sent.expect("no response").unwrap()
+}
+
+#[tokio::test]
+async fn a_silent_peer_is_given_up_and_the_next_attempt_reaches_another_connection() {
+    let (listener, pool) = peer(Some((INTERVAL, PATIENCE))).await;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let stream = stream.into_std().unwrap();
+        let mut raw = stream.try_clone().unwrap();
+        let stream = TcpStream::from_std(stream).unwrap();
+        let mut silent = h2::server::handshake(stream).await.unwrap();
+        let _call = silent.accept().await.unwrap().unwrap();
+        // Nobody reads or writes here any more; the connection stays open.
+        let (_request, mut respond) = next(accept(&listener).await).await;
+        respond.send_response(Response::new(()), true).unwrap();
+        stopped.await.unwrap();
+        // What came in meanwhile.
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = raw.read(&mut buffer) {
+            bytes.extend_from_slice(&buffer[..count]);
+        }
+        bytes
+    });
+    let started = Instant::now();
+    let sent = timeout(LONG, pool.send(post(Body::Full("hello".into())))).await;
+    let error = sent.expect("the caller waits for ever").err().unwrap();
+    assert!(started.elapsed() >= INTERVAL + PATIENCE, "{error}");
+    assert!(matches!(&error, SendError::Broken { .. }), "{error}");
+    // The peer went away, so that whoever may repeat the call does; it had the request, so that nobody else does.
+    assert!(error.is_unavailable() && !error.is_repeatable(), "{error}");
+    let response = answered(&pool, Body::Full("again".into())).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    stop.send(()).unwrap();
+    let bytes = timeout(LONG, serving).await.unwrap().unwrap();
+    assert!(
+        bytes.windows(PING.len()).any(|window| window == PING),
+        "no ping in {bytes:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_silent_peer_breaks_a_response_that_has_begun() {
+    let (listener, pool) = peer(Some((INTERVAL, PATIENCE))).await;
+    let serving = tokio::spawn(async move {
+        let mut connection = accept(&listener).await;
+        let (_request, mut respond) = connection.accept().await.unwrap().unwrap();
+        let mut stream = respond.send_response(Response::new(()), false).unwrap();
+        stream.send_data(Bytes::from_static(b"half"), false).unwrap();
+        // One look at the connection writes what is queued.
+        let _nothing_more = timeout(INTERVAL / 2, connection.accept()).await;
+        std::future::pending::<()>().await;
+    });
+    let response = answered(&pool, Body::Empty).await;
+    let read = timeout(LONG, response.into_body().collect()).await;
+    assert!(read.expect("the reader waits for ever").is_err());
+    serving.abort();
+}
+
+#[tokio::test]
+async fn an_idle_connection_to_a_silent_peer_is_replaced_without_a_failed_call() {
+    let (listener, pool) = peer(Some((INTERVAL, PATIENCE))).await;
+    let serving = tokio::spawn(async move {
+        let mut silent = accept(&listener).await;
+        let (_request, mut respond) = silent.accept().await.unwrap().unwrap();
+        respond.send_response(Response::new(()), true).unwrap();
+        let _nothing_more = timeout(INTERVAL / 2, silent.accept()).await;
+        let (_request, mut respond) = next(accept(&listener).await).await;
+        respond.send_response(Response::new(()), true).unwrap();
+        std::future::pending::<()>().await;
+    });
+    drop(answered(&pool, Body::Empty).await);
+    let given_up = async {
+        while pool.usable().is_some() {
+            tokio::time::sleep(PATIENCE / 10).await;
+        }
+    };
+    timeout(LONG, given_up).await.expect("the connection is kept");
+    assert_eq!(answered(&pool, Body::Empty).await.status(), StatusCode::OK);
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_peer_that_answers_pings_is_kept() {
+    let (listener, pool) = peer(Some((INTERVAL, LONG))).await;
+    let serving = tokio::spawn(async move {
+        let mut connection = accept(&listener).await;
+        while let Some(call) = connection.accept().await {
+            let (_request, mut respond) = call.unwrap();
+            respond.send_response(Response::new(()), true).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        assert_eq!(answered(&pool, Body::Empty).await.status(), StatusCode::OK);
+        // Several pings, also without streams.
+        tokio::time::sleep(INTERVAL * 4).await;
+        assert!(pool.usable().is_some());
+    }
+    serving.abort();
+}
+
+#[tokio::test]
+async fn an_answer_before_the_end_of_the_request_arrives_whole_and_ends_the_request() {
+    let (listener, pool) = peer(None).await;
+    let serving = tokio::spawn(async move {
+        let (request, mut respond) = next(accept(&listener).await).await;
+        let response = Response::builder().status(413).body(()).unwrap();
+        let mut stream = respond.send_response(response, false).unwrap();
+        stream.send_data(Bytes::from_static(b"too large"), true).unwrap();
+        // RFC 9113 section 8.1: whoever wants no more of the request resets the stream after the answer, with
+        // NO_ERROR, as h2 does here.
+        drop(request);
+    });
+    let (pieces, gone, body) = fed();
+    pieces.send(piece("begun")).await.unwrap();
+    let response = answered(&pool, body).await;
+    assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+    let answer = timeout(LONG, response.into_body().collect()).await.unwrap();
+    assert_eq!(answer.unwrap().to_bytes(), "too large");
+    timeout(LONG, gone)
+        .await
+        .expect("the rest of the request is still waited for")
+        .unwrap();
+    assert!(pieces.send(piece("more")).await.is_err());
+    assert!(pool.is_idle());
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn the_status_of_an_early_answer_survives_the_reset() {
+    let (listener, pool) = peer(None).await;
+    let serving = tokio::spawn(async move {
+        let (request, mut respond) = next(accept(&listener).await).await;
+        let mut stream = respond.send_response(Response::new(()), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", HeaderValue::from_static("7"));
+        stream.send_trailers(trailers).unwrap();
+        drop(request);
+    });
+    let (pieces, gone, body) = fed();
+    pieces.send(piece("begun")).await.unwrap();
+    let response = answered(&pool, body).await;
+    let answer = timeout(LONG, response.into_body().collect())
+        .await
+        .unwrap()
+        .unwrap();
+    let trailers = answer.trailers().expect("the trailers are lost");
+    assert_eq!(trailers["grpc-status"], "7");
+    timeout(LONG, gone).await.unwrap().unwrap();
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_early_answer_reaches_the_caller_while_the_peer_takes_no_more() {
+    let (listener, pool) = peer(None).await;
+    let serving = tokio::spawn(async move {
+        // Its window fills up; it never makes room.
+        let (request, mut respond) = next(accept(&listener).await).await;
+        let mut stream = respond.send_response(Response::new(()), false).unwrap();
+        stream.send_data(Bytes::from_static(b"enough"), true).unwrap();
+        std::future::pending::<()>().await;
+        drop(request);
+    });
+    let (pieces, gone, body) = fed();
+    let feeding = tokio::spawn(async move {
+        let large = Bytes::from(vec![0; 1 << 20]);
+        while pieces.send(Ok(Frame::data(large.clone()))).await.is_ok() {}
+    });
+    let response = answered(&pool, body).await;
+    let answer = timeout(LONG, response.into_body().collect()).await.unwrap();
+    assert_eq!(answer.unwrap().to_bytes(), "enough");
+    timeout(LONG, gone)
+        .await
+        .expect("the request is still being sent")
+        .unwrap();
+    timeout(LONG, feeding).await.unwrap().unwrap();
+    assert!(pool.is_idle());
+    serving.abort();
+}
+
+#[tokio::test]
+async fn a_request_goes_on_after_the_head_of_the_answer() {
+    let (listener, pool) = peer(None).await;
+    let serving = tokio::spawn(async move {
+        let (request, mut respond) = next(accept(&listener).await).await;
+        let mut stream = respond.send_response(Response::new(()), false).unwrap();
+        let mut body = request.into_body();
+        while let Some(data) = body.data().await {
+            let data = data.unwrap();
+            body.flow_control().release_capacity(data.len()).unwrap();
+            stream.send_data(data, false).unwrap();
+        }
+        stream.send_data(Bytes::new(), true).unwrap();
+    });
+    let (pieces, _gone, body) = fed();
+    let mut response = answered(&pool, body).await.into_body();
+    for text in ["one", "two", "three"] {
+        pieces.send(piece(text)).await.unwrap();
+        let frame = timeout(LONG, response.frame()).await.unwrap().unwrap().unwrap();
+        assert_eq!(frame.into_data().unwrap(), text);
+    }
+    drop(pieces);
+    let end = timeout(LONG, response.collect()).await.unwrap().unwrap();
+    assert!(end.to_bytes().is_empty());
+    serving.await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_is_no_end() {
+    let (listener, pool) = peer(None).await;
+    let serving = tokio::spawn(async move {
+        let (request, mut respond) = next(accept(&listener).await).await;
+        let response = Response::builder()
+            .header("content-length", "10")
+            .body(())
+            .unwrap();
+        let mut stream = respond.send_response(response, false).unwrap();
+        stream.send_reset(Reason::INTERNAL_ERROR);
+        drop(request);
+    });
+    // The head may be lost to the reset as well; what must not be is that all looks well.
+    let read = async {
+        let response = pool.send(post(Body::Empty)).await?;
+        Ok::<_, BoxError>(response.into_body().collect().await?)
+    };
+    assert!(timeout(LONG, read).await.unwrap().is_err());
+    serving.await.unwrap();
+}
