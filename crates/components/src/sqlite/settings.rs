@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use outrigger_component::{Error, Kind, Metadata, MetadataError, Result, Unit};
-use percent_encoding::percent_decode_str;
+use outrigger_component::{Error, Kind, Metadata, Result, Unit};
+use outrigger_sqlite::ConnectionString;
 
 /// How a database is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,82 +36,28 @@ impl Settings {
             Duration::from_secs(1),
         )?;
         let busy_timeout = metadata.duration(&["busyTimeout"], Unit::Seconds)?;
-        let lower = text.to_lowercase();
-        let memory = lower.starts_with(":memory:") || lower.starts_with("file::memory:");
-        let (path, query) = text.split_once('?').unwrap_or((text, ""));
-        let path = if lower.starts_with("file:") {
-            path.to_owned()
-        } else {
-            format!("file:{path}")
-        };
-        let (mut kept, mut pragmas) = (Vec::new(), Vec::new());
-        let mut read_only = false;
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match name {
-                "_pragma" => pragmas.push(pragma(metadata, &percent_decode_str(value).decode_utf8_lossy())?),
-                "_txlock" if !value.eq_ignore_ascii_case("immediate") => tracing::warn!(
-                    target: "dapr.contrib",
-                    "component {}: _txlock={value} has no effect, transactions are always immediate",
-                    metadata.component()
-                ),
-                // A shared cache would join databases of several components.
-                "_txlock" | "cache" => {}
-                _ => {
-                    read_only |= matches!((name, value), ("mode", "ro") | ("immutable", "1"));
-                    kept.push(pair);
-                }
-            }
+        let connection =
+            ConnectionString::parse(text).map_err(|error| metadata.wrong(NAMES, &error.to_string()))?;
+        if let Some(txlock) = &connection.txlock
+            && !txlock.eq_ignore_ascii_case("immediate")
+        {
+            tracing::warn!(
+                target: "dapr.contrib",
+                "component {}: _txlock={txlock} has no effect, transactions are always immediate",
+                metadata.component()
+            );
         }
-        let uri = if kept.is_empty() {
-            path
-        } else {
-            format!("{path}?{}", kept.join("&"))
-        };
         Ok(Self {
-            uri,
-            memory,
-            pragmas,
-            journal_mode: if memory {
-                "MEMORY"
-            } else if read_only || metadata.flag(&["disableWAL"], false) {
-                "DELETE"
-            } else {
-                "WAL"
-            },
+            // A shared cache would join databases of several components.
+            uri: connection.uri(None),
+            memory: connection.memory,
+            journal_mode: connection.journal(metadata.flag(&["disableWAL"], false)),
+            pragmas: connection.pragmas,
             busy_timeout: busy_timeout
                 .map_or(DEFAULT_BUSY_TIMEOUT, |given| given.positive().unwrap_or_default()),
             timeout,
         })
     }
-}
-
-/// `name(value)` as a statement.
-fn pragma(metadata: &Metadata, text: &str) -> Result<String, MetadataError> {
-    let (name, value) = text
-        .strip_suffix(')')
-        .and_then(|text| text.split_once('('))
-        .or_else(|| text.split_once('='))
-        .ok_or_else(|| metadata.wrong(NAMES, "_pragma must look like name(value)"))?;
-    let word = |text: &str| {
-        text.chars()
-            .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
-    };
-    if name.is_empty() || !word(name) || !word(value) {
-        return Err(metadata.wrong(NAMES, "_pragma must look like name(value)"));
-    }
-    for (forbidden, instead) in [
-        ("busy_timeout", "use the property busyTimeout instead"),
-        ("journal_mode", "use the property disableWAL instead"),
-        ("foreign_keys", "it has no effect here"),
-    ] {
-        if name.eq_ignore_ascii_case(forbidden) {
-            let expected =
-                format!("found forbidden option '_pragma={forbidden}' in the connection string: {instead}");
-            return Err(metadata.wrong(NAMES, &expected));
-        }
-    }
-    Ok(format!("PRAGMA {name} = {value}"))
 }
 
 /// A table name: ASCII letters, digits, underscores.

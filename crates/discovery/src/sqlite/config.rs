@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use outrigger_sqlite::{ConnectionString, PragmaError};
 use serde_json::Value;
 
 use crate::{
@@ -40,14 +41,9 @@ pub enum SqliteConfigError {
     /// `updateInterval` too close to `timeout`.
     #[error("update interval must be at least 1s greater than timeout")]
     ShortInterval,
-    /// A pragma that has a setting of its own.
-    #[error("found forbidden option '_pragma={pragma}' in the connection string; {instead}")]
-    ForbiddenPragma {
-        /// Name of the pragma.
-        pragma: &'static str,
-        /// What to do.
-        instead: &'static str,
-    },
+    /// A pragma in the connection string that cannot be set.
+    #[error(transparent)]
+    Pragma(#[from] PragmaError),
     /// Something about the sidecar itself is unknown.
     #[error("{0} is missing")]
     Missing(&'static str),
@@ -92,7 +88,7 @@ impl Config {
             .text(&["connectionString", "url"])?
             .filter(|text| !text.is_empty())
             .ok_or(SqliteConfigError::MissingConnectionString)?;
-        let connection = Connection::parse(&connection)?;
+        let connection = ConnectionString::parse(&connection)?;
         let identifier = |key: &'static str, what, default: &str| {
             let name = settings.text(&[key])?.unwrap_or_else(|| default.to_owned());
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -102,14 +98,12 @@ impl Config {
             Ok(name)
         };
         let config = Self {
-            journal: if connection.memory {
-                "MEMORY"
-            } else if connection.read_only || settings.flag(&["disableWAL"])? {
-                "DELETE"
-            } else {
-                "WAL"
-            },
-            uri: connection.uri,
+            journal: connection.journal(settings.flag(&["disableWAL"])?),
+            // The connections to a database in memory are to see the same one.
+            uri: connection.uri(match connection.memory {
+                true => Some("shared"),
+                false => connection.cache.as_deref(),
+            }),
             memory: connection.memory,
             pragmas: connection.pragmas,
             timeout: settings.duration(&["timeout", "timeoutInSeconds"], DEFAULT_TIMEOUT)?,
@@ -149,65 +143,6 @@ impl Config {
         let second = Duration::from_secs(1);
         (self.update_interval - self.timeout - second).max(second)
     }
-}
-
-/// A connection string taken apart.
-struct Connection {
-    uri: String,
-    memory: bool,
-    read_only: bool,
-    pragmas: Vec<String>,
-}
-
-impl Connection {
-    fn parse(text: &str) -> Result<Self, SqliteConfigError> {
-        let lower = text.to_ascii_lowercase();
-        let memory = lower.starts_with(":memory:") || lower.starts_with("file::memory:");
-        let (path, query) = text.split_once('?').unwrap_or((text, ""));
-        let mut kept: Vec<&str> = Vec::new();
-        let mut pragmas = Vec::new();
-        let mut read_only = false;
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            match key {
-                "_pragma" => pragmas.push(pragma(value)?),
-                "cache" if memory => {}
-                // Other options with an underscore belong to the Go driver.
-                _ if key.starts_with('_') => {}
-                _ => {
-                    read_only |= (key == "mode" && value == "ro") || (key == "immutable" && value == "1");
-                    kept.push(pair);
-                }
-            }
-        }
-        if memory {
-            kept.push("cache=shared");
-        }
-        let prefix = if lower.starts_with("file:") { "" } else { "file:" };
-        let question = if kept.is_empty() { "" } else { "?" };
-        Ok(Self {
-            uri: format!("{prefix}{path}{question}{}", kept.join("&")),
-            memory,
-            read_only,
-            pragmas,
-        })
-    }
-}
-
-/// `name(value)` or `name=value` becomes a statement.
-fn pragma(value: &str) -> Result<String, SqliteConfigError> {
-    let value = value.replace("%28", "(").replace("%29", ")").replace("%3D", "=");
-    let lower = value.to_ascii_lowercase();
-    for (pragma, instead) in [
-        ("busy_timeout", "use the `busyTimeout` setting"),
-        ("journal_mode", "use the `disableWAL` setting"),
-        ("foreign_keys", "it cannot be changed"),
-    ] {
-        if lower.starts_with(pragma) {
-            return Err(SqliteConfigError::ForbiddenPragma { pragma, instead });
-        }
-    }
-    Ok(format!("PRAGMA {value}"))
 }
 
 #[cfg(test)]
@@ -253,7 +188,7 @@ mod tests {
             (config.uri.as_str(), config.journal),
             ("file:a.db?mode=ro", "DELETE")
         );
-        assert_eq!(config.pragmas, ["PRAGMA cache_size(100)"]);
+        assert_eq!(config.pragmas, ["PRAGMA cache_size = 100"]);
         let memory = read(json!({"connectionString": ":memory:?cache=private"})).unwrap();
         assert_eq!(
             (memory.uri.as_str(), memory.journal),
@@ -272,6 +207,6 @@ mod tests {
         assert_eq!(with("updateInterval", "1s"), E::ShortInterval);
         assert!(matches!(with("tableName", "a;b"), E::Identifier { .. }));
         let pragma = read(json!({"connectionString": "x.db?_pragma=Journal_Mode(OFF)"})).unwrap_err();
-        assert!(matches!(pragma, E::ForbiddenPragma { .. }));
+        assert!(matches!(pragma, E::Pragma(PragmaError::Forbidden { .. })));
     }
 }

@@ -1,0 +1,191 @@
+//! Connection strings of SQLite databases, as Dapr's Go driver takes them: a path or a `file:` URI with options, of
+//! which those with an underscore are the driver's own. State stores and name resolution read them alike.
+//!
+//! ```
+//! use outrigger_sqlite::ConnectionString;
+//!
+//! let read = ConnectionString::parse("data.db?mode=ro&_pragma=cache_size(100)").unwrap();
+//! assert_eq!(read.uri(None), "file:data.db?mode=ro");
+//! assert_eq!(read.pragmas, ["PRAGMA cache_size = 100"]);
+//! assert_eq!(read.journal(false), "DELETE");
+//! ```
+
+use percent_encoding::percent_decode_str;
+
+/// Pragmas that settings of their own decide, and what to do instead.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("busy_timeout", "use the property busyTimeout instead"),
+    ("journal_mode", "use the property disableWAL instead"),
+    ("foreign_keys", "it has no effect here"),
+];
+
+/// A connection string taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionString {
+    /// `file:` and the path.
+    path: String,
+    /// Options for SQLite, `name=value`, without `cache`.
+    options: Vec<String>,
+    /// How the cache is shared, where it was given.
+    pub cache: Option<String>,
+    /// Whether the database lives in memory.
+    pub memory: bool,
+    /// Whether nothing can be written.
+    pub read_only: bool,
+    /// Statements for each new connection.
+    pub pragmas: Vec<String>,
+    /// How the driver begins transactions, where it was given.
+    pub txlock: Option<String>,
+}
+
+/// Why a `_pragma` is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PragmaError {
+    /// Neither `name(value)` nor `name=value`, or more than words in it.
+    #[error("_pragma must look like name(value)")]
+    Form,
+    /// One that has a setting of its own.
+    #[error("found forbidden option '_pragma={pragma}' in the connection string: {instead}")]
+    Forbidden {
+        /// Name of the pragma.
+        pragma: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+}
+
+impl ConnectionString {
+    /// Takes a connection string apart.
+    ///
+    /// # Errors
+    /// When a pragma is malformed or may not be set.
+    pub fn parse(text: &str) -> Result<Self, PragmaError> {
+        let lower = text.to_ascii_lowercase();
+        let (path, query) = text.split_once('?').unwrap_or((text, ""));
+        let prefix = if lower.starts_with("file:") { "" } else { "file:" };
+        let mut read = Self {
+            path: format!("{prefix}{path}"),
+            options: Vec::new(),
+            cache: None,
+            memory: lower.starts_with(":memory:") || lower.starts_with("file::memory:"),
+            read_only: false,
+            pragmas: Vec::new(),
+            txlock: None,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match name {
+                "_pragma" => {
+                    let statement = pragma(&percent_decode_str(value).decode_utf8_lossy())?;
+                    read.pragmas.push(statement);
+                }
+                "_txlock" => read.txlock = Some(value.to_owned()),
+                "cache" => read.cache = Some(value.to_owned()),
+                // What else begins so belongs to the Go driver.
+                _ if name.starts_with('_') => {}
+                _ => {
+                    read.read_only |= matches!((name, value), ("mode", "ro") | ("immutable", "1"));
+                    read.options.push(pair.to_owned());
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// The `file:` URI for SQLite, with the given sharing of the cache.
+    pub fn uri(&self, cache: Option<&str>) -> String {
+        let cache = cache.map(|cache| format!("cache={cache}"));
+        let options: Vec<&str> = self.options.iter().chain(&cache).map(String::as_str).collect();
+        let question = if options.is_empty() { "" } else { "?" };
+        format!("{}{question}{}", self.path, options.join("&"))
+    }
+
+    /// The journal mode that the database needs, `without_wal` being the user's wish.
+    pub fn journal(&self, without_wal: bool) -> &'static str {
+        if self.memory {
+            "MEMORY"
+        } else if self.read_only || without_wal {
+            "DELETE"
+        } else {
+            "WAL"
+        }
+    }
+}
+
+/// `name(value)` or `name=value` as a statement.
+fn pragma(text: &str) -> Result<String, PragmaError> {
+    let (name, value) = text
+        .strip_suffix(')')
+        .and_then(|text| text.split_once('('))
+        .or_else(|| text.split_once('='))
+        .ok_or(PragmaError::Form)?;
+    let is_word = |text: &str| {
+        text.chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+    };
+    if name.is_empty() || !is_word(name) || !is_word(value) {
+        return Err(PragmaError::Form);
+    }
+    let forbidden = FORBIDDEN
+        .iter()
+        .find(|(forbidden, _)| name.eq_ignore_ascii_case(forbidden));
+    match forbidden {
+        Some(&(pragma, instead)) => Err(PragmaError::Forbidden { pragma, instead }),
+        None => Ok(format!("PRAGMA {name} = {value}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ConnectionString, PragmaError};
+
+    fn read(text: &str) -> ConnectionString {
+        ConnectionString::parse(text).unwrap()
+    }
+
+    #[test]
+    fn options_of_the_go_driver_do_not_reach_sqlite() {
+        let text =
+            "file:a.db?_txlock=deferred&mode=rwc&_pragma=synchronous%281%29&_time_format=x&cache=private";
+        let read = read(text);
+        assert_eq!(read.uri(None), "file:a.db?mode=rwc");
+        assert_eq!(read.uri(Some("shared")), "file:a.db?mode=rwc&cache=shared");
+        assert_eq!(read.pragmas, ["PRAGMA synchronous = 1"]);
+        assert_eq!(read.txlock.as_deref(), Some("deferred"));
+        assert_eq!(read.cache.as_deref(), Some("private"));
+    }
+
+    #[test]
+    fn the_journal_follows_the_kind_of_database() {
+        for (text, without_wal, journal) in [
+            (":memory:", false, "MEMORY"),
+            ("FILE::memory:?cache=shared", true, "MEMORY"),
+            ("file:x.db?mode=ro", false, "DELETE"),
+            ("x.db?immutable=1", false, "DELETE"),
+            ("x.db", true, "DELETE"),
+            ("x.db", false, "WAL"),
+        ] {
+            assert_eq!(read(text).journal(without_wal), journal, "{text}");
+        }
+    }
+
+    #[test]
+    fn pragmas_are_words_and_none_that_a_setting_decides() {
+        for text in [
+            "x.db?_pragma=a;b(1)",
+            "x.db?_pragma=a",
+            "x.db?_pragma=(1)",
+            "x.db?_pragma=a(1);b(2)",
+        ] {
+            assert_eq!(ConnectionString::parse(text), Err(PragmaError::Form), "{text}");
+        }
+        for text in [
+            "x.db?_pragma=Journal_Mode(OFF)",
+            "x.db?_pragma=busy_timeout=1",
+            "x.db?_pragma=foreign_keys%281%29",
+        ] {
+            let refused = ConnectionString::parse(text);
+            assert!(matches!(refused, Err(PragmaError::Forbidden { .. })), "{text}");
+        }
+    }
+}
