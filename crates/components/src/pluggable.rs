@@ -12,14 +12,19 @@ mod secrets;
 mod state;
 mod status;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use http::HeaderValue;
-use outrigger_component::{Error, Kind, Result, Setup};
+use outrigger_component::{Entry, Error, Kind, Result, Setup, catalog::Version};
 use outrigger_wire::components::v1::MetadataRequest;
+use tonic::Status;
 
 pub use self::discovery::{DEFAULT_FOLDER, FOLDER_VARIABLE, discover};
-use self::link::{Link, LinkError};
+use self::link::{Conn, Link, LinkError};
 
 /// Where components are looked for, and what they may do.
 #[derive(Debug, Clone)]
@@ -36,6 +41,55 @@ impl Options {
     /// The largest message: a value, its key, ETag and metadata.
     fn max_message(&self) -> usize {
         self.max_value.saturating_add(64 << 10)
+    }
+}
+
+/// A process that serves components.
+#[derive(Clone)]
+struct Process {
+    socket: Arc<Path>,
+    /// The largest message that is taken from it.
+    limit: usize,
+}
+
+/// A component type that a process serves; `open` makes a component of it.
+fn entry<T, F, R>(name: &str, socket: &Path, options: &Options, open: F) -> Entry<T>
+where
+    T: ?Sized + 'static,
+    F: Fn(Process, Setup) -> R + Send + Sync + 'static,
+    R: Future<Output = Result<Arc<T>>> + Send + 'static,
+{
+    let process = Process {
+        socket: socket.into(),
+        limit: options.max_message(),
+    };
+    Entry::new(&[name], Version::Only, move |setup| open(process.clone(), setup))
+}
+
+/// A component resource, initialised in its process.
+struct Opened {
+    name: Arc<str>,
+    link: Arc<Link>,
+    limit: usize,
+}
+
+impl Process {
+    /// Connects for the first time; `init` initialises the component, on every new connection again.
+    async fn open<F, R>(&self, setup: &Setup, init: F) -> Result<Opened>
+    where
+        F: Fn(Conn, Option<MetadataRequest>) -> R + Send + Sync + 'static,
+        R: Future<Output = std::result::Result<(), Status>> + Send + 'static,
+    {
+        let (instance, metadata) = introduction(setup)?;
+        let link = Link::new(&self.socket, instance, move |conn| {
+            init(conn, Some(metadata.clone()))
+        });
+        start(&link).await?;
+        Ok(Opened {
+            name: Arc::clone(setup.metadata.component()),
+            link,
+            limit: self.limit,
+        })
     }
 }
 

@@ -6,9 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream;
 use outrigger_component::{
-    Catalog, Entry, InputBinding, Result, Setup,
+    Catalog, InputBinding, Result, Setup,
     bindings::{Event, EventHandler},
-    catalog::Version,
 };
 use outrigger_wire::components::v1::{
     AckResponseError, InputBindingInitRequest, PingRequest, ReadRequest, ReadResponse,
@@ -19,9 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::{
-    Options,
+    Opened, Options, Process,
     discovery::LOG,
-    link::{Caller, Conn, Link, origin},
+    link::{Caller, Link, origin},
     status,
 };
 
@@ -37,13 +36,11 @@ const CLOSED: &str = "input binding is closed";
 const FAREWELL: Duration = Duration::from_secs(1);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
-    let (socket, limit) = (socket.to_owned(), options.max_message());
-    catalog
-        .input_bindings
-        .add(Entry::new(&[name], Version::Only, move |setup| {
-            let socket = socket.clone();
-            async move { Ok(Arc::new(Binding::open(&socket, setup, limit).await?) as Arc<dyn InputBinding>) }
-        }));
+    let entry = super::entry(name, socket, options, |process, setup| async move {
+        let opened = Binding::open(&process, &setup).await?;
+        Ok(Arc::new(opened) as Arc<dyn InputBinding>)
+    });
+    catalog.input_bindings.add(entry);
 }
 
 struct Binding {
@@ -53,19 +50,13 @@ struct Binding {
 }
 
 impl Binding {
-    async fn open(socket: &Path, setup: Setup, limit: usize) -> Result<Self> {
-        let (instance, metadata) = super::introduction(&setup)?;
-        let link = Link::new(socket, instance, move |conn: Conn| {
-            let metadata = Some(metadata.clone());
+    async fn open(process: &Process, setup: &Setup) -> Result<Self> {
+        let init = |conn, metadata| async move {
             let mut client = InputBindingClient::with_origin(conn, origin());
-            async move { client.init(InputBindingInitRequest { metadata }).await.map(drop) }
-        });
-        super::start(&link).await?;
-        Ok(Self {
-            name: Arc::clone(setup.metadata.component()),
-            link,
-            limit,
-        })
+            client.init(InputBindingInitRequest { metadata }).await.map(drop)
+        };
+        let Opened { name, link, limit } = process.open(setup, init).await?;
+        Ok(Self { name, link, limit })
     }
 
     /// Reads one stream to its end. `Ok` = the component has nothing more to say, or nothing more is wanted. What

@@ -4,9 +4,8 @@ use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Catalog, Entry, Error, Kind, OutputBinding, Result, Setup,
+    Catalog, Error, Kind, OutputBinding, Result, Setup,
     bindings::{Invoke, Invoked},
-    catalog::Version,
 };
 use outrigger_wire::components::v1::{
     InvokeRequest, ListOperationsRequest, OutputBindingInitRequest, PingRequest,
@@ -14,8 +13,8 @@ use outrigger_wire::components::v1::{
 };
 
 use super::{
-    Options,
-    link::{Caller, Conn, Link, origin},
+    Opened, Options, Process,
+    link::{Caller, Link, origin},
     status,
 };
 
@@ -23,13 +22,11 @@ use super::{
 const MOST_OPERATIONS: usize = 256;
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
-    let (socket, limit) = (socket.to_owned(), options.max_message());
-    catalog
-        .output_bindings
-        .add(Entry::new(&[name], Version::Only, move |setup| {
-            let socket = socket.clone();
-            async move { Ok(Arc::new(Binding::open(&socket, setup, limit).await?) as Arc<dyn OutputBinding>) }
-        }));
+    let entry = super::entry(name, socket, options, |process, setup| async move {
+        let opened = Binding::open(&process, &setup).await?;
+        Ok(Arc::new(opened) as Arc<dyn OutputBinding>)
+    });
+    catalog.output_bindings.add(entry);
 }
 
 struct Binding {
@@ -39,19 +36,17 @@ struct Binding {
 }
 
 impl Binding {
-    async fn open(socket: &Path, setup: Setup, limit: usize) -> Result<Self> {
-        let (instance, metadata) = super::introduction(&setup)?;
-        let link = Link::new(socket, instance, move |conn: Conn| {
-            let metadata = Some(metadata.clone());
+    async fn open(process: &Process, setup: &Setup) -> Result<Self> {
+        let init = |conn, metadata| async move {
             let mut client = OutputBindingClient::with_origin(conn, origin());
-            async move { client.init(OutputBindingInitRequest { metadata }).await.map(drop) }
-        });
+            client.init(OutputBindingInitRequest { metadata }).await.map(drop)
+        };
+        let Opened { link, limit, .. } = process.open(setup, init).await?;
         let mut binding = Self {
             link,
             limit,
             operations: Vec::new(),
         };
-        super::start(&binding.link).await?;
         let answer = binding.client().list_operations(ListOperationsRequest {}).await;
         let answer = answer.map_err(|status| status::error(&status))?.into_inner();
         if answer.operations.len() > MOST_OPERATIONS {

@@ -3,28 +3,24 @@
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use async_trait::async_trait;
-use outrigger_component::{
-    Catalog, Entry, Pairs, Result, SecretStore, Setup, catalog::Version, secrets::Feature,
-};
+use outrigger_component::{Catalog, Pairs, Result, SecretStore, Setup, secrets::Feature};
 use outrigger_wire::components::v1::{
     BulkGetSecretRequest, FeaturesRequest, GetSecretRequest, PingRequest, SecretStoreInitRequest,
     secret_store_client::SecretStoreClient,
 };
 
 use super::{
-    Options,
-    link::{Caller, Conn, Link, origin},
+    Opened, Options, Process,
+    link::{Caller, Link, origin},
     status,
 };
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
-    let (socket, limit) = (socket.to_owned(), options.max_message());
-    catalog
-        .secrets
-        .add(Entry::new(&[name], Version::Only, move |setup| {
-            let socket = socket.clone();
-            async move { Ok(Arc::new(Store::open(&socket, setup, limit).await?) as Arc<dyn SecretStore>) }
-        }));
+    let entry = super::entry(name, socket, options, |process, setup| async move {
+        let opened = Store::open(&process, &setup).await?;
+        Ok(Arc::new(opened) as Arc<dyn SecretStore>)
+    });
+    catalog.secrets.add(entry);
 }
 
 struct Store {
@@ -34,19 +30,17 @@ struct Store {
 }
 
 impl Store {
-    async fn open(socket: &Path, setup: Setup, limit: usize) -> Result<Self> {
-        let (instance, metadata) = super::introduction(&setup)?;
-        let link = Link::new(socket, instance, move |conn: Conn| {
-            let metadata = Some(metadata.clone());
+    async fn open(process: &Process, setup: &Setup) -> Result<Self> {
+        let init = |conn, metadata| async move {
             let mut client = SecretStoreClient::with_origin(conn, origin());
-            async move { client.init(SecretStoreInitRequest { metadata }).await.map(drop) }
-        });
+            client.init(SecretStoreInitRequest { metadata }).await.map(drop)
+        };
+        let Opened { link, limit, .. } = process.open(setup, init).await?;
         let mut store = Self {
             link,
             limit,
             features: Vec::new(),
         };
-        super::start(&store.link).await?;
         let answer = store.client().features(FeaturesRequest {}).await;
         let names = answer
             .map_err(|status| status::error(&status))?

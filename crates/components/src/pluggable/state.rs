@@ -6,8 +6,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Catalog, Entry, Pairs, Result, Setup, StateStore,
-    catalog::Version,
+    Catalog, Pairs, Result, Setup, StateStore,
     state::{BulkError, BulkItem, Delete, Feature, Get, Item, Query, QueryPage, Set, Transaction},
 };
 use outrigger_wire::components::v1::{
@@ -21,9 +20,9 @@ use tokio::{sync::OnceCell, time::timeout};
 use tonic::Status;
 
 use super::{
-    Options,
+    Opened, Options, Process,
     discovery::LOG,
-    link::{Caller, Conn, Link, origin},
+    link::{Caller, Link, origin},
     status,
 };
 
@@ -31,13 +30,11 @@ use super::{
 const MAX_SIZE: Duration = Duration::from_secs(5);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
-    let (socket, limit) = (socket.to_owned(), options.max_message());
-    catalog
-        .state
-        .add(Entry::new(&[name], Version::Only, move |setup| {
-            let socket = socket.clone();
-            async move { Ok(Arc::new(Store::open(&socket, setup, limit).await?) as Arc<dyn StateStore>) }
-        }));
+    let entry = super::entry(name, socket, options, |process, setup| async move {
+        let opened = Store::open(&process, &setup).await?;
+        Ok(Arc::new(opened) as Arc<dyn StateStore>)
+    });
+    catalog.state.add(entry);
 }
 
 struct Store {
@@ -49,21 +46,19 @@ struct Store {
 }
 
 impl Store {
-    async fn open(socket: &Path, setup: Setup, limit: usize) -> Result<Self> {
-        let (instance, metadata) = super::introduction(&setup)?;
-        let link = Link::new(socket, instance, move |conn: Conn| {
-            let metadata = Some(metadata.clone());
+    async fn open(process: &Process, setup: &Setup) -> Result<Self> {
+        let init = |conn, metadata| async move {
             let mut client = StateStoreClient::with_origin(conn, origin());
-            async move { client.init(InitRequest { metadata }).await.map(drop) }
-        });
+            client.init(InitRequest { metadata }).await.map(drop)
+        };
+        let Opened { name, link, limit } = process.open(setup, init).await?;
         let mut store = Self {
-            name: Arc::clone(setup.metadata.component()),
+            name,
             link,
             limit,
             features: Vec::new(),
             max_operations: OnceCell::new(),
         };
-        super::start(&store.link).await?;
         let answer = store.client().features(FeaturesRequest {}).await;
         let names = answer
             .map_err(|status| status::error(&status))?

@@ -7,21 +7,14 @@ use outrigger_wire::components::v1::{
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming, async_trait, codegen::BoxStream};
+use tonic::{Request, Response, Streaming, async_trait, codegen::BoxStream};
 
-use super::Services;
-
-type Answer<T> = Result<Response<T>, Status>;
+use super::{Answer, Services};
 
 #[async_trait]
 impl InputBinding for Services {
     async fn init(&self, request: Request<InputBindingInitRequest>) -> Answer<InputBindingInitResponse> {
-        let properties = request
-            .get_ref()
-            .metadata
-            .clone()
-            .map(|metadata| metadata.properties);
-        self.initialised(&request, properties).await?;
+        self.initialised(&request, &request.get_ref().metadata).await?;
         Ok(Response::new(Default::default()))
     }
 
@@ -43,8 +36,7 @@ impl InputBinding for Services {
     }
 
     async fn ping(&self, _request: Request<PingRequest>) -> Answer<PingResponse> {
-        self.desk.fault().await?;
-        Ok(Response::new(Default::default()))
+        self.pong().await
     }
 }
 
@@ -52,12 +44,7 @@ impl InputBinding for Services {
 #[async_trait]
 impl OutputBinding for Services {
     async fn init(&self, request: Request<OutputBindingInitRequest>) -> Answer<OutputBindingInitResponse> {
-        let properties = request
-            .get_ref()
-            .metadata
-            .clone()
-            .map(|metadata| metadata.properties);
-        self.initialised(&request, properties).await?;
+        self.initialised(&request, &request.get_ref().metadata).await?;
         Ok(Response::new(Default::default()))
     }
 
@@ -85,7 +72,6 @@ impl OutputBinding for Services {
     }
 
     async fn ping(&self, _request: Request<PingRequest>) -> Answer<PingResponse> {
-        self.desk.fault().await?;
-        Ok(Response::new(Default::default()))
+        self.pong().await
     }
 }

@@ -16,7 +16,7 @@ use std::{
 
 use outrigger_component::{Pairs, StateStore};
 use outrigger_wire::components::v1::{
-    ReadRequest, ReadResponse, input_binding_server::InputBindingServer,
+    MetadataRequest, PingResponse, ReadRequest, ReadResponse, input_binding_server::InputBindingServer,
     output_binding_server::OutputBindingServer, queriable_state_store_server::QueriableStateStoreServer,
     secret_store_server::SecretStoreServer, state_store_server::StateStoreServer,
     transactional_state_store_server::TransactionalStateStoreServer,
@@ -24,7 +24,7 @@ use outrigger_wire::components::v1::{
 };
 use tokio::{net::UnixListener, runtime::Runtime, sync::mpsc};
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Status, transport::Server};
+use tonic::{Request, Response, Status, transport::Server};
 
 /// What a process does instead of its work.
 #[derive(Clone)]
@@ -160,13 +160,25 @@ impl Services {
     }
 
     /// Notes an Init, unless something is wrong with the process.
-    async fn initialised<T>(&self, request: &Request<T>, properties: Option<Pairs>) -> Result<(), Status> {
+    async fn initialised<T>(
+        &self,
+        request: &Request<T>,
+        metadata: &Option<MetadataRequest>,
+    ) -> Result<(), Status> {
         self.desk.fault().await?;
+        let properties = metadata.clone().map(|metadata| metadata.properties);
         let init = (instance(request), properties.unwrap_or_default());
         self.desk.inits.lock().unwrap().push(init);
         Ok(())
     }
+
+    async fn pong(&self) -> Answer<PingResponse> {
+        self.desk.fault().await?;
+        Ok(Response::new(PingResponse::default()))
+    }
 }
+
+type Answer<T> = Result<Response<T>, Status>;
 
 /// The component resource a call is for.
 fn instance<T>(request: &Request<T>) -> String {

@@ -6,9 +6,7 @@ use outrigger_wire::components::v1::{
 };
 use tonic::{Request, Response, Status, async_trait};
 
-use super::Services;
-
-type Answer<T> = Result<Response<T>, Status>;
+use super::{Answer, Services};
 
 fn anchor() -> Pairs {
     Pairs::from([
@@ -21,12 +19,7 @@ fn anchor() -> Pairs {
 #[async_trait]
 impl SecretStore for Services {
     async fn init(&self, request: Request<SecretStoreInitRequest>) -> Answer<SecretStoreInitResponse> {
-        let properties = request
-            .get_ref()
-            .metadata
-            .clone()
-            .map(|metadata| metadata.properties);
-        self.initialised(&request, properties).await?;
+        self.initialised(&request, &request.get_ref().metadata).await?;
         Ok(Response::new(Default::default()))
     }
 
@@ -53,7 +46,6 @@ impl SecretStore for Services {
     }
 
     async fn ping(&self, _request: Request<PingRequest>) -> Answer<PingResponse> {
-        self.desk.fault().await?;
-        Ok(Response::new(Default::default()))
+        self.pong().await
     }
 }

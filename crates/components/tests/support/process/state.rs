@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use outrigger_component::{
     Error, Kind, Metadata, Pairs, Setup, StateStore,
-    state::{Concurrency, Consistency, Delete, Get, Item, Operation, Set, Transaction, Value},
+    state::{BulkError, Concurrency, Consistency, Delete, Get, Item, Operation, Set, Transaction, Value},
 };
 use outrigger_wire::components::v1::{
     self as wire, BulkDeleteRequest, BulkDeleteResponse, BulkGetRequest, BulkGetResponse, BulkSetRequest,
@@ -17,9 +17,7 @@ use outrigger_wire::components::v1::{
 use tonic::{Code, Request, Response, Status, async_trait};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{Services, instance};
-
-type Answer<T> = Result<Response<T>, Status>;
+use super::{Answer, Services, instance};
 
 impl Services {
     /// The store of the call's instance, which must have been initialised in this process.
@@ -41,6 +39,11 @@ fn status(error: Error) -> Status {
     };
     let details = ErrorDetails::with_bad_request_violation("etag", "another one is stored");
     Status::with_error_details(code, "etag", details)
+}
+
+/// A bulk call fails with the first of its failures.
+fn first(mut error: BulkError) -> Status {
+    status(error.failures.swap_remove(0).1)
 }
 
 fn get(request: GetRequest) -> Get {
@@ -88,12 +91,7 @@ fn etag(item: &Item) -> Option<Etag> {
 #[async_trait]
 impl state_store_server::StateStore for Services {
     async fn init(&self, request: Request<InitRequest>) -> Answer<InitResponse> {
-        let properties = request
-            .get_ref()
-            .metadata
-            .clone()
-            .map(|metadata| metadata.properties);
-        self.initialised(&request, properties).await?;
+        self.initialised(&request, &request.get_ref().metadata).await?;
         let setup = Setup {
             metadata: Metadata::new("inner", []).unwrap(),
             app_id: "app".to_owned(),
@@ -170,23 +168,15 @@ impl state_store_server::StateStore for Services {
     async fn bulk_set(&self, request: Request<BulkSetRequest>) -> Answer<BulkSetResponse> {
         let store = self.store(&request).await?;
         let sets: Vec<_> = request.into_inner().items.into_iter().map(set).collect();
-        let mut done = store.bulk_set(&sets, 0).await;
-        let first = done.as_mut().err().map(|error| error.failures.swap_remove(0).1);
-        first.map_or_else(
-            || Ok(Response::new(Default::default())),
-            |error| Err(status(error)),
-        )
+        store.bulk_set(&sets, 0).await.map_err(first)?;
+        Ok(Response::new(Default::default()))
     }
 
     async fn bulk_delete(&self, request: Request<BulkDeleteRequest>) -> Answer<BulkDeleteResponse> {
         let store = self.store(&request).await?;
         let deletes: Vec<_> = request.into_inner().items.into_iter().map(delete).collect();
-        let mut done = store.bulk_delete(&deletes, 0).await;
-        let first = done.as_mut().err().map(|error| error.failures.swap_remove(0).1);
-        first.map_or_else(
-            || Ok(Response::new(Default::default())),
-            |error| Err(status(error)),
-        )
+        store.bulk_delete(&deletes, 0).await.map_err(first)?;
+        Ok(Response::new(Default::default()))
     }
 
     async fn ping(&self, request: Request<PingRequest>) -> Answer<PingResponse> {

@@ -10,26 +10,20 @@ use crate::api::error::{ApiError, empty_response, json_response};
 use crate::blocks::configuration::item_json;
 use crate::body::Body;
 
+/// An answer; the error is one as well, to what could not be read.
+type Answer = Result<Response<Body>, Box<Response<Body>>>;
+
+fn either(answer: Answer) -> Response<Body> {
+    answer.unwrap_or_else(|refusal| *refusal)
+}
+
 impl HttpApi {
     pub(super) async fn get_configuration(
         &self,
         parameters: Parameters,
         context: Context<'_>,
     ) -> Response<Body> {
-        let store = match self.parameter("storeName", &parameters[0]) {
-            Ok(store) => store,
-            Err(response) => return *response,
-        };
-        let (keys, metadata) = wanted(&context);
-        match self.configuration.get(&store, keys, metadata).await {
-            Ok(items) if items.is_empty() => empty_response(StatusCode::NO_CONTENT),
-            Ok(items) => {
-                let items = items.iter().map(|(key, item)| (key.clone(), item_json(item)));
-                let items: Map<String, Value> = items.collect();
-                json_response(StatusCode::OK, &items.into())
-            }
-            Err(error) => self.error(error.into()),
-        }
+        either(self.configuration_items(&parameters, context).await)
     }
 
     pub(super) async fn subscribe_configuration(
@@ -37,27 +31,43 @@ impl HttpApi {
         parameters: Parameters,
         context: Context<'_>,
     ) -> Response<Body> {
-        let store = match self.parameter("storeName", &parameters[0]) {
-            Ok(store) => store,
-            Err(response) => return *response,
-        };
-        let (keys, metadata) = wanted(&context);
-        match self.configuration.subscribe_app(&store, keys, metadata).await {
-            Ok(id) => json_response(StatusCode::OK, &json!({ "id": id })),
-            Err(error) => self.error(error.into()),
-        }
+        either(self.configuration_subscription(&parameters, context).await)
     }
 
     pub(super) async fn unsubscribe_configuration(&self, parameters: Parameters) -> Response<Body> {
+        either(self.end_of_subscription(&parameters).await)
+    }
+
+    async fn configuration_items(&self, parameters: &Parameters, context: Context<'_>) -> Answer {
+        let store = self.parameter("storeName", &parameters[0])?;
+        let (keys, metadata) = wanted(&context);
+        Ok(match self.configuration.get(&store, keys, metadata).await {
+            Ok(items) if items.is_empty() => empty_response(StatusCode::NO_CONTENT),
+            Ok(items) => {
+                let items = items.iter().map(|(key, item)| (key.clone(), item_json(item)));
+                let items: Map<String, Value> = items.collect();
+                json_response(StatusCode::OK, &items.into())
+            }
+            Err(error) => self.error(error.into()),
+        })
+    }
+
+    async fn configuration_subscription(&self, parameters: &Parameters, context: Context<'_>) -> Answer {
+        let store = self.parameter("storeName", &parameters[0])?;
+        let (keys, metadata) = wanted(&context);
+        Ok(
+            match self.configuration.subscribe_app(&store, keys, metadata).await {
+                Ok(id) => json_response(StatusCode::OK, &json!({ "id": id })),
+                Err(error) => self.error(error.into()),
+            },
+        )
+    }
+
+    async fn end_of_subscription(&self, parameters: &Parameters) -> Answer {
         use crate::blocks::configuration::ConfigurationError::Unsubscribe;
-        let names = self
-            .parameter("storeName", &parameters[0])
-            .and_then(|store| Ok((store, self.parameter("configurationSubscribeID", &parameters[1])?)));
-        let (store, id) = match names {
-            Ok(names) => names,
-            Err(response) => return *response,
-        };
-        match self.configuration.unsubscribe(&store, &id).await {
+        let store = self.parameter("storeName", &parameters[0])?;
+        let id = self.parameter("configurationSubscribeID", &parameters[1])?;
+        Ok(match self.configuration.unsubscribe(&store, &id).await {
             Ok(()) => json_response(StatusCode::OK, &json!({ "ok": true })),
             // This one failure has a form of its own.
             Err(error @ Unsubscribe { .. }) => {
@@ -66,7 +76,7 @@ impl HttpApi {
                 json_response(error.http, &json!({ "message": error.message }))
             }
             Err(error) => self.error(error.into()),
-        }
+        })
     }
 }
 
