@@ -12,6 +12,9 @@ mod symmetric;
 
 use outrigger_component::Catalog;
 
+#[cfg(feature = "fuzzing")]
+pub use jwk::fuzz_jwk;
+
 pub(crate) fn add(catalog: &mut Catalog) {
     local_storage::add(catalog);
     jwks::add(catalog);

@@ -43,6 +43,9 @@ mod web;
 
 use outrigger_component::Catalog;
 
+#[cfg(all(feature = "crypto", feature = "fuzzing"))]
+pub use crypto::fuzz_jwk;
+
 /// Everything this build has.
 pub fn builtin() -> Catalog {
     let mut catalog = Catalog::empty();

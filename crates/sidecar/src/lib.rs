@@ -11,6 +11,8 @@ pub mod components;
 pub mod config;
 pub mod conn;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod grpc;
 pub mod headers;
 mod http2;

@@ -240,3 +240,19 @@ pub(super) fn public(key: &Key, half: &Asymmetric) -> Option<String> {
     }
     Some(Value::Object(jwk).to_string())
 }
+
+/// Reads `text` as a key and as a set of keys.
+///
+/// # Panics
+///
+/// When the public half of a key, written, is no key.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_jwk(text: &[u8]) {
+    let keys = parse_set(text).unwrap_or_default();
+    for key in keys.iter().chain(&parse(text).ok()) {
+        if let Material::Asymmetric(half) = &key.material {
+            let written = public(key, half).expect("a key that is read can be written");
+            assert!(parse(written.as_bytes()).is_ok(), "{written}");
+        }
+    }
+}

@@ -29,6 +29,8 @@ use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as Span
 
 pub use cors::Cors;
 pub use route::{Endpoint, Kind, Routes};
+#[cfg(feature = "fuzzing")]
+pub use state::fuzz_bodies as fuzz_state_bodies;
 
 use super::error::text_response;
 use crate::admit::Token;

@@ -19,6 +19,8 @@ use outrigger_component::{CryptoProvider, Error};
 use outrigger_policy::resiliency::ComponentKind;
 
 pub use document::Output;
+#[cfg(feature = "fuzzing")]
+pub use document::fuzz_document_header;
 pub use scheme::{Cipher, Wrapping};
 
 use self::scheme::{FileKey, LONGEST_HEADER, Manifest};

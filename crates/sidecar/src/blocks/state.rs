@@ -18,6 +18,8 @@ use outrigger_policy::resiliency::ComponentKind;
 pub use cipher::{Cipher, CipherError, KeyError, NamedKey};
 pub use error::StateError;
 pub use key::{IllegalKey, Keys, SEPARATOR, original};
+#[cfg(feature = "fuzzing")]
+pub use query::fuzz_query;
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
 use super::registry::{Registry, Users};

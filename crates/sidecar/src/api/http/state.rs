@@ -3,6 +3,9 @@
 mod answer;
 mod body;
 
+#[cfg(feature = "fuzzing")]
+pub use body::fuzz_bodies;
+
 use std::sync::Arc;
 
 use bytes::Bytes;

@@ -135,3 +135,41 @@ where
 fn failed(error: SegmentError) -> CryptoError {
     CryptoError::Stream(error.to_string())
 }
+
+/// Reads `bytes` as the header of a document, whole and in pieces of `size` bytes.
+///
+/// # Panics
+///
+/// When the two readings differ, or a manifest does not survive its own encoding.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_document_header(bytes: &[u8], size: usize) {
+    use futures::FutureExt;
+
+    use super::scheme::Manifest;
+
+    let read = |pieces: Vec<Bytes>| {
+        let mut input = stream::iter(pieces.into_iter().map(Ok));
+        let header = read_header(&mut input).now_or_never();
+        header.expect("the input is there").ok()
+    };
+    let whole = read(vec![Bytes::copy_from_slice(bytes)]);
+    let cut = read(bytes.chunks(size).map(Bytes::copy_from_slice).collect());
+    let (Some(whole), Some(cut)) = (&whole, &cut) else {
+        assert!(whole.is_none() && cut.is_none());
+        return;
+    };
+    assert_eq!((&whole.manifest, &whole.mac), (&cut.manifest, &cut.mac));
+    assert!(whole.rest.starts_with(&cut.rest));
+    if let Some((manifest, prefix)) = Manifest::parse(&whole.manifest) {
+        let written = serde_json::to_vec(&manifest).expect("a manifest is JSON");
+        let (again, same) = Manifest::parse(&written).expect("our own manifest");
+        assert_eq!(
+            (manifest.key, manifest.file_key, prefix),
+            (again.key, again.file_key, same)
+        );
+        assert_eq!(
+            (manifest.wrapping, manifest.cipher),
+            (again.wrapping, again.cipher)
+        );
+    }
+}

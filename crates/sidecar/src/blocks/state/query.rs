@@ -100,6 +100,24 @@ fn several(operator: &str, operand: &Value, depth: usize) -> Result<Vec<Filter>,
     filters.iter().map(|filter| parse_filter(filter, depth)).collect()
 }
 
+/// Reads `text` as a query.
+///
+/// # Panics
+///
+/// When a filter is deeper than it may be.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_query(text: &[u8]) {
+    fn depth(filter: &Filter) -> usize {
+        match filter {
+            Filter::And(filters) | Filter::Or(filters) => 1 + filters.iter().map(depth).max().unwrap_or(0),
+            _ => 1,
+        }
+    }
+    if let Ok(query) = parse(text) {
+        assert!(query.filter.as_ref().map_or(0, depth) <= MAX_DEPTH);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

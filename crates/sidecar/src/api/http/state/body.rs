@@ -188,3 +188,31 @@ impl Operation<'_> {
         }
     }
 }
+
+/// Reads `body` as each of the bodies.
+///
+/// # Panics
+///
+/// When a value is no part of the body.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_bodies(body: &Bytes) {
+    let metadata = Pairs::new();
+    let within = |set: &Set| match &set.value {
+        Value::Json(value) | Value::Bytes(value) => {
+            assert!(value == "null" || body.as_ptr_range().contains(&value.as_ptr()));
+        }
+    };
+    for Of(item) in parse::<Vec<Of<SetItem<'_>>>>(body).unwrap_or_default() {
+        if let Ok(set) = item.into_set(body, &metadata) {
+            within(&set);
+        }
+    }
+    if let Ok(Of(transaction)) = parse::<Of<Transaction<'_>>>(body) {
+        for Of(operation) in transaction.operations {
+            if let Ok(Step::Set(set)) = operation.into_step(body, &metadata) {
+                within(&set);
+            }
+        }
+    }
+    let _read = parse::<Of<BulkGet>>(body);
+}

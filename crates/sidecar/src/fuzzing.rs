@@ -1,0 +1,15 @@
+//! The parsers of what comes from the network, for the fuzz targets.
+
+use bytes::Bytes;
+
+pub use crate::blocks::crypto::fuzz_document_header as document_header;
+
+/// Reads `body` as each body of a state request.
+pub fn state_bodies(body: &[u8]) {
+    crate::api::http::fuzz_state_bodies(&Bytes::copy_from_slice(body));
+}
+
+/// Reads `text` as the query of a state store.
+pub fn state_query(text: &[u8]) {
+    crate::blocks::state::fuzz_query(text);
+}

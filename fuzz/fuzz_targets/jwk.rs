@@ -1,0 +1,6 @@
+//! JSON Web Keys, alone and in sets: no input panics, and the public half of an accepted key is accepted again.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &[u8]| outrigger_components::fuzz_jwk(text));

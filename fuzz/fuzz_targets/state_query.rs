@@ -1,0 +1,6 @@
+//! The JSON of a state query: no input panics, and what is accepted is no deeper than it may be.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &[u8]| outrigger_sidecar::fuzzing::state_query(text));
