@@ -419,22 +419,17 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     assert!(!reading.is_finished());
     // What comes meanwhile, and just afterwards, hears that nobody takes it.
     let say = |event| {
-        ship.desk
-            .streams
-            .lock()
-            .unwrap()
-            .last()
-            .unwrap()
-            .try_send(Ok(event))
+        let streams = ship.desk.streams.lock().unwrap();
+        streams.last().unwrap().try_send(Ok(event)).unwrap();
     };
-    say(event("5", "good")).unwrap();
+    say(event("5", "good"));
     let last = || ship.desk.acks.lock().unwrap().last().cloned().unwrap();
     eventually(|| last().message_id == "5").await;
     assert_eq!(last().response_error.unwrap().message, "input binding is closed");
     app.leave.cancel();
     eventually(|| last().message_id == "4").await;
     assert_eq!(&last().response_data[..], b"at last");
-    say(event("6", "good")).unwrap();
+    say(event("6", "good"));
     eventually(|| last().message_id == "6").await;
     assert_eq!(last().response_error.unwrap().message, "input binding is closed");
     within(reading).await.unwrap().unwrap();
