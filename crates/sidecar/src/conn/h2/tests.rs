@@ -51,12 +51,10 @@ fn post(body: Body) -> Request<Body> {
     Request::post("/call").body(body).unwrap()
 }
 
+type Pieces = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+
 /// A body that is fed piece by piece, and a word when nobody wants it any more.
-fn fed() -> (
-    mpsc::Sender<Result<Frame<Bytes>, BoxError>>,
-    oneshot::Receiver<()>,
-    Body,
-) {
+fn fed() -> (Pieces, oneshot::Receiver<()>, Body) {
     let (pieces, received) = mpsc::channel(1);
     let (dropped, gone) = oneshot::channel();
     let body = Body::stream(StreamBody::new(ReceiverStream::new(received))).on_end(move || {
@@ -295,8 +293,8 @@ async fn an_answer_that_breaks_off_is_no_end() {
     });
     // The head may be lost to the reset as well; what must not be is that all looks well.
     let read = async {
-        let response = pool.send(post(Body::Empty)).await?;
-        Ok::<_, BoxError>(response.into_body().collect().await?)
+        let response = pool.send(post(Body::Empty)).await.map_err(BoxError::from)?;
+        response.into_body().collect().await
     };
     assert!(timeout(LONG, read).await.unwrap().is_err());
     serving.await.unwrap();
