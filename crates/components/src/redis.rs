@@ -4,6 +4,7 @@
 //! One multiplexed connection carries all commands. A single server, a cluster, or a master that sentinels name.
 
 mod binding;
+mod cluster;
 mod configuration;
 mod link;
 mod lock;

@@ -8,13 +8,27 @@ use std::{
 
 use outrigger_component::{
     Error, Kind, Result,
-    configuration::{Items, Subscription},
+    configuration::{Item, Items, Subscription},
 };
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Updates waiting for the app; when it falls behind by more, the watcher waits.
 const QUEUE: usize = 64;
+
+/// What an app that knows `known` must be told: items that are new or different, and an empty one for each that is
+/// gone.
+pub(crate) fn changes(known: &Items, current: &Items) -> Items {
+    let written = current
+        .iter()
+        .filter(|(key, item)| known.get(*key) != Some(item))
+        .map(|(key, item)| (key.clone(), item.clone()));
+    let removed = known
+        .keys()
+        .filter(|key| !current.contains_key(*key))
+        .map(|key| (key.clone(), Item::default()));
+    written.chain(removed).collect()
+}
 
 /// Tasks by subscription id; `None` once closed.
 pub(crate) struct Subscriptions(Mutex<Option<HashMap<String, AbortOnDropHandle<()>>>>);

@@ -85,6 +85,7 @@ impl ConnectionString {
                 _ if name.starts_with('_') => {}
                 _ => {
                     read.read_only |= matches!((name, value), ("mode", "ro") | ("immutable", "1"));
+                    read.memory |= (name, value) == ("mode", "memory");
                     read.options.push(pair.to_owned());
                 }
             }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_postgres::types::Type;
 
 use super::{listener::Listener, pool::Pool, settings::Settings};
-use crate::subscriptions::Subscriptions;
+use crate::subscriptions::{Subscriptions, changes};
 
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(5);
@@ -108,6 +108,10 @@ impl Values {
         if let Some(key) = keys.iter().find(|key| !key.chars().all(known)) {
             return Err(Error::new(Kind::InvalidRequest, format!("invalid key : '{key}'")));
         }
+        self.select(keys).await
+    }
+
+    async fn select(&self, keys: &[String]) -> Result<Items> {
         let select = format!(
             "SELECT key::text, value::text, version::text, metadata::text FROM {}",
             self.table
@@ -145,12 +149,20 @@ impl Values {
         Listener::open(config, tls.connector()?, channel, *timeout).await
     }
 
-    /// Tells of notifications, and after a lost connection of what was missed.
+    /// Listens, and reads after that: what changes in between is told twice rather than never.
+    async fn resume(&self, keys: &[String], channel: &str) -> Result<(Listener, Items)> {
+        let listener = self.listen(channel).await?;
+        let items = self.select(keys).await?;
+        Ok((listener, items))
+    }
+
+    /// Tells of notifications, and after a lost connection of what was missed. `known` is what the app knows.
     async fn watch(
         &self,
         keys: Vec<String>,
         channel: String,
         mut listener: Listener,
+        mut known: Items,
         updates: mpsc::Sender<Items>,
     ) {
         let mut pause = LEAST_PAUSE;
@@ -160,6 +172,7 @@ impl Values {
                 match notified(&payload) {
                     Ok((key, _)) if !keys.is_empty() && !keys.contains(&key) => {}
                     Ok((key, item)) => {
+                        known.insert(key.clone(), item.clone());
                         if updates.send(Items::from([(key, item)])).await.is_err() {
                             return;
                         }
@@ -171,23 +184,22 @@ impl Values {
                     ),
                 }
             }
-            listener = loop {
+            let current = loop {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(MOST_PAUSE);
-                match self.listen(&channel).await {
-                    Ok(listener) => break listener,
+                match self.resume(&keys, &channel).await {
+                    Ok((again, current)) => {
+                        listener = again;
+                        break current;
+                    }
+                    Err(error) if error.kind() == Kind::Closed => return,
                     Err(error) => tracing::warn!(target: "dapr.contrib", "Listening to {channel}: {error}"),
                 }
             };
-            match self.read(&keys).await {
-                Ok(items) if items.is_empty() => {}
-                Ok(items) => {
-                    if updates.send(items).await.is_err() {
-                        return;
-                    }
-                }
-                Err(error) if error.kind() == Kind::Closed => return,
-                Err(error) => tracing::warn!(target: "dapr.contrib", "Reading configuration: {error}"),
+            let missed = changes(&known, &current);
+            known = current;
+            if !missed.is_empty() && updates.send(missed).await.is_err() {
+                return;
             }
         }
     }
@@ -213,10 +225,10 @@ impl ConfigurationStore for PostgresConfiguration {
                 );
                 Error::new(Kind::InvalidRequest, text)
             })?;
-        let listener = self.values.listen(&channel).await?;
+        let (listener, known) = self.values.resume(&request.keys, &channel).await?;
         let (values, keys) = (self.values.clone(), request.keys.clone());
         self.subscriptions
-            .open(|updates| async move { values.watch(keys, channel, listener, updates).await })
+            .open(|updates| async move { values.watch(keys, channel, listener, known, updates).await })
     }
 
     async fn unsubscribe(&self, id: &str) -> Result<()> {

@@ -15,9 +15,11 @@ const QUEUE: usize = 256;
 /// A connection of its own that listens to a channel.
 pub(super) struct Listener {
     /// The connection ends with it.
-    _client: Client,
+    client: Client,
     _task: AbortOnDropHandle<()>,
     payloads: mpsc::Receiver<String>,
+    /// How long it may be silent, and how long the server may take to say that it is there.
+    patience: Duration,
 }
 
 impl Listener {
@@ -55,17 +57,27 @@ impl Listener {
                 .await
                 .map_err(failure)?;
             Ok(Self {
-                _client: client,
+                client,
                 _task: task,
                 payloads,
+                patience: timeout,
             })
         })
         .await
     }
 
-    /// The next payload; `None` when the connection ended.
+    /// The next payload; `None` when the connection ended, or the server is silent even when asked.
     pub(super) async fn next(&mut self) -> Option<String> {
-        self.payloads.recv().await
+        loop {
+            if let Ok(payload) = tokio::time::timeout(self.patience, self.payloads.recv()).await {
+                return payload;
+            }
+            let asked = tokio::time::timeout(self.patience, self.client.check_connection());
+            match asked.await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
     }
 }
 

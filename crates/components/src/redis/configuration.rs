@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use ::redis::{Msg, aio::PubSub, cmd};
+use ::redis::{
+    Msg, Value,
+    aio::{PubSub, PubSubSink, PubSubStream},
+    cmd,
+};
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use outrigger_component::{
@@ -15,12 +19,14 @@ use super::{
     link::{Link, Repeat},
     settings::Role,
 };
-use crate::subscriptions::Subscriptions;
+use crate::subscriptions::{Subscriptions, changes};
 
 /// Kinds of events needed: keyspace channel, generic, string, expired and evicted.
 const EVENTS: &str = "Kg$xe";
 /// Values read at once.
 const AT_ONCE: usize = 64;
+/// How often a silent server is asked whether it is there, unless `readTimeout` says otherwise.
+const HEARTBEAT: Duration = Duration::from_secs(3);
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -145,49 +151,86 @@ impl Values {
         Ok(pubsub)
     }
 
-    /// Tells of every event, and after a lost connection of what was missed.
-    async fn watch(&self, keys: Vec<String>, mut pubsub: PubSub, updates: mpsc::Sender<Items>) {
+    /// Tells of every event, and after a lost connection of what was missed. `known` is what the app knows.
+    async fn watch(
+        &self,
+        keys: Vec<String>,
+        mut pubsub: PubSub,
+        mut known: Items,
+        updates: mpsc::Sender<Items>,
+    ) {
         let mut pause = LEAST_PAUSE;
         loop {
-            let mut messages = pubsub.into_on_message();
-            while let Some(message) = messages.next().await {
+            let (mut asking, mut messages) = pubsub.split();
+            while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {
                 pause = LEAST_PAUSE;
-                if let Some(changed) = self.changed(&message).await
-                    && updates.send(changed).await.is_err()
-                {
+                let Some((key, item)) = self.changed(&message).await else {
+                    continue;
+                };
+                match &item {
+                    Some(item) => known.insert(key.clone(), item.clone()),
+                    None => known.remove(&key),
+                };
+                let told = Items::from([(key, item.unwrap_or_default())]);
+                if updates.send(told).await.is_err() {
                     return;
                 }
             }
-            pubsub = loop {
+            let current = loop {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(MOST_PAUSE);
-                self.enable_events().await;
-                match self.listen(&keys).await {
-                    Ok(pubsub) => break pubsub,
+                match self.resume(&keys).await {
+                    Ok((again, current)) => {
+                        pubsub = again;
+                        break current;
+                    }
                     Err(error) if error.kind() == Kind::Closed => return,
                     Err(error) => tracing::warn!(target: "dapr.contrib", "Watching configuration: {error}"),
                 }
             };
-            match self.read(&keys).await {
-                Ok(items) if items.is_empty() => {}
-                Ok(items) => {
-                    if updates.send(items).await.is_err() {
-                        return;
-                    }
-                }
-                Err(error) => tracing::warn!(target: "dapr.contrib", "Reading configuration: {error}"),
+            let missed = changes(&known, &current);
+            known = current;
+            if !missed.is_empty() && updates.send(missed).await.is_err() {
+                return;
             }
         }
     }
 
-    async fn changed(&self, message: &Msg) -> Option<Items> {
+    /// Listens, and reads after that: what changes in between is told twice rather than never.
+    async fn resume(&self, keys: &[String]) -> Result<(PubSub, Items)> {
+        self.enable_events().await;
+        let pubsub = self.listen(keys).await?;
+        let items = self.read(keys).await?;
+        Ok((pubsub, items))
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.link.settings.read_timeout.unwrap_or(HEARTBEAT)
+    }
+
+    /// The key of an event, and what it has now.
+    async fn changed(&self, message: &Msg) -> Option<(String, Option<Item>)> {
         let key = message.get_channel_name().strip_prefix(&self.channel_prefix())?;
         match self.one(key).await {
-            Ok(item) => Some(Items::from([(key.to_owned(), item.unwrap_or_default())])),
+            Ok(item) => Some((key.to_owned(), item)),
             Err(error) => {
                 tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}");
                 None
             }
+        }
+    }
+}
+
+/// The next message; `None` when the connection ended. A silent server is asked for a sign of life every so often:
+/// where packets get lost it would be silent for ever.
+async fn next(asking: &mut PubSubSink, messages: &mut PubSubStream, every: Duration) -> Option<Msg> {
+    loop {
+        if let Ok(message) = tokio::time::timeout(every, messages.next()).await {
+            return message;
+        }
+        match tokio::time::timeout(every, asking.ping::<Value>()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return None,
         }
     }
 }
@@ -200,12 +243,11 @@ impl ConfigurationStore for RedisConfiguration {
 
     async fn subscribe(&self, request: &Request) -> Result<Subscription> {
         self.subscriptions.check_open()?;
-        self.values.enable_events().await;
         let keys = request.keys.clone();
-        let pubsub = self.values.listen(&keys).await?;
+        let (pubsub, known) = self.values.resume(&keys).await?;
         let values = self.values.clone();
         self.subscriptions
-            .open(|updates| async move { values.watch(keys, pubsub, updates).await })
+            .open(|updates| async move { values.watch(keys, pubsub, known, updates).await })
     }
 
     async fn unsubscribe(&self, id: &str) -> Result<()> {

@@ -4,14 +4,14 @@ use std::{
 };
 
 use ::redis::{
-    Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, TlsMode, Value,
+    Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value,
     aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig, PubSub},
-    cluster::ClusterClient,
-    cluster_async::ClusterConnection,
+    cluster::{ClusterClient, ClusterConfig},
 };
 use outrigger_component::{Error, Kind, Metadata, Result};
 
 use super::{
+    cluster::Cluster,
     sentinel::Sentinel,
     settings::{Role, Settings, Topology},
 };
@@ -27,15 +27,29 @@ pub(super) enum Repeat {
 #[derive(Clone)]
 enum Connection {
     Node(ConnectionManager),
-    Cluster(ClusterConnection),
+    Cluster(Cluster),
     Sentinel(Sentinel),
+}
+
+/// The connection in use, and how many there were before it.
+#[derive(Clone)]
+struct Current {
+    connection: Connection,
+    number: u64,
+}
+
+/// What opens connections anew.
+#[derive(Clone)]
+enum Opener {
+    Node(Client),
+    Cluster(ClusterClient),
+    Sentinel,
 }
 
 /// A connection that comes back after it broke, and how patient callers are.
 pub(super) struct Link {
-    connection: Mutex<Option<Connection>>,
-    /// Opens connections that are not shared.
-    client: Option<Client>,
+    current: Mutex<Option<Current>>,
+    opener: Opener,
     pub(super) settings: Settings,
     component: Arc<str>,
 }
@@ -88,51 +102,91 @@ impl Link {
             .because(error)
             .of(&component)
         };
-        let client = match (settings.connections()?.into_iter().next(), &settings.tls) {
-            (Some(first), None) => Some(Client::open(first).map_err(refused)?),
-            (Some(first), Some(tls)) => Some(Client::build_with_tls(first, tls.clone()).map_err(refused)?),
-            (None, _) => None,
-        };
-        let connection = match (&settings.topology, &client) {
-            (Topology::Sentinel(master), _) => {
-                Connection::Sentinel(Sentinel::new(&settings, master).map_err(refused)?)
+        let (opener, connection) = match &settings.topology {
+            Topology::Sentinel(master) => {
+                let sentinel = Sentinel::new(&settings, master).map_err(refused)?;
+                (Opener::Sentinel, Connection::Sentinel(sentinel))
             }
-            (Topology::Node, Some(client)) => Connection::Node(manager(client, &settings).map_err(refused)?),
-            (Topology::Node, None) => {
-                return Err(metadata.wrong(&["redisHost"], "it must be HOST:PORT").into());
+            Topology::Node => {
+                let client = client(metadata, &settings)?;
+                let manager = manager(&client, &settings).map_err(refused)?;
+                (Opener::Node(client), Connection::Node(manager))
             }
-            (Topology::Cluster, _) => Connection::Cluster(cluster(&settings).await.map_err(refused)?),
+            Topology::Cluster => {
+                let client = super::cluster::client(&settings).map_err(refused)?;
+                let connection = client.get_async_connection().await.map_err(refused)?;
+                (Opener::Cluster(client), Connection::Cluster(Cluster(connection)))
+            }
         };
-        let link = Self {
-            connection: Mutex::new(Some(connection)),
-            client,
-            component: component.clone(),
-            settings: settings.clone(),
-        };
+        let link = Self::new(connection, opener, settings.clone(), component.clone());
         let ping = ::redis::cmd("PING");
         link.attempt(&ping, Repeat::Yes).await?.map_err(refused)?;
         Ok(link)
     }
 
-    /// A second connection to the same server; connects when first used.
-    pub(super) fn apart(&self) -> Result<Option<Self>> {
-        let (Topology::Node, Some(client)) = (&self.settings.topology, &self.client) else {
-            return Ok(None);
-        };
-        let manager = manager(client, &self.settings).map_err(|error| self.failure(error))?;
-        Ok(Some(Self {
-            connection: Mutex::new(Some(Connection::Node(manager))),
-            client: self.client.clone(),
-            settings: self.settings.clone(),
-            component: self.component.clone(),
-        }))
+    fn new(connection: Connection, opener: Opener, settings: Settings, component: Arc<str>) -> Self {
+        Self {
+            current: Mutex::new(Some(Current {
+                connection,
+                number: 0,
+            })),
+            opener,
+            settings,
+            component,
+        }
     }
 
-    fn connection(&self) -> Result<Connection> {
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        connection
-            .clone()
-            .ok_or_else(|| Error::closed().of(&self.component))
+    /// A second connection to the same server; connects when first used. None to a cluster.
+    pub(super) fn apart(&self) -> Result<Option<Self>> {
+        let connection = match (&self.opener, &self.settings.topology) {
+            (Opener::Node(client), _) => manager(client, &self.settings).map(Connection::Node),
+            (Opener::Sentinel, Topology::Sentinel(master)) => {
+                Sentinel::new(&self.settings, master).map(Connection::Sentinel)
+            }
+            _ => return Ok(None),
+        };
+        let connection = connection.map_err(|error| self.failure(error))?;
+        let (opener, settings) = (self.opener.clone(), self.settings.clone());
+        Ok(Some(Self::new(
+            connection,
+            opener,
+            settings,
+            self.component.clone(),
+        )))
+    }
+
+    fn current(&self) -> Result<Current> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.clone().ok_or_else(|| Error::closed().of(&self.component))
+    }
+
+    /// Later commands take a new connection instead of `number`, which does not answer any more: a connection whose
+    /// other end vanished looks well for a long time. Answers that still come on it reach who waits for them.
+    fn replace(&self, number: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current) = current.as_mut().filter(|current| current.number == number) else {
+            return;
+        };
+        match (&self.opener, &current.connection) {
+            (Opener::Node(client), _) => {
+                // It fails where the address means nothing, which it did before.
+                let Ok(manager) = manager(client, &self.settings) else {
+                    return;
+                };
+                current.connection = Connection::Node(manager);
+            }
+            (Opener::Cluster(client), _) => {
+                let mut config = ClusterConfig::new();
+                if let Some(limit) = self.settings.read_timeout {
+                    config = config.set_response_timeout(limit);
+                }
+                let connection = client.get_pending_async_connection_with_config(config);
+                current.connection = Connection::Cluster(Cluster(connection));
+            }
+            (Opener::Sentinel, Connection::Sentinel(sentinel)) => sentinel.forget(),
+            (Opener::Sentinel, _) => {}
+        }
+        current.number += 1;
     }
 
     pub(super) fn failure(&self, error: RedisError) -> Error {
@@ -142,7 +196,7 @@ impl Link {
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
-        self.connection().map(drop)
+        self.current().map(drop)
     }
 
     /// Runs `command`. The outer error is that the link is closed, the inner one the server's.
@@ -153,7 +207,7 @@ impl Link {
                 Ok(value) => return Ok(Ok(value)),
                 Err(error) => error,
             };
-            let curable = kind(&error) == Kind::Unavailable;
+            let curable = matches!(kind(&error), Kind::Unavailable | Kind::Timeout);
             if !curable || (repeat == Repeat::No && !untouched(&error)) {
                 return Ok(Err(error));
             }
@@ -164,14 +218,16 @@ impl Link {
     }
 
     async fn once(&self, command: &Cmd) -> Result<RedisResult<Value>> {
-        let result = match self.connection()? {
+        let Current { connection, number } = self.current()?;
+        let result = match connection {
             Connection::Node(mut manager) => manager.req_packed_command(command).await,
-            Connection::Cluster(mut cluster) => cluster.req_packed_command(command).await,
+            Connection::Cluster(cluster) => cluster.run(command).await,
             Connection::Sentinel(sentinel) => {
                 let result = match sentinel.connection().await {
                     Ok(mut connection) => connection.req_packed_command(command).await,
                     Err(error) => Err(error),
                 };
+                let result = result.and_then(Value::extract_error);
                 if result.as_ref().is_err_and(|error| kind(error) != Kind::Internal) {
                     sentinel.forget();
                 }
@@ -179,7 +235,11 @@ impl Link {
             }
         };
         // Errors of the server arrive as values too.
-        Ok(result.and_then(Value::extract_error))
+        let result = result.and_then(Value::extract_error);
+        if result.as_ref().is_err_and(RedisError::is_timeout) {
+            self.replace(number);
+        }
+        Ok(result)
     }
 
     /// Runs `command` and reads its answer.
@@ -206,31 +266,41 @@ impl Link {
 
     /// A connection of its own for messages.
     pub(super) async fn pubsub(&self) -> Result<PubSub> {
-        let opened = match (self.connection()?, &self.client) {
-            (Connection::Sentinel(sentinel), _) => sentinel.pubsub().await,
-            (Connection::Node(_), Some(client)) => {
-                let limit = self.settings.dial_timeout;
-                match tokio::time::timeout(limit, client.get_async_pubsub()).await {
-                    Ok(opened) => opened,
-                    Err(late) => Err(RedisError::from(std::io::Error::from(late))),
-                }
-            }
-            _ => {
-                return Err(Error::unsupported(
+        let opening = async {
+            match (self.current()?.connection, &self.opener) {
+                (Connection::Sentinel(sentinel), _) => Ok(sentinel.pubsub().await),
+                (_, Opener::Node(client)) => Ok(client.get_async_pubsub().await),
+                _ => Err(Error::unsupported(
                     "redis: a cluster cannot be watched for changes",
-                ));
+                )),
             }
+        };
+        let opened = match tokio::time::timeout(self.settings.dial_timeout, opening).await {
+            Ok(opened) => opened?,
+            Err(late) => Err(RedisError::from(std::io::Error::from(late))),
         };
         opened.map_err(|error| self.failure(error))
     }
 
     /// Commands that come later fail; the connection ends when the last one in flight is answered.
     pub(super) fn close(&self) {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+fn client(metadata: &Metadata, settings: &Settings) -> Result<Client> {
+    let Some(first) = settings.connections()?.into_iter().next() else {
+        return Err(metadata.wrong(&["redisHost"], "it must be HOST:PORT").into());
+    };
+    let client = match &settings.tls {
+        None => Client::open(first),
+        Some(tls) => Client::build_with_tls(first, tls.clone()),
+    };
+    client.map_err(|error| {
+        Error::new(Kind::Configuration, format!("redis at {}", settings.shown()))
+            .because(error)
+            .of(metadata.component())
+    })
 }
 
 fn manager(client: &Client, settings: &Settings) -> RedisResult<ConnectionManager> {
@@ -240,32 +310,4 @@ fn manager(client: &Client, settings: &Settings) -> RedisResult<ConnectionManage
         // Commands are tried again one by one, see `Link::attempt`.
         .set_number_of_retries(0);
     ConnectionManager::new_lazy_with_config(client.clone(), config)
-}
-
-async fn cluster(settings: &Settings) -> RedisResult<ClusterConnection> {
-    let hosts = settings
-        .hosts
-        .iter()
-        .map(|(host, port)| settings.address(host, *port));
-    let mut builder = ClusterClient::builder(hosts)
-        .connection_timeout(settings.dial_timeout)
-        .retries(settings.retries);
-    if let Some(limit) = settings.read_timeout {
-        builder = builder.response_timeout(limit);
-    }
-    if let Some(user) = &settings.account.user {
-        builder = builder.username(user);
-    }
-    if let Some(password) = &settings.account.password {
-        builder = builder.password(password);
-    }
-    if let Some(certificates) = &settings.tls {
-        let mode = if certificates.root_cert.is_none() {
-            TlsMode::Insecure
-        } else {
-            TlsMode::Secure
-        };
-        builder = builder.tls(mode).certs(certificates.clone());
-    }
-    builder.build()?.get_async_connection().await
 }

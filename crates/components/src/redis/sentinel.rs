@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::redis::{
-    AsyncConnectionConfig, Client, RedisResult, TlsMode,
+    AsyncConnectionConfig, Client, RedisResult,
     aio::{MultiplexedConnection, PubSub},
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
@@ -23,16 +23,15 @@ impl Sentinel {
             .iter()
             .map(|(host, port)| settings.address(host, *port));
         let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?
-            .set_client_to_redis_db(settings.database);
-        if let Some(certificates) = &settings.tls {
-            let mode = if certificates.root_cert.is_none() {
-                TlsMode::Insecure
-            } else {
-                TlsMode::Secure
-            };
+            .set_client_to_redis_db(settings.database)
+            .set_client_to_redis_tcp_settings(settings.tcp())
+            .set_client_to_sentinel_tcp_settings(settings.tcp());
+        if let (Some(mode), Some(certificates)) = (settings.tls_mode(), &settings.tls) {
             builder = builder
                 .set_client_to_redis_tls_mode(mode)
-                .set_client_to_redis_certificates(certificates.clone());
+                .set_client_to_redis_certificates(certificates.clone())
+                .set_client_to_sentinel_tls_mode(mode)
+                .set_client_to_sentinel_certificates(certificates.clone());
         }
         if let Some(user) = &settings.account.user {
             builder = builder.set_client_to_redis_username(user);

@@ -1,11 +1,15 @@
 use std::time::Duration;
 
 use ::redis::{
-    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates,
+    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
+    TlsCertificates, TlsMode,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
 use outrigger_component::{Error, GoDuration, Kind, Metadata, MetadataError, Result, Unit};
 
 const DEFAULT_PORT: u16 = 6379;
+/// How long a connection may be silent before the system asks whether the server is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
 
 /// The properties all stores on Redis share.
 #[derive(Debug, Clone)]
@@ -77,6 +81,7 @@ impl Settings {
         let hosts = hosts(metadata)?;
         let topology = topology(metadata)?;
         let (retries, least_pause, most_pause) = pauses(metadata, role)?;
+        check_pool(metadata)?;
         Ok(Self {
             hosts,
             topology,
@@ -116,10 +121,32 @@ impl Settings {
             Ok(self
                 .address(host, *port)
                 .into_connection_info()?
+                .set_tcp_settings(self.tcp())
                 .set_redis_settings(account))
         };
         let all: ::redis::RedisResult<Vec<_>> = self.hosts.iter().map(connection).collect();
         all.map_err(|error| Error::new(Kind::Configuration, "redisHost").because(error))
+    }
+
+    /// Small commands go out at once, and a server that vanished is noticed.
+    pub(super) fn tcp(&self) -> TcpSettings {
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE)
+            .with_interval(KEEPALIVE / 3)
+            .with_retries(3);
+        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        #[cfg(target_os = "linux")]
+        let settings = settings.set_user_timeout(KEEPALIVE * 2);
+        settings
+    }
+
+    pub(super) fn tls_mode(&self) -> Option<TlsMode> {
+        self.tls
+            .as_ref()
+            .map(|certificates| match certificates.root_cert {
+                None => TlsMode::Insecure,
+                Some(_) => TlsMode::Secure,
+            })
     }
 
     pub(super) fn address(&self, host: &str, port: u16) -> ConnectionAddr {
@@ -189,6 +216,13 @@ fn hosts(metadata: &Metadata) -> Result<Vec<(String, u16)>, MetadataError> {
 
 fn topology(metadata: &Metadata) -> Result<Topology, MetadataError> {
     if metadata.flag(&["failover"], false) {
+        if metadata.filled(&["redisType"]) == Some("cluster") {
+            tracing::warn!(
+                target: "dapr.contrib",
+                "component {}: redisType has no effect beside failover; all commands go to the master",
+                metadata.component()
+            );
+        }
         return Ok(Topology::Sentinel(
             metadata.required(&["sentinelMasterName"])?.to_owned(),
         ));
@@ -198,6 +232,38 @@ fn topology(metadata: &Metadata) -> Result<Topology, MetadataError> {
         Some("cluster") => Ok(Topology::Cluster),
         Some(_) => Err(metadata.wrong(&["redisType"], "it must be node or cluster")),
     }
+}
+
+/// Properties of the original's pool of connections: here all calls share one.
+fn check_pool(metadata: &Metadata) -> Result<(), MetadataError> {
+    let durations = [
+        "writeTimeout",
+        "poolTimeout",
+        "maxConnAge",
+        "idleTimeout",
+        "idleCheckFrequency",
+    ];
+    for name in durations {
+        milliseconds(metadata, name)?;
+    }
+    let numbers = ["poolSize", "minIdleConns"];
+    for name in numbers {
+        metadata.number::<i64>(&[name])?;
+    }
+    let given: Vec<_> = durations
+        .into_iter()
+        .chain(numbers)
+        .filter(|name| metadata.filled(&[name]).is_some())
+        .collect();
+    if !given.is_empty() {
+        tracing::warn!(
+            target: "dapr.contrib",
+            "component {}: without effect: {}; all calls share one connection, and readTimeout bounds each",
+            metadata.component(),
+            given.join(", ")
+        );
+    }
+    Ok(())
 }
 
 /// Retries and the pauses between them; the state store also reads names of old releases.
@@ -298,6 +364,37 @@ mod tests {
         assert_eq!(read.read_timeout, None);
         assert_eq!(read.least_pause, Duration::from_millis(100));
         assert_eq!(read.retries, 0);
+    }
+
+    #[test]
+    fn connections_neither_gather_commands_nor_trust_silence() {
+        let read = settings(&[("redisHost", "redis")]).unwrap();
+        for tcp in [read.tcp(), read.connections().unwrap()[0].tcp_settings().clone()] {
+            assert!(tcp.nodelay() && tcp.keepalive().is_some());
+        }
+    }
+
+    #[test]
+    fn properties_of_the_pool_are_checked() {
+        let fine = [
+            ("redisHost", "redis"),
+            ("writeTimeout", "3s"),
+            ("poolSize", "20"),
+            ("idleTimeout", "-1"),
+        ];
+        assert!(settings(&fine).is_ok());
+        for (name, value) in [
+            ("writeTimeout", "soon"),
+            ("poolTimeout", "x"),
+            ("maxConnAge", "old"),
+            ("idleTimeout", "1 day"),
+            ("idleCheckFrequency", "often"),
+            ("poolSize", "many"),
+            ("minIdleConns", "1.5"),
+        ] {
+            let error = settings(&[("redisHost", "redis"), (name, value)]).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
     pool::{Pool, failure},
     settings::{Settings, identifier},
 };
-use crate::subscriptions::Subscriptions;
+use crate::subscriptions::{Subscriptions, changes};
 
 /// How often a subscription asks whether somebody wrote; the question costs no disk access.
 const POLL: Duration = Duration::from_millis(500);
@@ -143,18 +143,6 @@ impl Values {
             known = current;
         }
     }
-}
-
-fn changes(known: &Items, current: &Items) -> Items {
-    let written = current
-        .iter()
-        .filter(|(key, item)| known.get(*key) != Some(item))
-        .map(|(key, item)| (key.clone(), item.clone()));
-    let removed = known
-        .keys()
-        .filter(|key| !current.contains_key(*key))
-        .map(|key| (key.clone(), Item::default()));
-    written.chain(removed).collect()
 }
 
 #[async_trait]

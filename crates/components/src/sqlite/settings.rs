@@ -105,6 +105,7 @@ mod tests {
         for (text, wal_off, journal, memory) in [
             (":memory:", "", "MEMORY", true),
             ("file::memory:?cache=shared", "", "MEMORY", true),
+            ("file:name?mode=memory&cache=shared", "", "MEMORY", true),
             ("file:x.db?mode=ro", "", "DELETE", false),
             ("x.db", "true", "DELETE", false),
         ] {
