@@ -8,6 +8,7 @@ mod configuration;
 mod conversation;
 mod crypto;
 mod lock;
+mod outlives;
 mod secrets;
 mod state;
 
@@ -23,6 +24,7 @@ pub use self::{
     conversation::conversation,
     crypto::{CryptoKeys, crypto},
     lock::lock,
+    outlives::{lock_outlives, state_outlives},
     secrets::{ExpectedSecrets, secrets},
     state::{StateRules, state, state_after_close},
 };

@@ -8,12 +8,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outrigger_component::{
     Kind, Pairs, StateStore,
-    configuration::Request,
+    configuration::{Item, Request},
     conformance::{self, StateRules, Writer},
     state::{Feature, Filter, Get, Order, Query, Set, Sort, TTL, Value},
 };
 use serde_json::json;
-use support::server::Postgres;
+use support::{proxy::Proxy, server::Postgres};
 use tokio_postgres::{Client, NoTls};
 
 const V1: StateRules = StateRules {
@@ -269,13 +269,10 @@ async fn the_server_may_restart() {
         .unwrap();
     store.set(&set("k", Value::Bytes("again".into()))).await.unwrap();
 
-    server.kill();
-    let error = store.set(&set("k", Value::default())).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
-    assert_eq!(error.component(), Some("under-test"));
-    server.start_again();
-    let item = store.get(&Get::key("k")).await.unwrap().unwrap();
-    assert_eq!(item.data, "again");
+    conformance::state_outlives(&store, &mut server).await;
+    let first = [properties[0], properties[1], ("tableName", "first")];
+    let v1 = support::state("state.postgresql", "v1", &first).await.unwrap();
+    conformance::state_outlives(&v1, &mut server).await;
     let other = support::state(
         "state.postgresql",
         "v2",
@@ -285,6 +282,40 @@ async fn the_server_may_restart() {
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
 
     subscriptions_survive(&mut server).await;
+    what_was_missed_is_told(&server).await;
+}
+
+/// What changes while the watcher's connection is lost, and nothing else.
+async fn what_was_missed_is_told(server: &Postgres) {
+    let proxy = Proxy::start(server.port).await;
+    let rows = Rows(sql(server).await);
+    for key in ["changed", "removed", "same"] {
+        rows.write(key, "old", "1").await;
+    }
+    let text = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", proxy.port);
+    let properties = [
+        ("connectionString", text.as_str()),
+        ("table", "configtable"),
+        ("timeout", "1s"),
+    ];
+    let store = support::configuration("configuration.postgresql", "v1", &properties)
+        .await
+        .unwrap();
+    let request = Request {
+        keys: ["changed", "removed", "same", "no-such"]
+            .map(str::to_owned)
+            .to_vec(),
+        metadata: rows.metadata(),
+    };
+    let mut subscription = store.subscribe(&request).await.unwrap();
+    proxy.lose();
+    rows.write("changed", "new", "2").await;
+    rows.remove("removed").await;
+    let told = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
+    let told = told.await.unwrap().unwrap();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told["changed"].value, "new");
+    assert_eq!(told["removed"], Item::default());
 }
 
 const CONFIGURATION: &str = "

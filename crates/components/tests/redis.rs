@@ -8,11 +8,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outrigger_component::{
     Kind, StateStore,
-    configuration::Request,
+    bindings::Invoke,
+    configuration::{Item, Request},
     conformance::{self, StateRules, Writer},
-    state::{Concurrency, Consistency, Delete, Feature, Get, Set, TTL, Value},
+    state::{Concurrency, Consistency, Delete, Feature, Get, Operation, Set, TTL, Transaction, Value},
 };
-use support::server::{Redis, Sentinel};
+use support::{
+    proxy::Proxy,
+    server::{Redis, Sentinel},
+};
 
 const RULES: StateRules = StateRules {
     alien_etag: Kind::InvalidEtag,
@@ -142,6 +146,10 @@ async fn the_server_may_restart() {
     store.set(&set("k2", "after")).await.unwrap();
     assert_eq!(text(&*store, "k").await.as_deref(), Some("before"));
     assert_eq!(text(&*store, "k2").await.as_deref(), Some("after"));
+
+    conformance::state_outlives(&store, &mut redis).await;
+    let locks = support::lock("lock.redis", "v1", &properties).await.unwrap();
+    conformance::lock_outlives(&locks, &mut redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -173,6 +181,53 @@ async fn a_dropped_connection_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_is_replaced() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let proxy = Proxy::start(redis.port).await;
+    let host = format!("127.0.0.1:{}", proxy.port);
+    let properties = [
+        ("redisHost", host.as_str()),
+        ("readTimeout", "1s"),
+        ("redisMaxRetryInterval", "10ms"),
+    ];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    store.set(&set("k", "v")).await.unwrap();
+    proxy.lose();
+    assert_eq!(text(&*store, "k").await.as_deref(), Some("v"));
+    // A write that must not happen twice is not sent again, but the next one works.
+    proxy.lose();
+    let first = Set {
+        concurrency: Concurrency::FirstWrite,
+        ..set("first", "x")
+    };
+    let error = store.set(&first).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Timeout, "{error}");
+    store.set(&first).await.unwrap();
+
+    // What changes while the watcher's connection is lost is told, and nothing else.
+    for key in ["changed", "removed", "same"] {
+        redis.cli(&["SET", key, "old||1"]);
+    }
+    let store = support::configuration("configuration.redis", "v1", &properties)
+        .await
+        .unwrap();
+    let keys = ["changed", "removed", "same", "absent"].map(str::to_owned);
+    let request = Request {
+        keys: keys.to_vec(),
+        ..Request::default()
+    };
+    let mut subscription = store.subscribe(&request).await.unwrap();
+    proxy.lose();
+    redis.cli(&["SET", "changed", "new||2"]);
+    redis.cli(&["DEL", "removed"]);
+    let told = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
+    let told = told.await.unwrap().unwrap();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told["changed"].value, "new");
+    assert_eq!(told["removed"], Item::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_keeps_the_rules() {
     let Some(redis) = Redis::start(&["--cluster-enabled", "yes"]) else {
         return;
@@ -200,10 +255,8 @@ async fn a_cluster_keeps_the_rules() {
         .map(|item| item.item.as_ref().unwrap().is_some())
         .collect();
     assert_eq!(found, [true, true, false]);
-    let transaction = outrigger_component::state::Transaction {
-        operations: ["a", "b", "c"]
-            .map(|key| outrigger_component::state::Operation::Set(set(key, "3")))
-            .to_vec(),
+    let transaction = Transaction {
+        operations: ["a", "b", "c"].map(|key| Operation::Set(set(key, "3"))).to_vec(),
         ..Default::default()
     };
     store.transact(&transaction).await.unwrap();
@@ -216,9 +269,55 @@ async fn a_cluster_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_runs_once_what_must_not_run_twice() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let announced = listener.local_addr().unwrap().port().to_string();
+    let arguments = ["--cluster-enabled", "yes", "--cluster-announce-port", &announced];
+    let Some(redis) = Redis::start(&arguments) else {
+        return;
+    };
+    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let proxy = Proxy::serve(listener, redis.port);
+    let host = format!("127.0.0.1:{announced}");
+    let properties = [
+        ("redisHost", host.as_str()),
+        ("redisType", "cluster"),
+        ("redisMaxRetryInterval", "10ms"),
+    ];
+    let ready = async {
+        while !redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), ready)
+        .await
+        .unwrap();
+    let binding = support::output("bindings.redis", "v1", &properties)
+        .await
+        .unwrap();
+    let increment = Invoke {
+        operation: "increment".to_owned(),
+        metadata: [("key".to_owned(), "n".to_owned())].into(),
+        ..Invoke::default()
+    };
+    binding.invoke(&increment).await.unwrap();
+    proxy.swallow_an_answer();
+    let error = binding.invoke(&increment).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert_eq!(redis.cli(&["GET", "n"]), "2");
+    // A read is asked again.
+    proxy.swallow_an_answer();
+    let get = Invoke {
+        operation: "get".to_owned(),
+        ..increment
+    };
+    assert_eq!(binding.invoke(&get).await.unwrap().unwrap().data, "2");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_name_the_master() {
     let Some(redis) = Redis::start(&[]) else { return };
-    let sentinel = Sentinel::watching(&redis);
+    let sentinel = Sentinel::watching(&redis, None);
     let host = format!("127.0.0.1:{}", sentinel.port);
     let properties = [
         ("redisHost", host.as_str()),
@@ -235,23 +334,60 @@ async fn sentinels_name_the_master() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_the_next_master() {
+    let Some(mut redis) = Redis::start(&["--repl-diskless-sync-delay", "0"]) else {
+        return;
+    };
+    let port = redis.port.to_string();
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+    replica.is_replica().await;
+    let sentinel = Sentinel::watching(&redis, None);
+    let host = format!("127.0.0.1:{}", sentinel.port);
+    let properties = [
+        ("redisHost", host.as_str()),
+        ("failover", "true"),
+        ("sentinelMasterName", "main"),
+        ("redisMaxRetryInterval", "50ms"),
+    ];
+    let store = support::state("state.redis", "v1", &properties).await.unwrap();
+    let strong = Set {
+        consistency: Consistency::Strong,
+        ..set("k", "before")
+    };
+    store.set(&strong).await.unwrap();
+    assert_eq!(replica.cli(&["HGET", "k", "data"]), "before");
+    // A write that waits for its replica, which takes a second to give up, holds nobody else up.
+    replica.freeze(true);
+    let writer = store.clone();
+    let waiting = tokio::spawn(async move { writer.set(&strong).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(text(&*store, "k").await.as_deref(), Some("before"));
+    assert!(!waiting.is_finished());
+    replica.freeze(false);
+    waiting.await.unwrap().unwrap();
+
+    redis.kill();
+    let mut written = store.set(&set("k", "after")).await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(40);
+    while let Err(error) = &written {
+        assert!(std::time::Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        written = store.set(&set("k", "after")).await;
+    }
+    assert_eq!(replica.cli(&["HGET", "k", "data"]), "after");
+    assert_eq!(text(&*store, "k").await.as_deref(), Some("after"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strong_writes_reach_replicas() {
-    let Some(redis) = Redis::start(&[]) else { return };
+    let Some(redis) = Redis::start(&["--repl-diskless-sync-delay", "0"]) else {
+        return;
+    };
     let port = redis.port.to_string();
     let Some(replica) = Redis::start(&["--replicaof", "127.0.0.1", &port]) else {
         return;
     };
-    let joined = async {
-        while !replica
-            .cli(&["INFO", "replication"])
-            .contains("master_link_status:up")
-        {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), joined)
-        .await
-        .unwrap();
+    replica.is_replica().await;
     let host = redis.host();
     let properties = [("redisHost", host.as_str())];
     let store = support::state("state.redis", "v1", &properties).await.unwrap();

@@ -57,11 +57,13 @@ async fn a_file_keeps_the_rules() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_keeps_the_rules() {
-    let store = support::state("state.sqlite3", "", &[("url", ":memory:")])
-        .await
-        .unwrap();
-    conformance::state(&store, StateRules::default()).await;
-    conformance::state_after_close(&store).await;
+    for url in [":memory:", "file:shared?mode=memory&cache=shared"] {
+        let store = support::state("state.sqlite3", "", &[("url", url)])
+            .await
+            .unwrap();
+        conformance::state(&store, StateRules::default()).await;
+        conformance::state_after_close(&store).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

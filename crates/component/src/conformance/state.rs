@@ -134,7 +134,8 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
     let subject = |rule: &str| Subject {
         store,
         rules,
-        corner: format!("{run}-{rule}"),
+        // The braces keep a rule on one node of a cluster, where transactions are whole.
+        corner: format!("{{{run}}}-{rule}"),
     };
     run!(
         findings,

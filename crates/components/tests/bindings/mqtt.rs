@@ -12,7 +12,10 @@ use outrigger_component::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{call, support, support::server::Mosquitto};
+use super::{
+    call, support,
+    support::{server::Mosquitto, tls::Certificates},
+};
 
 const MQTT: &str = "bindings.mqtt3";
 
@@ -135,6 +138,29 @@ async fn what_was_refused_comes_again_with_the_next_connection() {
     drain.cancel();
     reading.await.unwrap().unwrap();
     assert_eq!(strict.seen.lock().unwrap().len(), known);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_protects_the_connection() {
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let Some(broker) = Mosquitto::start_tls(&certificates) else {
+        return;
+    };
+    let url = broker.tls_url();
+    let open = async |root: &str| {
+        let mut properties = properties(&url, "events", "app");
+        properties.extend([
+            ("caCert", root),
+            ("clientCert", certificates.client.as_str()),
+            ("clientKey", certificates.client_key.as_str()),
+        ]);
+        support::output(MQTT, "v1", &properties).await.unwrap()
+    };
+    let binding = open(&certificates.root).await;
+    binding.ping().await.unwrap();
+    binding.invoke(&call("create", &[], "x")).await.unwrap();
+    let error = open(&others.root).await.ping().await.unwrap_err();
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+pub(crate) mod proxy;
 pub(crate) mod server;
+pub(crate) mod tls;
 
 use std::sync::Arc;
 

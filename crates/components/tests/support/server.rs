@@ -15,7 +15,11 @@ use std::{
 use outrigger_component::conformance::Link;
 use tempfile::TempDir;
 
+use super::tls::Certificates;
+
 const START: Duration = Duration::from_secs(60);
+/// Of a Redis cluster.
+const SLOTS: usize = 16384;
 
 /// A child that does not outlive its owner.
 struct Process {
@@ -134,13 +138,27 @@ impl Redis {
     fn spawn(program: &Path, folder: &Path, port: u16, arguments: &[String]) -> Process {
         let mut command = Command::new(program);
         let port = port.to_string();
-        command
-            .current_dir(folder)
-            .args(["--bind", "127.0.0.1", "--port", &port]);
+        command.current_dir(folder).args(["--bind", "127.0.0.1"]);
+        if arguments.iter().any(|argument| argument == "--tls-cert-file") {
+            command.args(["--port", "0", "--tls-port", &port]);
+        } else {
+            command.args(["--port", &port]);
+        }
         // What was written survives a kill.
         command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
         command.args(arguments);
         Process::start(command, &folder.join("log"))
+    }
+
+    /// Takes only clients with a certificate.
+    pub(crate) fn start_tls(certificates: &Certificates) -> Option<Self> {
+        let settings = tls_settings(certificates);
+        let mut arguments = Vec::new();
+        for (name, value) in &settings {
+            arguments.extend([format!("--{name}"), value.clone()]);
+        }
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        Self::start(&arguments)
     }
 
     pub(crate) fn host(&self) -> String {
@@ -149,6 +167,59 @@ impl Redis {
 
     pub(crate) fn kill(&mut self) {
         self.process.kill();
+    }
+
+    /// Makes it deaf until it is woken up; connections stay.
+    pub(crate) fn freeze(&self, frozen: bool) {
+        let signal = if frozen { "-STOP" } else { "-CONT" };
+        let id = self.process.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Waits until its copy of its master's data is complete.
+    pub(crate) async fn is_replica(&self) {
+        let joined = async {
+            while !self
+                .cli(&["INFO", "replication"])
+                .contains("master_link_status:up")
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(START, joined).await.unwrap();
+    }
+
+    /// Masters that share the slots of one cluster.
+    pub(crate) async fn cluster(size: usize) -> Option<Vec<Self>> {
+        let nodes = (0..size)
+            .map(|_| Self::start(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]))
+            .collect::<Option<Vec<_>>>()?;
+        for (index, node) in nodes.iter().enumerate() {
+            let (first, after) = (index * SLOTS / size, (index + 1) * SLOTS / size);
+            let (first, last) = (first.to_string(), (after - 1).to_string());
+            node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            node.cli(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port.to_string()]);
+        }
+        let known = format!("cluster_known_nodes:{size}");
+        let formed = async {
+            for node in &nodes {
+                loop {
+                    let state = node.cli(&["CLUSTER", "INFO"]);
+                    if state.contains("cluster_state:ok") && state.contains(&known) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        };
+        tokio::time::timeout(START, formed).await.unwrap();
+        Some(nodes)
     }
 
     pub(crate) fn start_again(&mut self) {
@@ -170,6 +241,15 @@ impl Redis {
     }
 }
 
+fn tls_settings(certificates: &Certificates) -> [(&'static str, String); 4] {
+    [
+        ("tls-cert-file", certificates.text("server.pem")),
+        ("tls-key-file", certificates.text("server.key")),
+        ("tls-ca-cert-file", certificates.text("root.pem")),
+        ("tls-replication", "yes".to_owned()),
+    ]
+}
+
 /// A sentinel that watches one server under the name `main`.
 pub(crate) struct Sentinel {
     _process: Process,
@@ -178,12 +258,21 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
-    pub(crate) fn watching(redis: &Redis) -> Self {
+    /// It notices within seconds that the server is gone. With certificates it takes only clients with one too.
+    pub(crate) fn watching(redis: &Redis, certificates: Option<&Certificates>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = free_port();
         let config = folder.path().join("sentinel.conf");
+        let listening = match certificates {
+            None => format!("port {port}"),
+            Some(certificates) => {
+                let settings = tls_settings(certificates).map(|(name, value)| format!("{name} {value}\n"));
+                format!("{}port 0\ntls-port {port}", settings.concat())
+            }
+        };
         let text = format!(
-            "bind 127.0.0.1\nport {port}\ndir {}\nsentinel monitor main 127.0.0.1 {} 1\n",
+            "bind 127.0.0.1\n{listening}\ndir {}\nsentinel monitor main 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n",
             folder.path().display(),
             redis.port
         );
@@ -205,6 +294,7 @@ pub(crate) struct Postgres {
     process: Process,
     folder: TempDir,
     program: PathBuf,
+    arguments: Vec<String>,
     pub(crate) port: u16,
 }
 
@@ -216,28 +306,64 @@ const POSTGRES_FOLDERS: &[&str] = &[
     "/usr/lib/postgresql/15/bin",
 ];
 
-/// The server refuses to run as root: then it runs as the account of its package.
+/// The account of the server's package, if the tests run as root: the server refuses to.
+fn account() -> Option<(u32, u32)> {
+    let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
+    if !root {
+        return None;
+    }
+    let accounts = fs::read_to_string("/etc/passwd").unwrap();
+    let account = accounts
+        .lines()
+        .find(|line| line.starts_with("postgres:"))
+        .unwrap();
+    let mut numbers = account
+        .split(':')
+        .skip(2)
+        .map(|number| number.parse::<u32>().unwrap());
+    Some((numbers.next().unwrap(), numbers.next().unwrap()))
+}
+
 fn as_postgres(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    let root = fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0);
-    if root {
-        let accounts = fs::read_to_string("/etc/passwd").unwrap();
-        let account = accounts
-            .lines()
-            .find(|line| line.starts_with("postgres:"))
-            .unwrap();
-        let mut numbers = account
-            .split(':')
-            .skip(2)
-            .map(|number| number.parse::<u32>().unwrap());
-        let (user, group) = (numbers.next().unwrap(), numbers.next().unwrap());
+    if let Some((user, group)) = account() {
         command.uid(user).gid(group);
     }
     command
 }
 
+/// Lets in only who comes over TLS with a certificate; the arguments that say so.
+fn require_tls(folder: &Path, certificates: &Certificates) -> Vec<String> {
+    let mut arguments = vec!["-c".to_owned(), "ssl=on".to_owned()];
+    for (setting, name) in [
+        ("ssl_cert_file", "server.pem"),
+        ("ssl_key_file", "server.key"),
+        ("ssl_ca_file", "root.pem"),
+    ] {
+        let own = folder.join(name);
+        fs::copy(certificates.path(name), &own).unwrap();
+        fs::set_permissions(&own, fs::Permissions::from_mode(0o600)).unwrap();
+        if let Some((user, group)) = account() {
+            std::os::unix::fs::chown(&own, Some(user), Some(group)).unwrap();
+        }
+        arguments.extend(["-c".to_owned(), format!("{setting}={}", own.display())]);
+    }
+    let rule = "hostssl all all 127.0.0.1/32 trust clientcert=verify-ca\n";
+    fs::write(folder.join("data/pg_hba.conf"), rule).unwrap();
+    arguments
+}
+
 impl Postgres {
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(None)
+    }
+
+    /// Takes only clients with a certificate.
+    pub(crate) fn start_tls(certificates: &Certificates) -> Option<Self> {
+        Self::start_with(Some(certificates))
+    }
+
+    fn start_with(certificates: Option<&Certificates>) -> Option<Self> {
         let program = find("postgres", "postgresql", POSTGRES_FOLDERS)?;
         let initdb = find("initdb", "postgresql", POSTGRES_FOLDERS)?;
         let folder = tempfile::tempdir().unwrap();
@@ -262,15 +388,18 @@ impl Postgres {
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
+        let arguments =
+            certificates.map_or_else(Vec::new, |certificates| require_tls(folder.path(), certificates));
         for _ in 0..10 {
             let port = free_port();
-            let mut process = Self::spawn(&program, folder.path(), port);
+            let mut process = Self::spawn(&program, folder.path(), port, &arguments);
             if process.listens(port) {
                 process.says(READY);
                 return Some(Self {
                     process,
                     folder,
                     program,
+                    arguments,
                     port,
                 });
             }
@@ -278,12 +407,13 @@ impl Postgres {
         panic!("postgres does not start");
     }
 
-    fn spawn(program: &Path, folder: &Path, port: u16) -> Process {
+    fn spawn(program: &Path, folder: &Path, port: u16, arguments: &[String]) -> Process {
         let mut command = as_postgres(program);
         let port = port.to_string();
         command
             .current_dir(folder)
-            .args(["-D", "data", "-p", &port, "-h", "127.0.0.1", "-k", ""]);
+            .args(["-D", "data", "-p", &port, "-h", "127.0.0.1", "-k", ""])
+            .args(arguments);
         Process::start(command, &folder.join("log"))
     }
 
@@ -306,7 +436,7 @@ impl Postgres {
     pub(crate) fn start_again(&mut self) {
         let deadline = Instant::now() + START;
         loop {
-            self.process = Self::spawn(&self.program, self.folder.path(), self.port);
+            self.process = Self::spawn(&self.program, self.folder.path(), self.port, &self.arguments);
             if self.process.listens(self.port) {
                 self.process.says(READY);
                 return;
@@ -327,6 +457,20 @@ pub(crate) struct Mosquitto {
 
 impl Mosquitto {
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with("")
+    }
+
+    /// Takes only clients with a certificate.
+    pub(crate) fn start_tls(certificates: &Certificates) -> Option<Self> {
+        Self::start_with(&format!(
+            "cafile {}\ncertfile {}\nkeyfile {}\nrequire_certificate true\n",
+            certificates.text("root.pem"),
+            certificates.text("server.pem"),
+            certificates.text("server.key")
+        ))
+    }
+
+    fn start_with(more: &str) -> Option<Self> {
         let program = find("mosquitto", "mosquitto", &["/usr/sbin", "/usr/bin"])?;
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..10 {
@@ -334,7 +478,7 @@ impl Mosquitto {
             // What was stored survives a kill.
             let text = format!(
                 "listener {port} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\n\
-                 persistence_location {}/\nautosave_on_changes true\nautosave_interval 1\n",
+                 persistence_location {}/\nautosave_on_changes true\nautosave_interval 1\n{more}",
                 folder.path().display()
             );
             fs::write(folder.path().join("conf"), text).unwrap();
@@ -359,6 +503,10 @@ impl Mosquitto {
 
     pub(crate) fn url(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn tls_url(&self) -> String {
+        format!("ssl://127.0.0.1:{}", self.port)
     }
 }
 

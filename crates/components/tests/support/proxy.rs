@@ -1,0 +1,99 @@
+//! A way to a server that loses what is sent.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+pub(crate) struct Proxy {
+    pub(crate) port: u16,
+    shared: Arc<Shared>,
+    _task: AbortOnDropHandle<()>,
+}
+
+struct Shared {
+    losses: watch::Sender<u32>,
+    mute: AtomicBool,
+}
+
+impl Proxy {
+    pub(crate) async fn start(server: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self::serve(listener, server)
+    }
+
+    pub(crate) fn serve(listener: TcpListener, server: u16) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            losses: watch::Sender::new(0),
+            mute: AtomicBool::new(false),
+        });
+        let for_all = shared.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let shared = for_all.clone();
+                tokio::spawn(async move {
+                    if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await {
+                        shared.forward(client, server).await;
+                    }
+                });
+            }
+        });
+        Self {
+            port,
+            shared,
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
+
+    /// Nothing arrives any more on the connections there are, in either direction; they stay open.
+    pub(crate) fn lose(&self) {
+        self.shared.losses.send_modify(|count| *count += 1);
+    }
+
+    /// Instead of the next answer the client sees the end of its connection.
+    pub(crate) fn swallow_an_answer(&self) {
+        self.shared.mute.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    async fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
+        let mut losses = self.losses.subscribe();
+        let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
+        loop {
+            tokio::select! {
+                _ = losses.changed() => std::future::pending::<()>().await,
+                count = client.read(&mut asked) => match count {
+                    Ok(count) if count > 0 => {
+                        if server.write_all(&asked[..count]).await.is_err() {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+                count = server.read(&mut answered) => match count {
+                    Ok(count) if count > 0 => {
+                        if self.mute.swap(false, Ordering::SeqCst)
+                            || client.write_all(&answered[..count]).await.is_err()
+                        {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+            }
+        }
+    }
+}
