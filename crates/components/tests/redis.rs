@@ -229,43 +229,63 @@ async fn a_lost_connection_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_keeps_the_rules() {
-    let Some(redis) = Redis::start(&["--cluster-enabled", "yes"]) else {
+    let Some(nodes) = Redis::cluster(3).await else {
         return;
     };
-    redis.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    let formed = async {
-        while !redis.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), formed)
-        .await
-        .unwrap();
-    let host = redis.host();
+    let host = nodes[1].host();
     let properties = [("redisHost", host.as_str()), ("redisType", "cluster")];
     let store = support::state("state.redis", "v1", &properties).await.unwrap();
     assert!(!store.features().contains(&Feature::KeysLike));
-    // Transactions are whole per slot only; the rules about that are not for clusters.
-    store.set(&set("a", "1")).await.unwrap();
-    store.set(&set("b", "2")).await.unwrap();
-    let gets = ["a", "b", "absent"].map(Get::key);
-    let items = store.bulk_get(&gets, 0).await.unwrap();
-    let found: Vec<bool> = items
-        .iter()
-        .map(|item| item.item.as_ref().unwrap().is_some())
-        .collect();
-    assert_eq!(found, [true, true, false]);
+    conformance::state(&store, RULES).await;
+    // Keys of several nodes: each gets its part.
+    let gets = ["a", "b", "c", "absent"].map(Get::key);
     let transaction = Transaction {
         operations: ["a", "b", "c"].map(|key| Operation::Set(set(key, "3"))).to_vec(),
         ..Default::default()
     };
     store.transact(&transaction).await.unwrap();
-    assert_eq!(text(&*store, "c").await.as_deref(), Some("3"));
+    let items = store.bulk_get(&gets, 0).await.unwrap();
+    let found: Vec<bool> = items
+        .iter()
+        .map(|item| item.item.as_ref().unwrap().is_some())
+        .collect();
+    assert_eq!(found, [true, true, true, false]);
+    let holders = nodes.iter().filter(|node| node.cli(&["DBSIZE"]) != "0");
+    assert_eq!(holders.count(), 3);
+    a_slot_may_move(&*store, &nodes).await;
     let error = support::lock("lock.redis", "v1", &properties)
         .await
         .map(drop)
         .unwrap_err();
     assert!(error.to_string().contains("Redis Cluster"), "{error}");
+}
+
+async fn a_slot_may_move(store: &dyn StateStore, nodes: &[Redis]) {
+    let slot = nodes[0].cli(&["CLUSTER", "KEYSLOT", "moving"]);
+    let ids: Vec<String> = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"])).collect();
+    let is_there = |node: &Redis| !node.cli(&["GET", "moving"]).contains("MOVED");
+    let from = nodes.iter().position(is_there).unwrap();
+    let to = (from + 1) % nodes.len();
+    let (source, target) = (&nodes[from], &nodes[to]);
+    target.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[from]]);
+    source.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[to]]);
+    // New keys are made at the target already.
+    let first = Set {
+        concurrency: Concurrency::FirstWrite,
+        ..set("moving", "x")
+    };
+    store.set(&first).await.unwrap();
+    assert_eq!(text(store, "moving").await.as_deref(), Some("x"));
+    for node in [target, source] {
+        node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[to]]);
+    }
+    assert_eq!(text(store, "moving").await.as_deref(), Some("x"));
+    let delete = Delete {
+        key: "moving".to_owned(),
+        ..Delete::default()
+    };
+    store.delete(&delete).await.unwrap();
+    assert_eq!(text(store, "moving").await, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
