@@ -41,8 +41,8 @@ struct Current {
 /// What opens connections anew.
 #[derive(Clone)]
 enum Opener {
-    Node(Client),
-    Cluster(ClusterClient),
+    Node(Box<Client>),
+    Cluster(Box<ClusterClient>),
     Sentinel,
 }
 
@@ -110,12 +110,15 @@ impl Link {
             Topology::Node => {
                 let client = client(metadata, &settings)?;
                 let manager = manager(&client, &settings).map_err(refused)?;
-                (Opener::Node(client), Connection::Node(manager))
+                (Opener::Node(Box::new(client)), Connection::Node(manager))
             }
             Topology::Cluster => {
                 let client = super::cluster::client(&settings).map_err(refused)?;
                 let connection = client.get_async_connection().await.map_err(refused)?;
-                (Opener::Cluster(client), Connection::Cluster(Cluster(connection)))
+                (
+                    Opener::Cluster(Box::new(client)),
+                    Connection::Cluster(Cluster(connection)),
+                )
             }
         };
         let link = Self::new(connection, opener, settings.clone(), component.clone());
@@ -212,7 +215,9 @@ impl Link {
                 return Ok(Err(error));
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).clamp(Duration::from_millis(1), self.settings.most_pause);
+            pause = (pause * 2)
+                .min(self.settings.most_pause)
+                .max(Duration::from_millis(1));
         }
         self.once(command).await
     }
