@@ -151,6 +151,36 @@ pub fn text(text: &str, app_id: &str) -> Result<Loaded, Vec<Problem>> {
     loading.finish()
 }
 
+/// Where resources are said to be that an operator sent.
+const OPERATOR: &str = "operator";
+
+/// The resources of an app among those that an operator sent, as JSON. What cannot be read is a warning, and makes
+/// the source `broken`.
+pub fn objects(
+    objects: impl IntoIterator<Item = (Kind, impl AsRef<[u8]>)>,
+    app_id: &str,
+) -> Result<Loaded, Vec<Problem>> {
+    let request = Request {
+        paths: &[],
+        kinds: Kinds::ALL,
+        namespace: None,
+        app_id,
+    };
+    let mut loading = Loading::new(&request);
+    for (kind, json) in objects {
+        match Resource::from_json(kind, json.as_ref(), Source::new(OPERATOR, 0)) {
+            Ok(resource) => loading.accept(resource),
+            Err(error) => {
+                let remedy = "correct the resource in the cluster; it is not loaded";
+                let problem = Problem::new(Path::new(OPERATOR), 0, format!("{kind:?}: {error}"), remedy);
+                loading.loaded.warnings.push(problem);
+                loading.loaded.broken.push(OPERATOR.into());
+            }
+        }
+    }
+    loading.finish()
+}
+
 /// The files of a folder by name; folders in it are left out.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();

@@ -279,7 +279,9 @@ impl Components {
     fn park(&self, component: &Component) {
         tracing::warn!(
             target: LOG,
-            "component {} references a secret store that isn't loaded: {}; it is not loaded either",
+            "{}: component {} references a secret store that isn't loaded: {}; it is not loaded either: add that store, \
+             or correct auth.secretStore",
+            component.source,
             component.log_name(),
             component.secret_store
         );

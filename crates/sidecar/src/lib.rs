@@ -20,6 +20,7 @@ pub mod internal;
 pub mod life;
 pub mod listen;
 pub mod metrics;
+pub mod operator;
 pub mod peer;
 pub mod profiling;
 pub mod proxy;

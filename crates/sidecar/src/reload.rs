@@ -1,6 +1,7 @@
 //! Hot reload: components that come, change and go while the sidecar runs.
 
 mod folders;
+mod operator;
 mod watch;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 pub use folders::FolderSource;
+pub use operator::OperatorSource;
 
 use crate::components::{Components, StartError};
 use crate::life::Readiness;
@@ -25,7 +27,12 @@ pub const TARGETS: [&str; 2] = ["component-reconciler", "subscription-reconciler
 
 /// Where resources come from: all of them, and then what changes. Only those of this app are given.
 #[async_trait]
-pub trait Source: Send + Sync {
+pub trait Source: Send {
+    /// Begins to watch, where it has not yet. True when something may have changed since the first list was made.
+    async fn begin(&mut self) -> bool {
+        false
+    }
+
     /// Everything there is now.
     ///
     /// # Errors
@@ -71,7 +78,7 @@ pub enum ListError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The resources contradict each other.
-    #[error("failed to load resources from disk: {0}")]
+    #[error("failed to load resources: {0}")]
     Contradiction(String),
     /// A component that may not be missing did not start.
     #[error(transparent)]
@@ -106,6 +113,9 @@ impl Reloader {
         );
         let mut relist = tokio::time::interval_at(Instant::now() + RELIST, RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        if self.source.begin().await {
+            self.handle(Event::Relist).await?;
+        }
         for target in TARGETS {
             readiness.ready(target);
         }

@@ -2,10 +2,11 @@
 
 mod app_life;
 mod build;
+mod endpoints;
 mod resources;
 mod serve;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use outrigger_discovery::{BuildError, FatalError};
@@ -22,6 +23,7 @@ use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::BindError;
+use crate::operator::{EndpointFollower, OperatorError};
 use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
 use crate::sidecar::app_life::AppLife;
@@ -63,6 +65,9 @@ pub enum SidecarError {
     /// Resources that changed cannot be followed.
     #[error(transparent)]
     Reload(#[from] ReloadError),
+    /// The operator of the cluster does not give what is needed.
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
     /// Something that this release does not do.
     #[error("{0}")]
     Unsupported(String),
@@ -99,7 +104,9 @@ pub struct Sidecar {
     pipeline: Pipeline,
     components: Arc<Components>,
     configuration: Arc<Configurations>,
-    reloader: Option<Reloader>,
+    /// Only its own task uses it: the lock lets the others share the sidecar.
+    reloader: Mutex<Option<Reloader>>,
+    endpoint_follower: Option<EndpointFollower>,
     bindings: Arc<Bindings>,
     renewal: Option<Renewal>,
     background: Background,
@@ -181,12 +188,16 @@ impl Sidecar {
         if let Some(renewal) = self.renewal.take() {
             tasks.spawn_on(renewal.run(stop.clone()), &self.control);
         }
+        if let Some(follower) = self.endpoint_follower.take() {
+            tasks.spawn_on(follower.run(stop.clone()), &self.control);
+        }
     }
 
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
     fn start_reloading(&mut self) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
-        if let Some(reloader) = self.reloader.take() {
+        let reloader = self.reloader.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(reloader) = reloader.take() {
             let run = reloader.run(self.readiness.clone(), self.reloading.stop.clone());
             self.reloading.tasks.spawn(async move {
                 if let Err(error) = run.await {

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use serde::de::DeserializeOwned;
 
-use super::Kinds;
 use super::split::Chunk;
+use super::{FromJson, Kind, Kinds};
 use crate::component::{self, Component};
 use crate::configuration::UNKNOWN_KEY;
 use crate::http_endpoint::{self, HttpEndpoint};
@@ -20,6 +20,30 @@ pub(super) enum Resource {
     HttpEndpoint(Box<HttpEndpoint>),
     Subscription(Subscription),
     Resiliency(Resiliency),
+}
+
+impl Resource {
+    /// Reads what an operator sends; errors name the key.
+    pub(super) fn from_json(kind: Kind, json: &[u8], source: Source) -> Result<Self, String> {
+        Ok(match kind {
+            Kind::Component => Self::Component(Component {
+                source,
+                ..FromJson::from_json(json)?
+            }),
+            Kind::HttpEndpoint => Self::HttpEndpoint(Box::new(HttpEndpoint {
+                source,
+                ..FromJson::from_json(json)?
+            })),
+            Kind::Subscription => Self::Subscription(Subscription {
+                source,
+                ..FromJson::from_json(json)?
+            }),
+            Kind::Resiliency => Self::Resiliency(Resiliency {
+                source,
+                ..FromJson::from_json(json)?
+            }),
+        })
+    }
 }
 
 /// A document that should say something and cannot be read; a warning says why.

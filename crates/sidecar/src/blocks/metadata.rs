@@ -7,6 +7,7 @@ use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 use serde_json::{Map, Value, json};
 
+use crate::blocks::invoke::Endpoints;
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 
@@ -17,19 +18,19 @@ const MAX_EXTENDED: usize = 10_000;
 pub struct Metadata {
     app_id: String,
     features: Vec<String>,
-    endpoints: Vec<String>,
+    endpoints: Arc<Endpoints>,
     components: Arc<Components>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, the names of its HTTP endpoints and its components.
+    /// For an app, its enabled features, its HTTP endpoints and its components.
     pub fn new(
         app_id: &str,
         app: App,
         features: Vec<String>,
-        endpoints: Vec<String>,
+        endpoints: Arc<Endpoints>,
         components: Arc<Components>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
@@ -72,13 +73,10 @@ impl Metadata {
             all.insert("components".into(), components.collect());
         }
         all.insert("extended".into(), json!(*self.extended()));
-        if !self.endpoints.is_empty() {
-            let endpoints: Vec<_> = self
-                .endpoints
-                .iter()
-                .map(|name| json!({ "name": name }))
-                .collect();
-            all.insert("httpEndpoints".into(), endpoints.into());
+        let endpoints = self.endpoints.names();
+        if !endpoints.is_empty() {
+            let endpoints = endpoints.iter().map(|name| json!({ "name": name }));
+            all.insert("httpEndpoints".into(), endpoints.collect());
         }
         all.insert("appConnectionProperties".into(), self.connection_json());
         all.insert(
@@ -135,7 +133,7 @@ impl Metadata {
                 health_probe_timeout: format_go_duration(health.timeout),
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
-        let endpoints = self.endpoints.iter().cloned();
+        let endpoints = self.endpoints.names().into_iter();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),

@@ -7,8 +7,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use outrigger_component::{
-    ConfigurationStore, Conversation, CryptoProvider, Entry, Error, Metadata, OutputBinding, SecretStore,
-    Section, Setup,
+    ConfigurationStore, Conversation, CryptoProvider, Entry, Error, Kind, Metadata, OutputBinding,
+    SecretStore, Section, Setup,
 };
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
@@ -223,24 +223,37 @@ async fn resolve(
     secrets: Option<&dyn SecretStore>,
     context: &Context,
 ) -> Result<Properties, OpenError> {
-    in_time(component, properties::resolve(component, secrets, context)).await
+    let resolving = async {
+        let properties = properties::resolve(component, secrets, context).await;
+        properties.map_err(|cause| Error::new(Kind::Configuration, cause))
+    };
+    in_time(component, resolving).await
 }
 
 /// Waits for a component as long as its `initTimeout` says.
-async fn in_time<T, E: fmt::Display>(
+async fn in_time<T>(
     component: &Component,
-    building: impl Future<Output = Result<T, E>>,
+    building: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, OpenError> {
     let failed = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
     match tokio::time::timeout(component.init_timeout, building).await {
         Ok(Ok(built)) => Ok(built),
-        Ok(Err(error)) => Err(failed(&error)),
+        Ok(Err(error)) => Err(failed(&format!("{error}{}", remedy(error.kind())))),
         Err(_) => Err(failed(&format!(
             "init timeout for component {} exceeded after {}; check that its server and its secret store can be \
              reached, or raise spec.initTimeout",
             component.log_name(),
             format_go_duration(component.init_timeout)
         ))),
+    }
+}
+
+/// What helps against errors that do not say so themselves: outside systems wrote them.
+fn remedy(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Unavailable | Kind::Timeout => "; check that its server runs where spec.metadata says",
+        Kind::Denied => "; check the credentials in spec.metadata, and what they allow",
+        _ => "",
     }
 }
 
@@ -281,13 +294,7 @@ fn encryption_key(properties: &Properties, name: &str) -> Result<Option<NamedKey
     if let Some(cause) = properties.cause(name) {
         return Err(failed(&cause));
     }
-    match item.text() {
-        "" => Err(failed(&format!(
-            "encryption key cannot be empty; fill the secret {}, or remove {name} to store values unencrypted",
-            secret.name
-        ))),
-        hex => NamedKey::parse(&secret.name, hex)
-            .map(Some)
-            .map_err(|error| failed(&error)),
-    }
+    NamedKey::parse(&secret.name, item.text())
+        .map(Some)
+        .map_err(|error| failed(&error))
 }

@@ -1,7 +1,7 @@
 //! The properties of components and endpoints: secrets looked up, environment references and templates filled in.
 
 use outrigger_component::{Pairs, SecretStore};
-use outrigger_resources::{Component, NameValue, SecretKeyRef, env_ref};
+use outrigger_resources::{Component, NameValue, SecretKeyRef, Source, env_ref};
 use uuid::Uuid;
 
 use super::{Context, LOG};
@@ -40,7 +40,7 @@ pub(super) async fn resolve(
     let mut items = component.metadata.clone();
     let named = component.secret_store.as_str();
     let missing = fill_secrets(&mut items, &component.namespace, named, secrets).await;
-    log_missing(&missing, "component", &component.log_name());
+    log_missing(&missing, &component.source, "component", &component.log_name());
     for refused in env_ref::resolve(&mut items, &context.env_keys, |name| (context.env)(name)) {
         tracing::warn!(
             target: LOG,
@@ -58,7 +58,8 @@ pub(super) async fn resolve(
     Ok(Properties { items, missing })
 }
 
-/// Looks up the secrets of a resource's items in `store`, which the resource calls `named`.
+/// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. Where it names none, those
+/// whose values came with the resource are not missing: the operator of a cluster looks up its secrets itself.
 pub(crate) async fn fill_secrets(
     items: &mut [NameValue],
     namespace: &str,
@@ -69,6 +70,9 @@ pub(crate) async fn fill_secrets(
     let mut missing = Vec::new();
     for item in items {
         let Some(secret) = &item.secret else { continue };
+        if named.is_empty() && item.value.as_ref().is_some_and(|value| !value.is_empty()) {
+            continue;
+        }
         match look_up(secret, &metadata, named, store).await {
             Ok(value) => item.value = Some(value),
             Err(cause) => missing.push(Missing {
@@ -86,28 +90,41 @@ async fn look_up(
     named: &str,
     store: Option<&dyn SecretStore>,
 ) -> Result<String, String> {
+    let (name, field) = (&secret.name, secret.field());
     let Some(store) = store else {
         return Err(match named {
-            "" => "it has a secretKeyRef, but no secret store is named; set auth.secretStore".to_owned(),
-            _ => format!("it references a secret store that isn't loaded: {named}"),
+            "" => format!(
+                "it has a secretKeyRef, but no secret store is named; set auth.secretStore, or in a cluster create \
+                 the secret {name} with the field {field}"
+            ),
+            _ => format!(
+                "it references a secret store that isn't loaded: {named}; add that store, or correct \
+                 auth.secretStore"
+            ),
         });
     };
-    let found = store.get(&secret.name, metadata).await;
-    let mut found =
-        found.map_err(|error| format!("error getting secret {} from {named}: {error}", secret.name))?;
-    found.remove(secret.field()).ok_or_else(|| {
+    let found = store.get(name, metadata).await;
+    let mut found = found.map_err(|error| {
         format!(
-            "the secret {} of {named} has no field {}",
-            secret.name,
-            secret.field()
+            "error getting secret {name} from {named}: {error}; check that the store can be reached and has this \
+             secret"
+        )
+    })?;
+    let value = found.remove(field).filter(|value| !value.is_empty());
+    value.ok_or_else(|| {
+        format!(
+            "the secret {name} of {named} has no field {field} or an empty one; fill it, or correct secretKeyRef.key"
         )
     })
 }
 
-/// Says which items of a resource stay without value.
-pub(crate) fn log_missing(missing: &[Missing], kind: &str, resource: &str) {
+/// Says which items of a resource stay without value, and in which file and line the resource is.
+pub(crate) fn log_missing(missing: &[Missing], place: &Source, kind: &str, resource: &str) {
     for Missing { item, cause } in missing {
-        tracing::error!(target: LOG, "{kind} {resource}: {item} stays without the value of its secret: {cause}");
+        tracing::error!(
+            target: LOG,
+            "{place}: {kind} {resource}: {item} stays without the value of its secret: {cause}"
+        );
     }
 }
 

@@ -452,7 +452,7 @@ async fn a_store_without_its_encryption_key_is_not_started() {
                 &vault("vault", ""),
                 "vault",
                 "token",
-                "encryption key cannot be empty",
+                "the secret token of vault has no field token or an empty one",
             ),
             (&vault("vault", "xyz"), "vault", "token", ""),
             (

@@ -1,7 +1,7 @@
 //! From settings to a wired sidecar. Ports are bound before anything is dialled.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outrigger_components::pluggable;
@@ -13,12 +13,13 @@ use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD, SUBTLE_CRYPTO};
 use outrigger_telemetry::apilog::ApiLog;
+use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, Metrics, MetricsConfig, RewriteRule};
-use outrigger_telemetry::{export, metrics};
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
+use super::endpoints::EndpointResolver;
 use super::serve::{Servers, Sockets};
 use super::{Background, Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::access::Access;
@@ -42,10 +43,11 @@ use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::Versions;
 use crate::metrics::SidecarMetrics;
+use crate::operator::{EndpointFollower, Operator};
 use crate::peer::Peers;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
-use crate::reload::{self, FolderSource, Reloader};
+use crate::reload::{self, FolderSource, OperatorSource, Reloader, Source};
 use crate::resilience::Resilience;
 
 impl Sidecar {
@@ -61,26 +63,48 @@ impl Sidecar {
         shutdown: Shutdown,
     ) -> Result<Self, SidecarError> {
         let started = Instant::now();
-        if config.mode == Mode::Kubernetes {
-            return Err(SidecarError::Unsupported(
-                "--mode kubernetes is not supported by this release; use --mode standalone".into(),
-            ));
-        }
-        let settings = resources::configuration(&config, &env)?;
-        let sockets = Sockets::bind(&config)?;
-        let all_metrics = Metrics::new(&metrics_config(&config, &settings))?;
-        let secured = secure(&config, &env, &control, &all_metrics).await?;
-        tracing::info!(target: LOG, "standalone mode configured");
+        let counts = IdentityCounts::default();
+        let origin = match config.mode {
+            Mode::Standalone => {
+                let settings = resources::configuration(&config, &env)?;
+                let sockets = Sockets::bind(&config)?;
+                let secured = secure(&config, &env, &control, &counts).await?;
+                tracing::info!(target: LOG, "standalone mode configured");
+                Origin {
+                    settings,
+                    sockets,
+                    secured,
+                    operator: None,
+                }
+            }
+            Mode::Kubernetes => {
+                let sockets = Sockets::bind(&config)?;
+                let mut secured = secure(&config, &env, &control, &counts).await?;
+                let operator = resources::operator(&config, secured.identity.as_ref())?;
+                let settings = resources::operator_configuration(&config, &env, &operator).await?;
+                tracing::info!(target: LOG, "kubernetes mode configured");
+                if !config.security.mtls {
+                    // Only the control plane is spoken to with it.
+                    secured.identity = None;
+                }
+                Origin {
+                    settings,
+                    sockets,
+                    secured,
+                    operator: Some(operator),
+                }
+            }
+        };
         tracing::info!(target: LOG, "app id: {}", config.app_id);
+        let all_metrics = Metrics::new(&metrics_config(&config, &origin.settings))?;
+        counts.start(&all_metrics);
         Parts {
             config,
             env,
             control,
             shutdown,
-            settings,
-            sockets,
+            origin,
             all_metrics,
-            secured,
             started,
         }
         .wire()
@@ -93,11 +117,18 @@ struct Parts {
     env: Env,
     control: Handle,
     shutdown: Shutdown,
+    origin: Origin,
+    all_metrics: Arc<Metrics>,
+    started: Instant,
+}
+
+/// What depends on where the sidecar runs.
+struct Origin {
     settings: Configuration,
     sockets: Sockets,
-    all_metrics: Arc<Metrics>,
     secured: Secured,
-    started: Instant,
+    /// In Kubernetes.
+    operator: Option<Operator>,
 }
 
 impl Parts {
@@ -107,17 +138,24 @@ impl Parts {
             env,
             control,
             shutdown,
-            settings,
-            sockets,
+            origin,
             all_metrics,
-            secured,
             started,
         } = self;
+        let Origin {
+            settings,
+            sockets,
+            secured,
+            operator,
+        } = origin;
         let settings = Arc::new(settings);
         let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
         // Watched before they are read: no change is missed.
-        let source = source(&config, &settings, &control)?;
-        let loaded = resources::resources(&config)?;
+        let source = source(&config, &settings, operator.as_ref(), &control)?;
+        let loaded = match &operator {
+            Some(operator) => operator.load().await?,
+            None => resources::resources(&config)?,
+        };
         let (policies, problems) = Resiliency::build(&loaded.resiliency, &config.app_id);
         for problem in problems {
             if problem.error {
@@ -208,8 +246,13 @@ impl Parts {
         let components = Arc::new(Components::new(context, blocks));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
+        let endpoint_resolver = EndpointResolver {
+            env_keys: config.resources.env_keys.clone(),
+            env: Arc::clone(&env),
+            secrets: Arc::clone(&secrets),
+        };
         let (endpoints, problems) = Endpoints::build(
-            resources::endpoints(loaded.http_endpoints, &config, &env, &secrets).await,
+            endpoint_resolver.all(loaded.http_endpoints).await,
             EndpointCommon {
                 max_concurrency: config.app.max_concurrency,
                 unverified_urls: config.app.protocol == AppProtocol::Https,
@@ -222,6 +265,11 @@ impl Parts {
             tracing::error!(target: LOG, "{problem}");
         }
         let endpoints = Arc::new(endpoints);
+        let endpoint_follower = operator.map(|operator| EndpointFollower {
+            operator,
+            endpoints: Arc::clone(&endpoints),
+            resolve: endpoint_resolver.later(),
+        });
         let invoker = Arc::new(Invoker {
             app_id: Arc::clone(&app_id),
             namespace: Arc::clone(&namespace),
@@ -247,7 +295,7 @@ impl Parts {
             &app_id,
             config.app.clone(),
             settings.features.names().map(str::to_owned).collect(),
-            endpoints.names().into_iter().map(str::to_owned).collect(),
+            endpoints,
             Arc::clone(&components),
         ));
         let reflection = Reflection::default();
@@ -257,7 +305,7 @@ impl Parts {
             for target in reload::TARGETS {
                 readiness.expect(target);
             }
-            Reloader::new(Box::new(source), Arc::clone(&components), loaded.components)
+            Reloader::new(source, Arc::clone(&components), loaded.components)
         });
         let rules = (&settings.api_allowed, &settings.api_denied);
         let http = Arc::new(HttpApi {
@@ -353,7 +401,8 @@ impl Parts {
             pipeline,
             components,
             configuration,
-            reloader,
+            reloader: Mutex::new(reloader),
+            endpoint_follower,
             bindings,
             renewal: secured.renewal,
             background: Background::default(),
@@ -366,10 +415,14 @@ impl Parts {
 fn source(
     config: &Config,
     settings: &Configuration,
+    operator: Option<&Operator>,
     control: &Handle,
-) -> Result<Option<FolderSource>, SidecarError> {
+) -> Result<Option<Box<dyn Source>>, SidecarError> {
     if !settings.features.enabled(HOT_RELOAD) {
         return Ok(None);
+    }
+    if let Some(operator) = operator {
+        return Ok(Some(Box::new(OperatorSource::new(operator.clone()))));
     }
     let source = FolderSource::new(
         config.resources.paths.clone(),
@@ -378,7 +431,7 @@ fn source(
         control.clone(),
     );
     source
-        .map(Some)
+        .map(|source| Some(Box::new(source) as Box<dyn Source>))
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 
@@ -497,14 +550,60 @@ fn tracing_config(settings: &Configuration) -> export::TracingConfig {
     }
 }
 
+/// Counts what happens to the identity. There is one before there are metrics: what they are depends on settings
+/// that, in Kubernetes, only somebody with an identity is told.
+#[derive(Clone, Default)]
+struct IdentityCounts(Arc<Mutex<Counting>>);
+
+enum Counting {
+    Waiting(Vec<IdentityEvent>),
+    Ready(Arc<Metrics>),
+}
+
+impl Default for Counting {
+    fn default() -> Self {
+        Self::Waiting(Vec::new())
+    }
+}
+
+impl IdentityCounts {
+    fn start(&self, metrics: &Arc<Metrics>) {
+        let before = std::mem::replace(&mut *self.lock(), Counting::Ready(Arc::clone(metrics)));
+        if let Counting::Waiting(events) = before {
+            events.into_iter().for_each(|event| self.count(event));
+        }
+    }
+
+    fn count(&self, event: IdentityEvent) {
+        let metrics = match &mut *self.lock() {
+            Counting::Waiting(events) => return events.push(event),
+            Counting::Ready(metrics) => Arc::clone(metrics),
+        };
+        match event {
+            IdentityEvent::InitOk => metrics.runtime.mtls_initialized(),
+            IdentityEvent::InitFailed(reason) => metrics.runtime.mtls_init_failed(reason),
+            IdentityEvent::Rotated => metrics.runtime.certificate_rotated(),
+            IdentityEvent::RotateFailed(reason) => metrics.runtime.certificate_rotation_failed(reason),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 async fn secure(
     config: &Config,
     env: &Env,
     control: &Handle,
-    metrics: &Arc<metrics::Metrics>,
+    counts: &IdentityCounts,
 ) -> Result<Secured, SidecarError> {
     let security = &config.security;
-    if !security.mtls {
+    let mode = match config.mode {
+        Mode::Standalone => IdentityMode::Standalone,
+        Mode::Kubernetes => IdentityMode::Kubernetes,
+    };
+    if !security.mtls && config.mode == Mode::Standalone {
         tracing::warn!(target: LOG, "mTLS is disabled. Skipping certificate request and tls validation");
         return Ok(Secured {
             identity: None,
@@ -512,17 +611,9 @@ async fn secure(
         });
     }
     tracing::info!(target: "dapr.runtime.security", "Fetching initial identity");
-    let counted = Arc::clone(metrics);
-    let events = Arc::new(move |event| match event {
-        IdentityEvent::InitOk => counted.runtime.mtls_initialized(),
-        IdentityEvent::InitFailed(reason) => counted.runtime.mtls_init_failed(reason),
-        IdentityEvent::Rotated => counted.runtime.certificate_rotated(),
-        IdentityEvent::RotateFailed(reason) => counted.runtime.certificate_rotation_failed(reason),
-    });
-    let domain = &security.control_plane_trust_domain;
-    let control_plane_trust_domain = domain
-        .parse()
-        .map_err(|e| SidecarError::Security(format!("--control-plane-trust-domain {domain:?}: {e}")))?;
+    let counts = counts.clone();
+    let events = Arc::new(move |event| counts.count(event));
+    let control_plane_trust_domain = resources::control_plane(config)?;
     let anchors = AnchorsSource::Pem(security.trust_anchors.clone().unwrap_or_default());
     let request = SecurityConfig {
         ca: CaConfig {
@@ -532,7 +623,7 @@ async fn secure(
             app_id: config.app_id.clone(),
             namespace: config.workload.namespace.clone().filter(|ns| !ns.is_empty()),
             jwt_audiences: security.jwt_audiences.clone(),
-            mode: IdentityMode::Standalone,
+            mode,
             token_file: None,
             env: Arc::clone(env),
         },
@@ -565,7 +656,7 @@ fn resolver(
     let (sender, receiver) = tokio::sync::mpsc::channel(1);
     let given = &settings.name_resolution;
     let component = if given.component.is_empty() {
-        outrigger_discovery::default_component(false).to_owned()
+        outrigger_discovery::default_component(config.mode == Mode::Kubernetes).to_owned()
     } else {
         given.component.clone()
     };

@@ -1,19 +1,15 @@
-//! Resource files of a sidecar: what is read at start, and what becomes of it.
+//! Resources of a sidecar, of files or of the operator: what is read at start, and what becomes of it.
 
-use std::time::Duration;
-
+use outrigger_identity::{Identity, SpiffeId, TrustDomain};
 use outrigger_resources::configuration::{self, Configuration};
 use outrigger_resources::load::{self, Kinds, Loaded};
-use outrigger_resources::{HttpEndpoint, NameValue, env_ref};
 
 use super::{Env, LOG, SidecarError};
-use crate::blocks::invoke::EndpointSpec;
-use crate::blocks::secrets::Secrets;
-use crate::components::{fill_secrets, log_missing};
 use crate::config::Config;
+use crate::operator::{Operator, Workload};
 
-/// How long the secrets of one endpoint may take.
-const SECRETS: Duration = Duration::from_secs(5);
+/// The operator's name in the control plane.
+const OPERATOR_APP_ID: &str = "dapr-operator";
 
 /// The Configuration from `--config` files, over the defaults.
 pub(super) fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarError> {
@@ -25,10 +21,7 @@ pub(super) fn configuration(config: &Config, env: &Env) -> Result<Configuration,
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
     }
-    let names: Vec<_> = loaded.configuration.features.names().collect();
-    if !names.is_empty() {
-        tracing::info!(target: LOG, "Enabled features: {}", names.join(" "));
-    }
+    show_features(&loaded.configuration);
     Ok(loaded.configuration)
 }
 
@@ -47,79 +40,61 @@ pub(super) fn resources(config: &Config) -> Result<Loaded, SidecarError> {
     Ok(loaded)
 }
 
-fn summary(problems: &[outrigger_resources::Problem]) -> String {
-    outrigger_resources::problem::summary(problems)
+/// The trust domain of the control plane.
+pub(super) fn control_plane(config: &Config) -> Result<TrustDomain, SidecarError> {
+    let domain = &config.security.control_plane_trust_domain;
+    let invalid = |error| SidecarError::Security(format!("--control-plane-trust-domain {domain:?}: {error}"));
+    domain.parse().map_err(invalid)
 }
 
-/// HTTPEndpoint resources with their secrets and environment references resolved.
-pub(super) async fn endpoints(
-    endpoints: Vec<HttpEndpoint>,
-    config: &Config,
-    env: &Env,
-    secrets: &Secrets,
-) -> Vec<EndpointSpec> {
-    tracing::info!(target: LOG, "Loading endpoints…");
-    let mut specs = Vec::with_capacity(endpoints.len());
-    for endpoint in endpoints {
-        tracing::info!(target: LOG, "Found http endpoint: {}", endpoint.name);
-        specs.push(spec(endpoint, config, env, secrets).await);
-    }
-    tracing::info!(target: LOG, "Waiting for all outstanding http endpoints to be processed…");
-    tracing::info!(target: LOG, "All outstanding http endpoints processed");
-    specs
-}
-
-async fn spec(mut endpoint: HttpEndpoint, config: &Config, env: &Env, secrets: &Secrets) -> EndpointSpec {
-    let count = endpoint.headers.len();
-    let mut items = std::mem::take(&mut endpoint.headers);
-    let tls = endpoint.tls.take().unwrap_or_default();
-    items.extend(tls.documents().cloned());
-    fill(&mut items, &endpoint, config, env, secrets).await;
-    let documents = items.split_off(count);
-    let document = |wanted: &Option<NameValue>| {
-        let name = &wanted.as_ref()?.name;
-        let found = documents.iter().find(|item| item.name == *name);
-        found
-            .and_then(|item| item.value.clone())
-            .filter(|text| !text.is_empty())
+/// The operator of the cluster.
+pub(super) fn operator(config: &Config, identity: Option<&Identity>) -> Result<Operator, SidecarError> {
+    let namespace = &config.security.control_plane_namespace;
+    let id = SpiffeId::new(&control_plane(config)?, namespace, OPERATOR_APP_ID);
+    let id = id.map_err(|error| SidecarError::Security(format!("--control-plane-namespace: {error}")))?;
+    let identity = identity.ok_or_else(|| SidecarError::Security("there is no identity".to_owned()))?;
+    let workload = Workload {
+        app_id: config.app_id.clone(),
+        namespace: config.workload.namespace_or_default().to_owned(),
+        pod: config.workload.pod_name.clone().unwrap_or_default(),
     };
-    EndpointSpec {
-        headers: items
-            .into_iter()
-            .filter_map(|h| Some((h.name, h.value?)))
-            .collect(),
-        root_ca: document(&tls.root_ca),
-        client: document(&tls.certificate).zip(document(&tls.private_key)),
-        name: endpoint.name,
-        base_url: endpoint.base_url,
-    }
-}
-
-/// Puts the values of secrets and variables in place; says which cannot be had.
-async fn fill(
-    items: &mut [NameValue],
-    endpoint: &HttpEndpoint,
-    config: &Config,
-    env: &Env,
-    secrets: &Secrets,
-) {
-    let named = endpoint.secret_store.as_str();
-    let store = secrets.component(named);
-    let filling = fill_secrets(items, &endpoint.namespace, named, store.as_deref());
-    match tokio::time::timeout(SECRETS, filling).await {
-        Ok(missing) => log_missing(&missing, "http endpoint", &endpoint.name),
-        Err(_) => tracing::error!(
-            target: LOG,
-            "http endpoint {}: {named} gave its secrets not within {SECRETS:?}; the endpoint is used without \
-             those that are missing",
-            endpoint.name
-        ),
-    }
-    for refused in env_ref::resolve(items, &config.resources.env_keys, |name| env(name)) {
+    if !config.resources.disable_builtin_kubernetes_secret_store {
         tracing::warn!(
             target: LOG,
-            "http endpoint {}: environment variable {refused:?} may not be read by resources",
-            endpoint.name
+            "this release has no secret store for the secrets of the cluster: those that resources refer to come \
+             from the operator, but the app cannot ask for others (--disable-builtin-k8s-secret-store says that it \
+             does not)"
         );
     }
+    Ok(Operator::new(
+        &config.control_plane.operator,
+        identity,
+        id,
+        workload,
+    )?)
+}
+
+/// The Configuration that `--config` names, or the defaults.
+pub(super) async fn operator_configuration(
+    config: &Config,
+    env: &Env,
+    operator: &Operator,
+) -> Result<Configuration, SidecarError> {
+    let Some(name) = config.resources.configs.first() else {
+        return configuration(config, env);
+    };
+    let settings = operator.configuration(name).await?;
+    show_features(&settings);
+    Ok(settings)
+}
+
+fn show_features(settings: &Configuration) {
+    let names: Vec<_> = settings.features.names().collect();
+    if !names.is_empty() {
+        tracing::info!(target: LOG, "Enabled features: {}", names.join(" "));
+    }
+}
+
+fn summary(problems: &[outrigger_resources::Problem]) -> String {
+    outrigger_resources::problem::summary(problems)
 }

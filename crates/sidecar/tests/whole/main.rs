@@ -29,6 +29,7 @@ mod metrics;
 mod middleware;
 mod mtls;
 mod multicast;
+mod operator;
 mod pluggable;
 mod pressure;
 mod proxy;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
@@ -25,7 +26,7 @@ use crate::metrics::SidecarMetrics;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// An HTTPEndpoint with its secrets resolved.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointSpec {
     /// The id callers use.
     pub name: String,
@@ -65,7 +66,7 @@ pub enum EndpointError {
 }
 
 struct Endpoint {
-    name: String,
+    spec: EndpointSpec,
     base_url: String,
     headers: HeaderMap,
     client: reqwest::Client,
@@ -74,7 +75,8 @@ struct Endpoint {
 
 /// All endpoints of this sidecar.
 pub struct Endpoints {
-    named: HashMap<String, Endpoint>,
+    named: ArcSwap<HashMap<String, Arc<Endpoint>>>,
+    max_concurrency: Option<usize>,
     /// For absolute URLs: follows no redirects, like the app channel it stands in for. Made when the first is called,
     /// because reading the system's certificates takes longer than the rest of a sidecar's start.
     anonymous: OnceCell<reqwest::Client>,
@@ -103,45 +105,60 @@ impl Endpoints {
     /// Sets up clients; an endpoint that cannot be set up is left out and reported.
     pub fn build(specs: Vec<EndpointSpec>, common: Common) -> (Self, Vec<EndpointError>) {
         let mut problems = Vec::new();
-        let mut named = HashMap::new();
-        let permits = || common.max_concurrency.map(|n| Arc::new(Semaphore::new(n)));
+        let endpoints = Self {
+            named: ArcSwap::default(),
+            max_concurrency: common.max_concurrency,
+            anonymous: OnceCell::new(),
+            unverified_urls: common.unverified_urls,
+            permits: permits(common.max_concurrency),
+            token: common.token,
+            metrics: common.metrics,
+            middlewares: common.middlewares,
+        };
         for spec in specs {
-            match endpoint(&spec, permits()) {
-                Ok(endpoint) => {
-                    named.insert(spec.name, endpoint);
-                }
-                Err(error) => problems.push(error),
+            if let Err(error) = endpoints.put(spec) {
+                problems.push(error);
             }
         }
-        let permits = permits();
-        let (token, metrics, middlewares) = (common.token, common.metrics, common.middlewares);
-        (
-            Self {
-                named,
-                anonymous: OnceCell::new(),
-                unverified_urls: common.unverified_urls,
-                permits,
-                token,
-                metrics,
-                middlewares,
-            },
-            problems,
-        )
+        (endpoints, problems)
+    }
+
+    /// Adds an endpoint, in the place of one with its name. Calls under way are not disturbed.
+    ///
+    /// # Errors
+    /// [`EndpointError`]; what was there stays.
+    pub fn put(&self, spec: EndpointSpec) -> Result<(), EndpointError> {
+        if self
+            .named
+            .load()
+            .get(&spec.name)
+            .is_some_and(|known| known.spec == spec)
+        {
+            return Ok(());
+        }
+        let endpoint = Arc::new(endpoint(spec, permits(self.max_concurrency))?);
+        self.named.rcu(|named| {
+            let mut named = HashMap::clone(named);
+            named.insert(endpoint.spec.name.clone(), Arc::clone(&endpoint));
+            named
+        });
+        Ok(())
     }
 
     /// Whether `name` is an HTTPEndpoint.
     pub fn contains(&self, name: &str) -> bool {
-        !self.named.is_empty() && self.named.contains_key(name)
+        let named = self.named.load();
+        !named.is_empty() && named.contains_key(name)
     }
 
     /// The base URL of an endpoint.
     pub fn base_url(&self, name: &str) -> Option<String> {
-        self.named.get(name).map(|e| e.base_url.clone())
+        self.named.load().get(name).map(|e| e.base_url.clone())
     }
 
     /// The names of all endpoints, sorted.
-    pub fn names(&self) -> Vec<&str> {
-        let mut names: Vec<_> = self.named.values().map(|e| e.name.as_str()).collect();
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.named.load().keys().cloned().collect();
         names.sort_unstable();
         names
     }
@@ -151,7 +168,7 @@ impl Endpoints {
     /// # Errors
     /// [`EndpointError`] when it gave no response.
     pub async fn call_named(&self, name: &str, call: Call) -> Result<Reply, EndpointError> {
-        let Some(endpoint) = self.named.get(name) else {
+        let Some(endpoint) = self.named.load().get(name).cloned() else {
             return Err(EndpointError::Send(format!(
                 "http endpoint {name} does not exist"
             )));
@@ -162,7 +179,7 @@ impl Endpoints {
             headers,
             permits,
             ..
-        } = endpoint;
+        } = &*endpoint;
         self.call(client, base_url, call, Some(headers), permits.as_ref())
             .await
     }
@@ -254,7 +271,11 @@ async fn transmit(
     Ok(Response::<reqwest::Body>::from(response).map(Body::stream))
 }
 
-fn endpoint(spec: &EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpoint, EndpointError> {
+fn permits(max_concurrency: Option<usize>) -> Option<Arc<Semaphore>> {
+    max_concurrency.map(|calls| Arc::new(Semaphore::new(calls)))
+}
+
+fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpoint, EndpointError> {
     let mut headers = HeaderMap::new();
     for (name, value) in &spec.headers {
         let illegal = || EndpointError::Header(spec.name.clone(), name.clone());
@@ -276,11 +297,11 @@ fn endpoint(spec: &EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endp
         .map_err(|e| EndpointError::ClientCertificate(spec.name.clone(), e.to_string()))?
         .build();
     Ok(Endpoint {
-        name: spec.name.clone(),
         base_url: spec.base_url.trim_end_matches('/').to_owned(),
         headers,
         client: client.map_err(|e| EndpointError::Client(spec.name.clone(), e.to_string()))?,
         permits,
+        spec,
     })
 }
 

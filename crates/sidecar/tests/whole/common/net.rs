@@ -9,6 +9,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use outrigger_flags::{Parsed, parse};
+use outrigger_identity::{AnchorsSource, CaConfig, Identity, Mode, SecurityConfig};
 use outrigger_sentry::{Config as SentryConfig, Sentry, config::FLAGS};
 use outrigger_sidecar::body::Body;
 use outrigger_sidecar::config::{Command, Config};
@@ -83,8 +84,34 @@ impl Net {
             env: HashMap::new(),
             spec: String::new(),
             resources: Vec::new(),
+            configuration: None,
             ports: None,
         }
+    }
+
+    /// What the authority gives a process of the control plane, or anybody else.
+    pub async fn identity(&self, app_id: &str) -> Identity {
+        let ca = self.ca.as_ref().expect("an authority");
+        let request = SecurityConfig {
+            ca: CaConfig {
+                sentry_address: ca.address.clone(),
+                control_plane_trust_domain: "localhost".parse().unwrap(),
+                control_plane_namespace: "default".to_owned(),
+                app_id: app_id.to_owned(),
+                namespace: None,
+                jwt_audiences: Vec::new(),
+                mode: Mode::Standalone,
+                token_file: None,
+                env: Arc::new(|_| None),
+            },
+            anchors: AnchorsSource::Pem(ca.anchors.clone()),
+            directory: None,
+            events: Arc::new(|_| {}),
+        };
+        let (identity, _renewal) = outrigger_identity::start(request, &CancellationToken::new())
+            .await
+            .unwrap();
+        identity
     }
 
     /// Makes an app id known at this port of another's sidecar. Some sidecar must have started before.
@@ -182,6 +209,7 @@ pub struct Plan<'n> {
     env: HashMap<String, String>,
     spec: String,
     resources: Vec<String>,
+    configuration: Option<String>,
     ports: Option<Ports>,
 }
 
@@ -211,6 +239,12 @@ impl Plan<'_> {
     /// Adds a resource file.
     pub fn resource(mut self, yaml: &str) -> Self {
         self.resources.push(yaml.to_owned());
+        self
+    }
+
+    /// Has the operator's Configuration of this name instead of a file.
+    pub fn configuration(mut self, name: &str) -> Self {
+        self.configuration = Some(name.to_owned());
         self
     }
 
@@ -253,7 +287,10 @@ impl Plan<'_> {
             "--dapr-listen-addresses=127.0.0.1".to_owned(),
             "--dapr-internal-grpc-listen-address=127.0.0.1".to_owned(),
             "--metrics-listen-address=127.0.0.1".to_owned(),
-            format!("--config={}", configuration.display()),
+            match &self.configuration {
+                Some(name) => format!("--config={name}"),
+                None => format!("--config={}", configuration.display()),
+            },
             format!("--resources-path={}", resources.display()),
         ];
         let mut env = self.env.clone();

@@ -1,0 +1,299 @@
+//! The operator of a Kubernetes cluster: the source of a sidecar's settings and resources there.
+
+mod dial;
+mod endpoints;
+mod secrets;
+mod updates;
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::try_join3;
+use outrigger_identity::{Identity, SpiffeId};
+use outrigger_resources::load::{self, Kind};
+use outrigger_resources::{Configuration, Loaded, problem};
+use outrigger_wire::operator::v1 as wire;
+use outrigger_wire::operator::v1::operator_client::OperatorClient;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+pub use endpoints::{EndpointFollower, Resolve};
+pub(crate) use secrets::reveal;
+pub(crate) use updates::{Update, Updates};
+
+const LOG: &str = "dapr.runtime.operator";
+/// Limit of one call, and how long the first ones are tried: the operator may be about to start.
+const CALL: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Largest answer, in bytes.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// Why the operator did not give what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// Its address cannot be used.
+    #[error("--control-plane-address {address:?}: {cause}; give host:port of the operator")]
+    Address {
+        /// As given.
+        address: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// It did not answer, or refused.
+    #[error(
+        "failed to {what} from the operator at {address}: {cause}; check that it runs, and that this pod may reach it"
+    )]
+    Call {
+        /// What was asked for.
+        what: &'static str,
+        /// Of the operator.
+        address: String,
+        /// What came instead.
+        cause: String,
+    },
+    /// There is no such Configuration.
+    #[error("configuration {0} not found: create it in the namespace of this pod, or correct --config")]
+    NotFound(String),
+    /// What it sent cannot be used.
+    #[error("{0}")]
+    Content(String),
+}
+
+/// A connection to the operator. It is made when it is needed, and made again.
+#[derive(Clone)]
+pub struct Operator {
+    client: OperatorClient<Channel>,
+    address: String,
+    namespace: String,
+    pod: String,
+    app_id: String,
+}
+
+/// For whom an operator is asked.
+pub struct Workload {
+    /// The app.
+    pub app_id: String,
+    /// Its namespace: that of its identity.
+    pub namespace: String,
+    /// The pod's name; may be empty.
+    pub pod: String,
+}
+
+impl Operator {
+    /// The operator at `address`, which has to prove to be `id`.
+    ///
+    /// # Errors
+    /// [`OperatorError::Address`].
+    pub fn new(
+        address: &str,
+        identity: &Identity,
+        id: SpiffeId,
+        workload: Workload,
+    ) -> Result<Self, OperatorError> {
+        let channel = dial::channel(address, identity, id).map_err(|cause| OperatorError::Address {
+            address: address.to_owned(),
+            cause,
+        })?;
+        Ok(Self {
+            client: OperatorClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
+            address: address.to_owned(),
+            namespace: workload.namespace,
+            pod: workload.pod,
+            app_id: workload.app_id,
+        })
+    }
+
+    /// The app that asks.
+    pub fn app_id(&self) -> &str {
+        &self.app_id
+    }
+
+    /// A Configuration by name.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after tries for a minute.
+    pub async fn configuration(&self, name: &str) -> Result<Configuration, OperatorError> {
+        let what = "load the Configuration";
+        let answer = self.patiently(what, async || {
+            let request = wire::GetConfigurationRequest {
+                name: name.to_owned(),
+                namespace: self.namespace.clone(),
+                pod_name: self.pod.clone(),
+            };
+            self.client.clone().get_configuration(request).await
+        });
+        let json = answer.await?.configuration;
+        if json.is_empty() {
+            return Err(OperatorError::NotFound(name.to_owned()));
+        }
+        Configuration::from_json(&json)
+            .map_err(|error| OperatorError::Content(format!("Configuration {name}: {error}")))
+    }
+
+    /// Everything that concerns the app.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after tries for a minute.
+    pub async fn load(&self) -> Result<Loaded, OperatorError> {
+        let components = self.patiently("list components", async || self.list_components().await);
+        let endpoints = self.patiently("list HTTP endpoints", async || self.list_endpoints().await);
+        let policies = self.patiently("list resiliency policies", async || self.list_policies().await);
+        let (components, endpoints, policies) = try_join3(components, endpoints, policies).await?;
+        let components = components
+            .components
+            .into_iter()
+            .map(|json| (Kind::Component, json));
+        let endpoints = endpoints.http_endpoints.into_iter();
+        let endpoints = endpoints.map(|json| (Kind::HttpEndpoint, json));
+        let policies = policies
+            .resiliencies
+            .into_iter()
+            .map(|json| (Kind::Resiliency, json));
+        self.read(components.chain(endpoints).chain(policies))
+    }
+
+    /// The components that concern the app.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after one try.
+    pub async fn components(&self) -> Result<Loaded, OperatorError> {
+        let listed = self.once("list components", self.list_components()).await?;
+        self.read(listed.components.into_iter().map(|json| (Kind::Component, json)))
+    }
+
+    /// The HTTP endpoints that concern the app.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after one try.
+    pub async fn endpoints(&self) -> Result<Loaded, OperatorError> {
+        let listed = self.once("list HTTP endpoints", self.list_endpoints()).await?;
+        self.read(
+            listed
+                .http_endpoints
+                .into_iter()
+                .map(|json| (Kind::HttpEndpoint, json)),
+        )
+    }
+
+    /// Changes of components.
+    pub(crate) fn component_updates(&self) -> Updates<wire::ComponentUpdateEvent> {
+        let this = self.clone();
+        Updates::new("components", move || {
+            let mut client = this.client.clone();
+            let request = wire::ComponentUpdateRequest {
+                namespace: this.namespace.clone(),
+                pod_name: this.pod.clone(),
+            };
+            async move { client.component_update(request).await }.boxed()
+        })
+    }
+
+    /// Changes of HTTP endpoints.
+    pub(crate) fn endpoint_updates(&self) -> Updates<wire::HttpEndpointUpdateEvent> {
+        let this = self.clone();
+        Updates::new("HTTP endpoints", move || {
+            let mut client = this.client.clone();
+            let request = wire::HttpEndpointUpdateRequest {
+                namespace: this.namespace.clone(),
+                pod_name: this.pod.clone(),
+            };
+            async move { client.http_endpoint_update(request).await }.boxed()
+        })
+    }
+
+    async fn list_components(&self) -> Result<Response<wire::ListComponentResponse>, Status> {
+        let request = wire::ListComponentsRequest {
+            namespace: self.namespace.clone(),
+            pod_name: self.pod.clone(),
+        };
+        self.client.clone().list_components(request).await
+    }
+
+    async fn list_endpoints(&self) -> Result<Response<wire::ListHttpEndpointsResponse>, Status> {
+        let namespace = self.namespace.clone();
+        let request = wire::ListHttpEndpointsRequest { namespace };
+        self.client.clone().list_http_endpoints(request).await
+    }
+
+    async fn list_policies(&self) -> Result<Response<wire::ListResiliencyResponse>, Status> {
+        let namespace = self.namespace.clone();
+        let request = wire::ListResiliencyRequest { namespace };
+        self.client.clone().list_resiliency(request).await
+    }
+
+    /// The resources among JSON texts, their secrets readable.
+    pub(crate) fn read(&self, objects: impl Iterator<Item = (Kind, Bytes)>) -> Result<Loaded, OperatorError> {
+        let loaded = load::objects(objects, &self.app_id);
+        let mut loaded = loaded.map_err(|problems| OperatorError::Content(problem::summary(&problems)))?;
+        for warning in &loaded.warnings {
+            tracing::warn!(target: LOG, "{warning}");
+        }
+        reveal(&mut loaded);
+        Ok(loaded)
+    }
+
+    async fn patiently<T>(
+        &self,
+        what: &'static str,
+        call: impl AsyncFn() -> Result<Response<T>, Status>,
+    ) -> Result<T, OperatorError> {
+        let given_up = Instant::now() + PATIENCE;
+        loop {
+            match timeout(CALL, call()).await {
+                Ok(Ok(answer)) => return Ok(answer.into_inner()),
+                Ok(Err(status)) if !is_transient(&status) => return Err(self.failed(what, &status)),
+                Ok(Err(status)) if Instant::now() > given_up => return Err(self.failed(what, &status)),
+                Ok(Err(status)) => {
+                    tracing::warn!(target: LOG, "{}; trying again", self.failed(what, &status));
+                }
+                Err(_) if Instant::now() > given_up => return Err(self.failed(what, &late())),
+                Err(_) => tracing::warn!(target: LOG, "{}; trying again", self.failed(what, &late())),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn once<T>(
+        &self,
+        what: &'static str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, OperatorError> {
+        let answer = timeout(CALL, call).await.unwrap_or_else(|_| Err(late()));
+        let answer = answer.map_err(|status| self.failed(what, &status))?;
+        Ok(answer.into_inner())
+    }
+
+    fn failed(&self, what: &'static str, status: &Status) -> OperatorError {
+        OperatorError::Call {
+            what,
+            address: self.address.clone(),
+            cause: described(status),
+        }
+    }
+}
+
+fn late() -> Status {
+    Status::deadline_exceeded(format!("no answer within {} s", CALL.as_secs()))
+}
+
+/// Whether another try can help. A status with a source was made here, because there was no connection.
+fn is_transient(status: &Status) -> bool {
+    matches!(
+        status.code(),
+        Code::Unavailable | Code::ResourceExhausted | Code::DeadlineExceeded
+    ) || std::error::Error::source(status).is_some()
+}
+
+/// A status with its causes.
+fn described(status: &Status) -> String {
+    let cause = std::error::Error::source(status).map(crate::error::chain);
+    match cause {
+        Some(cause) => format!("{:?}: {cause}", status.code()),
+        None => format!("{:?}: {}", status.code(), status.message()),
+    }
+}

@@ -1,0 +1,102 @@
+//! Secrets of the cluster: the operator looks them up and puts them into resources, in base64.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_resources::{Loaded, NameValue};
+
+use super::LOG;
+
+/// The store whose secrets the operator looks up; it is meant where a resource names none.
+const STORE: &str = "kubernetes";
+
+/// Makes the values of secrets readable. Nobody has to look these up any more; what the operator did not find stays
+/// without value.
+pub(crate) fn reveal(loaded: &mut Loaded) {
+    for component in &mut loaded.components {
+        if is_cluster(&component.secret_store) {
+            component.secret_store.clear();
+            decode(&mut component.metadata, &component.name);
+        }
+    }
+    for endpoint in &mut loaded.http_endpoints {
+        if is_cluster(&endpoint.secret_store) {
+            endpoint.secret_store.clear();
+            decode(&mut endpoint.headers, &endpoint.name);
+            let tls = endpoint.tls.iter_mut();
+            let documents =
+                tls.flat_map(|tls| [&mut tls.root_ca, &mut tls.certificate, &mut tls.private_key]);
+            decode(documents.flatten(), &endpoint.name);
+        }
+    }
+}
+
+fn is_cluster(store: &str) -> bool {
+    store.is_empty() || store == STORE
+}
+
+fn decode<'a>(items: impl IntoIterator<Item = &'a mut NameValue>, resource: &str) {
+    for item in items.into_iter().filter(|item| item.secret.is_some()) {
+        let Some(value) = item.value.take() else { continue };
+        let bytes = STANDARD.decode(&value).map_err(|error| error.to_string());
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()));
+        match text {
+            Ok(text) => item.value = Some(text),
+            Err(error) => tracing::error!(
+                target: LOG,
+                "{resource}: the value of {} is not what an operator makes of a secret, so it stays without value: \
+                 {error}",
+                item.name
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use outrigger_resources::load::{Kind, objects};
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_readable_where_the_operator_looked_them_up() {
+        let component = |name: &str, store: &str| {
+            let json = format!(
+                r#"{{"metadata":{{"name":"{name}"}},"auth":{{"secretStore":"{store}"}},"spec":{{"type":"state.x","metadata":[
+                    {{"name":"plain","value":"YQ=="}},
+                    {{"name":"found","value":"c2VzYW1l","secretKeyRef":{{"name":"s","key":"k"}}}},
+                    {{"name":"missing","secretKeyRef":{{"name":"s","key":"none"}}}},
+                    {{"name":"odd","value":"?","secretKeyRef":{{"name":"s","key":"k"}}}}]}}}}"#
+            );
+            (Kind::Component, Bytes::from(json))
+        };
+        let endpoint = r#"{"metadata":{"name":"e"},"spec":{"baseUrl":"https://x","clientTLS":
+            {"rootCA":{"value":"cGVt","secretKeyRef":{"name":"s","key":"k"}}},
+            "headers":[{"name":"h","value":"c2VzYW1l","secretKeyRef":{"name":"s"}}]}}"#;
+        let all = [
+            component("none", ""),
+            component("ours", "kubernetes"),
+            component("other", "vault"),
+            (Kind::HttpEndpoint, Bytes::from(endpoint)),
+        ];
+        let mut loaded = objects(all, "app").unwrap();
+        reveal(&mut loaded);
+        for component in &loaded.components {
+            let theirs = component.name == "other";
+            let expected = if theirs { "c2VzYW1l" } else { "sesame" };
+            assert_eq!(component.secret_store, if theirs { "vault" } else { "" });
+            assert_eq!(component.property("plain"), Some("YQ=="));
+            assert_eq!(component.property("found"), Some(expected));
+            assert_eq!(component.property("missing"), None);
+            assert_eq!(component.property("odd"), theirs.then_some("?"));
+            assert!(
+                component.metadata[1].secret.is_some(),
+                "state encryption needs to know"
+            );
+        }
+        let endpoint = &loaded.http_endpoints[0];
+        assert_eq!(endpoint.headers[0].text(), "sesame");
+        let root = endpoint.tls.as_ref().and_then(|tls| tls.root_ca.as_ref());
+        assert_eq!(root.map(NameValue::text), Some("pem"));
+    }
+}

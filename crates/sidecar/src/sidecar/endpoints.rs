@@ -1,0 +1,98 @@
+//! HTTPEndpoint resources: their secrets and environment references are filled in before anybody calls them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use outrigger_resources::{HttpEndpoint, NameValue, env_ref};
+
+use super::{Env, LOG};
+use crate::blocks::invoke::EndpointSpec;
+use crate::blocks::secrets::Secrets;
+use crate::components::{fill_secrets, log_missing};
+use crate::operator::Resolve;
+
+/// How long the secrets of one endpoint may take.
+const SECRETS: Duration = Duration::from_secs(5);
+
+/// Makes endpoints ready for use: those there are at the start, and those that come later.
+pub(super) struct EndpointResolver {
+    /// Prefixes of the variables that resources may read.
+    pub(super) env_keys: String,
+    pub(super) env: Env,
+    pub(super) secrets: Arc<Secrets>,
+}
+
+impl EndpointResolver {
+    /// The endpoints of the start.
+    pub(super) async fn all(&self, endpoints: Vec<HttpEndpoint>) -> Vec<EndpointSpec> {
+        tracing::info!(target: LOG, "Loading endpoints…");
+        let mut specs = Vec::with_capacity(endpoints.len());
+        for endpoint in endpoints {
+            tracing::info!(target: LOG, "Found http endpoint: {}", endpoint.name);
+            specs.push(self.one(endpoint).await);
+        }
+        tracing::info!(target: LOG, "Waiting for all outstanding http endpoints to be processed…");
+        tracing::info!(target: LOG, "All outstanding http endpoints processed");
+        specs
+    }
+
+    /// For whoever follows changes.
+    pub(super) fn later(self) -> Resolve {
+        let resolver = Arc::new(self);
+        Box::new(move |endpoint| {
+            let resolver = Arc::clone(&resolver);
+            async move { resolver.one(endpoint).await }.boxed()
+        })
+    }
+
+    async fn one(&self, mut endpoint: HttpEndpoint) -> EndpointSpec {
+        let count = endpoint.headers.len();
+        let mut items = std::mem::take(&mut endpoint.headers);
+        let tls = endpoint.tls.take().unwrap_or_default();
+        items.extend(tls.documents().cloned());
+        self.fill(&mut items, &endpoint).await;
+        let documents = items.split_off(count);
+        let document = |wanted: &Option<NameValue>| {
+            let name = &wanted.as_ref()?.name;
+            let found = documents.iter().find(|item| item.name == *name);
+            found
+                .and_then(|item| item.value.clone())
+                .filter(|text| !text.is_empty())
+        };
+        EndpointSpec {
+            headers: items
+                .into_iter()
+                .filter_map(|h| Some((h.name, h.value?)))
+                .collect(),
+            root_ca: document(&tls.root_ca),
+            client: document(&tls.certificate).zip(document(&tls.private_key)),
+            name: endpoint.name,
+            base_url: endpoint.base_url,
+        }
+    }
+
+    /// Puts the values of secrets and variables in place; says which cannot be had.
+    async fn fill(&self, items: &mut [NameValue], endpoint: &HttpEndpoint) {
+        let named = endpoint.secret_store.as_str();
+        let store = self.secrets.component(named);
+        let filling = fill_secrets(items, &endpoint.namespace, named, store.as_deref());
+        match tokio::time::timeout(SECRETS, filling).await {
+            Ok(missing) => log_missing(&missing, &endpoint.source, "http endpoint", &endpoint.name),
+            Err(_) => tracing::error!(
+                target: LOG,
+                "{}: http endpoint {}: {named} gave its secrets not within {SECRETS:?}; the endpoint is used without \
+                 those that are missing",
+                endpoint.source,
+                endpoint.name
+            ),
+        }
+        for refused in env_ref::resolve(items, &self.env_keys, |name| (self.env)(name)) {
+            tracing::warn!(
+                target: LOG,
+                "http endpoint {}: environment variable {refused:?} may not be read by resources",
+                endpoint.name
+            );
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! Kubernetes mode: settings and resources from an operator that the test plays, over mutual TLS.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use outrigger_identity::{Expect, Identity};
+use outrigger_wire::operator::v1 as wire;
+use outrigger_wire::operator::v1::operator_server::{Operator, OperatorServer};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status};
+use wire::ResourceEventType::{Created, Deleted, Updated};
+
+use crate::common::app::text;
+use crate::common::{App, Net, Node, Plan, eventually, get, post};
+
+/// What the cluster has.
+#[derive(Default)]
+struct Cluster {
+    components: Mutex<BTreeMap<String, Value>>,
+    endpoints: Mutex<BTreeMap<String, Value>>,
+    policies: Mutex<Vec<Value>>,
+    configuration: Mutex<Value>,
+    component_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::ComponentUpdateEvent, Status>>>>,
+    endpoint_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::HttpEndpointUpdateEvent, Status>>>>,
+    /// Namespaces that were asked for.
+    asked: Mutex<Vec<String>>,
+}
+
+fn jsons(values: &Mutex<BTreeMap<String, Value>>) -> Vec<bytes::Bytes> {
+    let values = values.lock().unwrap();
+    values.values().map(|value| value.to_string().into()).collect()
+}
+
+#[derive(Clone)]
+struct Service(Arc<Cluster>);
+
+impl Service {
+    fn asked(&self, namespace: &str) {
+        self.0.asked.lock().unwrap().push(namespace.to_owned());
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for Service {
+    async fn component_update(
+        &self,
+        request: Request<wire::ComponentUpdateRequest>,
+    ) -> Result<Response<BoxStream<wire::ComponentUpdateEvent>>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.0.component_watchers.lock().unwrap().push(sender);
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+
+    async fn list_components(
+        &self,
+        request: Request<wire::ListComponentsRequest>,
+    ) -> Result<Response<wire::ListComponentResponse>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let components = jsons(&self.0.components);
+        Ok(Response::new(wire::ListComponentResponse { components }))
+    }
+
+    async fn get_configuration(
+        &self,
+        request: Request<wire::GetConfigurationRequest>,
+    ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let configuration = match request.get_ref().name.as_str() {
+            "settings" => self.0.configuration.lock().unwrap().to_string().into(),
+            _ => bytes::Bytes::new(),
+        };
+        Ok(Response::new(wire::GetConfigurationResponse { configuration }))
+    }
+
+    async fn list_resiliency(
+        &self,
+        request: Request<wire::ListResiliencyRequest>,
+    ) -> Result<Response<wire::ListResiliencyResponse>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let policies = self.0.policies.lock().unwrap();
+        let resiliencies = policies.iter().map(|policy| policy.to_string().into()).collect();
+        Ok(Response::new(wire::ListResiliencyResponse { resiliencies }))
+    }
+
+    async fn list_http_endpoints(
+        &self,
+        request: Request<wire::ListHttpEndpointsRequest>,
+    ) -> Result<Response<wire::ListHttpEndpointsResponse>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let http_endpoints = jsons(&self.0.endpoints);
+        Ok(Response::new(wire::ListHttpEndpointsResponse { http_endpoints }))
+    }
+
+    async fn http_endpoint_update(
+        &self,
+        request: Request<wire::HttpEndpointUpdateRequest>,
+    ) -> Result<Response<BoxStream<wire::HttpEndpointUpdateEvent>>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.0.endpoint_watchers.lock().unwrap().push(sender);
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+}
+
+/// A process with the operator's identity, or another's.
+struct Process {
+    cluster: Arc<Cluster>,
+    identity: Identity,
+    address: String,
+    task: JoinHandle<()>,
+}
+
+impl Process {
+    async fn start(net: &Net, app_id: &str) -> Self {
+        let identity = net.identity(app_id).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let cluster = Arc::new(Cluster::default());
+        let address = listener.local_addr().unwrap().to_string();
+        let task = serve(listener, &cluster, &identity);
+        Self {
+            cluster,
+            identity,
+            address,
+            task,
+        }
+    }
+
+    /// Ends it with its connections and its streams.
+    async fn kill(&mut self) {
+        self.task.abort();
+        let _aborted = (&mut self.task).await;
+        self.cluster.component_watchers.lock().unwrap().clear();
+        self.cluster.endpoint_watchers.lock().unwrap().clear();
+    }
+
+    async fn restart(&mut self) {
+        let listener = TcpListener::bind(&self.address).await.unwrap();
+        self.task = serve(listener, &self.cluster, &self.identity);
+    }
+
+    fn beside<'n>(&self, net: &'n Net) -> Plan<'n> {
+        net.sidecar("me")
+            .flag("--mode=kubernetes")
+            .flag("--disable-builtin-k8s-secret-store")
+            .flag(&format!("--control-plane-address={}", self.address))
+    }
+
+    fn put(&self, component: &Value) {
+        let name = component["metadata"]["name"].as_str().unwrap();
+        self.cluster
+            .components
+            .lock()
+            .unwrap()
+            .insert(name.to_owned(), component.clone());
+    }
+
+    fn tell(&self, kind: wire::ResourceEventType, component: &Value) {
+        let event = wire::ComponentUpdateEvent {
+            component: component.to_string().into(),
+            r#type: kind.into(),
+        };
+        let watchers = self.cluster.component_watchers.lock().unwrap();
+        let told = watchers
+            .iter()
+            .filter(|watcher| watcher.send(Ok(event.clone())).is_ok());
+        assert_eq!(told.count(), 1);
+    }
+
+    fn tell_endpoint(&self, endpoint: &Value) {
+        let event = wire::HttpEndpointUpdateEvent {
+            http_endpoints: endpoint.to_string().into(),
+        };
+        let watchers = self.cluster.endpoint_watchers.lock().unwrap();
+        let told = watchers
+            .iter()
+            .filter(|watcher| watcher.send(Ok(event.clone())).is_ok());
+        assert_eq!(told.count(), 1);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn serve(listener: TcpListener, cluster: &Arc<Cluster>, identity: &Identity) -> JoinHandle<()> {
+    let tls = TlsAcceptor::from(identity.server_config_for(Expect::Any));
+    let service = OperatorServer::new(Service(Arc::clone(cluster)));
+    tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((tcp, _)) = listener.accept().await {
+            let (tls, service) = (tls.clone(), TowerToHyperService::new(service.clone()));
+            connections.spawn(async move {
+                let Ok(stream) = tls.accept(tcp).await else { return };
+                let builder = auto::Builder::new(TokioExecutor::new());
+                let _ended = builder.serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    })
+}
+
+fn memory(name: &str) -> Value {
+    json!({"apiVersion": "dapr.io/v1alpha1", "kind": "Component", "metadata": {"name": name, "namespace": "default"},
+           "spec": {"type": "state.in-memory", "version": "v1"}})
+}
+
+fn endpoint(name: &str, port: u16) -> Value {
+    // "ahoy"
+    json!({"apiVersion": "dapr.io/v1alpha1", "kind": "HTTPEndpoint", "metadata": {"name": name},
+           "spec": {"baseUrl": format!("http://127.0.0.1:{port}"),
+                    "headers": [{"name": "x-secret", "value": "YWhveQ==", "secretKeyRef": {"name": "s", "key": "k"}}]}})
+}
+
+async fn names(node: &Node, kind: &str) -> Vec<String> {
+    let metadata = node.ask(get("/v1.0/metadata")).await.json();
+    let all = metadata[kind].as_array().into_iter().flatten();
+    let mut names: Vec<_> = all
+        .map(|item| item["name"].as_str().unwrap().to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+async fn until(node: &Node, kind: &str, wanted: &[&str]) {
+    eventually(async || names(node, kind).await == wanted).await;
+}
+
+fn hot_reload() -> Value {
+    json!({"apiVersion": "dapr.io/v1alpha1", "kind": "Configuration", "metadata": {"name": "settings"},
+           "spec": {"features": [{"name": "HotReload", "enabled": true}]}})
+}
+
+#[tokio::test]
+async fn everything_comes_from_the_operator() {
+    let net = Net::secure().await;
+    let app = App::start(|request| async move {
+        let secret = request.headers().get("x-secret").cloned();
+        text(
+            200,
+            secret
+                .as_ref()
+                .and_then(|secret| secret.to_str().ok())
+                .unwrap_or("none"),
+        )
+    })
+    .await;
+    let operator = Process::start(&net, "dapr-operator").await;
+    *operator.cluster.configuration.lock().unwrap() = json!({"spec": {
+        "api": {"denied": [{"name": "secrets", "version": "v1", "protocol": "http"}]}}});
+    operator.put(&memory("store"));
+    let mut foreign = memory("foreign");
+    foreign["scopes"] = json!(["somebody else"]);
+    operator.put(&foreign);
+    let endpoints = &operator.cluster.endpoints;
+    endpoints
+        .lock()
+        .unwrap()
+        .insert("outside".into(), endpoint("outside", app.port));
+    let node = operator.beside(&net).configuration("settings").start().await;
+
+    assert_eq!(names(&node, "components").await, ["store"]);
+    assert_eq!(names(&node, "httpEndpoints").await, ["outside"]);
+    let saved = node
+        .ask(post("/v1.0/state/store", r#"[{"key":"k","value":1}]"#))
+        .await;
+    assert_eq!(saved.status, 204);
+    let answer = node.ask(get("/v1.0/invoke/outside/method/x")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "ahoy"));
+    assert_eq!(
+        node.ask(get("/v1.0/secrets/any/k")).await.status,
+        404,
+        "the Configuration holds"
+    );
+    let asked = operator.cluster.asked.lock().unwrap().clone();
+    assert!(asked.iter().all(|namespace| namespace == "default"), "{asked:?}");
+
+    // Endpoints change without hot reload, components do not.
+    eventually(async || !operator.cluster.endpoint_watchers.lock().unwrap().is_empty()).await;
+    operator.tell_endpoint(&endpoint("later", app.port));
+    until(&node, "httpEndpoints", &["later", "outside"]).await;
+    assert!(operator.cluster.component_watchers.lock().unwrap().is_empty());
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn components_follow_the_operator_and_its_restarts() {
+    let net = Net::secure().await;
+    let mut operator = Process::start(&net, "dapr-operator").await;
+    *operator.cluster.configuration.lock().unwrap() = hot_reload();
+    operator.put(&memory("first"));
+    let node = operator.beside(&net).configuration("settings").start().await;
+    until(&node, "components", &["first"]).await;
+    eventually(async || !operator.cluster.component_watchers.lock().unwrap().is_empty()).await;
+
+    operator.tell(Created, &memory("second"));
+    until(&node, "components", &["first", "second"]).await;
+    let mut changed = memory("second");
+    changed["spec"]["type"] = json!("lock.sqlite");
+    changed["spec"]["metadata"] =
+        json!([{"name": "connectionString", "value": node.folder().join("locks.db").to_str().unwrap()}]);
+    operator.tell(Updated, &changed);
+    eventually(async || {
+        let metadata = node.ask(get("/v1.0/metadata")).await.json();
+        metadata["components"].to_string().contains("lock.sqlite")
+    })
+    .await;
+    operator.tell(Deleted, &changed);
+    until(&node, "components", &["first"]).await;
+
+    // What changes while nobody reports is found by a list.
+    operator.kill().await;
+    operator.put(&memory("third"));
+    operator.cluster.components.lock().unwrap().remove("first");
+    assert_eq!(
+        names(&node, "components").await,
+        ["first"],
+        "it goes on without an operator"
+    );
+    operator.restart().await;
+    until(&node, "components", &["third"]).await;
+    eventually(async || !operator.cluster.component_watchers.lock().unwrap().is_empty()).await;
+    operator.tell(Created, &memory("fourth"));
+    until(&node, "components", &["fourth", "third"]).await;
+    node.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_the_operator_lacks_ends_the_start() {
+    let net = Net::secure().await;
+    let operator = Process::start(&net, "dapr-operator").await;
+    let failed = operator.beside(&net).configuration("other").try_launch().await;
+    let error = failed.err().expect("it must not start").to_string();
+    assert!(error.starts_with("configuration other not found"), "{error}");
+
+    *operator.cluster.configuration.lock().unwrap() = json!({"spec": {"tracing": []}});
+    let failed = operator.beside(&net).configuration("settings").try_launch().await;
+    let error = failed.err().expect("it must not start").to_string();
+    assert!(error.starts_with("Configuration settings: "), "{error}");
+    assert!(error.contains("tracing"), "{error}");
+
+    let failed = operator
+        .beside(&net)
+        .flag("--control-plane-address=")
+        .try_launch()
+        .await;
+    let error = failed.err().expect("it must not start").to_string();
+    assert!(error.contains("--control-plane-address"), "{error}");
+}
