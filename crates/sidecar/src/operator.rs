@@ -118,15 +118,7 @@ impl Operator {
     /// # Errors
     /// [`OperatorError`], after tries for a minute.
     pub async fn configuration(&self, name: &str) -> Result<Configuration, OperatorError> {
-        let what = "load the Configuration";
-        let answer = self.patiently(what, async || {
-            let request = wire::GetConfigurationRequest {
-                name: name.to_owned(),
-                namespace: self.namespace.clone(),
-                pod_name: self.pod.clone(),
-            };
-            self.client.clone().get_configuration(request).await
-        });
+        let answer = self.patiently("load the Configuration", || self.get_configuration(name));
         let json = answer.await?.configuration;
         if json.is_empty() {
             return Err(OperatorError::NotFound(name.to_owned()));
@@ -140,9 +132,9 @@ impl Operator {
     /// # Errors
     /// [`OperatorError`], after tries for a minute.
     pub async fn load(&self) -> Result<Loaded, OperatorError> {
-        let components = self.patiently("list components", async || self.list_components().await);
-        let endpoints = self.patiently("list HTTP endpoints", async || self.list_endpoints().await);
-        let policies = self.patiently("list resiliency policies", async || self.list_policies().await);
+        let components = self.patiently("list components", || self.list_components());
+        let endpoints = self.patiently("list HTTP endpoints", || self.list_endpoints());
+        let policies = self.patiently("list resiliency policies", || self.list_policies());
         let (components, endpoints, policies) = try_join3(components, endpoints, policies).await?;
         let components = components
             .components
@@ -206,6 +198,18 @@ impl Operator {
         })
     }
 
+    async fn get_configuration(
+        &self,
+        name: &str,
+    ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
+        let request = wire::GetConfigurationRequest {
+            name: name.to_owned(),
+            namespace: self.namespace.clone(),
+            pod_name: self.pod.clone(),
+        };
+        self.client.clone().get_configuration(request).await
+    }
+
     async fn list_components(&self) -> Result<Response<wire::ListComponentResponse>, Status> {
         let request = wire::ListComponentsRequest {
             namespace: self.namespace.clone(),
@@ -237,11 +241,10 @@ impl Operator {
         Ok(loaded)
     }
 
-    async fn patiently<T>(
-        &self,
-        what: &'static str,
-        call: impl AsyncFn() -> Result<Response<T>, Status>,
-    ) -> Result<T, OperatorError> {
+    async fn patiently<T, F>(&self, what: &'static str, call: impl Fn() -> F) -> Result<T, OperatorError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
         let given_up = Instant::now() + PATIENCE;
         loop {
             match timeout(CALL, call()).await {
