@@ -470,6 +470,15 @@ async fn a_store_without_its_encryption_key_is_not_started() {
             assert!(error.contains(&text) && error.contains(cause), "{error}");
         }
     }
+    // The operator of a cluster sends the values of secrets with the component.
+    let mut sent = encrypted("primaryEncryptionKey", "", "token");
+    sent.metadata[0].value = Some("000102030405060708090a0b0c0d0e0f".to_owned());
+    let (result, _) = started(&[sent.clone()]).await;
+    assert_eq!(result.unwrap().len(), 1);
+    sent.metadata[0].value = Some(String::new());
+    let (result, _) = started(&[sent]).await;
+    let error = result.err().unwrap().to_string();
+    assert!(error.contains("in a cluster create the secret token"), "{error}");
     let mut field = encrypted("primaryEncryptionKey", "vault", "token");
     field.metadata[0].secret.as_mut().unwrap().key = "other".to_owned();
     let (result, _) = started(&[hex, field]).await;

@@ -217,6 +217,12 @@ async fn an_endpoint_behind_tls_gets_what_its_resource_says() {
             .ask(post(&format!("/v1.0/invoke/{name}/method/m"), "secret"))
             .await;
         answer.error(500, "ERR_DIRECT_INVOKE");
+        assert_eq!(
+            answer.text().contains("tls: failed to verify certificate"),
+            name == "untrusting",
+            "{name}: {}",
+            answer.text()
+        );
     }
     assert_eq!(app.calls(), 1);
 }

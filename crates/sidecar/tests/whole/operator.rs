@@ -222,6 +222,14 @@ fn endpoint(name: &str, port: u16) -> Value {
                     "headers": [{"name": "x-secret", "value": "YWhveQ==", "secretKeyRef": {"name": "s", "key": "k"}}]}})
 }
 
+/// One whose header is the secret `greeting` of the store `vault`.
+fn endpoint_of_vault(name: &str, port: u16) -> Value {
+    let mut endpoint = endpoint(name, port);
+    endpoint["auth"] = json!({"secretStore": "vault"});
+    endpoint["spec"]["headers"] = json!([{"name": "x-secret", "secretKeyRef": {"name": "greeting"}}]);
+    endpoint
+}
+
 async fn names(node: &Node, kind: &str) -> Vec<String> {
     let metadata = node.ask(get("/v1.0/metadata")).await.json();
     let all = metadata[kind].as_array().into_iter().flatten();
@@ -259,6 +267,13 @@ async fn everything_comes_from_the_operator() {
     *operator.cluster.configuration.lock().unwrap() = json!({"spec": {
         "api": {"denied": [{"name": "secrets", "version": "v1", "protocol": "http"}]}}});
     operator.put(&memory("store"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secrets.json");
+    std::fs::write(&file, r#"{"greeting":"from the vault"}"#).unwrap();
+    let mut vault = memory("vault");
+    vault["spec"] = json!({"type": "secretstores.local.file", "version": "v1",
+                           "metadata": [{"name": "secretsFile", "value": file.to_str().unwrap()}]});
+    operator.put(&vault);
     let mut foreign = memory("foreign");
     foreign["scopes"] = json!(["somebody else"]);
     operator.put(&foreign);
@@ -269,7 +284,7 @@ async fn everything_comes_from_the_operator() {
         .insert("outside".into(), endpoint("outside", app.port));
     let node = operator.beside(&net).configuration("settings").start().await;
 
-    assert_eq!(names(&node, "components").await, ["store"]);
+    assert_eq!(names(&node, "components").await, ["store", "vault"]);
     assert_eq!(names(&node, "httpEndpoints").await, ["outside"]);
     let saved = node
         .ask(post("/v1.0/state/store", r#"[{"key":"k","value":1}]"#))
@@ -287,8 +302,10 @@ async fn everything_comes_from_the_operator() {
 
     // Endpoints change without hot reload, components do not.
     eventually(async || !operator.cluster.endpoint_watchers.lock().unwrap().is_empty()).await;
-    operator.tell_endpoint(&endpoint("later", app.port));
+    operator.tell_endpoint(&endpoint_of_vault("later", app.port));
     until(&node, "httpEndpoints", &["later", "outside"]).await;
+    let answer = node.ask(get("/v1.0/invoke/later/method/x")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "from the vault"));
     assert!(operator.cluster.component_watchers.lock().unwrap().is_empty());
     node.stop().await.unwrap();
 }

@@ -245,13 +245,23 @@ impl Endpoints {
         let status = result.as_ref().map_or(500, |r| r.status().as_u16());
         self.metrics
             .http_client(&method, &call.method, status, started.elapsed(), 0, 0);
-        let response = result.map_err(|e| EndpointError::Send(crate::error::chain(e.as_ref())))?;
+        let response = result.map_err(|e| EndpointError::Send(described(e.as_ref())))?;
         let mut reply = http_reply(response);
         if let Some(permit) = permit {
             reply.body = reply.body.hold(permit);
         }
         Ok(reply)
     }
+}
+
+/// An error and its causes. Tools match the words before those of a certificate that was refused.
+fn described(error: &(dyn std::error::Error + 'static)) -> String {
+    const REFUSED: &str = "invalid peer certificate";
+    crate::error::chain(error).replacen(
+        REFUSED,
+        &format!("tls: failed to verify certificate: {REFUSED}"),
+        1,
+    )
 }
 
 /// Sends a request to `url`, whatever its own target is.
