@@ -66,7 +66,7 @@ pub enum Event {
 /// Why a source has no list.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
-    /// The resources contradict each other.
+    /// The resources contradict each other; begins with where they come from.
     #[error("{0}")]
     Contradiction(String),
     /// For the time being; what runs goes on.
@@ -78,7 +78,7 @@ pub enum ListError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// The resources contradict each other.
-    #[error("failed to load resources: {0}")]
+    #[error("failed to load resources from {0}")]
     Contradiction(String),
     /// A component that may not be missing did not start.
     #[error(transparent)]

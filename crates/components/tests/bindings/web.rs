@@ -1,6 +1,9 @@
 //! A small HTTP server that answers with what it was sent.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, Ordering},
+};
 
 use outrigger_component::conformance::Link;
 use tokio::{
@@ -13,18 +16,21 @@ use tokio_util::task::AbortOnDropHandle;
 /// Answers `/status/N` with N, `/big` with a kilobyte, `/slow` never, everything else with the request.
 pub(crate) struct Web {
     port: u16,
-    server: Option<AbortOnDropHandle<()>>,
+    _server: AbortOnDropHandle<()>,
     heads: Arc<Mutex<Vec<String>>>,
+    /// Hangs up on everybody. The port stays taken, so that no other server can answer in its place.
+    down: Arc<AtomicBool>,
 }
 
 impl Web {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let heads = Arc::default();
+        let (heads, down) = (Arc::default(), Arc::default());
         Self {
             port: listener.local_addr().unwrap().port(),
-            server: Some(serve(listener, Arc::clone(&heads))),
+            _server: serve(listener, Arc::clone(&heads), Arc::clone(&down)),
             heads,
+            down,
         }
     }
 
@@ -40,37 +46,38 @@ impl Web {
 
 impl Link for Web {
     fn cut(&mut self) {
-        self.server = None;
+        self.down.store(true, Ordering::SeqCst);
     }
 
     fn restore(&mut self) {
-        let socket = std::net::TcpListener::bind(("127.0.0.1", self.port)).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let listener = TcpListener::from_std(socket).unwrap();
-        self.server = Some(serve(listener, Arc::clone(&self.heads)));
+        self.down.store(false, Ordering::SeqCst);
     }
 }
 
-fn serve(listener: TcpListener, heads: Arc<Mutex<Vec<String>>>) -> AbortOnDropHandle<()> {
+fn serve(
+    listener: TcpListener,
+    heads: Arc<Mutex<Vec<String>>>,
+    down: Arc<AtomicBool>,
+) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            let heads = Arc::clone(&heads);
+            let (heads, down) = (Arc::clone(&heads), Arc::clone(&down));
             connections.spawn(async move {
                 // Clients go away when they like.
-                let _gone = converse(stream, &heads).await;
+                let _gone = converse(stream, &heads, &down).await;
             });
         }
     }))
 }
 
-async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>) -> std::io::Result<()> {
+async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>, down: &AtomicBool) -> std::io::Result<()> {
     let mut stream = BufStream::new(stream);
     loop {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            if stream.read_line(&mut head).await? == 0 {
+            if stream.read_line(&mut head).await? == 0 || down.load(Ordering::SeqCst) {
                 return Ok(());
             }
         }

@@ -86,8 +86,10 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Li
         namespace,
         app_id,
     };
-    let loaded =
-        load::folders(&request).map_err(|problems| ListError::Contradiction(problem::summary(&problems)))?;
+    let loaded = load::folders(&request).map_err(|problems| {
+        let summary = problem::summary(&problems);
+        ListError::Contradiction(format!("disk: {summary}"))
+    })?;
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
     }

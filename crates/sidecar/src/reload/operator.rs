@@ -65,7 +65,9 @@ impl Source for OperatorSource {
                 components: loaded.components,
                 broken: loaded.broken,
             }),
-            Err(OperatorError::Content(text)) => Err(ListError::Contradiction(text)),
+            Err(OperatorError::Content(text)) => {
+                Err(ListError::Contradiction(format!("the operator: {text}")))
+            }
             Err(error) => {
                 self.again = Some(Instant::now() + AGAIN);
                 Err(ListError::Unavailable(error.to_string()))
