@@ -1,6 +1,6 @@
 //! Serves connections that speak nothing but HTTP/2: gRPC. What a handler has ready leaves in one write.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -120,8 +120,9 @@ where
         let request = Request::from_parts(head, body);
         let (handler, client) = (Arc::clone(&self.handler), Arc::clone(&self.client));
         let wire = Arc::clone(wire);
+        // Boxed: a call's future is large, and starting a task moves it several times.
+        let handling = Box::pin(handler.handle(client, request));
         tokio::spawn(async move {
-            let handling = handler.handle(client, request);
             let Some(response) = unless_reset(handling, &mut respond).await else {
                 return;
             };
@@ -145,11 +146,13 @@ where
 }
 
 /// What the handler answers; `None` when the client does not want to know any more.
-async fn unless_reset<F>(handling: F, respond: &mut SendResponse<Bytes>) -> Option<Response<Body>>
+async fn unless_reset<F>(
+    mut handling: Pin<Box<F>>,
+    respond: &mut SendResponse<Bytes>,
+) -> Option<Response<Body>>
 where
     F: Future<Output = Response<Body>>,
 {
-    let mut handling = pin!(handling);
     std::future::poll_fn(|cx| match handling.as_mut().poll(cx) {
         Poll::Ready(response) => Poll::Ready(Some(response)),
         Poll::Pending => respond.poll_reset(cx).map(|_| None),
