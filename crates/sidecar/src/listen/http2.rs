@@ -46,7 +46,13 @@ where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (io, out) = Gather::new(io);
-    let handshake = builder(options).handshake(io);
+    let mut handshake = pin!(builder(options).handshake(io));
+    // Our settings leave first: a client that begins with TLS learns from them that nobody here speaks it.
+    let handshake = std::future::poll_fn(|cx| {
+        let done = handshake.as_mut().poll(cx);
+        let _told_or_gone = out.poll_flush(cx);
+        done
+    });
     let Ok(connection) = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await else {
         return Err(Ended::Silent(HANDSHAKE_TIMEOUT));
     };
