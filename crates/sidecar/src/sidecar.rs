@@ -4,7 +4,9 @@ mod app_life;
 mod build;
 mod endpoints;
 mod resources;
+mod security;
 mod serve;
+mod settings;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,26 +1,26 @@
 //! From settings to a wired sidecar. Ports are bound before anything is dialled.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use outrigger_components::pluggable;
-use outrigger_identity::{
-    AnchorsSource, CaConfig, Identity, IdentityEvent, Mode as IdentityMode, SecurityConfig,
-};
+use outrigger_identity::Identity;
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD, SUBTLE_CRYPTO};
-use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::export;
-use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, Metrics, MetricsConfig, RewriteRule};
+use outrigger_telemetry::metrics::Metrics;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
 
 use super::endpoints::EndpointResolver;
+use super::security::{IdentityCounts, secure};
 use super::serve::{Servers, Sockets};
+use super::settings::{
+    api_log, host_address, host_name, metrics_config, pluggable_components, resolver, tracing_config,
+};
 use super::{Background, Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::access::Access;
 use crate::admit::Token;
@@ -38,7 +38,7 @@ use crate::blocks::middleware::Middlewares;
 use crate::blocks::secrets::Secrets;
 use crate::blocks::state::State;
 use crate::components::{self, Blocks, Components};
-use crate::config::{self, AppProtocol, Config, Mode};
+use crate::config::{AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::Versions;
@@ -435,20 +435,6 @@ fn source(
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 
-/// How long a socket of a component may be there without anybody who listens.
-const DISCOVERY: Duration = Duration::from_secs(10);
-
-fn pluggable_components(config: &Config, env: &Env) -> pluggable::Options {
-    let folder = env(pluggable::FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
-    pluggable::Options {
-        folder: folder
-            .unwrap_or_else(|| pluggable::DEFAULT_FOLDER.to_owned())
-            .into(),
-        wait: DISCOVERY,
-        max_value: config.api.max_body_size.unwrap_or(usize::MAX),
-    }
-}
-
 fn readiness() -> Readiness {
     let readiness = Readiness::default();
     for target in [
@@ -462,221 +448,4 @@ fn readiness() -> Readiness {
         readiness.expect(target);
     }
     readiness
-}
-
-fn host_address(config: &Config) -> String {
-    let listen = &config.internal.listen_address;
-    if config::is_localhost(listen) {
-        return listen.clone();
-    }
-    config::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
-        tracing::error!(target: LOG, "failed to determine host address: {error}");
-        "127.0.0.1".to_owned()
-    })
-}
-
-fn host_name() -> String {
-    hostname::get()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
-}
-
-fn api_log(config: &Config, settings: &Configuration) -> ApiLog {
-    ApiLog {
-        enabled: config.api.api_logging.unwrap_or(settings.api_logging.enabled),
-        obfuscate_urls: settings.api_logging.obfuscate_urls,
-        omit_health_checks: settings.api_logging.omit_health_checks,
-    }
-}
-
-fn metrics_config(config: &Config, settings: &Configuration) -> MetricsConfig {
-    let given = &settings.metrics;
-    if given.http.increased_cardinality.is_none() {
-        tracing::warn!(
-            target: LOG,
-            "metrics: spec.metrics.http.increasedCardinality is not set and counts as true; \
-             set it to false to bound the number of HTTP series"
-        );
-    }
-    let rules = given.rules.iter().map(|rule| RewriteRule {
-        name: rule.name.clone(),
-        labels: rule
-            .labels
-            .iter()
-            .map(|label| LabelRewrite {
-                name: label.name.clone(),
-                regex: label.regex.iter().map(|(r, p)| (r.clone(), p.clone())).collect(),
-            })
-            .collect(),
-    });
-    MetricsConfig {
-        app_id: config.app_id.clone(),
-        namespace: config.workload.namespace_or_default().to_owned(),
-        enabled: given.enabled,
-        record_error_codes: given.record_error_codes,
-        latency_buckets_ms: given
-            .latency_buckets
-            .iter()
-            .filter_map(|b| u64::try_from(*b).ok())
-            .collect(),
-        http: HttpMetricsConfig {
-            increased_cardinality: given.http.legacy_paths(),
-            path_matching: given.http.path_matching.clone(),
-            exclude_verbs: given.http.exclude_verbs,
-        },
-        rules: rules.collect(),
-        ..MetricsConfig::default()
-    }
-}
-
-fn tracing_config(settings: &Configuration) -> export::TracingConfig {
-    let given = &settings.tracing;
-    export::TracingConfig {
-        sampling_rate: given.sampling_rate.clone(),
-        stdout: given.stdout,
-        zipkin_endpoint: given.zipkin_endpoint.clone(),
-        otel: export::OtelConfig {
-            endpoint: given.otel.endpoint.clone(),
-            protocol: given.otel.protocol.clone(),
-            is_secure: Some(given.otel.secure),
-            headers: given
-                .otel
-                .headers
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"))
-                .collect(),
-            timeout: given.otel.timeout,
-        },
-    }
-}
-
-/// Counts what happens to the identity. There is one before there are metrics: what they are depends on settings
-/// that, in Kubernetes, only somebody with an identity is told.
-#[derive(Clone, Default)]
-struct IdentityCounts(Arc<Mutex<Counting>>);
-
-enum Counting {
-    Waiting(Vec<IdentityEvent>),
-    Ready(Arc<Metrics>),
-}
-
-impl Default for Counting {
-    fn default() -> Self {
-        Self::Waiting(Vec::new())
-    }
-}
-
-impl IdentityCounts {
-    fn start(&self, metrics: &Arc<Metrics>) {
-        let before = std::mem::replace(&mut *self.lock(), Counting::Ready(Arc::clone(metrics)));
-        if let Counting::Waiting(events) = before {
-            events.into_iter().for_each(|event| self.count(event));
-        }
-    }
-
-    fn count(&self, event: IdentityEvent) {
-        let metrics = match &mut *self.lock() {
-            Counting::Waiting(events) => return events.push(event),
-            Counting::Ready(metrics) => Arc::clone(metrics),
-        };
-        match event {
-            IdentityEvent::InitOk => metrics.runtime.mtls_initialized(),
-            IdentityEvent::InitFailed(reason) => metrics.runtime.mtls_init_failed(reason),
-            IdentityEvent::Rotated => metrics.runtime.certificate_rotated(),
-            IdentityEvent::RotateFailed(reason) => metrics.runtime.certificate_rotation_failed(reason),
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn secure(
-    config: &Config,
-    env: &Env,
-    control: &Handle,
-    counts: &IdentityCounts,
-) -> Result<Secured, SidecarError> {
-    let security = &config.security;
-    let mode = match config.mode {
-        Mode::Standalone => IdentityMode::Standalone,
-        Mode::Kubernetes => IdentityMode::Kubernetes,
-    };
-    if !security.mtls && config.mode == Mode::Standalone {
-        tracing::warn!(target: LOG, "mTLS is disabled. Skipping certificate request and tls validation");
-        return Ok(Secured {
-            identity: None,
-            renewal: None,
-        });
-    }
-    tracing::info!(target: "dapr.runtime.security", "Fetching initial identity");
-    let counts = counts.clone();
-    let events = Arc::new(move |event| counts.count(event));
-    let control_plane_trust_domain = resources::control_plane(config)?;
-    let anchors = AnchorsSource::Pem(security.trust_anchors.clone().unwrap_or_default());
-    let request = SecurityConfig {
-        ca: CaConfig {
-            sentry_address: security.sentry_address.clone(),
-            control_plane_trust_domain,
-            control_plane_namespace: security.control_plane_namespace.clone(),
-            app_id: config.app_id.clone(),
-            namespace: config.workload.namespace.clone().filter(|ns| !ns.is_empty()),
-            jwt_audiences: security.jwt_audiences.clone(),
-            mode,
-            token_file: None,
-            env: Arc::clone(env),
-        },
-        anchors,
-        directory: None,
-        events,
-    };
-    let cancel = CancellationToken::new();
-    let fetched = control
-        .spawn(async move { outrigger_identity::start(request, &cancel).await })
-        .await;
-    let fetched = fetched.map_err(|e| SidecarError::Security(e.to_string()))?;
-    let (identity, renewal) = fetched.map_err(|e| SidecarError::Security(crate::error::chain(&e)))?;
-    tracing::info!(target: "dapr.runtime.security", "Security is initialized successfully");
-    Ok(Secured {
-        identity: Some(identity),
-        renewal: Some(renewal),
-    })
-}
-
-fn resolver(
-    config: &Config,
-    settings: &Configuration,
-    host: String,
-    internal_port: u16,
-) -> (
-    outrigger_discovery::Options,
-    tokio::sync::mpsc::Receiver<outrigger_discovery::FatalError>,
-) {
-    let (sender, receiver) = tokio::sync::mpsc::channel(1);
-    let given = &settings.name_resolution;
-    let component = if given.component.is_empty() {
-        outrigger_discovery::default_component(config.mode == Mode::Kubernetes).to_owned()
-    } else {
-        given.component.clone()
-    };
-    let options = outrigger_discovery::Options {
-        component,
-        version: given.version.clone(),
-        configuration: given.configuration.clone(),
-        registration: outrigger_discovery::Registration {
-            app_id: config.app_id.clone(),
-            namespace: config.workload.namespace_or_default().to_owned(),
-            host_address: host,
-            internal_port,
-            http_port: config.api.http_port,
-            app_port: config.app.port,
-            instance: None,
-        },
-        on_fatal: Arc::new(move |error| {
-            // A second report adds nothing: the first ends the process.
-            let _full = sender.try_send(error);
-        }),
-    };
-    (options, receiver)
 }
