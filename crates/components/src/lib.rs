@@ -32,6 +32,15 @@ pub mod pluggable;
 mod postgres;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(
+    feature = "conversation",
+    feature = "crypto",
+    feature = "http",
+    feature = "middleware",
+    feature = "mqtt",
+    feature = "postgres"
+))]
+mod roots;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]

@@ -29,12 +29,10 @@ pub(crate) fn client_config(
 }
 
 fn store(roots: Option<&[u8]>) -> Result<RootCertStore, String> {
-    let mut store = RootCertStore::empty();
     let Some(pem) = roots else {
-        // Some of the system's may be unusable; the others do.
-        store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(store);
+        return Ok(crate::roots::system());
     };
+    let mut store = RootCertStore::empty();
     let wrong = |error: &dyn std::fmt::Display| format!("the root certificates: {error}");
     for certificate in certificates(pem).map_err(|error| wrong(&error))? {
         store.add(certificate).map_err(|error| wrong(&error))?;

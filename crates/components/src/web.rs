@@ -19,16 +19,18 @@ pub(crate) fn client(url: &Url) -> Result<Client> {
             format!("cannot set up HTTPS for {url}: {error}"),
         )
     };
-    let mut roots = rustls::RootCertStore::empty();
     // The system's certificates take time and memory.
-    if url.scheme() == "https" {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let roots = if url.scheme() == "https" {
+        let roots = crate::roots::system();
         if roots.is_empty() {
             return Err(failed(
                 &"the system has no root certificates; install ca-certificates",
             ));
         }
-    }
+        roots
+    } else {
+        rustls::RootCertStore::empty()
+    };
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -247,16 +247,15 @@ impl Operator {
     {
         let given_up = Instant::now() + PATIENCE;
         loop {
-            match timeout(CALL, call()).await {
-                Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) if !is_transient(&status) => return Err(self.failed(what, &status)),
-                Ok(Err(status)) if Instant::now() > given_up => return Err(self.failed(what, &status)),
-                Ok(Err(status)) => {
-                    tracing::warn!(target: LOG, "{}; trying again", self.failed(what, &status));
-                }
-                Err(_) if Instant::now() > given_up => return Err(self.failed(what, &late())),
-                Err(_) => tracing::warn!(target: LOG, "{}; trying again", self.failed(what, &late())),
+            let status = match in_time(call()).await {
+                Ok(answer) => return Ok(answer),
+                Err(status) => status,
+            };
+            let failed = self.failed(what, &status);
+            if !is_transient(&status) || Instant::now() > given_up {
+                return Err(failed);
             }
+            tracing::warn!(target: LOG, "{failed}; trying again");
             sleep(PAUSE).await;
         }
     }
@@ -266,9 +265,7 @@ impl Operator {
         what: &'static str,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, OperatorError> {
-        let answer = timeout(CALL, call).await.unwrap_or_else(|_| Err(late()));
-        let answer = answer.map_err(|status| self.failed(what, &status))?;
-        Ok(answer.into_inner())
+        in_time(call).await.map_err(|status| self.failed(what, &status))
     }
 
     fn failed(&self, what: &'static str, status: &Status) -> OperatorError {
@@ -280,8 +277,15 @@ impl Operator {
     }
 }
 
-fn late() -> Status {
-    Status::deadline_exceeded(format!("no answer within {} s", CALL.as_secs()))
+async fn in_time<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<T, Status> {
+    let late = |_| {
+        Err(Status::deadline_exceeded(format!(
+            "no answer within {} s",
+            CALL.as_secs()
+        )))
+    };
+    let answer = timeout(CALL, call).await.unwrap_or_else(late)?;
+    Ok(answer.into_inner())
 }
 
 /// Whether another try can help. A status with a source was made here, because there was no connection.

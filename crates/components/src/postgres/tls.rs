@@ -81,12 +81,10 @@ impl Tls {
     }
 
     fn roots(&self) -> Result<RootCertStore> {
-        let mut roots = RootCertStore::empty();
         let Some(path) = &self.root else {
-            // Some of the system's may be unusable; the others do.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            return Ok(roots);
+            return Ok(crate::roots::system());
         };
+        let mut roots = RootCertStore::empty();
         let certificates = CertificateDer::pem_file_iter(path)
             .and_then(Iterator::collect::<Result<Vec<_>, _>>)
             .map_err(|error| failed(format!("sslrootcert {path}"), error))?;

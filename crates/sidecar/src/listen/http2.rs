@@ -165,3 +165,6 @@ where
     })
     .await
 }
+
+#[cfg(test)]
+mod tests;

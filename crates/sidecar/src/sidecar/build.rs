@@ -98,7 +98,7 @@ impl Sidecar {
         tracing::info!(target: LOG, "app id: {}", config.app_id);
         let all_metrics = Metrics::new(&metrics_config(&config, &origin.settings))?;
         counts.start(&all_metrics);
-        Parts {
+        let parts = Parts {
             config,
             env,
             control,
@@ -106,9 +106,9 @@ impl Sidecar {
             origin,
             all_metrics,
             started,
-        }
-        .wire()
-        .await
+        };
+        // Boxed: it holds everything that there is of a sidecar.
+        Box::pin(parts.wire()).await
     }
 }
 

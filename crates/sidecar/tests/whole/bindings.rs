@@ -351,6 +351,19 @@ async fn a_refused_event_is_repeated_as_the_policy_says_and_counted() {
     assert!(calls >= before * 3.0, "{calls} calls for {before} events");
 }
 
+/// A sidecar whose clock wakes the app, which is asked every second whether it is well.
+async fn ticking(app: &App) -> Node {
+    Net::plain()
+        .sidecar("me")
+        .app(app.port)
+        .flag("--enable-app-health-check")
+        .flag("--app-health-probe-interval=1")
+        .flag("--app-health-threshold=1")
+        .resource(&clock("tick", &[("direction", "input")]))
+        .start()
+        .await
+}
+
 #[tokio::test]
 async fn events_come_while_the_app_is_well() {
     let well = Arc::new(AtomicBool::new(false));
@@ -360,15 +373,7 @@ async fn events_come_while_the_app_is_well() {
         async move { app::text(if healthy { 200 } else { 503 }, "") }
     })
     .await;
-    let _node = Net::plain()
-        .sidecar("me")
-        .app(app.port)
-        .flag("--enable-app-health-check")
-        .flag("--app-health-probe-interval=1")
-        .flag("--app-health-threshold=1")
-        .resource(&clock("tick", &[("direction", "input")]))
-        .start()
-        .await;
+    let _node = ticking(&app).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(events(&app, "/tick"), 0);
     well.store(true, Ordering::SeqCst);
@@ -406,15 +411,7 @@ async fn events_come_again_when_the_app_gets_well_before_the_last_one_is_handled
         }
     })
     .await;
-    let _node = Net::plain()
-        .sidecar("me")
-        .app(app.port)
-        .flag("--enable-app-health-check")
-        .flag("--app-health-probe-interval=1")
-        .flag("--app-health-threshold=1")
-        .resource(&clock("tick", &[("direction", "input")]))
-        .start()
-        .await;
+    let _node = ticking(&app).await;
     eventually(async || events(&app, "/tick") > 0).await;
     // When the third probe comes, the answer to the second has been heard.
     let turn = async |healthy: bool| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
 use outrigger_component::{Error, Kind};
 use reqwest::{Client, StatusCode};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
@@ -105,15 +105,13 @@ fn unavailable(message: String) -> Error {
 }
 
 fn client() -> Result<Client, Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let failed =
         |cause: &dyn std::fmt::Display| unavailable(format!("no HTTP client for the issuer: {cause}"));
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(&error))?
-        .with_root_certificates(roots)
+        .with_root_certificates(crate::roots::system())
         .with_no_client_auth();
     let client = Client::builder().timeout(TIMEOUT).tls_backend_preconfigured(tls);
     client.build().map_err(|error| failed(&error))

@@ -1,7 +1,7 @@
 //! HTTP endpoints outside: named by an HTTPEndpoint resource, or given as an absolute URL.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -351,13 +351,19 @@ fn client_pair(chain: &str, key: &str) -> Result<Pair, String> {
     Ok((chain, key))
 }
 
-/// A client with its own trust and identity; the system's roots unless others are given.
-fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<ClientBuilder, rustls::Error> {
-    let roots = roots.unwrap_or_else(|| {
+/// The system's certificates. They are many: endpoints share what was read for the first.
+fn system_roots() -> Arc<RootCertStore> {
+    static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        roots
+        Arc::new(roots)
     });
+    Arc::clone(&ROOTS)
+}
+
+/// A client with its own trust and identity; the system's roots unless others are given.
+fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<ClientBuilder, rustls::Error> {
+    let roots = roots.map_or_else(system_roots, Arc::new);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
