@@ -13,7 +13,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 BINARIES = ("daprd", "sentry", "placement", "scheduler", "operator", "injector")
-STAND_INS = ("placement", "scheduler")
+STAND_INS = ("placement", "scheduler", "operator")
 VERDICT = re.compile(r"^\s*--- (PASS|FAIL|SKIP): Test/(\S+) \(")
 SWITCH = re.compile(r"^=== (?:RUN|NAME|CONT|PAUSE)\s+Test/(\S+)$")
 # Dapr refuses root where the suite plays Kubernetes, so as root the suite runs as this user.

@@ -60,8 +60,9 @@ impl HttpPathLabel {
 
     /// The `path` label.
     pub fn label<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        if AS_IS.contains(&path) {
-            return Cow::Borrowed(path);
+        // Methods of the app come without their slash.
+        if let Some(fixed) = AS_IS.into_iter().find(|fixed| *fixed == path || fixed[1..] == *path) {
+            return Cow::Borrowed(fixed);
         }
         if self.patterns.is_empty() {
             return if self.increased_cardinality {
@@ -191,6 +192,7 @@ mod tests {
         assert_eq!(label.label("/v1.0/state/store/key"), "");
         assert_eq!(label.label("/healthz"), "/healthz");
         assert_eq!(label.label("/dapr/config"), "/dapr/config");
+        assert_eq!(label.label("dapr/config"), "/dapr/config");
     }
 
     #[test]
@@ -213,6 +215,7 @@ mod tests {
     fn increased_cardinality_reduces_what_no_pattern_matches() {
         let label = label(true, &["/orders/{orderID}"]);
         assert_eq!(label.label("/orders/1"), "/orders/{orderID}");
+        assert_eq!(label.label("orders/1"), "/orders/{orderID}");
         assert_eq!(label.label("/v1.0/state/s/k"), "/v1.0/state/s");
         assert_eq!(label.label("/v1.0/healthz"), "/v1.0/healthz");
     }
