@@ -5,8 +5,6 @@ import pathlib
 import queue
 import sys
 import time
-import urllib.error
-import urllib.request
 
 import fleet as fleets
 import servers
@@ -23,26 +21,10 @@ class Side:
 
     def __init__(self, name, sidecar):
         from dapr.clients import DaprClient
-        self.name, self.base = name, f"http://127.0.0.1:{sidecar.http}"
+        self.name, self.ask = name, sidecar.ask
         from dapr.conf import settings
         settings.DAPR_HTTP_PORT = sidecar.http
         self.sdk = DaprClient(address=f"127.0.0.1:{sidecar.grpc}")
-
-    def ask(self, method, path, body=None, headers=()):
-        """The status, the headers, and the body, as JSON if it is that."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data, dict(headers), method=method)
-        try:
-            answer = urllib.request.urlopen(request, timeout=PATIENCE)
-        except urllib.error.HTTPError as error:
-            answer = error
-        with answer:
-            text = answer.read()
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            parsed = text
-        return answer.status, answer.headers, parsed
 
     def get(self, store, key):
         return self.ask("GET", f"/v1.0/state/{store}/{key}")

@@ -1,5 +1,6 @@
 """Starts a CA, sidecars and apps as processes on free loopback ports, and stops them again."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -15,6 +16,7 @@ import uuid
 
 READY_SECONDS = 60
 END_SECONDS = 20
+ANSWER_SECONDS = 20
 HOST = "127.0.0.1"
 
 
@@ -33,6 +35,21 @@ class Sidecar:
     def __init__(self, app_id, process, http, grpc, metrics):
         self.app_id, self.process = app_id, process
         self.http, self.grpc, self.metrics = http, grpc, metrics
+
+    def ask(self, method, path, body=None, headers=()):
+        """Calls the HTTP API: the status, the headers, and the body, as JSON if it is that."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://{HOST}:{self.http}{path}", data, dict(headers), method=method)
+        try:
+            answer = urllib.request.urlopen(request, timeout=ANSWER_SECONDS)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            text = answer.read()
+        try:
+            return answer.status, answer.headers, json.loads(text)
+        except ValueError:
+            return answer.status, answer.headers, text.decode()
 
 
 class Fleet:

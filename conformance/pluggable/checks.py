@@ -4,15 +4,12 @@ COMPONENTS is the program built from peer/. Its socket `ship` has a state store 
 """
 
 import http.server
-import json
 import pathlib
 import sys
 import tempfile
 import threading
 import time
 import unittest
-import urllib.error
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import fleet as fleets  # noqa: E402  (the path above has to come first)
@@ -99,20 +96,7 @@ def start_components():
 
 
 def ask(method, path, body=None, headers=()):
-    """The status, the headers, and the body, as JSON if it is that."""
-    data = None if body is None else json.dumps(body).encode()
-    url = f"http://127.0.0.1:{world['sidecar'].http}{path}"
-    request = urllib.request.Request(url, data, dict(headers), method=method)
-    try:
-        answer = urllib.request.urlopen(request, timeout=PATIENCE)
-    except urllib.error.HTTPError as error:
-        answer = error
-    with answer:
-        text = answer.read()
-    try:
-        return answer.status, answer.headers, json.loads(text)
-    except ValueError:
-        return answer.status, answer.headers, text.decode()
+    return world["sidecar"].ask(method, path, body, headers)
 
 
 class State(unittest.TestCase):

@@ -1,7 +1,7 @@
 //! From arguments to values.
 
 use crate::values::parse_bool;
-use crate::{Flag, FlagError, Kind, Values, number};
+use crate::{Flag, FlagError, FlagErrors, Kind, Values, number};
 
 /// A command line that was understood.
 #[derive(Debug, Clone)]
@@ -14,37 +14,63 @@ pub enum Parsed {
 
 /// Reads the arguments (without the program's name). Arguments that are not flags are ignored, as
 /// is everything after `--`. An argument longer than two characters with one leading dash is
-/// read as if it had two.
-pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> Result<Parsed, FlagError> {
+/// read as if it had two. A request for help counts whatever else is wrong.
+///
+/// # Errors
+/// Everything that is wrong, not only what comes first.
+pub fn parse(flags: &'static [Flag], args: impl IntoIterator<Item = String>) -> Result<Parsed, FlagErrors> {
     let mut values = Values::new(flags);
+    let (mut wrong, mut help) = (Vec::new(), false);
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         if arg == "--" {
             break;
         }
-        let Some(body) = flag_body(&arg)? else { continue };
-        let (name, inline) = match body.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => (body, None),
-        };
-        if name.is_empty() || name.starts_with('-') {
-            return Err(FlagError::Syntax(arg));
+        match take(&mut values, flags, &arg, &mut args) {
+            Ok(asked) => help |= asked,
+            Err(error) => wrong.push(error),
         }
-        let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
-            if matches!(name, "help" | "h") {
-                return Ok(Parsed::Help);
-            }
-            return Err(FlagError::Unknown(name.to_owned()));
-        };
-        let value = match (inline, flag.kind) {
-            (Some(value), _) => value,
-            (None, Kind::Bool) => "true".to_owned(),
-            (None, _) => args.next().ok_or(FlagError::NoValue(flag.name))?,
-        };
-        check(flag, &value)?;
-        values.set(flag, value);
     }
-    Ok(Parsed::Run(values))
+    if help {
+        Ok(Parsed::Help)
+    } else if wrong.is_empty() {
+        Ok(Parsed::Run(values))
+    } else {
+        Err(FlagErrors(wrong))
+    }
+}
+
+/// Whether help was asked for.
+fn take(
+    values: &mut Values,
+    flags: &'static [Flag],
+    arg: &str,
+    rest: &mut impl Iterator<Item = String>,
+) -> Result<bool, FlagError> {
+    let Some(body) = flag_body(arg)? else {
+        return Ok(false);
+    };
+    let (name, inline) = match body.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (body, None),
+    };
+    if name.is_empty() || name.starts_with('-') {
+        return Err(FlagError::Syntax(arg.to_owned()));
+    }
+    let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
+        if matches!(name, "help" | "h") {
+            return Ok(true);
+        }
+        return Err(FlagError::unknown(flags, name));
+    };
+    let value = match (inline, flag.kind) {
+        (Some(value), _) => value,
+        (None, Kind::Bool) => "true".to_owned(),
+        (None, _) => rest.next().ok_or(FlagError::NoValue(flag.name))?,
+    };
+    check(flag, &value)?;
+    values.set(flag, value);
+    Ok(false)
 }
 
 /// The text after the dashes, or `None` for an argument that is not a flag.
@@ -65,16 +91,12 @@ fn check(flag: &'static Flag, value: &str) -> Result<(), FlagError> {
         Kind::Text | Kind::List => Ok(()),
         Kind::Bool => parse_bool(value)
             .map(drop)
-            .ok_or_else(|| format!("parsing \"{value}\": want true or false")),
+            .ok_or_else(|| format!("parsing \"{value}\": invalid syntax")),
         Kind::Int => number::read::<i64>(value).map(drop),
         Kind::Uint => number::read::<u64>(value).map(drop),
-        Kind::Checked(_, check) => check(value),
+        Kind::Checked { check, .. } => check(value),
     };
-    outcome.map_err(|cause| FlagError::Value {
-        flag: flag.name,
-        value: value.to_owned(),
-        cause,
-    })
+    outcome.map_err(|cause| FlagError::value(flag, value, cause))
 }
 
 #[cfg(test)]
@@ -89,13 +111,18 @@ mod tests {
         }
     }
 
+    const PAIRS: Kind = Kind::Checked {
+        name: "pairs",
+        expected: "an even number of letters",
+        check: even,
+    };
     const FLAGS: &[Flag] = &[
         Flag::text("name", "anon", "a name"),
         Flag::int("port", "80", "a port"),
         Flag::uint("streams", "3", "streams"),
         Flag::boolean("json", "false", "JSON"),
         Flag::list("path", "paths"),
-        Flag::new("pairs", Kind::Checked("pairs", even), "", "pairs"),
+        Flag::new("pairs", PAIRS, "", "pairs"),
         Flag::boolean("ssl", "false", "TLS").deprecated("use --name"),
     ];
 
@@ -168,30 +195,58 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_flag() {
-        assert_eq!(fail(&["--nope"]), "unknown flag: --nope");
-        assert_eq!(fail(&["-nope=1"]), "unknown flag: --nope");
-        assert_eq!(fail(&["-x"]), "unknown shorthand flag: -x");
-        assert_eq!(fail(&["--port"]), "flag needs an argument: --port");
-        assert_eq!(fail(&["--=1"]), "bad flag syntax: --=1");
-        assert_eq!(
-            fail(&["--port", "a"]),
-            "invalid argument \"a\" for \"--port\" flag: parsing \"a\": invalid syntax"
-        );
-        assert_eq!(
-            fail(&["--pairs=a"]),
-            "invalid argument \"a\" for \"--pairs\" flag: odd length"
-        );
-        assert!(fail(&["--json=maybe"]).contains("want true or false"));
+    fn mistakes_name_the_flag_and_the_remedy() {
+        for (args, text) in [
+            (&["--nope"][..], "unknown flag: --nope (did you mean --name?)"),
+            (
+                &["-nowhere=1"],
+                "unknown flag: --nowhere (run with --help for all flags)",
+            ),
+            (
+                &["-x"],
+                "unknown shorthand flag: -x (run with --help for all flags)",
+            ),
+            (&["--port"], "flag needs an argument: --port (add its value)"),
+            (&["--=1"], "bad flag syntax: --=1 (run with --help for all flags)"),
+            (
+                &["--port", "a"],
+                "invalid argument \"a\" for \"--port\" flag: parsing \"a\": invalid syntax (give a whole number)",
+            ),
+            (
+                &["--pairs=a"],
+                "invalid argument \"a\" for \"--pairs\" flag: odd length (give an even number of letters)",
+            ),
+            (
+                &["--json=maybe"],
+                "invalid argument \"maybe\" for \"--json\" flag: parsing \"maybe\": invalid syntax (give true or false)",
+            ),
+        ] {
+            assert_eq!(fail(args), text);
+        }
     }
 
     #[test]
-    fn help_wins_over_everything_before_a_mistake() {
+    fn deprecated_flags_are_no_remedy() {
+        assert_eq!(
+            fail(&["--ssk=1"]),
+            "unknown flag: --ssk (run with --help for all flags)"
+        );
+    }
+
+    #[test]
+    fn everything_wrong_is_reported_at_once() {
+        let text = fail(&["--nowhere", "--port=many", "--name=x", "--streams=-1", "--port"]);
+        assert_eq!(text.lines().count(), 4, "{text}");
+    }
+
+    #[test]
+    fn help_wins_over_mistakes() {
         for args in [
             &["--help"][..],
             &["-h"],
             &["-help"],
             &["--port=1", "--help", "--nope"],
+            &["--nope", "--help"],
         ] {
             let parsed = parse(FLAGS, args.iter().map(|&arg| arg.to_owned()));
             assert!(matches!(parsed, Ok(Parsed::Help)), "{args:?}");

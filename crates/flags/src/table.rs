@@ -15,8 +15,15 @@ pub enum Kind {
     Text,
     /// Comma separated items; repeating the flag adds items.
     List,
-    /// Text the caller checks while parsing: the name shown in the usage text, and the check.
-    Checked(&'static str, fn(&str) -> Result<(), String>),
+    /// Text that the caller checks while parsing.
+    Checked {
+        /// The type's name in the usage text.
+        name: &'static str,
+        /// Completes "give ..." when the check fails.
+        expected: &'static str,
+        /// The cause of a refusal.
+        check: fn(&str) -> Result<(), String>,
+    },
 }
 
 impl Kind {
@@ -27,7 +34,7 @@ impl Kind {
             Self::Uint => "uint",
             Self::Text => "string",
             Self::List => "strings",
-            Self::Checked(name, _) => name,
+            Self::Checked { name, .. } => name,
         }
     }
 
@@ -35,7 +42,7 @@ impl Kind {
         match self {
             Self::Bool => value == "false",
             Self::Int | Self::Uint => value == "0",
-            Self::Text | Self::List | Self::Checked(..) => value.is_empty(),
+            Self::Text | Self::List | Self::Checked { .. } => value.is_empty(),
         }
     }
 }

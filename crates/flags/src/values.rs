@@ -53,7 +53,7 @@ impl Values {
     pub fn text(&self, name: &str) -> &str {
         let flag = self.flag(name);
         assert!(
-            matches!(flag.kind, Kind::Text | Kind::Checked(..)),
+            matches!(flag.kind, Kind::Text | Kind::Checked { .. }),
             "--{name} is not text"
         );
         self.raw(flag)

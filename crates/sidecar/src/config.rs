@@ -7,7 +7,6 @@ mod address;
 mod command;
 mod environment;
 mod flags;
-mod given;
 mod invalid;
 mod port;
 mod settle;

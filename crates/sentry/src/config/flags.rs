@@ -7,6 +7,12 @@ fn check_duration(text: &str) -> Result<(), String> {
     go_duration(text).map(drop).map_err(|error| error.to_string())
 }
 
+const DURATION: Kind = Kind::Checked {
+    name: "duration",
+    expected: "a duration such as 24h or 1h30m",
+    check: check_duration,
+};
+
 /// All flags of the sentry binary.
 pub const FLAGS: &[Flag] = &[
     Flag::text(
@@ -71,12 +77,7 @@ pub const FLAGS: &[Flag] = &[
         "",
         "The kid of JWTs; by default the thumbprint of the key",
     ),
-    Flag::new(
-        "jwt-ttl",
-        Kind::Checked("duration", check_duration),
-        "24h",
-        "Lifetime of JWTs",
-    ),
+    Flag::new("jwt-ttl", DURATION, "24h", "Lifetime of JWTs"),
     Flag::boolean(
         "oidc-enabled",
         "false",

@@ -1,6 +1,8 @@
 //! What the process was asked to do.
 
-use super::given::Given;
+use outrigger_flags::{FlagErrors, Parsed, parse};
+
+use super::flags::FLAGS;
 use super::invalid::{Exit, Invalid};
 use super::settle::{Settings, port};
 use super::{Config, VERSION, usage};
@@ -32,18 +34,19 @@ impl Config {
         env: impl Fn(&str) -> Option<String>,
         note: impl FnMut(&str),
     ) -> Result<Command, Exit> {
-        let given = Given::parse(args).map_err(Exit::Syntax)?;
-        given.deprecations.iter().map(String::as_str).for_each(note);
-        if given.help {
-            return Ok(Command::Help(usage()));
-        }
-        if given.bool("version") {
+        let syntax = |errors: FlagErrors| Exit::Syntax(errors.0.into_iter().map(Invalid::from).collect());
+        let given = match parse(FLAGS, args).map_err(syntax)? {
+            Parsed::Run(given) => given,
+            Parsed::Help => return Ok(Command::Help(usage())),
+        };
+        given.notices().iter().map(String::as_str).for_each(note);
+        if given.boolean("version") {
             return Ok(Command::Version(VERSION.to_owned()));
         }
-        if given.bool("build-info") {
+        if given.boolean("build-info") {
             return Ok(Command::BuildInfo(build_info()));
         }
-        if given.bool("wait") {
+        if given.boolean("wait") {
             let refuse = |invalid: Invalid| Exit::Settings(vec![invalid]);
             let http_port = port(&given, "dapr-http-port").map_err(refuse)?;
             return Ok(Command::Wait { http_port });

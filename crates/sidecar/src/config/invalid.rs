@@ -1,5 +1,7 @@
 //! What is wrong with a command line.
 
+use outrigger_flags::FlagError;
+
 use super::flags::usage;
 
 /// One wrong setting.
@@ -29,6 +31,12 @@ impl Invalid {
 
     pub(super) fn flag(name: &str, what: impl Into<String>, remedy: impl Into<String>) -> Invalid {
         Invalid::new(format!("--{name}"), what, remedy)
+    }
+}
+
+impl From<FlagError> for Invalid {
+    fn from(error: FlagError) -> Self {
+        Invalid::new(error.place(), error.to_string(), error.remedy())
     }
 }
 

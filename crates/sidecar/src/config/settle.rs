@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use outrigger_resources::value::{quantity, truthy};
+use outrigger_flags::Values;
+use outrigger_resources::value::{go_nanos, quantity, truthy};
 
-use super::given::Given;
 use super::invalid::Invalid;
 use super::{
     Api, App, AppHealth, AppProtocol, Config, ControlPlane, Cors, Internal, Log, LogLevel, Metrics, Mode,
@@ -22,13 +22,13 @@ const DEFAULT_SOCKETS: &str = "/tmp/dapr-components-sockets";
 
 /// Collects a configuration and what is wrong with it.
 pub(super) struct Settings<'a, E> {
-    given: &'a Given,
+    given: &'a Values,
     env: E,
     wrong: Vec<Invalid>,
 }
 
 impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
-    pub(super) fn new(given: &'a Given, env: E) -> Self {
+    pub(super) fn new(given: &'a Values, env: E) -> Self {
         Settings {
             given,
             env,
@@ -51,12 +51,12 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             internal: self.internal(),
             public: self.public(),
             metrics: Metrics {
-                enabled: self.given.bool("enable-metrics"),
+                enabled: self.given.boolean("enable-metrics"),
                 port: self.port("metrics-port"),
                 listen_address: self.text("metrics-listen-address"),
             },
             profiling: Profiling {
-                enabled: self.given.bool("enable-profiling"),
+                enabled: self.given.boolean("enable-profiling"),
                 port: self.port("profile-port"),
             },
             resources: self.resources(),
@@ -135,7 +135,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         };
         let (config, subscribe) = self.skipped_endpoints();
         let health = self.health();
-        let binding_timeout = self.given.duration("app-binding-options-timeout");
+        let binding_timeout = duration(self.given, "app-binding-options-timeout");
         App {
             port,
             protocol,
@@ -158,7 +158,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
 
     fn protocol(&mut self) -> AppProtocol {
         let text = self.given.text("app-protocol");
-        let tls = self.given.bool("app-ssl");
+        let tls = self.given.boolean("app-ssl");
         let protocol = match text.to_lowercase().as_str() {
             "http" if tls => Ok(AppProtocol::Https),
             "grpc" if tls => Ok(AppProtocol::Grpcs),
@@ -217,11 +217,13 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
                 ),
             ));
         }
-        self.given.bool("enable-app-health-check").then_some(AppHealth {
-            interval,
-            timeout,
-            threshold,
-        })
+        self.given
+            .boolean("enable-app-health-check")
+            .then_some(AppHealth {
+                interval,
+                timeout,
+                threshold,
+            })
     }
 
     fn api(&mut self) -> Api {
@@ -243,8 +245,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
                 .unwrap_or(LARGEST_READ_BUFFER),
             api_logging: self
                 .given
-                .has("enable-api-logging")
-                .then(|| self.given.bool("enable-api-logging")),
+                .given("enable-api-logging")
+                .then(|| self.given.boolean("enable-api-logging")),
             token: self.variable("DAPR_API_TOKEN"),
             disable_h2c: self.variable("DAPR_HTTP_DISABLE_H2C").is_some_and(|v| truthy(&v)),
         }
@@ -252,7 +254,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
 
     /// A size in bytes: a quantity, or the older flag counting in units of 2^shift when only that is given.
     fn size(&mut self, flag: &'static str, older: &'static str, shift: u32) -> i64 {
-        if !self.given.has(flag) && self.given.has(older) {
+        if !self.given.given(flag) && self.given.given(older) {
             let count = self.given.int(older);
             return if count > 0 {
                 count.saturating_mul(1 << shift)
@@ -298,7 +300,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         Resources {
             paths: paths.into_iter().map(Into::into).collect(),
             configs: self.given.list("config"),
-            disable_builtin_kubernetes_secret_store: self.given.bool("disable-builtin-k8s-secret-store"),
+            disable_builtin_kubernetes_secret_store: self.given.boolean("disable-builtin-k8s-secret-store"),
             pluggable_sockets: self
                 .variable("DAPR_COMPONENTS_SOCKETS_FOLDER")
                 .unwrap_or_else(|| DEFAULT_SOCKETS.to_owned())
@@ -309,11 +311,11 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
 
     fn security(&self) -> Security {
         let or_env = |flag: &'static str, name: &str| match (self.env)(name) {
-            Some(value) if !self.given.has(flag) => value,
+            Some(value) if !self.given.given(flag) => value,
             _ => self.text(flag),
         };
         Security {
-            mtls: self.given.bool("enable-mtls"),
+            mtls: self.given.boolean("enable-mtls"),
             sentry_address: self.text("sentry-address"),
             trust_anchors: self.variable("DAPR_TRUST_ANCHORS"),
             control_plane_trust_domain: or_env(
@@ -335,13 +337,13 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             ("", service) => service.strip_prefix("placement:").unwrap_or(""),
             (addresses, _) => addresses,
         };
-        let scheduler = if given.has("scheduler-host-address") {
+        let scheduler = if given.given("scheduler-host-address") {
             given.list("scheduler-host-address").join(",")
         } else {
             self.variable("DAPR_SCHEDULER_HOST_ADDRESS_DNS_A")
                 .unwrap_or_default()
         };
-        let streams = match u32::try_from(given.int("scheduler-job-streams")) {
+        let streams = match u32::try_from(given.uint("scheduler-job-streams")) {
             Ok(n) if n > 0 => Ok(n),
             _ => Err(Invalid::flag(
                 "scheduler-job-streams",
@@ -365,7 +367,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         let block = "dapr-block-shutdown-duration";
         Shutdown {
             grace,
-            block: self.given.has(block).then(|| self.given.duration(block)),
+            block: self.given.given(block).then(|| duration(self.given, block)),
         }
     }
 
@@ -386,7 +388,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         Log {
             level: self.keep(level),
             file: path(self.given.text("log-file")),
-            json: self.given.bool("log-as-json"),
+            json: self.given.boolean("log-as-json"),
         }
     }
 
@@ -407,8 +409,14 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
     }
 }
 
+/// The duration of a flag, whose form was checked with the command line; negative ones are zero.
+fn duration(given: &Values, flag: &'static str) -> Duration {
+    let nanos = go_nanos(given.text(flag)).unwrap_or(0);
+    Duration::from_nanos(nanos.max(0).unsigned_abs())
+}
+
 /// A port flag; 0 = any free port.
-pub(super) fn port(given: &Given, flag: &'static str) -> Result<u16, Invalid> {
+pub(super) fn port(given: &Values, flag: &'static str) -> Result<u16, Invalid> {
     let text = given.text(flag);
     text.parse().map_err(|_| {
         Invalid::flag(

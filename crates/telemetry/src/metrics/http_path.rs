@@ -61,7 +61,10 @@ impl HttpPathLabel {
     /// The `path` label.
     pub fn label<'a>(&self, path: &'a str) -> Cow<'a, str> {
         // Methods of the app come without their slash.
-        if let Some(fixed) = AS_IS.into_iter().find(|fixed| *fixed == path || fixed[1..] == *path) {
+        if let Some(fixed) = AS_IS
+            .into_iter()
+            .find(|fixed| *fixed == path || fixed[1..] == *path)
+        {
             return Cow::Borrowed(fixed);
         }
         if self.patterns.is_empty() {

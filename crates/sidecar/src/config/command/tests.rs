@@ -43,6 +43,37 @@ fn refused(args: &[&str]) -> Vec<String> {
 }
 
 #[test]
+fn every_wrong_argument_is_named_with_its_remedy() {
+    let args = [
+        "--ap-id=x",
+        "--app-max-concurrency=many",
+        "--wait=maybe",
+        "--app-binding-options-timeout=3",
+        "--app-port",
+    ];
+    let Err(exit @ Exit::Syntax(_)) = command(&args, &[]) else {
+        panic!("is refused")
+    };
+    assert_eq!(exit.code(), 2);
+    let text = exit.to_string();
+    let lines: Vec<&str> = text.lines().take(6).collect();
+    assert_eq!(
+        lines,
+        [
+            "unknown flag: --ap-id (--ap-id: did you mean --app-id?)",
+            "invalid argument \"many\" for \"--app-max-concurrency\" flag: parsing \"many\": invalid syntax \
+             (--app-max-concurrency: give a whole number)",
+            "invalid argument \"maybe\" for \"--wait\" flag: parsing \"maybe\": invalid syntax \
+             (--wait: give true or false)",
+            "invalid argument \"3\" for \"--app-binding-options-timeout\" flag: time: missing unit in duration \"3\" \
+             (--app-binding-options-timeout: give a duration such as 5s or 1m30s)",
+            "flag needs an argument: --app-port (--app-port: add its value)",
+            "Usage of daprd:",
+        ]
+    );
+}
+
+#[test]
 fn defaults_are_the_contract_s() {
     let c = run(&[]);
     assert_eq!(

@@ -1,0 +1,136 @@
+//! What is wrong with a command line, and what to do about it.
+
+use std::fmt;
+
+use crate::{Flag, Kind};
+
+/// One mistake. The text names the flag.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlagError {
+    /// No flag has this name.
+    #[error("unknown flag: --{name}")]
+    Unknown {
+        /// The name given, without dashes.
+        name: String,
+        /// A flag in use whose name differs by a few letters.
+        near: Option<&'static str>,
+    },
+    /// One-letter flags do not exist, except `-h`.
+    #[error("unknown shorthand flag: {0}")]
+    Shorthand(String),
+    /// The last argument names a flag that needs a value.
+    #[error("flag needs an argument: --{0}")]
+    NoValue(&'static str),
+    /// `--`, `=` or a dash where a name is expected.
+    #[error("bad flag syntax: {0}")]
+    Syntax(String),
+    /// The value does not fit the flag's type.
+    #[error("invalid argument \"{value}\" for \"--{flag}\" flag: {cause}")]
+    Value {
+        /// Name of the flag, without dashes.
+        flag: &'static str,
+        /// The text given.
+        value: String,
+        /// Why it was refused.
+        cause: String,
+        /// What the flag takes.
+        expected: &'static str,
+    },
+}
+
+impl FlagError {
+    pub(crate) fn unknown(flags: &[Flag], name: &str) -> Self {
+        let near = flags
+            .iter()
+            .filter(|flag| flag.deprecated.is_none())
+            .map(|flag| (distance(flag.name, name), flag.name))
+            .min()
+            .filter(|(letters, _)| *letters <= 3 && letters * 2 <= name.len());
+        Self::Unknown {
+            name: name.to_owned(),
+            near: near.map(|(_, flag)| flag),
+        }
+    }
+
+    pub(crate) fn value(flag: &Flag, value: &str, cause: String) -> Self {
+        Self::Value {
+            flag: flag.name,
+            value: value.to_owned(),
+            cause,
+            expected: match flag.kind {
+                Kind::Bool => "true or false",
+                Kind::Int => "a whole number",
+                Kind::Uint => "a whole number of 0 or more",
+                Kind::Text | Kind::List => "a text",
+                Kind::Checked { expected, .. } => expected,
+            },
+        }
+    }
+
+    /// The argument that is wrong, with its dashes.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Unknown { name, .. } => format!("--{name}"),
+            Self::Shorthand(argument) | Self::Syntax(argument) => argument.clone(),
+            Self::NoValue(flag) | Self::Value { flag, .. } => format!("--{flag}"),
+        }
+    }
+
+    /// What to do about it.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Unknown { near: Some(near), .. } => format!("did you mean --{near}?"),
+            Self::Unknown { .. } | Self::Shorthand(_) | Self::Syntax(_) => {
+                "run with --help for all flags".to_owned()
+            }
+            Self::NoValue(_) => "add its value".to_owned(),
+            Self::Value { expected, .. } => format!("give {expected}"),
+        }
+    }
+}
+
+/// Everything wrong with a command line, in its order; callers print it, one line each, together with
+/// [`usage`](crate::usage) and exit with [`EXIT_USAGE`](crate::EXIT_USAGE).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlagErrors(pub Vec<FlagError>);
+
+impl fmt::Display for FlagErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            let line = if i == 0 { "" } else { "\n" };
+            write!(f, "{line}{error} ({})", error.remedy())?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for FlagErrors {}
+
+/// How many letters must change to turn one name into the other.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::distance;
+
+    #[test]
+    fn distance_counts_letters_changed_added_and_left_out() {
+        assert_eq!(distance("app-id", "app-id"), 0);
+        assert_eq!(distance("app-id", "ap-id"), 1);
+        assert_eq!(distance("app-id", "app-idx"), 1);
+        assert_eq!(distance("port", "sort"), 1);
+        assert_eq!(distance("", "abc"), 3);
+    }
+}
