@@ -14,6 +14,7 @@ mod number;
 mod overview;
 mod ratios;
 mod summary;
+mod tables;
 mod targets;
 
 use figure::Rasteriser;

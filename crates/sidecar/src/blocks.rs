@@ -12,3 +12,64 @@ pub mod outbound;
 pub mod registry;
 pub mod secrets;
 pub mod state;
+
+use std::sync::Arc;
+
+use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
+
+use crate::app::Health;
+use bindings::{Bindings, Surroundings};
+use configuration::Configurations;
+use conversation::Conversations;
+use crypto::Crypto;
+use lock::Locks;
+use middleware::Middlewares;
+use secrets::Secrets;
+use state::State;
+
+/// The blocks that have components. Clones are the same blocks.
+#[derive(Clone)]
+pub struct Blocks {
+    /// `state.*`
+    pub state: Arc<State>,
+    /// `secretstores.*`
+    pub secrets: Arc<Secrets>,
+    /// `configuration.*`
+    pub configuration: Arc<Configurations>,
+    /// `lock.*`
+    pub locks: Arc<Locks>,
+    /// `middleware.http.*`
+    pub middlewares: Arc<Middlewares>,
+    /// `bindings.*`
+    pub bindings: Arc<Bindings>,
+    /// `crypto.*`
+    pub crypto: Arc<Crypto>,
+    /// `conversation.*`
+    pub conversation: Arc<Conversations>,
+}
+
+impl Blocks {
+    /// Blocks without components. The middlewares are older than the rest: the app is called through them.
+    pub fn new(
+        settings: &Configuration,
+        middlewares: Arc<Middlewares>,
+        health: Health,
+        surroundings: Surroundings,
+    ) -> Self {
+        let resilience = || Arc::clone(&surroundings.resilience);
+        let app = surroundings.app.clone();
+        Self {
+            state: Arc::new(State::new(resilience())),
+            secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
+            configuration: Arc::new(Configurations::new(app, health, resilience())),
+            locks: Arc::new(Locks::new(resilience())),
+            crypto: Arc::new(Crypto::new(
+                settings.features.enabled(SUBTLE_CRYPTO),
+                resilience(),
+            )),
+            conversation: Arc::new(Conversations::new(resilience())),
+            bindings: Bindings::new(surroundings),
+            middlewares,
+        }
+    }
+}

@@ -16,11 +16,11 @@ use outrigger_resources::{Component, Configuration};
 use outrigger_telemetry::metrics::Metrics;
 use tokio_util::task::TaskTracker;
 
-pub use install::Blocks;
 use install::Part;
 pub use open::OpenError;
 pub(crate) use properties::{fill_secrets, log_missing};
 
+use crate::blocks::Blocks;
 use crate::sidecar::Env;
 
 const LOG: &str = "dapr.runtime.processor";

@@ -7,6 +7,7 @@ mod resources;
 mod security;
 mod serve;
 mod settings;
+mod shared;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -34,16 +34,10 @@ pub use state::fuzz_bodies as fuzz_state_bodies;
 
 use super::error::text_response;
 use crate::admit::Token;
-use crate::blocks::bindings::Bindings;
-use crate::blocks::configuration::Configurations;
-use crate::blocks::conversation::Conversations;
-use crate::blocks::crypto::Crypto;
+use crate::blocks::Blocks;
 use crate::blocks::invoke::Invoker;
-use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
-use crate::blocks::middleware::{Chain, Middlewares};
-use crate::blocks::secrets::Secrets;
-use crate::blocks::state::State;
+use crate::blocks::middleware::Chain;
 use crate::body::{Body, BoxError, Limited};
 use crate::headers::names;
 use crate::life::{Readiness, Shutdown};
@@ -70,24 +64,10 @@ pub struct HttpApi {
     pub log: ApiLog,
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// State.
-    pub state: Arc<State>,
-    /// Secrets.
-    pub secrets: Arc<Secrets>,
-    /// Configuration.
-    pub configuration: Arc<Configurations>,
-    /// Locks.
-    pub locks: Arc<Locks>,
-    /// Bindings.
-    pub bindings: Arc<Bindings>,
-    /// Cryptography.
-    pub crypto: Arc<Crypto>,
-    /// Conversations.
-    pub conversation: Arc<Conversations>,
+    /// The blocks that have components.
+    pub blocks: Blocks,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
-    /// The pipeline around the API.
-    pub middlewares: Arc<Middlewares>,
     /// What is ready.
     pub readiness: Readiness,
     /// Ends the process.
@@ -208,7 +188,7 @@ impl HttpApi {
         } else {
             request.headers_mut().remove(names::API_TOKEN);
             let context = Context { request, span };
-            match self.middlewares.server.current() {
+            match self.blocks.middlewares.server.current() {
                 None => self.route(matched, context).await,
                 Some(chain) => Box::pin(self.through(&chain, client, context)).await,
             }

@@ -10,35 +10,9 @@ use outrigger_component::{
 
 use super::LOG;
 use super::open::Opened;
-use crate::blocks::bindings::{Bindings, OpenedInput};
-use crate::blocks::configuration::Configurations;
-use crate::blocks::conversation::Conversations;
-use crate::blocks::crypto::Crypto;
-use crate::blocks::lock::Locks;
-use crate::blocks::middleware::Middlewares;
+use crate::blocks::Blocks;
+use crate::blocks::bindings::OpenedInput;
 use crate::blocks::registry::Users;
-use crate::blocks::secrets::Secrets;
-use crate::blocks::state::State;
-
-/// The blocks that have components.
-pub struct Blocks {
-    /// `state.*`
-    pub state: Arc<State>,
-    /// `secretstores.*`
-    pub secrets: Arc<Secrets>,
-    /// `configuration.*`
-    pub configuration: Arc<Configurations>,
-    /// `lock.*`
-    pub locks: Arc<Locks>,
-    /// `middleware.http.*`
-    pub middlewares: Arc<Middlewares>,
-    /// `bindings.*`
-    pub bindings: Arc<Bindings>,
-    /// `crypto.*`
-    pub crypto: Arc<Crypto>,
-    /// `conversation.*`
-    pub conversation: Arc<Conversations>,
-}
 
 /// A component in its block.
 pub(super) struct Installed {

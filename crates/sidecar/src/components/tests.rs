@@ -12,14 +12,8 @@ use outrigger_telemetry::trace::Tracer;
 
 use super::*;
 use crate::app::Health;
-use crate::blocks::bindings::{Bindings, Surroundings};
-use crate::blocks::configuration::Configurations;
-use crate::blocks::conversation::Conversations;
-use crate::blocks::crypto::Crypto;
-use crate::blocks::lock::Locks;
+use crate::blocks::bindings::Surroundings;
 use crate::blocks::middleware::Middlewares;
-use crate::blocks::secrets::Secrets;
-use crate::blocks::state::State;
 use crate::metrics::SidecarMetrics;
 use crate::resilience::Resilience;
 
@@ -162,26 +156,16 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         metrics: Metrics::disabled(),
         actors: true,
     };
-    let blocks = Blocks {
-        state: Arc::new(State::new(Arc::clone(&resilience))),
-        secrets: Arc::new(Secrets::new(Vec::new(), Arc::clone(&resilience))),
-        configuration: Arc::new(Configurations::new(
-            None,
-            Health::new(true).1,
-            Arc::clone(&resilience),
-        )),
-        middlewares: Arc::new(Middlewares::new(&Configuration::default())),
-        locks: Arc::new(Locks::new(Arc::clone(&resilience))),
-        bindings: Bindings::new(Surroundings {
-            resilience: Arc::clone(&resilience),
-            app: None,
-            tracer: Tracer::off(),
-            asking: Duration::ZERO,
-            max_answer: 0,
-        }),
-        crypto: Arc::new(Crypto::new(false, Arc::clone(&resilience))),
-        conversation: Arc::new(Conversations::new(resilience)),
+    let settings = Configuration::default();
+    let middlewares = Arc::new(Middlewares::new(&settings));
+    let surroundings = Surroundings {
+        resilience,
+        app: None,
+        tracer: Tracer::off(),
+        asking: Duration::ZERO,
+        max_answer: 0,
     };
+    let blocks = Blocks::new(&settings, middlewares, Health::new(true).1, surroundings);
     Components::new(context, blocks)
 }
 

@@ -38,15 +38,9 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
-use crate::blocks::bindings::Bindings;
-use crate::blocks::configuration::Configurations;
-use crate::blocks::conversation::Conversations;
-use crate::blocks::crypto::Crypto;
+use crate::blocks::Blocks;
 use crate::blocks::invoke::Invoker;
-use crate::blocks::lock::Locks;
 use crate::blocks::metadata::Metadata;
-use crate::blocks::secrets::Secrets;
-use crate::blocks::state::State;
 use crate::call::{AppStatus, Call, Reply, any_bytes};
 use crate::headers::{grpc_to_internal, internal_to_grpc, names};
 use crate::life::Shutdown;
@@ -59,20 +53,8 @@ const MAX_ERROR_BODY: usize = 63;
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// State.
-    pub state: Arc<State>,
-    /// Secrets.
-    pub secrets: Arc<Secrets>,
-    /// Configuration.
-    pub configuration: Arc<Configurations>,
-    /// Locks.
-    pub locks: Arc<Locks>,
-    /// Bindings.
-    pub bindings: Arc<Bindings>,
-    /// Cryptography.
-    pub crypto: Arc<Crypto>,
-    /// Conversations.
-    pub conversation: Arc<Conversations>,
+    /// The blocks that have components.
+    pub blocks: Blocks,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.

@@ -84,7 +84,7 @@ impl HttpApi {
         if let Some(baggage) = baggage.as_ref().and_then(|value| value.to_str().ok()) {
             call.metadata.insert("baggage".to_owned(), baggage.to_owned());
         }
-        match self.bindings.invoke(&name, &call).await {
+        match self.blocks.bindings.invoke(&name, &call).await {
             Ok(None) => empty_response(StatusCode::NO_CONTENT),
             Ok(Some(answer)) => {
                 let mut response = bytes_response(StatusCode::OK, JSON, answer.data);

@@ -41,22 +41,29 @@ impl HttpApi {
     async fn configuration_items(&self, parameters: &Parameters, context: Context<'_>) -> Answer {
         let store = self.parameter("storeName", &parameters[0])?;
         let (keys, metadata) = wanted(&context);
-        Ok(match self.configuration.get(&store, keys, metadata).await {
-            Ok(items) if items.is_empty() => empty_response(StatusCode::NO_CONTENT),
-            Ok(items) => {
-                let items = items.iter().map(|(key, item)| (key.clone(), item_json(item)));
-                let items: Map<String, Value> = items.collect();
-                json_response(StatusCode::OK, &items.into())
-            }
-            Err(error) => self.error(error.into()),
-        })
+        Ok(
+            match self.blocks.configuration.get(&store, keys, metadata).await {
+                Ok(items) if items.is_empty() => empty_response(StatusCode::NO_CONTENT),
+                Ok(items) => {
+                    let items = items.iter().map(|(key, item)| (key.clone(), item_json(item)));
+                    let items: Map<String, Value> = items.collect();
+                    json_response(StatusCode::OK, &items.into())
+                }
+                Err(error) => self.error(error.into()),
+            },
+        )
     }
 
     async fn configuration_subscription(&self, parameters: &Parameters, context: Context<'_>) -> Answer {
         let store = self.parameter("storeName", &parameters[0])?;
         let (keys, metadata) = wanted(&context);
         Ok(
-            match self.configuration.subscribe_app(&store, keys, metadata).await {
+            match self
+                .blocks
+                .configuration
+                .subscribe_app(&store, keys, metadata)
+                .await
+            {
                 Ok(id) => json_response(StatusCode::OK, &json!({ "id": id })),
                 Err(error) => self.error(error.into()),
             },
@@ -67,7 +74,7 @@ impl HttpApi {
         use crate::blocks::configuration::ConfigurationError::Unsubscribe;
         let store = self.parameter("storeName", &parameters[0])?;
         let id = self.parameter("configurationSubscribeID", &parameters[1])?;
-        Ok(match self.configuration.unsubscribe(&store, &id).await {
+        Ok(match self.blocks.configuration.unsubscribe(&store, &id).await {
             Ok(()) => json_response(StatusCode::OK, &json!({ "ok": true })),
             // This one failure has a form of its own.
             Err(error @ Unsubscribe { .. }) => {

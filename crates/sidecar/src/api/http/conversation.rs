@@ -21,7 +21,7 @@ impl HttpApi {
             Ok(name) => name,
             Err(response) => return *response,
         };
-        let outcome = self.conversation.alpha1(message).await;
+        let outcome = self.blocks.conversation.alpha1(message).await;
         self.message_response("ConversationResponse", outcome.map_err(Into::into))
     }
 
@@ -39,7 +39,7 @@ impl HttpApi {
             Ok(name) => name,
             Err(response) => return *response,
         };
-        let outcome = self.conversation.alpha2(message).await;
+        let outcome = self.blocks.conversation.alpha2(message).await;
         self.message_response("ConversationResponseAlpha2", outcome.map_err(Into::into))
     }
 }

@@ -60,7 +60,7 @@ impl HttpApi {
 
     fn provider(&self, parameters: &Parameters) -> Found {
         let name = self.parameter("name", &parameters[0])?;
-        let found = self.crypto.provider(&name);
+        let found = self.blocks.crypto.provider(&name);
         found.map_err(|error| Box::new(self.error(error.into())))
     }
 

@@ -21,7 +21,7 @@ impl HttpApi {
             owner,
             expiry,
         } = &request;
-        match self.locks.try_lock(&store, resource, owner, *expiry).await {
+        match self.blocks.locks.try_lock(&store, resource, owner, *expiry).await {
             Ok(success) => json_response(StatusCode::OK, &json!({ "success": success })),
             Err(error) => self.error(error.into()),
         }
@@ -32,7 +32,12 @@ impl HttpApi {
             Ok(found) => found,
             Err(response) => return *response,
         };
-        match self.locks.unlock(&store, &request.resource, &request.owner).await {
+        match self
+            .blocks
+            .locks
+            .unlock(&store, &request.resource, &request.owner)
+            .await
+        {
             Ok(status) => json_response(StatusCode::OK, &json!({ "status": status as u8 })),
             Err(error) => self.error(error.into()),
         }

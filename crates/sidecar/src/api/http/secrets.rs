@@ -19,7 +19,7 @@ impl HttpApi {
         };
         self.describe_database("secrets", &store, context.span, &context.request);
         let metadata = query_metadata(context.request.uri().query());
-        match self.secrets.get(&store, &key, &metadata).await {
+        match self.blocks.secrets.get(&store, &key, &metadata).await {
             Ok(secret) if secret.is_empty() => empty_response(StatusCode::NO_CONTENT),
             Ok(secret) => json_response(StatusCode::OK, &json!(secret)),
             Err(error) => self.error(error.into()),
@@ -37,7 +37,7 @@ impl HttpApi {
         };
         self.describe_database("secrets", &store, context.span, &context.request);
         let metadata = query_metadata(context.request.uri().query());
-        match self.secrets.bulk_get(&store, &metadata).await {
+        match self.blocks.secrets.bulk_get(&store, &metadata).await {
             Ok(secrets) => json_response(StatusCode::OK, &json!(secrets)),
             Err(error) => self.error(error.into()),
         }

@@ -156,7 +156,7 @@ impl HttpApi {
     fn store_and_key(&self, parameters: &Parameters) -> Result<(Arc<Store>, String), Box<Response<Body>>> {
         let name = self.parameter("storeName", &parameters[0])?;
         let key = self.parameter("key", &parameters[1])?;
-        match self.state.store(&name) {
+        match self.blocks.state.store(&name) {
             Ok(store) => Ok((store, key)),
             Err(error) => Err(Box::new(self.state_error(error))),
         }
@@ -169,7 +169,7 @@ impl HttpApi {
         unread: impl Fn(String) -> ApiError,
     ) -> Result<(Arc<Store>, Query, Bytes), Box<Response<Body>>> {
         let name = self.parameter("storeName", &parameters[0])?;
-        let store = match self.state.store(&name) {
+        let store = match self.blocks.state.store(&name) {
             Ok(store) => store,
             Err(error) => return Err(Box::new(self.state_error(error))),
         };

@@ -13,7 +13,7 @@ macro_rules! operation {
             Err(response) => *response,
             Ok(mut message) => {
                 component_of(&mut message, $component);
-                let outcome = $api.crypto.$operation(message).await;
+                let outcome = $api.blocks.crypto.$operation(message).await;
                 $api.message_response($response, outcome.map_err(Into::into))
             }
         }

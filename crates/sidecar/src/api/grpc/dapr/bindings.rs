@@ -33,7 +33,7 @@ impl DaprService {
         };
         attach_trace(&mut call.metadata, &trace, false);
         add_headers(&mut call.metadata, &metadata.into_headers())?;
-        match self.bindings.invoke(&message.name, &call).await {
+        match self.blocks.bindings.invoke(&message.name, &call).await {
             Ok(answer) => {
                 let answer = answer.unwrap_or_default();
                 let headers = response_headers(&answer.metadata);

@@ -25,7 +25,7 @@ impl DaprService {
             keys,
             metadata,
         } = request;
-        let items = self.configuration.get(&store_name, keys, metadata).await;
+        let items = self.blocks.configuration.get(&store_name, keys, metadata).await;
         let items = items.map_err(|error| self.fail(&error.into()))?;
         Ok(Response::new(GetConfigurationResponse { items: wire(items) }))
     }
@@ -41,7 +41,11 @@ impl DaprService {
             metadata,
         } = request;
         keys.sort_unstable();
-        let updates = self.configuration.subscribe(&store_name, keys, metadata).await;
+        let updates = self
+            .blocks
+            .configuration
+            .subscribe(&store_name, keys, metadata)
+            .await;
         // Errors of streams are not counted.
         let updates = updates.map_err(|error| ApiError::from(error).status())?;
         let first = SubscribeConfigurationResponse {
@@ -61,7 +65,7 @@ impl DaprService {
         &self,
         request: &UnsubscribeConfigurationRequest,
     ) -> Response<UnsubscribeConfigurationResponse> {
-        let ended = self.configuration.unsubscribe_anywhere(&request.id).await;
+        let ended = self.blocks.configuration.unsubscribe_anywhere(&request.id).await;
         let message = match ended {
             Ok(()) => String::new(),
             Err(error) => {

@@ -14,7 +14,7 @@ impl DaprService {
         request: Request<ConversationRequest>,
     ) -> Result<Response<ConversationResponse>, Status> {
         describe_conversation(&request, &request.get_ref().name);
-        let response = self.conversation.alpha1(request.into_inner()).await;
+        let response = self.blocks.conversation.alpha1(request.into_inner()).await;
         response
             .map(Response::new)
             .map_err(|error| self.fail(&error.into()))
@@ -25,7 +25,7 @@ impl DaprService {
         request: Request<ConversationRequestAlpha2>,
     ) -> Result<Response<ConversationResponseAlpha2>, Status> {
         describe_conversation(&request, &request.get_ref().name);
-        let response = self.conversation.alpha2(request.into_inner()).await;
+        let response = self.blocks.conversation.alpha2(request.into_inner()).await;
         response
             .map(Response::new)
             .map_err(|error| self.fail(&error.into()))

@@ -52,7 +52,7 @@ impl DaprService {
             with.cipher = options.data_encryption_cipher;
             with.omit_key = options.omit_decryption_key_name;
             with.decryption_key = options.decryption_key_name;
-            let provider = self.crypto.provider(&options.component_name)?;
+            let provider = self.blocks.crypto.provider(&options.component_name)?;
             provider.encrypt(&with, payloads(first, requests)).await
         };
         let answer = |payload| EncryptResponse { payload };
@@ -65,7 +65,7 @@ impl DaprService {
     ) -> Result<Response<BoxStream<DecryptResponse>>, Status> {
         let output = async {
             let (options, first) = opening(&mut requests).await?;
-            let provider = self.crypto.provider(&options.component_name)?;
+            let provider = self.blocks.crypto.provider(&options.component_name)?;
             let input = payloads(first, requests);
             provider.decrypt(&options.key_name, input).await
         };

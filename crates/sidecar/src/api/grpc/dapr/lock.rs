@@ -19,6 +19,7 @@ impl DaprService {
             expiry_in_seconds,
         } = request;
         let taken = self
+            .blocks
             .locks
             .try_lock(store_name, resource_id, lock_owner, *expiry_in_seconds);
         let success = taken.await.map_err(|error| self.fail(&error.into()))?;
@@ -34,7 +35,11 @@ impl DaprService {
             resource_id,
             lock_owner,
         } = request;
-        let unlocked = self.locks.unlock(store_name, resource_id, lock_owner).await;
+        let unlocked = self
+            .blocks
+            .locks
+            .unlock(store_name, resource_id, lock_owner)
+            .await;
         let status = match unlocked.map_err(|error| self.fail(&error.into()))? {
             Unlocked::Success => Unlock::Success,
             Unlocked::NoSuchLock => Unlock::LockDoesNotExist,

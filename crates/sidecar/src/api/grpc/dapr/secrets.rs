@@ -16,6 +16,7 @@ impl DaprService {
         describe_database(&request, "secrets", &request.get_ref().store_name);
         let request = request.into_inner();
         let secret = self
+            .blocks
             .secrets
             .get(&request.store_name, &request.key, &request.metadata);
         let data = secret.await.map_err(|error| self.fail(&error.into()))?;
@@ -26,7 +27,10 @@ impl DaprService {
         &self,
         request: GetBulkSecretRequest,
     ) -> Result<Response<GetBulkSecretResponse>, Status> {
-        let secrets = self.secrets.bulk_get(&request.store_name, &request.metadata);
+        let secrets = self
+            .blocks
+            .secrets
+            .bulk_get(&request.store_name, &request.metadata);
         let secrets = secrets.await.map_err(|error| self.fail(&error.into()))?;
         let data = secrets
             .into_iter()

@@ -160,7 +160,10 @@ impl DaprService {
     }
 
     fn state_store(&self, name: &str) -> Result<Arc<Store>, Status> {
-        self.state.store(name).map_err(|error| self.state_error(error))
+        self.blocks
+            .state
+            .store(name)
+            .map_err(|error| self.state_error(error))
     }
 
     fn state_error(&self, error: StateError) -> Status {

@@ -21,42 +21,42 @@ impl DaprService {
     }
 
     pub(super) async fn subtle_get_key(&self, request: SubtleGetKeyRequest) -> Answer<SubtleGetKeyResponse> {
-        self.subtle(self.crypto.get_key(request).await)
+        self.subtle(self.blocks.crypto.get_key(request).await)
     }
 
     pub(super) async fn subtle_encrypt(
         &self,
         request: SubtleEncryptRequest,
     ) -> Answer<SubtleEncryptResponse> {
-        self.subtle(self.crypto.encrypt(request).await)
+        self.subtle(self.blocks.crypto.encrypt(request).await)
     }
 
     pub(super) async fn subtle_decrypt(
         &self,
         request: SubtleDecryptRequest,
     ) -> Answer<SubtleDecryptResponse> {
-        self.subtle(self.crypto.decrypt(request).await)
+        self.subtle(self.blocks.crypto.decrypt(request).await)
     }
 
     pub(super) async fn subtle_wrap_key(
         &self,
         request: SubtleWrapKeyRequest,
     ) -> Answer<SubtleWrapKeyResponse> {
-        self.subtle(self.crypto.wrap_key(request).await)
+        self.subtle(self.blocks.crypto.wrap_key(request).await)
     }
 
     pub(super) async fn subtle_unwrap_key(
         &self,
         request: SubtleUnwrapKeyRequest,
     ) -> Answer<SubtleUnwrapKeyResponse> {
-        self.subtle(self.crypto.unwrap_key(request).await)
+        self.subtle(self.blocks.crypto.unwrap_key(request).await)
     }
 
     pub(super) async fn subtle_sign(&self, request: SubtleSignRequest) -> Answer<SubtleSignResponse> {
-        self.subtle(self.crypto.sign(request).await)
+        self.subtle(self.blocks.crypto.sign(request).await)
     }
 
     pub(super) async fn subtle_verify(&self, request: SubtleVerifyRequest) -> Answer<SubtleVerifyResponse> {
-        self.subtle(self.crypto.verify(request).await)
+        self.subtle(self.blocks.crypto.verify(request).await)
     }
 }

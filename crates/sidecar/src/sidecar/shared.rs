@@ -1,0 +1,238 @@
+//! What every call of a sidecar may use, whatever API it comes from.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use outrigger_identity::Identity;
+use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
+use outrigger_policy::apilist::{ApiList, ApiProtocol};
+use outrigger_policy::resiliency::Resiliency;
+use outrigger_resources::configuration::Configuration;
+use outrigger_telemetry::trace::Tracer;
+use outrigger_wire::runtime::v1::dapr_server::DaprServer;
+
+use super::settings::{api_log, host_address, host_name};
+use super::{LOG, SidecarError};
+use crate::access::Access;
+use crate::admit::Token;
+use crate::api::grpc::{DaprService, GrpcApi};
+use crate::api::http::{Cors, HttpApi, Routes};
+use crate::app::{AppChannel, Health, sensitive};
+use crate::blocks::Blocks;
+use crate::blocks::bindings::Surroundings;
+use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
+use crate::blocks::metadata::Metadata;
+use crate::blocks::middleware::Middlewares;
+use crate::components::Components;
+use crate::config::{AppProtocol, Config};
+use crate::internal::InternalApi;
+use crate::life::{Readiness, Shutdown};
+use crate::metrics::SidecarMetrics;
+use crate::peer::Peers;
+use crate::proxy::Proxy;
+use crate::reflection::Reflection;
+use crate::resilience::Resilience;
+
+/// Made once; APIs and blocks take the parts they need.
+pub(super) struct Shared {
+    app_id: Arc<str>,
+    namespace: Arc<str>,
+    /// The address that others reach this host at.
+    pub(super) host: String,
+    settings: Arc<Configuration>,
+    pub(super) app: Option<Arc<AppChannel>>,
+    health: Health,
+    middlewares: Arc<Middlewares>,
+    pub(super) metrics: Arc<SidecarMetrics>,
+    tracer: Tracer,
+    access: Arc<Access>,
+    pub(super) peers: Arc<Peers>,
+    resilience: Arc<Resilience>,
+    /// Longest message, bytes.
+    max_message: usize,
+}
+
+/// The three servers' APIs.
+pub(super) struct Apis {
+    pub(super) http: Arc<HttpApi>,
+    pub(super) grpc: Arc<GrpcApi>,
+    pub(super) internal: Arc<InternalApi>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        config: &Config,
+        settings: Arc<Configuration>,
+        policies: Resiliency,
+        metrics: Arc<SidecarMetrics>,
+        tracer: Tracer,
+        health: Health,
+        identity: Option<Identity>,
+    ) -> Result<Self, SidecarError> {
+        let middlewares = Arc::new(Middlewares::new(&settings));
+        let app = AppChannel::build(
+            &config.app,
+            health.clone(),
+            config.api.max_body_size,
+            Arc::clone(&metrics),
+            Arc::clone(&middlewares),
+        );
+        let protocol = match config.app.protocol {
+            AppProtocol::Grpc | AppProtocol::Grpcs => AccessProtocol::Grpc,
+            AppProtocol::Http | AppProtocol::Https | AppProtocol::H2c => AccessProtocol::Http,
+        };
+        let control_list = AccessControl::build(&settings.access_control, protocol)?;
+        let resilience = Resilience {
+            policies,
+            metrics: Arc::clone(&metrics),
+        };
+        Ok(Self {
+            app_id: config.app_id.as_str().into(),
+            namespace: config.workload.namespace_or_default().into(),
+            host: host_address(config),
+            app: app.map(Arc::new),
+            health,
+            middlewares,
+            tracer,
+            access: Arc::new(Access::new(control_list, Arc::clone(&metrics))),
+            peers: Arc::new(Peers::new(identity)),
+            resilience: Arc::new(resilience),
+            max_message: config.api.max_body_size.unwrap_or(usize::MAX),
+            settings,
+            metrics,
+        })
+    }
+
+    /// `asking`: how long the app may take to say whether it wants the events of a binding.
+    pub(super) fn blocks(&self, asking: Duration) -> Blocks {
+        let surroundings = Surroundings {
+            resilience: Arc::clone(&self.resilience),
+            app: self.app.clone(),
+            tracer: self.tracer.clone(),
+            asking,
+            max_answer: self.max_message,
+        };
+        Blocks::new(
+            &self.settings,
+            Arc::clone(&self.middlewares),
+            self.health.clone(),
+            surroundings,
+        )
+    }
+
+    pub(super) fn endpoints(&self, config: &Config, specs: Vec<EndpointSpec>) -> Arc<Endpoints> {
+        let common = EndpointCommon {
+            max_concurrency: config.app.max_concurrency,
+            unverified_urls: config.app.protocol == AppProtocol::Https,
+            token: config.app.api_token.as_deref().and_then(sensitive),
+            metrics: Arc::clone(&self.metrics),
+            middlewares: Arc::clone(&self.middlewares),
+        };
+        let (endpoints, problems) = Endpoints::build(specs, common);
+        for problem in problems {
+            tracing::error!(target: LOG, "{problem}");
+        }
+        Arc::new(endpoints)
+    }
+
+    pub(super) fn apis(
+        &self,
+        config: &Config,
+        blocks: &Blocks,
+        endpoints: Arc<Endpoints>,
+        components: &Arc<Components>,
+        readiness: &Readiness,
+        shutdown: &Shutdown,
+    ) -> Apis {
+        let invoker = self.invoker(Arc::clone(&endpoints));
+        let proxy = self.proxy();
+        let metadata = Arc::new(Metadata::new(
+            &self.app_id,
+            config.app.clone(),
+            self.settings.features.names().map(str::to_owned).collect(),
+            endpoints,
+            Arc::clone(components),
+        ));
+        let reflection = Reflection::default();
+        let (allowed, denied) = (&self.settings.api_allowed, &self.settings.api_denied);
+        let http = HttpApi {
+            app_id: Arc::clone(&self.app_id),
+            routes: Routes::build(&ApiList::build(allowed, denied, ApiProtocol::Http)),
+            max_body: config.api.max_body_size,
+            token: Token::new(config.api.token.as_deref()),
+            cors: Cors::new(&config.api.cors),
+            tracer: self.tracer.clone(),
+            metrics: Arc::clone(&self.metrics),
+            log: api_log(config, &self.settings),
+            invoker: Arc::clone(&invoker),
+            blocks: blocks.clone(),
+            metadata: Arc::clone(&metadata),
+            readiness: readiness.clone(),
+            shutdown: shutdown.clone(),
+        };
+        let service = DaprService {
+            invoker,
+            blocks: blocks.clone(),
+            metadata,
+            shutdown: shutdown.clone(),
+            metrics: Arc::clone(&self.metrics),
+            max_message: self.max_message,
+            warned: AtomicBool::new(false),
+        };
+        let grpc = GrpcApi {
+            dapr: DaprServer::new(service)
+                .max_decoding_message_size(self.max_message)
+                .max_encoding_message_size(self.max_message),
+            list: ApiList::build(allowed, denied, ApiProtocol::Grpc),
+            token: Token::new(config.api.token.as_deref()),
+            tracer: self.tracer.clone(),
+            metrics: Arc::clone(&self.metrics),
+            log: api_log(config, &self.settings),
+            proxy: Arc::clone(&proxy),
+            reflection: reflection.clone(),
+        };
+        let internal = InternalApi {
+            app_id: Arc::clone(&self.app_id),
+            app: self.app.clone(),
+            access: Arc::clone(&self.access),
+            tracer: self.tracer.clone(),
+            metrics: Arc::clone(&self.metrics),
+            proxy,
+            reflection,
+            max_message: self.max_message,
+        };
+        Apis {
+            http: Arc::new(http),
+            grpc: Arc::new(grpc),
+            internal: Arc::new(internal),
+        }
+    }
+
+    fn invoker(&self, endpoints: Arc<Endpoints>) -> Arc<Invoker> {
+        Arc::new(Invoker {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            forwarded: Forwarded::new(&self.host, &host_name(), &self.app_id, &self.namespace),
+            app: self.app.clone(),
+            peers: Arc::clone(&self.peers),
+            endpoints,
+            resilience: Arc::clone(&self.resilience),
+            metrics: Arc::clone(&self.metrics),
+            max_message: self.max_message,
+        })
+    }
+
+    fn proxy(&self) -> Arc<Proxy> {
+        Arc::new(Proxy {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            app: self.app.clone(),
+            peers: Arc::clone(&self.peers),
+            access: Arc::clone(&self.access),
+            resilience: Arc::clone(&self.resilience),
+            tracer: self.tracer.clone(),
+            metrics: Arc::clone(&self.metrics),
+        })
+    }
+}
