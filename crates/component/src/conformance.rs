@@ -24,7 +24,7 @@ pub use self::{
     conversation::conversation,
     crypto::{CryptoKeys, crypto},
     lock::lock,
-    outlives::{lock_outlives, state_outlives},
+    outlives::{configuration_outlives, lock_outlives, state_outlives},
     secrets::{ExpectedSecrets, secrets},
     state::{StateRules, state, state_after_close},
 };

@@ -5,9 +5,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::{Findings, Link, Outcome, SOON, Step, ensure, soon, unique};
+use super::{Findings, Link, Outcome, SOON, Step, Writer, ensure, soon, unique};
 use crate::{
-    LockStore, Result, StateStore,
+    ConfigurationStore, LockStore, Result, StateStore,
+    configuration::{Request, Subscription},
     lock::Unlocked,
     state::{Get, Set, Value},
 };
@@ -96,4 +97,121 @@ async fn held(store: &Arc<dyn LockStore>, key: &str) -> Outcome {
     let taken = store.try_lock(key, "b", LONG).await.step("lock")?;
     ensure!(taken, "the lock is not free");
     Ok(())
+}
+
+/// Runs the rules about a server that goes away and comes back. What `writer` wrote must outlive it; `writer` is used
+/// only while the server is there.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn configuration_outlives(
+    store: &Arc<dyn ConfigurationStore>,
+    writer: &dyn Writer,
+    link: &mut impl Link,
+) {
+    let mut findings = Findings::new("configuration store without its server");
+    let watched = match Watched::start(store, writer).await {
+        Ok(mut watched) => {
+            findings.note("a change is told", watched.change("before").await);
+            Some(watched)
+        }
+        Err(error) => {
+            findings.note("a subscription starts", Err(error));
+            None
+        }
+    };
+    link.cut();
+    if let Some(watched) = &watched {
+        findings.note(
+            "a lost server is reported to readers",
+            lost(store.get(&watched.request)).await,
+        );
+        findings.note(
+            "a lost server is reported to who subscribes",
+            lost(store.subscribe(&watched.request)).await,
+        );
+    }
+    link.restore();
+    if let Some(mut watched) = watched {
+        let back = soon("reads work again", || async {
+            Ok(store.get(&watched.request).await.is_ok())
+        });
+        findings.note("reads work again", back.await);
+        findings.note("what was written is there", watched.holds("before").await);
+        findings.note("changes are told again", watched.change("after").await);
+        findings.note("and go on being told", watched.change("later").await);
+        findings.note("the store answers", store.ping().await.step("ping"));
+        findings.note("subscriptions can be ended and made anew", watched.again().await);
+    }
+    findings.finish();
+}
+
+/// Two keys with a subscription; the second is left alone.
+struct Watched<'a> {
+    store: &'a Arc<dyn ConfigurationStore>,
+    writer: &'a dyn Writer,
+    request: Request,
+    subscription: Subscription,
+}
+
+impl<'a> Watched<'a> {
+    async fn start(store: &'a Arc<dyn ConfigurationStore>, writer: &'a dyn Writer) -> Result<Self, String> {
+        let run = unique();
+        let keys = ["changing", "staying"].map(|name| format!("outlives_{run}_{name}"));
+        for key in &keys {
+            writer.put(key, "start", "1").await;
+        }
+        let request = Request {
+            keys: keys.to_vec(),
+            metadata: writer.metadata(),
+        };
+        let subscription = store.subscribe(&request).await.step("subscribe")?;
+        Ok(Self {
+            store,
+            writer,
+            request,
+            subscription,
+        })
+    }
+
+    /// Changes a value and waits until that is told; nothing may be told of the other key.
+    async fn change(&mut self, value: &str) -> Outcome {
+        let [changing, staying] = &self.request.keys[..] else {
+            return Err("there are two keys".to_owned());
+        };
+        self.writer.put(changing, value, "2").await;
+        let told = async {
+            while let Some(items) = self.subscription.updates.recv().await {
+                ensure!(
+                    !items.contains_key(staying),
+                    "told of {staying}, which nobody changed"
+                );
+                if items.get(changing).is_some_and(|item| item.value == value) {
+                    return Ok(());
+                }
+            }
+            Err("the subscription ended".to_owned())
+        };
+        timeout(SOON, told).await.step(value)?
+    }
+
+    async fn holds(&self, value: &str) -> Outcome {
+        let items = self.store.get(&self.request).await.step("get")?;
+        let found = items.get(&self.request.keys[0]);
+        ensure!(
+            found.is_some_and(|item| item.value == value),
+            "it holds {items:?}, expected {value}"
+        );
+        Ok(())
+    }
+
+    async fn again(mut self) -> Outcome {
+        let id = &self.subscription.id;
+        self.store.unsubscribe(id).await.step("unsubscribe")?;
+        let again = self.store.subscribe(&self.request).await.step("subscribe")?;
+        self.subscription = again;
+        self.change("again").await?;
+        let id = &self.subscription.id;
+        self.store.unsubscribe(id).await.step("unsubscribe")
+    }
 }
