@@ -12,6 +12,8 @@ mod cron;
 mod crypto;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod deadline;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod distrust;
 #[cfg(feature = "http")]
 mod http;
 #[cfg(feature = "in-memory")]

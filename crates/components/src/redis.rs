@@ -12,6 +12,7 @@ mod script;
 mod sentinel;
 mod settings;
 mod state;
+mod tls;
 
 use std::sync::Arc;
 

@@ -13,8 +13,8 @@ use outrigger_component::{
     state::{Feature, Filter, Get, Order, Query, Set, Sort, TTL, Value},
 };
 use serde_json::json;
-use support::{proxy::Proxy, server::Postgres};
-use tokio_postgres::{Client, NoTls};
+use support::{proxy::Proxy, server::Postgres, tls::Certificates};
+use tokio_postgres::{Client, NoTls, types::ToSql};
 
 const V1: StateRules = StateRules {
     alien_etag: Kind::InvalidEtag,
@@ -34,7 +34,11 @@ fn set(key: &str, value: Value) -> Set {
 }
 
 async fn sql(server: &Postgres) -> Client {
-    let (client, connection) = tokio_postgres::connect(&server.text(), NoTls).await.unwrap();
+    connect(&server.text()).await
+}
+
+async fn connect(text: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(text, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
@@ -73,6 +77,69 @@ async fn both_generations_keep_the_rules() {
     conformance::state(&store, V1).await;
     sweeping(&server).await;
     configuration(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_protects_the_connection() {
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let Some(server) = Postgres::start_tls(&certificates) else {
+        return;
+    };
+    let identity = format!(
+        "sslcert={} sslkey={}",
+        certificates.text("client.pem"),
+        certificates.text("client.key")
+    );
+    let (root, other) = (certificates.text("root.pem"), others.text("root.pem"));
+    let (full, ca) = ("sslmode=verify-full", "sslmode=verify-ca");
+    for (host, rest, refusal) in [
+        ("127.0.0.1", format!("{full} sslrootcert={root} {identity}"), None),
+        (
+            "localhost",
+            format!("{full} sslrootcert={root} {identity}"),
+            Some("not valid for name"),
+        ),
+        ("localhost", format!("{ca} sslrootcert={root} {identity}"), None),
+        (
+            "127.0.0.1",
+            format!("{ca} sslrootcert={other} {identity}"),
+            Some("invalid peer certificate"),
+        ),
+        ("127.0.0.1", format!("sslmode=require {identity}"), None),
+        // As libpq: a root that is given is used.
+        (
+            "127.0.0.1",
+            format!("sslmode=require sslrootcert={other} {identity}"),
+            Some("invalid peer certificate"),
+        ),
+        (
+            "127.0.0.1",
+            "sslmode=require".to_owned(),
+            Some("connection requires a valid client certificate"),
+        ),
+        (
+            "127.0.0.1",
+            format!("sslmode=disable {identity}"),
+            Some("no encryption"),
+        ),
+    ] {
+        let text = format!(
+            "host={host} port={} user=postgres dbname=postgres {rest}",
+            server.port
+        );
+        let properties = [("connectionString", text.as_str())];
+        let opening = support::state("state.postgresql", "v2", &properties);
+        let opened = tokio::time::timeout(Duration::from_secs(10), opening).await;
+        match (opened.unwrap(), refusal) {
+            (Ok(store), None) => store.set(&set("k", Value::default())).await.unwrap(),
+            (Ok(_), Some(_)) => panic!("{text} works"),
+            (Err(error), refusal) => {
+                let named = refusal.is_some_and(|refusal| error.to_string().contains(refusal));
+                assert!(named, "{text}: {error}");
+                assert_eq!(error.kind(), Kind::Denied, "{error}");
+            }
+        }
+    }
 }
 
 /// Tables are made, used and swept without a named statement.
@@ -281,16 +348,16 @@ async fn the_server_may_restart() {
     let error = other.await.map(drop).unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable, "{error}");
 
-    subscriptions_survive(&mut server).await;
+    configuration_outlives(&mut server).await;
     what_was_missed_is_told(&server).await;
 }
 
 /// What changes while the watcher's connection is lost, and nothing else.
 async fn what_was_missed_is_told(server: &Postgres) {
     let proxy = Proxy::start(server.port).await;
-    let rows = Rows(sql(server).await);
+    let rows = Rows(server.text());
     for key in ["changed", "removed", "same"] {
-        rows.write(key, "old", "1").await;
+        rows.put(key, "old", "1").await;
     }
     let text = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", proxy.port);
     let properties = [
@@ -309,7 +376,7 @@ async fn what_was_missed_is_told(server: &Postgres) {
     };
     let mut subscription = store.subscribe(&request).await.unwrap();
     proxy.lose();
-    rows.write("changed", "new", "2").await;
+    rows.put("changed", "new", "2").await;
     rows.remove("removed").await;
     let told = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
     let told = told.await.unwrap().unwrap();
@@ -327,26 +394,33 @@ const CONFIGURATION: &str = "
     END $$ LANGUAGE plpgsql;
     CREATE TRIGGER tell AFTER INSERT OR UPDATE ON configtable FOR EACH ROW EXECUTE FUNCTION tell()";
 
-struct Rows(Client);
+/// The rows of the server that a text leads to, over its restarts too.
+struct Rows(String);
 
 impl Rows {
-    async fn write(&self, key: &str, value: &str, version: &str) {
-        let delete = "DELETE FROM configtable WHERE key = $1";
-        self.0.execute(delete, &[&key]).await.unwrap();
-        let insert = "INSERT INTO configtable VALUES ($1, $2, $3, '{\"owner\": \"me\"}')";
-        self.0.execute(insert, &[&key, &value, &version]).await.unwrap();
+    async fn run(&self, statements: &[(&str, &[&(dyn ToSql + Sync)])]) {
+        let mut client = connect(&self.0).await;
+        // Nobody sees a key that is gone for a moment.
+        let transaction = client.transaction().await.unwrap();
+        for (statement, parameters) in statements {
+            transaction.execute(*statement, parameters).await.unwrap();
+        }
+        transaction.commit().await.unwrap();
     }
 }
 
 #[async_trait]
 impl Writer for Rows {
     async fn put(&self, key: &str, value: &str, version: &str) {
-        self.write(key, value, version).await;
+        let delete = "DELETE FROM configtable WHERE key = $1";
+        let insert = "INSERT INTO configtable VALUES ($1, $2, $3, '{\"owner\": \"me\"}')";
+        self.run(&[(delete, &[&key]), (insert, &[&key, &value, &version])])
+            .await;
     }
 
     async fn remove(&self, key: &str) {
         let delete = "DELETE FROM configtable WHERE key = $1";
-        self.0.execute(delete, &[&key]).await.unwrap();
+        self.run(&[(delete, &[&key])]).await;
     }
 
     fn metadata(&self) -> Pairs {
@@ -364,11 +438,11 @@ async fn configuration(server: &Postgres) {
     let missing = support::configuration("configuration.postgresql", "v1", &properties).await;
     let missing = missing.map(drop).unwrap_err().to_string();
     assert!(missing.contains("create it with the columns"), "{missing}");
-    let rows = Rows(sql(server).await);
-    rows.0.batch_execute(CONFIGURATION).await.unwrap();
+    let (client, rows) = (sql(server).await, Rows(server.text()));
+    client.batch_execute(CONFIGURATION).await.unwrap();
     for version in ["9", "10", "x"] {
         let insert = "INSERT INTO configtable VALUES ('many', $1, $1, '{\"owner\": \"me\"}')";
-        rows.0.execute(insert, &[&version]).await.unwrap();
+        client.execute(insert, &[&version]).await.unwrap();
     }
     let store = support::configuration("configuration.postgres", "v1", &properties)
         .await
@@ -384,31 +458,21 @@ async fn configuration(server: &Postgres) {
     conformance::configuration(&store, &rows).await;
 }
 
-async fn subscriptions_survive(server: &mut Postgres) {
-    let text = server.text();
-    let rows = Rows(sql(server).await);
-    rows.0.batch_execute(CONFIGURATION).await.unwrap();
+async fn configuration_outlives(server: &mut Postgres) {
+    sql(server).await.batch_execute(CONFIGURATION).await.unwrap();
+    let rows = Rows(server.text());
+    let mut proxy = Proxy::start(server.port).await;
+    let text = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", proxy.port);
     let properties = [("connectionString", text.as_str()), ("table", "configtable")];
     let store = support::configuration("configuration.postgresql", "v1", &properties)
         .await
         .unwrap();
-    let request = Request {
-        keys: vec!["k".to_owned()],
-        metadata: rows.metadata(),
-    };
-    let mut subscription = store.subscribe(&request).await.unwrap();
-    server.kill();
-    server.start_again();
-    Rows(sql(server).await).write("k", "new", "2").await;
-    let told = async {
-        while let Some(items) = subscription.updates.recv().await {
-            if items.get("k").is_some_and(|item| item.value == "new") {
-                return true;
-            }
-        }
-        false
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap());
+    conformance::configuration_outlives(&store, &rows, &mut proxy).await;
+    conformance::configuration_outlives(&store, &rows, server).await;
+    let store = support::state("state.postgresql", "v2", &properties[..1])
+        .await
+        .unwrap();
+    conformance::state_outlives(&store, &mut proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,11 +3,11 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Kind, StateStore,
+    Error, Kind, Result, StateStore,
     bindings::Invoke,
     configuration::{Item, Request},
     conformance::{self, StateRules, Writer},
@@ -15,7 +15,8 @@ use outrigger_component::{
 };
 use support::{
     proxy::Proxy,
-    server::{Redis, Sentinel},
+    server::{Cli, Redis, Sentinel},
+    tls::Certificates,
 };
 
 const RULES: StateRules = StateRules {
@@ -353,6 +354,120 @@ async fn sentinels_name_the_master() {
     assert!(support::state("state.redis", "v1", &unknown).await.is_err());
 }
 
+/// Stores of one server, some of which cannot reach it.
+struct Secured<'a> {
+    host: &'a str,
+    /// Such as `failover`.
+    more: &'a [(&'a str, &'a str)],
+}
+
+impl Secured<'_> {
+    async fn open(&self, root: &str, identity: Option<&Certificates>) -> Result<Arc<dyn StateStore>> {
+        let mut properties = vec![
+            ("redisHost", self.host),
+            ("enableTLS", "true"),
+            ("caCert", root),
+            ("redisMaxRetryInterval", "10ms"),
+        ];
+        if let Some(identity) = identity {
+            properties.extend([
+                ("clientCert", identity.client.as_str()),
+                ("clientKey", &identity.client_key),
+            ]);
+        }
+        properties.extend(self.more);
+        support::state("state.redis", "v1", &properties).await
+    }
+
+    /// The error of a store that cannot be opened; it comes at once.
+    async fn refusal(&self, root: &str, identity: Option<&Certificates>) -> Error {
+        let opening = self.open(root, identity);
+        let opened = tokio::time::timeout(Duration::from_secs(5), opening).await;
+        let error = opened.unwrap().map(drop).unwrap_err();
+        assert!(error.to_string().contains(self.host), "{error}");
+        error
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_protects_servers_sentinels_and_clusters() {
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let Some(redis) = Redis::start_tls(&certificates, &[]) else {
+        return;
+    };
+    let sentinel = Sentinel::watching(&redis, Some(&certificates));
+    let (direct, watched) = (redis.host(), format!("127.0.0.1:{}", sentinel.port));
+    let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+    let cluster = Redis::start_tls(&certificates, &cluster).unwrap();
+    cluster.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let ready = async {
+        while !cluster.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), ready)
+        .await
+        .unwrap();
+    let shared = cluster.host();
+    let failover = [("failover", "true"), ("sentinelMasterName", "main")];
+    for (host, more) in [
+        (&direct, &[][..]),
+        (&watched, &failover[..]),
+        (&shared, &[("redisType", "cluster")]),
+    ] {
+        let secured = Secured { host, more };
+        // Without an authority nothing is verified, as in Dapr.
+        for root in [certificates.root.as_str(), ""] {
+            let store = secured.open(root, Some(&certificates)).await.unwrap();
+            store.set(&set("k", "v")).await.unwrap();
+            assert_eq!(text(&*store, "k").await.as_deref(), Some("v"));
+        }
+        let error = secured
+            .refusal(&others.root, Some(&certificates))
+            .await
+            .to_string();
+        assert!(error.contains("invalid peer certificate"), "{error}");
+        secured.refusal(&certificates.root, Some(&others)).await;
+        secured.refusal(&certificates.root, None).await;
+    }
+    refusals_name_the_remedy(&certificates, &others).await;
+
+    let properties = [
+        ("redisHost", watched.as_str()),
+        ("failover", "true"),
+        ("sentinelMasterName", "main"),
+        ("enableTLS", "true"),
+        ("clientCert", &certificates.client),
+        ("clientKey", &certificates.client_key),
+    ];
+    let store = support::configuration("configuration.redis", "v1", &properties)
+        .await
+        .unwrap();
+    conformance::configuration(&store, &Values(redis.client())).await;
+}
+
+/// Before TLS 1.3 a server refuses during the handshake: what it says cannot be lost with the connection.
+async fn refusals_name_the_remedy(certificates: &Certificates, others: &Certificates) {
+    let redis = Redis::start_tls(certificates, &["--tls-protocols", "TLSv1.2"]).unwrap();
+    let host = redis.host();
+    let secured = Secured {
+        host: &host,
+        more: &[],
+    };
+    for (root, identity) in [
+        (&others.root, Some(certificates)),
+        (&certificates.root, Some(others)),
+        (&certificates.root, None),
+    ] {
+        let error = secured.refusal(root, identity).await;
+        assert_eq!(error.kind(), Kind::Denied, "{error}");
+        assert!(
+            error.to_string().contains("check enableTLS, caCert, clientCert"),
+            "{error}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_name_the_next_master() {
     let Some(mut redis) = Redis::start(&["--repl-diskless-sync-delay", "0"]) else {
@@ -447,21 +562,21 @@ async fn locks_keep_the_rules() {
     assert_eq!(store.unlock("r", "me").await.unwrap_err().kind(), Kind::Closed);
 }
 
-struct Cli<'a>(&'a Redis);
+struct Values(Cli);
 
 #[async_trait]
-impl Writer for Cli<'_> {
+impl Writer for Values {
     async fn put(&self, key: &str, value: &str, version: &str) {
         let text = if version.is_empty() {
             value.to_owned()
         } else {
             format!("{value}||{version}")
         };
-        self.0.cli(&["SET", key, &text]);
+        self.0.run(&["SET", key, &text]);
     }
 
     async fn remove(&self, key: &str) {
-        self.0.cli(&["DEL", key]);
+        self.0.run(&["DEL", key]);
     }
 }
 
@@ -474,7 +589,7 @@ async fn configuration_keeps_the_rules() {
     let store = support::configuration("configuration.redis", "v1", &[("redisHost", &redis.host())])
         .await
         .unwrap();
-    conformance::configuration(&store, &Cli(&redis)).await;
+    conformance::configuration(&store, &Values(redis.client())).await;
     let mut events: Vec<char> = redis
         .cli(&["CONFIG", "GET", "notify-keyspace-events"])
         .chars()
@@ -488,33 +603,20 @@ async fn configuration_keeps_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn subscriptions_survive_a_restart() {
+async fn configuration_outlives_its_server_and_its_connections() {
     let Some(mut redis) = Redis::start(&[]) else {
         return;
     };
-    let host = redis.host();
-    let properties = [("redisHost", host.as_str()), ("redisMaxRetryInterval", "50ms")];
-    let store = support::configuration("configuration.redis", "v1", &properties)
+    let mut proxy = Proxy::start(redis.port).await;
+    let values = Values(redis.client());
+    let host = format!("127.0.0.1:{}", proxy.port);
+    let store = support::configuration("configuration.redis", "v1", &[("redisHost", &host)])
         .await
         .unwrap();
-    let request = Request {
-        keys: vec!["k".to_owned()],
-        ..Request::default()
-    };
-    let mut subscription = store.subscribe(&request).await.unwrap();
-    redis.kill();
-    redis.start_again();
-    redis.cli(&["SET", "k", "new||2"]);
-    let told = async {
-        while let Some(items) = subscription.updates.recv().await {
-            if items
-                .get("k")
-                .is_some_and(|item| item.value == "new" && item.version == "2")
-            {
-                return true;
-            }
-        }
-        false
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(30), told).await.unwrap());
+    conformance::configuration_outlives(&store, &values, &mut proxy).await;
+    conformance::configuration_outlives(&store, &values, &mut redis).await;
+    let store = support::state("state.redis", "v1", &[("redisHost", &host)])
+        .await
+        .unwrap();
+    conformance::state_outlives(&store, &mut proxy).await;
 }

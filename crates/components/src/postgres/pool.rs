@@ -14,7 +14,7 @@ use super::{
     session::{AsSession, OwnedSession, Session},
     settings::Settings,
 };
-use crate::deadline::within;
+use crate::{deadline::within, distrust};
 
 /// A statement's parameter with its type, which unprepared statements must name.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -33,6 +33,7 @@ pub(super) struct Pool {
 pub(super) fn failure(error: tokio_postgres::Error) -> Error {
     let kind = match error.code() {
         Some(code) => kind(code),
+        None if distrust::refused(&error) => Kind::Denied,
         None if error.is_closed() || is_io(&error) => Kind::Unavailable,
         None => Kind::Internal,
     };
@@ -41,6 +42,10 @@ pub(super) fn failure(error: tokio_postgres::Error) -> Error {
         Some(answer) => {
             let text = format!("PostgreSQL: {} ({})", answer.message(), answer.code().code());
             Error::new(kind, text)
+        }
+        None if kind == Kind::Denied => {
+            let text = "PostgreSQL over TLS (check sslmode, sslrootcert, sslcert and sslkey)";
+            Error::new(kind, text).because(chain(&error))
         }
         None => Error::new(kind, "PostgreSQL").because(chain(&error)),
     }

@@ -15,6 +15,7 @@ use super::{
     sentinel::Sentinel,
     settings::{Role, Settings, Topology},
 };
+use crate::distrust;
 
 /// Whether a command may run twice when nobody knows whether it ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,9 @@ fn kind(error: &RedisError) -> Kind {
     if error.is_timeout() {
         return Kind::Timeout;
     }
+    if distrust::refused(error) {
+        return Kind::Denied;
+    }
     if error.is_io_error() || error.is_connection_dropped() {
         return Kind::Unavailable;
     }
@@ -78,6 +82,13 @@ fn kind(error: &RedisError) -> Kind {
     }
 }
 
+fn describe(mut what: String, error: RedisError) -> Error {
+    if distrust::refused(&error) {
+        what.push_str(" over TLS (check enableTLS, caCert, clientCert and clientKey)");
+    }
+    Error::new(kind(&error), what).because(error)
+}
+
 /// Whether the server certainly did nothing.
 fn untouched(error: &RedisError) -> bool {
     error.is_connection_refusal()
@@ -95,16 +106,15 @@ impl Link {
         let settings = Settings::read(metadata, role)?;
         let component = metadata.component().clone();
         let refused = |error: RedisError| {
-            Error::new(
-                kind(&error),
+            describe(
                 format!("error connecting to redis at {}", settings.shown()),
+                error,
             )
-            .because(error)
             .of(&component)
         };
         let (opener, connection) = match &settings.topology {
             Topology::Sentinel(master) => {
-                let sentinel = Sentinel::new(&settings, master).map_err(refused)?;
+                let sentinel = Sentinel::new(&settings, master);
                 (Opener::Sentinel, Connection::Sentinel(sentinel))
             }
             Topology::Node => {
@@ -144,7 +154,7 @@ impl Link {
         let connection = match (&self.opener, &self.settings.topology) {
             (Opener::Node(client), _) => manager(client, &self.settings).map(Connection::Node),
             (Opener::Sentinel, Topology::Sentinel(master)) => {
-                Sentinel::new(&self.settings, master).map(Connection::Sentinel)
+                Ok(Connection::Sentinel(Sentinel::new(&self.settings, master)))
             }
             _ => return Ok(None),
         };
@@ -193,9 +203,7 @@ impl Link {
     }
 
     pub(super) fn failure(&self, error: RedisError) -> Error {
-        Error::new(kind(&error), format!("redis at {}", self.settings.shown()))
-            .because(error)
-            .of(&self.component)
+        describe(format!("redis at {}", self.settings.shown()), error).of(&self.component)
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
@@ -294,13 +302,10 @@ impl Link {
 }
 
 fn client(metadata: &Metadata, settings: &Settings) -> Result<Client> {
-    let Some(first) = settings.connections()?.into_iter().next() else {
+    let Some((host, port)) = settings.hosts.first() else {
         return Err(metadata.wrong(&["redisHost"], "it must be HOST:PORT").into());
     };
-    let client = match &settings.tls {
-        None => Client::open(first),
-        Some(tls) => Client::build_with_tls(first, tls.clone()),
-    };
+    let client = settings.client(host, *port, &settings.account, settings.database);
     client.map_err(|error| {
         Error::new(Kind::Configuration, format!("redis at {}", settings.shown()))
             .because(error)

@@ -1,69 +1,51 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ::redis::{
-    AsyncConnectionConfig, Client, RedisResult,
+    AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, Role,
     aio::{MultiplexedConnection, PubSub},
-    sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
+    cmd,
 };
+use futures::{StreamExt, stream::FuturesUnordered};
 
-use super::settings::Settings;
+use super::settings::{Account, Settings};
+
+type Address = (String, u16);
 
 /// The connection to whichever server the sentinels call the master.
 #[derive(Clone)]
 pub(super) struct Sentinel {
-    client: Arc<tokio::sync::Mutex<SentinelClient>>,
+    settings: Arc<Settings>,
+    /// The name the sentinels know it by.
+    master: Arc<str>,
+    /// Held by the one who asks the sentinels.
+    asking: Arc<tokio::sync::Mutex<()>>,
     current: Arc<Mutex<Option<MultiplexedConnection>>>,
-    config: AsyncConnectionConfig,
+}
+
+fn no_master(why: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, why))
 }
 
 impl Sentinel {
-    pub(super) fn new(settings: &Settings, master: &str) -> RedisResult<Self> {
-        let addresses = settings
-            .hosts
-            .iter()
-            .map(|(host, port)| settings.address(host, *port));
-        let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)?
-            .set_client_to_redis_db(settings.database)
-            .set_client_to_redis_tcp_settings(settings.tcp())
-            .set_client_to_sentinel_tcp_settings(settings.tcp());
-        if let (Some(mode), Some(certificates)) = (settings.tls_mode(), &settings.tls) {
-            builder = builder
-                .set_client_to_redis_tls_mode(mode)
-                .set_client_to_redis_certificates(certificates.clone())
-                .set_client_to_sentinel_tls_mode(mode)
-                .set_client_to_sentinel_certificates(certificates.clone());
-        }
-        if let Some(user) = &settings.account.user {
-            builder = builder.set_client_to_redis_username(user);
-        }
-        if let Some(password) = &settings.account.password {
-            builder = builder.set_client_to_redis_password(password);
-        }
-        if let Some(user) = &settings.sentinel_account.user {
-            builder = builder.set_client_to_sentinel_username(user);
-        }
-        if let Some(password) = &settings.sentinel_account.password {
-            builder = builder.set_client_to_sentinel_password(password);
-        }
-        Ok(Self {
-            client: Arc::new(tokio::sync::Mutex::new(builder.build()?)),
+    pub(super) fn new(settings: &Settings, master: &str) -> Self {
+        Self {
+            settings: Arc::new(settings.clone()),
+            master: master.into(),
+            asking: Arc::default(),
             current: Arc::default(),
-            config: AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(settings.dial_timeout))
-                .set_response_timeout(settings.read_timeout),
-        })
+        }
     }
 
     pub(super) async fn connection(&self) -> RedisResult<MultiplexedConnection> {
         if let Some(current) = self.known() {
             return Ok(current);
         }
-        let mut client = self.client.lock().await;
+        let _asking = self.asking.lock().await;
         // Another task may have found it while this one waited.
         if let Some(current) = self.known() {
             return Ok(current);
         }
-        let found = client.get_async_connection_with_config(&self.config).await?;
+        let (_, found) = self.find().await?;
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(found.clone());
         Ok(found)
     }
@@ -81,7 +63,73 @@ impl Sentinel {
     }
 
     pub(super) async fn pubsub(&self) -> RedisResult<PubSub> {
-        let client: Client = self.client.lock().await.async_get_client().await?;
+        let (client, _) = self.find().await?;
         client.get_async_pubsub().await
+    }
+
+    /// Asks all sentinels at once: the first of their answers that is a master counts.
+    async fn find(&self) -> RedisResult<(Client, MultiplexedConnection)> {
+        let asked = self.settings.hosts.iter().map(|sentinel| self.ask(sentinel));
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let (mut tried, mut last) = (Vec::new(), None);
+        while let Some(answer) = asked.next().await {
+            let found = match answer {
+                Ok(address) if tried.contains(&address) => continue,
+                Ok(address) => {
+                    let found = self.reach(&address).await;
+                    tried.push(address);
+                    found
+                }
+                Err(error) => Err(error),
+            };
+            match found {
+                Ok(found) => return Ok(found),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| no_master("there is no sentinel to ask")))
+    }
+
+    /// Where a sentinel says that the master is.
+    async fn ask(&self, (host, port): &Address) -> RedisResult<Address> {
+        let settings = &self.settings;
+        let (_, mut connection) = self.connect(host, *port, &settings.sentinel_account, 0).await?;
+        let mut question = cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&*self.master);
+        let answer: Option<Address> = question.query_async(&mut connection).await?;
+        answer.ok_or_else(|| no_master("no master of that name; check sentinelMasterName"))
+    }
+
+    /// Connects to what a sentinel called the master: it may not know yet that another one is.
+    async fn reach(&self, (host, port): &Address) -> RedisResult<(Client, MultiplexedConnection)> {
+        let settings = &self.settings;
+        let (client, mut connection) = self
+            .connect(host, *port, &settings.account, settings.database)
+            .await?;
+        match cmd("ROLE").query_async(&mut connection).await {
+            Ok(Role::Primary { .. }) => Ok((client, connection)),
+            Ok(_) => Err(no_master("the server that a sentinel named is no master")),
+            // Not every account may ask; a server that is no master refuses what is written to it.
+            Err(error) if matches!(error.kind(), ErrorKind::Server(_)) => Ok((client, connection)),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        account: &Account,
+        database: i64,
+    ) -> RedisResult<(Client, MultiplexedConnection)> {
+        let settings = &self.settings;
+        let client = settings.client(host, port, account, database)?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(settings.dial_timeout))
+            .set_response_timeout(settings.read_timeout);
+        let connection = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        Ok((client, connection))
     }
 }

@@ -1,11 +1,12 @@
 use std::time::Duration;
 
 use ::redis::{
-    ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
-    TlsCertificates, TlsMode,
+    Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode,
     io::tcp::{TcpSettings, socket2::TcpKeepalive},
 };
-use outrigger_component::{Error, GoDuration, Kind, Metadata, MetadataError, Result, Unit};
+use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
+
+use super::tls;
 
 const DEFAULT_PORT: u16 = 6379;
 /// How long a connection may be silent before the system asks whether the server is still there.
@@ -88,7 +89,7 @@ impl Settings {
             account: Account::read(metadata, "redisUsername", "redisPassword"),
             sentinel_account: Account::read(metadata, "sentinelUsername", "sentinelPassword"),
             database: metadata.number(&["redisDB"])?.unwrap_or(0),
-            tls: tls(metadata)?,
+            tls: tls::read(metadata)?,
             dial_timeout: milliseconds(metadata, "dialTimeout")?
                 .and_then(GoDuration::positive)
                 .unwrap_or(Duration::from_secs(5)),
@@ -113,19 +114,24 @@ impl Settings {
         shown.join(",")
     }
 
-    /// Where and as whom to connect. Without `caCert` certificates are not verified, as in Dapr.
-    pub(super) fn connections(&self) -> Result<Vec<ConnectionInfo>> {
-        let connection = |(host, port): &(String, u16)| {
-            let account = RedisConnectionInfo::default().set_db(self.database);
-            let account = with_account(account, &self.account);
-            Ok(self
-                .address(host, *port)
-                .into_connection_info()?
-                .set_tcp_settings(self.tcp())
-                .set_redis_settings(account))
-        };
-        let all: ::redis::RedisResult<Vec<_>> = self.hosts.iter().map(connection).collect();
-        all.map_err(|error| Error::new(Kind::Configuration, "redisHost").because(error))
+    /// What connects to a server, as `account`. Without `caCert` certificates are not verified, as in Dapr.
+    pub(super) fn client(
+        &self,
+        host: &str,
+        port: u16,
+        account: &Account,
+        database: i64,
+    ) -> RedisResult<Client> {
+        let account = with_account(RedisConnectionInfo::default().set_db(database), account);
+        let server = self
+            .address(host, port)
+            .into_connection_info()?
+            .set_tcp_settings(self.tcp())
+            .set_redis_settings(account);
+        match &self.tls {
+            None => Client::open(server),
+            Some(tls) => Client::build_with_tls(server, tls.clone()),
+        }
     }
 
     /// Small commands go out at once, and a server that vanished is noticed.
@@ -294,24 +300,6 @@ fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), 
     Ok((u32::try_from(retries).unwrap_or(0), least.min(most), most))
 }
 
-fn tls(metadata: &Metadata) -> Result<Option<TlsCertificates>, MetadataError> {
-    if !metadata.flag(&["enableTLS"], false) {
-        return Ok(None);
-    }
-    let pem = |name| metadata.filled(&[name]).map(|text| text.as_bytes().to_vec());
-    let client_tls = match (pem("clientCert"), pem("clientKey")) {
-        (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig {
-            client_cert,
-            client_key,
-        }),
-        _ => None,
-    };
-    Ok(Some(TlsCertificates {
-        client_tls,
-        root_cert: pem("caCert"),
-    }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,7 +357,8 @@ mod tests {
     #[test]
     fn connections_neither_gather_commands_nor_trust_silence() {
         let read = settings(&[("redisHost", "redis")]).unwrap();
-        for tcp in [read.tcp(), read.connections().unwrap()[0].tcp_settings().clone()] {
+        let client = read.client("redis", 6379, &read.account, 0).unwrap();
+        for tcp in [&read.tcp(), client.get_connection_info().tcp_settings()] {
             assert!(tcp.nodelay() && tcp.keepalive().is_some());
         }
     }

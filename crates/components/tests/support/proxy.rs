@@ -8,6 +8,7 @@ use std::{
     },
 };
 
+use outrigger_component::conformance::Link;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -24,6 +25,7 @@ pub(crate) struct Proxy {
 struct Shared {
     losses: watch::Sender<u32>,
     mute: AtomicBool,
+    cut: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -37,12 +39,16 @@ impl Proxy {
         let shared = Arc::new(Shared {
             losses: watch::Sender::new(0),
             mute: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
         });
         let for_all = shared.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let shared = for_all.clone();
+                if *shared.cut.borrow() {
+                    continue;
+                }
                 tokio::spawn(async move {
                     if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await {
                         shared.forward(client, server).await;
@@ -70,11 +76,12 @@ impl Proxy {
 
 impl Shared {
     async fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
-        let mut losses = self.losses.subscribe();
+        let (mut losses, mut cut) = (self.losses.subscribe(), self.cut.subscribe());
         let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
         loop {
             tokio::select! {
                 _ = losses.changed() => std::future::pending::<()>().await,
+                () = async { drop(cut.wait_for(|cut| *cut).await) } => return,
                 count = client.read(&mut asked) => match count {
                     Ok(count) if count > 0 => {
                         if server.write_all(&asked[..count]).await.is_err() {
@@ -95,5 +102,16 @@ impl Shared {
                 },
             }
         }
+    }
+}
+
+/// The server stays, but connections to it end, and new ones do at once.
+impl Link for Proxy {
+    fn cut(&mut self) {
+        self.shared.cut.send_replace(true);
+    }
+
+    fn restore(&mut self) {
+        self.shared.cut.send_replace(false);
     }
 }

@@ -151,13 +151,17 @@ impl Redis {
     }
 
     /// Takes only clients with a certificate.
-    pub(crate) fn start_tls(certificates: &Certificates) -> Option<Self> {
+    pub(crate) fn start_tls(certificates: &Certificates, more: &[&str]) -> Option<Self> {
         let settings = tls_settings(certificates);
         let mut arguments = Vec::new();
         for (name, value) in &settings {
             arguments.extend([format!("--{name}"), value.clone()]);
         }
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let arguments: Vec<_> = arguments
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
         Self::start(&arguments)
     }
 
@@ -230,10 +234,41 @@ impl Redis {
 
     /// `redis-cli` against this server.
     pub(crate) fn cli(&self, arguments: &[&str]) -> String {
-        let program = find("redis-cli", "redis-tools", &["/usr/bin"]).unwrap();
+        self.client().run(arguments)
+    }
+
+    /// Reaches the server over its restarts too.
+    pub(crate) fn client(&self) -> Cli {
         let port = self.port.to_string();
+        let mut arguments = ["-h", "127.0.0.1", "-p", &port].map(str::to_owned).to_vec();
+        // The server takes its own certificate for a client's.
+        for (theirs, ours) in [
+            ("--tls-cert-file", "--cert"),
+            ("--tls-key-file", "--key"),
+            ("--tls-ca-cert-file", "--cacert"),
+        ] {
+            if let Some(index) = self.arguments.iter().position(|argument| argument == theirs) {
+                arguments.extend([
+                    "--tls".to_owned(),
+                    ours.to_owned(),
+                    self.arguments[index + 1].clone(),
+                ]);
+            }
+        }
+        Cli { arguments }
+    }
+}
+
+/// `redis-cli` for one server.
+pub(crate) struct Cli {
+    arguments: Vec<String>,
+}
+
+impl Cli {
+    pub(crate) fn run(&self, arguments: &[&str]) -> String {
+        let program = find("redis-cli", "redis-tools", &["/usr/bin"]).unwrap();
         let output = Command::new(program)
-            .args(["-h", "127.0.0.1", "-p", &port])
+            .args(&self.arguments)
             .args(arguments)
             .output()
             .unwrap();
