@@ -110,28 +110,37 @@ impl Values {
         Ok(items)
     }
 
-    /// Makes the server tell of changes; other kinds of events that it tells of stay.
-    async fn enable_events(&self) {
+    /// Makes the server tell of changes. Managed servers forbid it: their operators do it instead. A server that
+    /// cannot be asked now is an error: without events, a watcher would wait for ever.
+    async fn enable_events(&self) -> Result<()> {
+        match self.add_events().await {
+            Err(error) if !error.retryable() && error.kind() != Kind::Closed => {
+                tracing::warn!(
+                    target: "dapr.contrib",
+                    "cannot make Redis tell of changes: {error}; set notify-keyspace-events to {EVENTS} on the server"
+                );
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Other kinds of events that the server tells of stay.
+    async fn add_events(&self) -> Result<()> {
         let mut ask = cmd("CONFIG");
         ask.arg("GET").arg("notify-keyspace-events");
-        let current: Result<Vec<String>> = self.link.call(&ask, Repeat::Yes).await;
-        let mut flags = current.unwrap_or_default().into_iter().nth(1).unwrap_or_default();
+        let current: Vec<String> = self.link.call(&ask, Repeat::Yes).await?;
+        let mut flags = current.into_iter().nth(1).unwrap_or_default();
         // `A` stands for all kinds of events, `K` for the channel they are told on.
         let missing = |flag: &char| !flags.contains(*flag) && (*flag == 'K' || !flags.contains('A'));
         let missing: String = EVENTS.chars().filter(missing).collect();
         if missing.is_empty() {
-            return;
+            return Ok(());
         }
         flags.push_str(&missing);
         let mut set = cmd("CONFIG");
         set.arg("SET").arg("notify-keyspace-events").arg(&flags);
-        if let Err(error) = self.link.call::<String>(&set, Repeat::Yes).await {
-            // Managed servers forbid it; their operators set it.
-            tracing::warn!(
-                target: "dapr.contrib",
-                "cannot make Redis tell of changes: {error}; set notify-keyspace-events to {EVENTS} on the server"
-            );
-        }
+        self.link.call::<String>(&set, Repeat::Yes).await.map(drop)
     }
 
     fn channel_prefix(&self) -> String {
@@ -198,7 +207,7 @@ impl Values {
 
     /// Listens, and reads after that: what changes in between is told twice rather than never.
     async fn resume(&self, keys: &[String]) -> Result<(PubSub, Items)> {
-        self.enable_events().await;
+        self.enable_events().await?;
         let pubsub = self.listen(keys).await?;
         let items = self.read(keys).await?;
         Ok((pubsub, items))
