@@ -8,6 +8,7 @@ mod configuration;
 mod conversation;
 mod crypto;
 mod lock;
+mod middleware;
 mod outlives;
 mod secrets;
 mod state;
@@ -24,6 +25,7 @@ pub use self::{
     conversation::conversation,
     crypto::{CryptoKeys, crypto},
     lock::lock,
+    middleware::{middleware, middleware_refuses, middleware_settings},
     outlives::{configuration_outlives, lock_outlives, state_outlives},
     secrets::{ExpectedSecrets, secrets},
     state::{StateRules, state, state_after_close},

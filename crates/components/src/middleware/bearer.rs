@@ -13,6 +13,7 @@ use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use outrigger_component::middleware::{Body, Next, Outcome, answer};
 use outrigger_component::{Catalog, Entry, Middleware, Setup, catalog::Version};
+use url::Url;
 
 use keys::{KeyCache, Keys};
 
@@ -34,10 +35,20 @@ pub(super) fn add(catalog: &mut Catalog) {
                 audience: metadata.required(&["audience", "clientID"])?.to_owned(),
             };
             let url = metadata.filled(&["jwksURL"]);
+            let (name, asked) = url.map_or((["issuer", "issuerURL"], &*rules.issuer), |url| {
+                (["jwksURL"; 2], url)
+            });
+            if !is_web(asked) {
+                return Err(metadata.wrong(&name, "it must be an http or https URL").into());
+            }
             let keys = KeyCache::start(&rules.issuer, url).await?;
             Ok(Arc::new(Bearer { rules, keys }) as Arc<dyn Middleware>)
         },
     ));
+}
+
+fn is_web(url: &str) -> bool {
+    Url::parse(url).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
 }
 
 struct Bearer {

@@ -49,13 +49,13 @@ fn routes(metadata: &Metadata) -> Result<Vec<(String, String)>, Error> {
             "{}: routes as properties of their own are deprecated; write them into the property routes",
             metadata.component()
         );
-        if all
+        if let Some((name, _)) = all
             .iter()
-            .any(|(name, value)| name.is_empty() || value.is_empty())
+            .find(|(name, value)| name.is_empty() || value.is_empty())
         {
-            return Err(wrong(
-                "invalid key/value pair in metadata: must not be empty".into(),
-            ));
+            return Err(wrong(format!(
+                "invalid key/value pair in metadata: must not be empty: {name:?}"
+            )));
         }
         let owned = all
             .into_iter()
@@ -91,7 +91,7 @@ impl RouterAlias {
             let slash = if alias.starts_with('/') { "" } else { "/" };
             let alias: PathAndQuery = format!("{slash}{alias}").parse().map_err(|error| {
                 wrong(format!(
-                    "the alias {alias:?} of {path:?} cannot be a path: {error}"
+                    "routes: the alias {alias:?} of {path:?} cannot be a path: {error}"
                 ))
             })?;
             if path.contains('{') {
@@ -132,12 +132,13 @@ impl Pattern {
         let mut left = path;
         while let Some(start) = left.find('{') {
             let end = closing(&left[start..]);
-            let end = end.ok_or_else(|| wrong(format!("the path {path:?} has a brace without its pair")))?;
+            let end =
+                end.ok_or_else(|| wrong(format!("routes: the path {path:?} has a brace without its pair")))?;
             let variable = &left[start + 1..start + end];
             let (name, rule) = variable.split_once(':').unwrap_or((variable, "[^/]+"));
             if name.is_empty() || rule.is_empty() {
                 return Err(wrong(format!(
-                    "the path {path:?} has a variable without name or rule"
+                    "routes: the path {path:?} has a variable without name or rule"
                 )));
             }
             expression.push_str(&regex::escape(&left[..start]));
@@ -149,7 +150,7 @@ impl Pattern {
         expression.push('$');
         let path = Regex::new(&expression).map_err(|error| {
             wrong(format!(
-                "the path {path:?} has a rule that cannot be read: {error}"
+                "routes: the path {path:?} has a rule that cannot be read: {error}"
             ))
         })?;
         Ok(Self { path, names, alias })

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::stream;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Request};
 use http_body::Frame;
-use http_body_util::{BodyDataStream, BodyExt, StreamBody};
+use http_body_util::{BodyExt, StreamBody};
 use outrigger_component::middleware::{Body, BoxError, Next, Outcome};
 use outrigger_component::{Catalog, Entry, Middleware, catalog::Version};
 
@@ -53,18 +53,35 @@ fn forget_length(headers: &mut HeaderMap) {
     headers.remove(CONTENT_LENGTH);
 }
 
+/// Data in capitals as it comes; trailers as they are.
 fn capitals(body: Body) -> Body {
-    let start = (Some(BodyDataStream::new(body)), Vec::new());
-    let frames = stream::try_unfold(start, |(data, mut rest)| async move {
-        let Some(mut data) = data else { return Ok(None) };
-        match data.next().await {
-            Some(piece) => {
-                let piece = convert(&mut rest, &piece?);
-                Ok::<_, BoxError>(Some((Frame::data(piece), (Some(data), rest))))
-            }
-            None if rest.is_empty() => Ok(None),
-            None => Ok(Some((Frame::data(Bytes::from(rest)), (None, Vec::new())))),
+    let start = (Some(body), Vec::new(), None);
+    let frames = stream::try_unfold(start, |(mut body, mut rest, mut trailers)| async move {
+        if let Some(trailers) = trailers.take() {
+            return Ok(Some((trailers, (body, rest, None))));
         }
+        while let Some(open) = &mut body {
+            let frame = match open.frame().await {
+                None => {
+                    body = None;
+                    Frame::data(Bytes::from(std::mem::take(&mut rest)))
+                }
+                Some(frame) => match frame?.into_data() {
+                    Ok(data) => Frame::data(convert(&mut rest, &data)),
+                    Err(frame) if rest.is_empty() => frame,
+                    // What is left over of the data goes before them.
+                    Err(frame) => {
+                        trailers = Some(frame);
+                        Frame::data(Bytes::from(std::mem::take(&mut rest)))
+                    }
+                },
+            };
+            // Of the beginning of a letter there is nothing to say yet.
+            if frame.data_ref().is_none_or(|data| !data.is_empty()) {
+                return Ok(Some((frame, (body, rest, trailers))));
+            }
+        }
+        Ok::<_, BoxError>(None)
     });
     StreamBody::new(frames).boxed_unsync()
 }

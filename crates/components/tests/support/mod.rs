@@ -9,7 +9,7 @@ pub(crate) mod tls;
 use std::sync::Arc;
 
 use outrigger_component::{
-    Catalog, ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata,
+    Catalog, ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
     OutputBinding, Result, SecretStore, Setup, StateStore,
 };
 use outrigger_components::builtin;
@@ -46,3 +46,4 @@ builder!(input, input_bindings, InputBinding);
 builder!(output, output_bindings, OutputBinding);
 builder!(crypto, crypto, CryptoProvider);
 builder!(conversation, conversation, Conversation);
+builder!(middleware, middleware, Middleware);
