@@ -11,6 +11,7 @@ mod lock;
 mod middleware;
 mod outlives;
 mod secrets;
+mod settings;
 mod state;
 
 use std::{future::Future, time::Duration};
@@ -25,9 +26,10 @@ pub use self::{
     conversation::conversation,
     crypto::{CryptoKeys, crypto},
     lock::lock,
-    middleware::{middleware, middleware_refuses, middleware_settings},
+    middleware::{middleware, middleware_refuses},
     outlives::{configuration_outlives, lock_outlives, state_outlives},
     secrets::{ExpectedSecrets, secrets},
+    settings::settings,
     state::{StateRules, state, state_after_close},
 };
 

@@ -42,7 +42,7 @@ async fn refuses_settings(kind: &str, wrong: &[Wrong<'_>]) {
     let catalog = outrigger_components::builtin();
     let kind = format!("middleware.http.{kind}");
     let entry = catalog.middleware.find(&kind, "v1").unwrap();
-    conformance::middleware_settings(&entry, wrong).await;
+    conformance::settings(&entry, wrong).await;
 }
 
 #[tokio::test]

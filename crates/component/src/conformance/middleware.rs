@@ -27,8 +27,7 @@ use tokio::{
 
 use super::{Findings, Outcome, SOON, Step, ensure};
 use crate::{
-    Kind, Metadata, Middleware, Setup,
-    catalog::Entry,
+    Middleware,
     middleware::{self, Body, BoxError, Next, full},
 };
 
@@ -91,40 +90,6 @@ pub async fn middleware_refuses(middleware: &Arc<dyn Middleware>, sample: &Reque
     findings.note("requests at once are refused", together);
     findings.note("closing", timeout(SOON, middleware.close()).await.step("close"));
     findings.finish();
-}
-
-/// Checks that each of `wrong`, a property's name and properties where its value is wrong, is an error that names it.
-///
-/// # Panics
-/// When one is not.
-pub async fn middleware_settings(entry: &Entry<dyn Middleware>, wrong: &[(&str, &[(&str, &str)])]) {
-    let mut findings = Findings::new("settings of a middleware");
-    for (name, properties) in wrong {
-        let owned = properties
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let named = match Metadata::new("under-test", owned) {
-            Ok(metadata) => named(entry, metadata, name).await,
-            Err(error) => Err(error.to_string()),
-        };
-        findings.note(&format!("{properties:?}"), named);
-    }
-    findings.finish();
-}
-
-async fn named(entry: &Entry<dyn Middleware>, metadata: Metadata, name: &str) -> Outcome {
-    let setup = Setup {
-        metadata,
-        app_id: "app".to_owned(),
-    };
-    match timeout(SOON, entry.build(setup)).await.step("its error")? {
-        Ok(_) => Err("it is taken".to_owned()),
-        Err(error) => {
-            ensure!(error.kind() == Kind::Configuration, "{:?}: {error}", error.kind());
-            ensure!(error.to_string().contains(name), "{name} is not named: {error}");
-            Ok(())
-        }
-    }
 }
 
 struct Subject<'a> {

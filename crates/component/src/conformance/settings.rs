@@ -1,0 +1,38 @@
+use tokio::time::timeout;
+
+use super::{Findings, Outcome, SOON, Step, ensure};
+use crate::{Kind, Metadata, Setup, catalog::Entry};
+
+/// Checks that each of `wrong`, a property's name and properties where its value is wrong, is an error that names it.
+///
+/// # Panics
+/// When one is not.
+pub async fn settings<T: ?Sized>(entry: &Entry<T>, wrong: &[(&str, &[(&str, &str)])]) {
+    let mut findings = Findings::new("settings");
+    for (name, properties) in wrong {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let named = match Metadata::new("under-test", owned) {
+            Ok(metadata) => named(entry, metadata, name).await,
+            Err(error) => Err(error.to_string()),
+        };
+        findings.note(&format!("{properties:?}"), named);
+    }
+    findings.finish();
+}
+
+async fn named<T: ?Sized>(entry: &Entry<T>, metadata: Metadata, name: &str) -> Outcome {
+    let setup = Setup {
+        metadata,
+        app_id: "app".to_owned(),
+    };
+    match timeout(SOON, entry.build(setup)).await.step("its error")? {
+        Ok(_) => Err("it is taken".to_owned()),
+        Err(error) => {
+            ensure!(error.kind() == Kind::Configuration, "{:?}: {error}", error.kind());
+            ensure!(error.to_string().contains(name), "{name} is not named: {error}");
+            Ok(())
+        }
+    }
+}
