@@ -78,11 +78,15 @@ impl Shared {
     async fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
         let (mut losses, mut cut) = (self.losses.subscribe(), self.cut.subscribe());
         let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
+        // What is sent after a loss may be read before the loss is noticed.
+        let lost = losses.clone();
+        let lost = || lost.has_changed().unwrap_or(true);
         loop {
             tokio::select! {
                 _ = losses.changed() => std::future::pending::<()>().await,
                 () = async { drop(cut.wait_for(|cut| *cut).await) } => return,
                 count = client.read(&mut asked) => match count {
+                    Ok(_) if lost() => std::future::pending::<()>().await,
                     Ok(count) if count > 0 => {
                         if server.write_all(&asked[..count]).await.is_err() {
                             return;
@@ -91,6 +95,7 @@ impl Shared {
                     _ => return,
                 },
                 count = server.read(&mut answered) => match count {
+                    Ok(_) if lost() => std::future::pending::<()>().await,
                     Ok(count) if count > 0 => {
                         if self.mute.swap(false, Ordering::SeqCst)
                             || client.write_all(&answered[..count]).await.is_err()
