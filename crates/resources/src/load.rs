@@ -94,6 +94,18 @@ pub struct Request<'a> {
     pub app_id: &'a str,
 }
 
+impl<'a> Request<'a> {
+    /// For resources that come another way: all kinds, every namespace.
+    fn without_folders(app_id: &'a str) -> Self {
+        Self {
+            paths: &[],
+            kinds: Kinds::ALL,
+            namespace: None,
+            app_id,
+        }
+    }
+}
+
 /// The resources of a sidecar, in order of folder, file name and place in the file.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Loaded {
@@ -140,12 +152,7 @@ pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
 
 /// The resources of a text, as if it were a file of a folder, for an app; for tests and tools.
 pub fn text(text: &str, app_id: &str) -> Result<Loaded, Vec<Problem>> {
-    let request = Request {
-        paths: &[],
-        kinds: Kinds::ALL,
-        namespace: None,
-        app_id,
-    };
+    let request = Request::without_folders(app_id);
     let mut loading = Loading::new(&request);
     loading.documents(Path::new(""), text);
     loading.finish()
@@ -160,12 +167,7 @@ pub fn objects(
     objects: impl IntoIterator<Item = (Kind, impl AsRef<[u8]>)>,
     app_id: &str,
 ) -> Result<Loaded, Vec<Problem>> {
-    let request = Request {
-        paths: &[],
-        kinds: Kinds::ALL,
-        namespace: None,
-        app_id,
-    };
+    let request = Request::without_folders(app_id);
     let mut loading = Loading::new(&request);
     for (kind, json) in objects {
         match Resource::from_json(kind, json.as_ref(), Source::new(OPERATOR, 0)) {

@@ -155,6 +155,7 @@ impl Shared {
             Arc::clone(components),
         ));
         let reflection = Reflection::default();
+        let log = api_log(config, &self.settings);
         let (allowed, denied) = (&self.settings.api_allowed, &self.settings.api_denied);
         let http = HttpApi {
             app_id: Arc::clone(&self.app_id),
@@ -164,7 +165,7 @@ impl Shared {
             cors: Cors::new(&config.api.cors),
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),
-            log: api_log(config, &self.settings),
+            log,
             invoker: Arc::clone(&invoker),
             blocks: blocks.clone(),
             metadata: Arc::clone(&metadata),
@@ -188,7 +189,7 @@ impl Shared {
             token: Token::new(config.api.token.as_deref()),
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),
-            log: api_log(config, &self.settings),
+            log,
             proxy: Arc::clone(&proxy),
             reflection: reflection.clone(),
         };
