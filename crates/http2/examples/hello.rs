@@ -1,0 +1,54 @@
+//! Serves HTTP/2 with prior knowledge on a port of the system's choice, for checkers of the protocol: `h2spec -p PORT`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use outrigger_http2::{Config, Incoming, Reason, Service, Silence, Times, serve};
+
+struct Hello;
+
+impl Service for Hello {
+    type Body = Full<Bytes>;
+
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        if let Incoming::Stream(body) = request.into_body() {
+            let _cut_or_whole = body.collect().await;
+        }
+        Response::new(Full::new(Bytes::from_static(b"hello")))
+    }
+
+    fn reason(never: std::convert::Infallible) -> Reason {
+        match never {}
+    }
+}
+
+#[tokio::main]
+async fn main() -> std::io::Result<()> {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
+    println!("{}", listener.local_addr()?.port());
+    let config = Config {
+        stream_window: 65_535,
+        connection_window: 1 << 20,
+        max_streams: 100,
+        header_list: 16 * 1024,
+        send_buffer: 64 * 1024,
+    };
+    let times = Times {
+        preface: Duration::from_secs(10),
+        silence: Silence {
+            interval: Duration::from_secs(10),
+            patience: Duration::from_secs(5),
+        },
+    };
+    loop {
+        let (socket, _) = listener.accept().await?;
+        tokio::spawn(async move {
+            if let Err(error) = serve(socket, Arc::new(Hello), &config, times, std::future::pending()).await {
+                eprintln!("{error}");
+            }
+        });
+    }
+}

@@ -1,0 +1,221 @@
+//! What both sides ask of each other: RFC 9113 section 6.5.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::error::Broken;
+use crate::frame::{Head, Kind};
+
+const HEADER_TABLE_SIZE: u16 = 1;
+const ENABLE_PUSH: u16 = 2;
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const INITIAL_WINDOW_SIZE: u16 = 4;
+const MAX_FRAME_SIZE: u16 = 5;
+const MAX_HEADER_LIST_SIZE: u16 = 6;
+
+/// Bytes of one setting.
+const SETTING: usize = 6;
+/// Settings in one frame at most.
+const MAX_SETTINGS: usize = 64;
+/// Largest frame before settings say otherwise; we never ask for more.
+pub(crate) const FRAME: usize = 16_384;
+/// Window of streams and connections before anything is said (RFC 9113 section 6.9.2).
+pub(crate) const WINDOW: u32 = 65_535;
+/// Streams a client has open before the server has said how many it allows: what the protocol asks servers to allow
+/// at least (RFC 9113 section 6.5.2).
+const STREAMS: u32 = 100;
+/// No window may become larger (RFC 9113 section 6.9.1).
+pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
+
+/// What this side asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    /// Bytes a stream may have under way to us; at most 2³¹ - 1.
+    pub stream_window: u32,
+    /// Bytes all streams together may have under way to us; at most 2³¹ - 1 and at least 65,535.
+    pub connection_window: u32,
+    /// Streams the peer may have open; of a server.
+    pub max_streams: u32,
+    /// Bytes of a header list, each field counted as its name, its value and 32.
+    pub header_list: u32,
+    /// Bytes of a body that wait for the peer to make room, per stream.
+    pub send_buffer: usize,
+}
+
+impl Config {
+    /// Our SETTINGS, and the WINDOW_UPDATE that makes the connection's window what it should be.
+    pub(crate) fn announce(&self, client: bool, out: &mut BytesMut) {
+        let first = if client {
+            (ENABLE_PUSH, 0)
+        } else {
+            (MAX_CONCURRENT_STREAMS, self.max_streams)
+        };
+        let settings = [
+            first,
+            (INITIAL_WINDOW_SIZE, self.stream_window),
+            (MAX_HEADER_LIST_SIZE, self.header_list),
+        ];
+        let head = Head {
+            length: settings.len() * SETTING,
+            kind: Kind::Settings,
+            flags: 0,
+            stream: 0,
+        };
+        out.put_slice(&head.bytes());
+        for (id, value) in settings {
+            out.put_u16(id);
+            out.put_u32(value);
+        }
+        if let Some(more) = self
+            .connection_window
+            .checked_sub(WINDOW)
+            .filter(|more| *more > 0)
+        {
+            let head = Head {
+                length: 4,
+                kind: Kind::WindowUpdate,
+                flags: 0,
+                stream: 0,
+            };
+            out.put_slice(&head.bytes());
+            out.put_u32(more);
+        }
+    }
+}
+
+/// What the peer asks for, as far as it matters to one who sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) header_table: usize,
+    pub(crate) window: u32,
+    pub(crate) frame: usize,
+    /// Streams we may have open.
+    pub(crate) streams: u32,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self {
+            header_table: 4096,
+            window: WINDOW,
+            frame: FRAME,
+            streams: STREAMS,
+        }
+    }
+}
+
+impl Asked {
+    /// Reads the payload of a SETTINGS frame.
+    pub(crate) fn update(&mut self, payload: &[u8]) -> Result<(), Broken> {
+        if !payload.len().is_multiple_of(SETTING) {
+            return Err(Broken::size("SETTINGS of a length that is no multiple of six"));
+        }
+        if payload.len() > MAX_SETTINGS * SETTING {
+            return Err(Broken::calm("too many settings in a frame"));
+        }
+        for setting in payload.chunks_exact(SETTING) {
+            let [i1, i0, v3, v2, v1, v0] = *setting else {
+                continue;
+            };
+            self.set(u16::from_be_bytes([i1, i0]), u32::from_be_bytes([v3, v2, v1, v0]))?;
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, id: u16, value: u32) -> Result<(), Broken> {
+        match id {
+            HEADER_TABLE_SIZE => self.header_table = value as usize,
+            ENABLE_PUSH if value > 1 => {
+                return Err(Broken::protocol("ENABLE_PUSH is neither 0 nor 1"));
+            }
+            INITIAL_WINDOW_SIZE if value > MAX_WINDOW => {
+                return Err(Broken::flow("INITIAL_WINDOW_SIZE is too large"));
+            }
+            INITIAL_WINDOW_SIZE => self.window = value,
+            MAX_CONCURRENT_STREAMS => self.streams = value,
+            MAX_FRAME_SIZE => {
+                self.frame = value as usize;
+                if self.frame < FRAME || self.frame >= 1 << 24 {
+                    return Err(Broken::protocol("MAX_FRAME_SIZE is out of bounds"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Reason;
+    use crate::frame::HEAD;
+
+    fn setting(id: u16, value: u32) -> [u8; SETTING] {
+        let mut out = [0; SETTING];
+        out[..2].copy_from_slice(&id.to_be_bytes());
+        out[2..].copy_from_slice(&value.to_be_bytes());
+        out
+    }
+
+    fn refused(id: u16, value: u32) -> Reason {
+        Asked::default().update(&setting(id, value)).unwrap_err().reason
+    }
+
+    #[test]
+    fn settings_are_taken_and_unknown_ones_ignored() {
+        let mut asked = Asked::default();
+        let payload = [
+            setting(1, 0),
+            setting(3, 3),
+            setting(4, 7),
+            setting(5, 20_000),
+            setting(0xf00, 1),
+        ]
+        .concat();
+        asked.update(&payload).unwrap();
+        assert_eq!(
+            asked,
+            Asked {
+                header_table: 0,
+                window: 7,
+                frame: 20_000,
+                streams: 3,
+            }
+        );
+    }
+
+    #[test]
+    fn values_out_of_bounds_have_the_codes_of_the_protocol() {
+        assert_eq!(refused(2, 2), Reason::PROTOCOL_ERROR);
+        assert_eq!(refused(4, 1 << 31), Reason::FLOW_CONTROL_ERROR);
+        assert_eq!(refused(5, 16_383), Reason::PROTOCOL_ERROR);
+        assert_eq!(refused(5, 1 << 24), Reason::PROTOCOL_ERROR);
+        assert_eq!(
+            Asked::default().update(&[0; 5]).unwrap_err().reason,
+            Reason::FRAME_SIZE_ERROR
+        );
+        let flood = vec![0; SETTING * (MAX_SETTINGS + 1)];
+        assert_eq!(
+            Asked::default().update(&flood).unwrap_err().reason,
+            Reason::ENHANCE_YOUR_CALM
+        );
+    }
+
+    #[test]
+    fn what_we_announce_is_a_settings_frame_and_a_window() {
+        let mut out = BytesMut::new();
+        let config = Config {
+            stream_window: 1 << 18,
+            connection_window: 1 << 20,
+            max_streams: 100,
+            header_list: 4096,
+            send_buffer: 0,
+        };
+        config.announce(false, &mut out);
+        let settings = Head::read(&out).unwrap();
+        assert_eq!((settings.kind, settings.length), (Kind::Settings, 18));
+        let window = out.split_off(HEAD + settings.length);
+        assert_eq!(Head::read(&window).unwrap().kind, Kind::WindowUpdate);
+        assert_eq!(&window[HEAD..], ((1 << 20) - WINDOW).to_be_bytes());
+    }
+}

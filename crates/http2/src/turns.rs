@@ -1,0 +1,168 @@
+//! A connection's own task: it reads, writes, and finds out when the peer is gone without a word.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+use crate::error::Ended;
+use crate::state::THERE;
+use crate::wire::Wire;
+
+/// Bytes read at once.
+const READ: usize = 32 * 1024;
+/// Times a connection reads before others have their turn.
+const READS: usize = 8;
+/// Bytes that wait for the peer to read them, beyond which we do not listen to it.
+const UNREAD: usize = 512 * 1024;
+
+thread_local! {
+    /// Where sockets are read to: a thread reads one at a time, and no idle connection keeps a buffer.
+    static SPACE: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
+}
+
+/// How long to wait for a peer that says nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct Silence {
+    /// Before it is pinged.
+    pub interval: Duration,
+    /// For any word after that.
+    pub patience: Duration,
+}
+
+/// What the timer is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Preface(Duration),
+    Silence,
+    Pong,
+}
+
+pub(crate) struct Turns<I> {
+    pub(crate) wire: Arc<Wire<I>>,
+    silence: Option<Silence>,
+    timer: Pin<Box<Sleep>>,
+    wait: Wait,
+}
+
+impl<I> Drop for Turns<I> {
+    fn drop(&mut self) {
+        self.wire.core.state().cut();
+    }
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
+    /// `preface` is how long to wait for the first words, where there must be some.
+    pub(crate) fn new(wire: Arc<Wire<I>>, preface: Option<Duration>, silence: Option<Silence>) -> Self {
+        let (wait, first) = match (preface, silence) {
+            (Some(preface), _) => (Wait::Preface(preface), preface),
+            (None, Some(silence)) => (Wait::Silence, silence.interval),
+            (None, None) => (Wait::Silence, Duration::ZERO),
+        };
+        Self {
+            wire,
+            silence,
+            timer: Box::pin(tokio::time::sleep(first)),
+            wait,
+        }
+    }
+
+    /// Reads and writes as far as possible without waiting; ready when the connection has ended. `read` runs after each
+    /// read, before what it makes is written.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut read: impl FnMut(&Arc<Wire<I>>),
+    ) -> Poll<Result<(), Ended>> {
+        self.wire.core.state().set_waker(cx.waker());
+        // Our settings leave first: a client that begins with TLS learns from them that nobody here speaks it.
+        let mut flushed = self.wire.poll_flush(cx)?;
+        for _ in 0..READS {
+            if self.wire.core.state().out.len() > UNREAD {
+                return self.poll_end(flushed, cx);
+            }
+            match self.poll_read(cx)? {
+                Poll::Pending => return self.poll_end(flushed, cx),
+                Poll::Ready(0) => return Poll::Ready(Ok(())),
+                Poll::Ready(_) => {}
+            }
+            read(&self.wire);
+            flushed = self.wire.poll_flush(cx)?;
+        }
+        cx.waker().wake_by_ref();
+        self.poll_end(flushed, cx)
+    }
+
+    /// Reads once; how many bytes came.
+    fn poll_read(&self, cx: &mut Context<'_>) -> Result<Poll<usize>, Ended> {
+        SPACE.with_borrow_mut(|space| {
+            let mut buffer = ReadBuf::new(space);
+            match Pin::new(&mut *self.wire.io()).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Ok(Poll::Pending),
+                // TLS that ends without saying so.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Ok(Poll::Ready(0));
+                }
+                Poll::Ready(result) => result?,
+            }
+            let mut state = self.wire.core.state();
+            if let Err(broken) = state.receive(buffer.filled()) {
+                state.refuse(broken);
+                drop(state);
+                // What tells the peer why, if it still can be told.
+                let _gone = self.wire.poll_flush(cx);
+                return Err(broken.into());
+            }
+            Ok(Poll::Ready(buffer.filled().len()))
+        })
+    }
+
+    fn poll_end(&mut self, flushed: Poll<()>, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
+        if flushed.is_ready() && self.wire.core.state().is_done() {
+            return Poll::Ready(Ok(()));
+        }
+        if matches!(self.wait, Wait::Preface(_)) && !self.wire.core.state().awaits_preface() {
+            self.wait = Wait::Silence;
+            self.set_timer(self.silence.map_or(Duration::ZERO, |silence| silence.interval));
+        }
+        if self.silence.is_none() && !matches!(self.wait, Wait::Preface(_)) {
+            return Poll::Pending;
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let next = self.timed_out()?;
+            self.set_timer(next);
+            let _goes_on = self.wire.poll_flush(cx)?;
+        }
+        Poll::Pending
+    }
+
+    fn set_timer(&mut self, after: Duration) {
+        self.timer.as_mut().reset(Instant::now() + after);
+    }
+
+    /// What to do when nothing else woke us; how long to wait then.
+    fn timed_out(&mut self) -> Result<Duration, Ended> {
+        let mut state = self.wire.core.state();
+        let heard = state.was_heard();
+        let silence = match (self.wait, self.silence) {
+            (Wait::Preface(preface), _) => return Err(Ended::NoPreface(preface)),
+            (_, Some(silence)) => silence,
+            (_, None) => return Ok(Duration::MAX),
+        };
+        if heard {
+            self.wait = Wait::Silence;
+            return Ok(silence.interval);
+        }
+        if self.wait == Wait::Pong {
+            return Err(Ended::Silent(silence.patience));
+        }
+        state.out.ping(THERE);
+        self.wait = Wait::Pong;
+        Ok(silence.patience)
+    }
+}
