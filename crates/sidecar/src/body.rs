@@ -10,10 +10,10 @@ use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use outrigger_http2::{Cut, Reason, Received};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::conn::PooledBody;
-use crate::http2::Received;
 
 /// Any failure while a body is read or written.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -29,7 +29,7 @@ pub enum Body {
     /// Straight from a connection.
     Incoming(Incoming),
     /// From a shared HTTP/2 connection.
-    Http2(Box<Received>),
+    Http2(Received),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
     /// With what must live until the last byte is delivered.
@@ -69,6 +69,23 @@ impl Body {
     /// The exact length where it is known.
     pub fn known_length(&self) -> Option<u64> {
         self.size_hint().exact()
+    }
+
+    /// What a peer is told when the body that it is being sent fails: the reason that the failure came with, to pass it
+    /// on.
+    pub fn reset_reason(error: BoxError) -> Reason {
+        tracing::debug!(target: "dapr.runtime.conn", "a body that was being sent failed: {error}");
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
+        while let Some(error) = next {
+            if let Some(cut) = error.downcast_ref::<Cut>() {
+                return cut.reason();
+            }
+            if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
+                return Reason(reason.into());
+            }
+            next = error.source();
+        }
+        Reason::INTERNAL_ERROR
     }
 
     /// Reads everything, up to `limit` bytes.
@@ -137,6 +154,16 @@ impl From<Incoming> for Body {
     }
 }
 
+impl From<outrigger_http2::Incoming> for Body {
+    fn from(incoming: outrigger_http2::Incoming) -> Self {
+        match incoming {
+            outrigger_http2::Incoming::Empty => Self::Empty,
+            outrigger_http2::Incoming::Whole(data) => data.into(),
+            outrigger_http2::Incoming::Stream(received) => Self::Http2(received),
+        }
+    }
+}
+
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
@@ -154,7 +181,7 @@ impl HttpBody for Body {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
             Self::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
-            Self::Http2(received) => Pin::new(received).poll_frame(cx),
+            Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
             Self::Held(held) => Pin::new(&mut held.body).poll_frame(cx),
             Self::Replay(replay) => Pin::new(replay).poll_frame(cx),

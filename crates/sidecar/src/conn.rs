@@ -34,7 +34,7 @@ pub enum ConnectionError {
     Http1(#[from] hyper::Error),
     /// HTTP/2.
     #[error(transparent)]
-    Http2(#[from] ::h2::Error),
+    Http2(#[from] outrigger_http2::Cut),
 }
 
 impl ConnectionError {
@@ -42,7 +42,7 @@ impl ConnectionError {
     fn is_lost(&self) -> bool {
         match self {
             Self::Http1(error) => !error.is_user() && !error.is_parse(),
-            Self::Http2(error) => error.is_io() || error.is_go_away() || error.is_reset(),
+            Self::Http2(_) => true,
         }
     }
 }

@@ -15,7 +15,6 @@ pub mod error;
 pub mod fuzzing;
 pub mod grpc;
 pub mod headers;
-mod http2;
 pub mod internal;
 pub mod life;
 pub mod listen;

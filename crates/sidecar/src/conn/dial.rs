@@ -42,9 +42,6 @@ pub enum DialErrorKind {
     /// HTTP/1.1 set-up.
     #[error("HTTP handshake: {0}")]
     Http(hyper::Error),
-    /// HTTP/2 preface.
-    #[error("HTTP handshake: {0}")]
-    Http2(h2::Error),
     /// Nothing happened in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
