@@ -17,6 +17,7 @@ use crate::results::Measurement;
 mod call;
 mod connection;
 mod driver;
+mod grpc;
 mod pacer;
 mod queue;
 mod record;

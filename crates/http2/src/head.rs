@@ -30,6 +30,8 @@ pub(crate) struct Fields {
     /// A field that is no pseudo-header was there: none may follow.
     regular: bool,
     malformed: bool,
+    /// There is a `content-length`.
+    sized: bool,
 }
 
 fn once<T>(slot: &mut Option<T>, value: T) -> bool {
@@ -45,6 +47,7 @@ impl Fields {
                     self.headers.reserve(FIELDS);
                 }
                 let fits = belongs(&name, &value);
+                self.sized |= name == CONTENT_LENGTH;
                 if fits {
                     self.headers.append(name, value);
                 }
@@ -60,6 +63,15 @@ impl Fields {
             Field::Protocol(_) | Field::Malformed => false,
         };
         self.malformed |= !fits;
+    }
+
+    /// Bytes of the body as the head tells; `None` where it does not.
+    pub(crate) fn length(&self) -> Result<Option<u64>, Malformed> {
+        if self.sized {
+            content_length(&self.headers)
+        } else {
+            Ok(None)
+        }
     }
 
     /// The head of a request.
@@ -124,8 +136,7 @@ fn belongs(name: &HeaderName, value: &HeaderValue) -> bool {
     }
 }
 
-/// Bytes of the body as the head tells; `None` where it does not.
-pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
     let mut values = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = values.next() else {
         return Ok(None);

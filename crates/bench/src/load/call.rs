@@ -1,13 +1,10 @@
 //! What is called, and what counts as an answer.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
-use http_body::{Frame, SizeHint};
+use http_body_util::Full;
 use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::common::v1::{HttpExtension, InvokeRequest};
 use outrigger_wire::runtime::v1::InvokeServiceRequest;
@@ -148,15 +145,25 @@ impl Call {
         self.uri.path()
     }
 
-    pub(super) fn request(&self) -> Request<Body> {
-        let mut request = Request::new(Body {
-            bytes: Some(self.body.clone()),
-            sized: self.wire == Wire::Http1,
-        });
+    /// As HTTP/1.1 speaks it.
+    pub(super) fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self.uri.clone();
         *request.headers_mut() = self.headers.clone();
         request
+    }
+
+    pub(super) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    pub(super) fn uri(&self) -> &Uri {
+        &self.uri
+    }
+
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.headers
     }
 
     pub(super) fn body(&self) -> &Bytes {
@@ -165,42 +172,6 @@ impl Call {
 
     pub(super) fn satisfied_by(&self, length: usize) -> bool {
         length >= self.answer
-    }
-}
-
-/// A body in one piece. Its length is announced over HTTP/1.1 only: gRPC clients send no `content-length`, and a
-/// sidecar of Dapr would hand it on to the app as metadata, where it contradicts the body.
-pub(super) struct Body {
-    bytes: Option<Bytes>,
-    sized: bool,
-}
-
-impl http_body::Body for Body {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(
-            self.bytes
-                .take()
-                .filter(|bytes| !bytes.is_empty())
-                .map(|bytes| Ok(Frame::data(bytes))),
-        )
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.as_ref().is_none_or(Bytes::is_empty)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        if self.sized {
-            SizeHint::with_exact(self.bytes.as_ref().map_or(0, Bytes::len) as u64)
-        } else {
-            SizeHint::default()
-        }
     }
 }
 

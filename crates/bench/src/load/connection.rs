@@ -3,21 +3,19 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use http::{HeaderMap, Response};
-use http_body_util::BodyExt as _;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
-use super::call::{Body, Call, Wire};
-use super::driver::{Client, DriverError};
+use super::GRACE;
+use super::call::{Call, Wire};
+use super::driver::{self, DriverError};
+use super::grpc::{self, Fault};
 use super::wire::{Counted, Traffic};
-
-/// Windows that a payload of a sweep fits into, so that flow control is not what is measured.
-const STREAM_WINDOW: u32 = 4 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
 
 /// Why a call counts as failed.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +24,8 @@ pub(crate) enum CallError {
     Connect(#[from] std::io::Error),
     #[error("connection: {0}")]
     Connection(#[from] hyper::Error),
+    #[error("connection: {0}")]
+    Http2(#[from] Fault),
     #[error("status {0}")]
     Status(u16),
     #[error("grpc-status {0}")]
@@ -45,9 +45,9 @@ pub(crate) struct Answer {
 }
 
 enum Sender {
-    Http1(http1::SendRequest<Body>),
-    Http2(http2::SendRequest<Body>),
-    Driver(Box<Client>),
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Grpc(Box<grpc::Client>),
+    Driver(Box<driver::Client>),
 }
 
 pub(crate) struct Connection {
@@ -64,7 +64,7 @@ impl Connection {
     /// When it is refused, or breaks during the handshake.
     pub(crate) async fn open(call: &Call, traffic: &Arc<Traffic>) -> Result<Self, CallError> {
         if let Wire::Driver(command) = call.wire {
-            let client = Client::open(call.address, command).await?;
+            let client = driver::Client::open(call.address, command).await?;
             return Ok(Self {
                 call: call.clone(),
                 traffic: Arc::clone(traffic),
@@ -88,20 +88,14 @@ impl Connection {
 
     async fn on(stream: TcpStream, call: &Call, traffic: &Arc<Traffic>) -> Result<Self, CallError> {
         stream.set_nodelay(true)?;
-        let io = TokioIo::new(Counted::new(stream, Arc::clone(traffic)));
+        let counted = Counted::new(stream, Arc::clone(traffic));
         let sender = if call.wire == Wire::Http1 {
-            let (sender, connection) = http1::handshake(io).await?;
+            let (sender, connection) = http1::handshake(TokioIo::new(counted)).await?;
             // It ends with the connection; what goes wrong on it comes out of the call.
             tokio::spawn(connection);
             Sender::Http1(sender)
         } else {
-            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-                .initial_stream_window_size(STREAM_WINDOW)
-                .initial_connection_window_size(CONNECTION_WINDOW)
-                .handshake(io)
-                .await?;
-            tokio::spawn(connection);
-            Sender::Http2(sender)
+            Sender::Grpc(Box::new(grpc::Client::open(counted, GRACE).await?))
         };
         Ok(Self {
             call: call.clone(),
@@ -122,28 +116,21 @@ impl Connection {
     ///
     /// When the connection breaks, the answer is no success, or less comes back than was sent.
     pub(crate) async fn call(&mut self) -> Result<Answer, CallError> {
-        let response = match &mut self.sender {
+        let (head, length) = match &mut self.sender {
             Sender::Driver(client) => {
                 let length = client.call(self.call.body()).await?;
-                return self.answered(Instant::now(), length);
+                (Instant::now(), length)
             }
+            Sender::Grpc(client) => client.call(&self.call).await?,
             Sender::Http1(sender) => {
                 sender.ready().await?;
-                sender.send_request(self.call.request()).await?
+                let response = sender.send_request(self.call.request()).await?;
+                let head = Instant::now();
+                if !response.status().is_success() {
+                    return Err(CallError::Status(response.status().as_u16()));
+                }
+                (head, read(response.into_body()).await?)
             }
-            Sender::Http2(sender) => {
-                sender.ready().await?;
-                sender.send_request(self.call.request()).await?
-            }
-        };
-        let head = Instant::now();
-        if !response.status().is_success() {
-            return Err(CallError::Status(response.status().as_u16()));
-        }
-        let length = if self.call.wire == Wire::Http1 {
-            read(response.into_body()).await?.0
-        } else {
-            grpc(response).await?
         };
         self.answered(head, length)
     }
@@ -160,34 +147,10 @@ impl Connection {
     }
 }
 
-/// The length of the body, once the trailers, or headers alone, have said that all went well.
-async fn grpc(response: Response<Incoming>) -> Result<usize, CallError> {
-    let (parts, body) = response.into_parts();
-    let (length, trailers) = read(body).await?;
-    let status = trailers
-        .as_ref()
-        .and_then(|trailers| trailers.get("grpc-status"))
-        .or_else(|| parts.headers.get("grpc-status"));
-    let message = trailers.as_ref().unwrap_or(&parts.headers).get("grpc-message");
-    match status {
-        Some(status) if status.as_bytes() == b"0" => Ok(length),
-        Some(status) => {
-            let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-            let message = message.map(text).unwrap_or_default();
-            Err(CallError::Grpc(format!("{} {message}", text(status))))
-        }
-        None => Err(CallError::Grpc("missing".to_owned())),
-    }
-}
-
-async fn read(mut body: Incoming) -> Result<(usize, Option<HeaderMap>), CallError> {
+async fn read(mut body: Incoming) -> Result<usize, CallError> {
     let mut length = 0;
-    let mut trailers = None;
     while let Some(frame) = body.frame().await {
-        match frame?.into_data() {
-            Ok(data) => length += data.len(),
-            Err(frame) => trailers = frame.into_trailers().ok(),
-        }
+        length += frame?.data_ref().map_or(0, Bytes::len);
     }
-    Ok((length, trailers))
+    Ok(length)
 }

@@ -6,7 +6,7 @@ use super::receive::{Block, depends_on};
 use super::{Phase, Role, State};
 use crate::error::{Broken, Reason};
 use crate::frame::{Head, flag};
-use crate::head::{Fields, Malformed, content_length};
+use crate::head::{Fields, Malformed};
 use crate::stream::{Coming, Piece, Stream};
 
 /// CONTINUATION frames behind one HEADERS frame at most.
@@ -90,10 +90,13 @@ impl State {
             self.refuse_head(number);
             return Ok(());
         }
-        let request = fields.request(&mut self.known).and_then(|request| {
-            stream.left = content_length(request.headers())?;
-            let short = ended && stream.left.is_some_and(|left| left > 0);
-            if short { Err(Malformed) } else { Ok(request) }
+        let request = fields.length().and_then(|left| {
+            stream.left = left;
+            let short = ended && left.is_some_and(|left| left > 0);
+            if short {
+                return Err(Malformed);
+            }
+            fields.request(&mut self.known)
         });
         let reason = match request {
             Ok(request) if request.method() != Method::CONNECT => {
@@ -121,10 +124,7 @@ impl State {
         if stream.begun || stream.coming != Coming::More {
             return self.trailers(number, ended, fields, too_large);
         }
-        let head = fields.response().and_then(|head| {
-            let left = content_length(head.headers())?;
-            Ok((head, left))
-        });
+        let head = fields.length().and_then(|left| Ok((fields.response()?, left)));
         match head {
             Ok((head, _)) if head.status().is_informational() && !ended => {}
             Ok((head, left)) if !too_large && !head.status().is_informational() => {

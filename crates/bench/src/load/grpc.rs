@@ -1,0 +1,198 @@
+//! gRPC for the load generator: a connection that carries one call at a time, without tasks, queues or a wake-up of its
+//! own, so that the generator is not what limits a load.
+//!
+//! Frames that come between two calls are read with the next one.
+
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Buf as _;
+use outrigger_http2::frame::{HEAD, Head};
+use outrigger_http2::hpack::HpackError;
+use tokio::io::{AsyncRead as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
+use tokio::time::{Duration, Instant, Sleep, sleep};
+
+use super::call::Call;
+use super::connection::CallError;
+use super::wire::Counted;
+use frames::FRAME;
+use link::Link;
+
+mod frames;
+mod link;
+#[cfg(test)]
+mod tests;
+
+/// Bytes read at once, at most. A whole frame fits.
+const READ: usize = 64 << 10;
+
+/// Why a connection cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("closed by the peer")]
+    Closed,
+    #[error("nothing was heard of the peer for {} s", .0.as_secs_f64())]
+    Silent(Duration),
+    #[error("the call was reset with code {0}")]
+    Reset(u32),
+    #[error("the peer goes away with code {0}")]
+    GoAway(u32),
+    #[error("{0}")]
+    Headers(#[from] HpackError),
+    #[error("{0}")]
+    Protocol(&'static str),
+}
+
+/// The calling side of a connection.
+pub(super) struct Client {
+    io: Counted,
+    input: Input,
+    link: Link,
+    /// Runs out now and then: a timer a call would cost more than it is worth.
+    watch: Pin<Box<Sleep>>,
+    silence: Duration,
+    /// Whether anything moved since the watch was set.
+    heard: bool,
+}
+
+impl Client {
+    /// Says hello, and leaves it to the first call to hear the answer. A call is given up after `silence`, and within
+    /// twice that, without a byte in either direction.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks.
+    pub(super) async fn open(mut io: Counted, silence: Duration) -> Result<Self, Fault> {
+        let mut link = Link::new();
+        io.write_all_buf(link.out()).await?;
+        Ok(Self {
+            io,
+            input: Input::new(),
+            link,
+            watch: Box::pin(sleep(silence)),
+            silence,
+            heard: true,
+        })
+    }
+
+    /// Makes the call. Returns when the head of the answer came, and the length of the body.
+    ///
+    /// # Errors
+    ///
+    /// When the connection breaks, or the answer is no success.
+    pub(super) async fn call(&mut self, call: &Call) -> Result<(Instant, usize), CallError> {
+        self.link.begin(call)?;
+        self.heard = true;
+        loop {
+            let more = self.link.fill(call.body());
+            poll_fn(|cx| self.turn(cx, more)).await?;
+            while let Some((head, payload)) = self.input.next()? {
+                self.link.frame(head, payload)?;
+            }
+            if let Some(answer) = self.link.answer(call.body())? {
+                if self.link.is_asked() {
+                    poll_fn(|cx| self.flush(cx)).await?;
+                }
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Writes what there is, and waits for something to read, or for room to write `more`.
+    fn turn(&mut self, cx: &mut Context<'_>, more: bool) -> Poll<Result<(), Fault>> {
+        let written = self.write(cx)?.is_ready();
+        let mut room = ReadBuf::new(self.input.room());
+        match Pin::new(&mut self.io).poll_read(cx, &mut room)? {
+            Poll::Ready(()) => {
+                let count = room.filled().len();
+                if count == 0 {
+                    return Poll::Ready(Err(Fault::Closed));
+                }
+                self.input.end += count;
+                self.heard = true;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending if more && written => Poll::Ready(Ok(())),
+            Poll::Pending => self.silent(cx),
+        }
+    }
+
+    fn flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        if self.write(cx)?.is_ready() {
+            Poll::Ready(Ok(()))
+        } else {
+            self.silent(cx)
+        }
+    }
+
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.link.out().is_empty() {
+            let count = ready!(Pin::new(&mut self.io).poll_write(cx, self.link.out()))?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.link.out().advance(count);
+            self.heard = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Ready when nothing moved for too long.
+    fn silent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
+        loop {
+            ready!(self.watch.as_mut().poll(cx));
+            if !std::mem::take(&mut self.heard) {
+                return Poll::Ready(Err(Fault::Silent(self.silence)));
+            }
+            self.watch.as_mut().reset(Instant::now() + self.silence);
+        }
+    }
+}
+
+/// What was read and is not used yet.
+struct Input {
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new() -> Self {
+        Self {
+            bytes: vec![0; READ].into(),
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// The next frame, once it is whole.
+    fn next(&mut self) -> Result<Option<(Head, &[u8])>, Fault> {
+        let rest = &self.bytes[self.start..self.end];
+        let Some(head) = Head::read(rest) else {
+            return Ok(None);
+        };
+        if head.length > FRAME {
+            return Err(Fault::Protocol("the peer sends a frame that is too large"));
+        }
+        let Some(payload) = rest.get(HEAD..HEAD + head.length) else {
+            return Ok(None);
+        };
+        self.start += HEAD + head.length;
+        Ok(Some((head, payload)))
+    }
+
+    /// Where to read to: never nothing, as long as no whole frame is left unused.
+    fn room(&mut self) -> &mut [u8] {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > 0 && self.bytes.len() - self.end < FRAME {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        &mut self.bytes[self.end..]
+    }
+}
