@@ -46,12 +46,9 @@ impl Fields {
                     self.regular = true;
                     self.headers.reserve(FIELDS);
                 }
-                let fits = belongs(&name, &value);
                 self.sized |= name == CONTENT_LENGTH;
-                if fits {
-                    self.headers.append(name, value);
-                }
-                fits
+                // A map has room for some 24,000 fields, a list for more.
+                belongs(&name, &value) && self.headers.try_append(name, value).is_ok()
             }
             _ if self.regular => false,
             Field::Method(method) => once(&mut self.method, method),

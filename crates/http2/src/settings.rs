@@ -18,6 +18,8 @@ const SETTING: usize = 6;
 const MAX_SETTINGS: usize = 64;
 /// Largest frame before settings say otherwise; we never ask for more.
 pub(crate) const FRAME: usize = 16_384;
+/// Largest frame we send, whatever the peer takes: streams have their turns frame by frame.
+const MAX_FRAME: usize = 64 * 1024;
 /// Window of streams and connections before anything is said (RFC 9113 section 6.9.2).
 pub(crate) const WINDOW: u32 = 65_535;
 /// Streams a client has open before the server has said how many it allows: what the protocol asks servers to allow
@@ -133,10 +135,11 @@ impl Asked {
             INITIAL_WINDOW_SIZE => self.window = value,
             MAX_CONCURRENT_STREAMS => self.streams = value,
             MAX_FRAME_SIZE => {
-                self.frame = value as usize;
-                if self.frame < FRAME || self.frame >= 1 << 24 {
+                let size = value as usize;
+                if !(FRAME..1 << 24).contains(&size) {
                     return Err(Broken::protocol("MAX_FRAME_SIZE is out of bounds"));
                 }
+                self.frame = size.min(MAX_FRAME);
             }
             _ => {}
         }
@@ -169,6 +172,7 @@ mod tests {
             setting(3, 3),
             setting(4, 7),
             setting(5, 20_000),
+            setting(6, 1),
             setting(0xf00, 1),
         ]
         .concat();

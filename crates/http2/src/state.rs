@@ -233,6 +233,7 @@ impl State {
             self.room += self.taken;
             self.out.window(0, self.taken);
             self.taken = 0;
+            self.wake();
         }
     }
 

@@ -26,6 +26,8 @@ pub enum Body {
     Empty,
     /// All bytes at once.
     Full(Bytes),
+    /// All bytes at once, and trailers.
+    Trailed(Box<Trailed>),
     /// Straight from a connection.
     Incoming(Incoming),
     /// From a shared HTTP/2 connection.
@@ -48,6 +50,14 @@ impl Body {
         B::Error: Into<BoxError>,
     {
         Self::Stream(Box::pin(body.map_err(Into::into)))
+    }
+
+    /// All bytes at once, and trailers behind them.
+    pub fn trailed(data: Bytes, trailers: HeaderMap) -> Self {
+        Self::Trailed(Box::new(Trailed {
+            data,
+            trailers: Some(trailers),
+        }))
     }
 
     /// Keeps `permit` taken until the body is consumed or dropped.
@@ -180,6 +190,7 @@ impl HttpBody for Body {
                 }
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
+            Self::Trailed(trailed) => Poll::Ready(trailed.next().map(Ok)),
             Self::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
             Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
@@ -193,6 +204,7 @@ impl HttpBody for Body {
         match self {
             Self::Empty => true,
             Self::Full(bytes) => bytes.is_empty(),
+            Self::Trailed(trailed) => trailed.trailers.is_none(),
             Self::Incoming(incoming) => incoming.is_end_stream(),
             Self::Http2(received) => received.is_end_stream(),
             Self::Pooled(pooled) => pooled.is_end_stream(),
@@ -206,6 +218,7 @@ impl HttpBody for Body {
         match self {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Trailed(trailed) => SizeHint::with_exact(trailed.data.len() as u64),
             Self::Incoming(incoming) => incoming.size_hint(),
             Self::Http2(received) => received.size_hint(),
             Self::Pooled(pooled) => pooled.size_hint(),
@@ -213,6 +226,21 @@ impl HttpBody for Body {
             Self::Replay(replay) => replay.size_hint(),
             Self::Stream(stream) => stream.size_hint(),
         }
+    }
+}
+
+/// A body in one piece, and its trailers until they are taken.
+pub struct Trailed {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Trailed {
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        if self.data.is_empty() {
+            return self.trailers.take().map(Frame::trailers);
+        }
+        Some(Frame::data(std::mem::take(&mut self.data)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
 
 mod dapr;
+mod unary;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -43,7 +44,9 @@ const CONVERSATION: &str = "conversation";
 /// The gRPC API of a sidecar.
 pub struct GrpcApi {
     /// `dapr.proto.runtime.v1.Dapr`.
-    pub dapr: DaprServer<DaprService>,
+    pub dapr: Arc<DaprService>,
+    /// The same behind the generated server, for streams and whatever else is not simple.
+    pub streams: DaprServer<DaprService>,
     /// What may be called.
     pub list: ApiList,
     /// The token callers must present.
@@ -73,6 +76,13 @@ fn too_large(status: &Status) -> Option<Status> {
     Some(Status::resource_exhausted(format!(
         "grpc: received message larger than max ({found} vs. {limit})"
     )))
+}
+
+/// Bytes of the message in a body of known length; 0 otherwise.
+fn message_length(body: &Body) -> u64 {
+    body.known_length()
+        .unwrap_or(0)
+        .saturating_sub(grpc::PREFIX as u64)
 }
 
 /// What handlers of the service find in a request's extensions.
@@ -153,21 +163,17 @@ impl GrpcApi {
             Ok(started) => started,
             Err(status) => return (grpc::status_response(&status), status.code()),
         };
-        let received = request.body().known_length().unwrap_or(0);
+        let received = message_length(request.body());
         request.extensions_mut().insert(CurrentSpan(span.as_parent()));
         let database = span.is_recording().then(Database::default);
         if let Some(database) = &database {
             request.extensions_mut().insert(database.clone());
         }
-        let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
-        let mut response = match self.dapr.clone().oneshot(request).await {
+        let name = method.strip_prefix(DAPR).unwrap_or_default();
+        let mut response = match unary::call(&self.dapr, name, request).await {
             Ok(response) => response,
-            Err(never) => match never {},
+            Err(request) => self.generated(request).await,
         };
-        let refused = Status::from_header_map(response.headers());
-        if let Some(status) = refused.as_ref().and_then(too_large) {
-            response = status.into_http();
-        }
         if let Some((system, store)) = database.as_ref().and_then(|Database(note)| note.get()) {
             if *system == CONVERSATION {
                 span.set("rpc.system", store.clone());
@@ -175,7 +181,40 @@ impl GrpcApi {
                 span.grpc_database(system, method, store);
             }
         }
-        let mut response = match response.extensions_mut().remove::<Trailers>() {
+        let status = grpc::early_status(&response);
+        let code = status.as_ref().map_or(Code::Ok, Status::code);
+        if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
+            span.set_status(SpanStatus::Error(status.message().to_owned()));
+        }
+        if name != "InvokeService" {
+            span.inject_grpc_bin(response.headers_mut());
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        let sent = message_length(response.body());
+        if !STREAMING.contains(&name) {
+            self.metrics
+                .grpc_server(method, code, started.elapsed(), received, sent);
+        }
+        if code != Code::Ok && name == "InvokeBinding" {
+            response = dapr::bindings::with_head(response);
+        }
+        (response, code)
+    }
+
+    /// A call of the service by way of the generated server.
+    async fn generated(&self, request: Request<Body>) -> Response<Body> {
+        let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+        let mut response = match self.streams.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        };
+        let refused = Status::from_header_map(response.headers());
+        if let Some(status) = refused.as_ref().and_then(too_large) {
+            response = status.into_http();
+        }
+        match response.extensions_mut().remove::<Trailers>() {
             Some(Trailers(more)) => response.map(|body| {
                 Body::stream(body.map_frame(move |mut frame| {
                     if let Some(trailers) = frame.trailers_mut() {
@@ -185,30 +224,7 @@ impl GrpcApi {
                 }))
             }),
             None => response.map(Body::stream),
-        };
-        let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
-        if let Some(status) = grpc::early_status(&response).filter(|s| s.code() != Code::Ok) {
-            span.set_status(SpanStatus::Error(status.message().to_owned()));
         }
-        if !method.ends_with("/InvokeService") {
-            span.inject_grpc(response.headers_mut());
-            response.headers_mut().remove(names::TRACEPARENT);
-        }
-        if let Some(baggage) = baggage {
-            response.headers_mut().insert(names::BAGGAGE, baggage);
-        }
-        let sent = response.body().known_length().unwrap_or(0);
-        if !method
-            .strip_prefix(DAPR)
-            .is_some_and(|name| STREAMING.contains(&name))
-        {
-            self.metrics
-                .grpc_server(method, code, started.elapsed(), received, sent);
-        }
-        if code != Code::Ok && method.ends_with("/InvokeBinding") {
-            response = dapr::bindings::with_head(response);
-        }
-        (response, code)
     }
 
     fn start_span(

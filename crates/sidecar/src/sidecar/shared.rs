@@ -172,7 +172,7 @@ impl Shared {
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
         };
-        let service = DaprService {
+        let dapr = Arc::new(DaprService {
             invoker,
             blocks: blocks.clone(),
             metadata,
@@ -180,11 +180,12 @@ impl Shared {
             metrics: Arc::clone(&self.metrics),
             max_message: self.max_message,
             warned: AtomicBool::new(false),
-        };
+        });
         let grpc = GrpcApi {
-            dapr: DaprServer::new(service)
+            streams: DaprServer::from_arc(Arc::clone(&dapr))
                 .max_decoding_message_size(self.max_message)
                 .max_encoding_message_size(self.max_message),
+            dapr,
             list: ApiList::build(allowed, denied, ApiProtocol::Grpc),
             token: Token::new(config.api.token.as_deref()),
             tracer: self.tracer.clone(),

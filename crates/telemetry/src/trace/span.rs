@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use http::HeaderMap;
 
-use super::tracer::{Inner, inject_grpc, inject_http};
+use super::tracer::{Inner, inject_grpc, inject_grpc_bin, inject_http};
 use super::{Parent, TraceContext, TraceState};
 
 type Text = Cow<'static, str>;
@@ -157,6 +157,11 @@ impl Span {
     /// Puts `traceparent` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
     pub fn inject_grpc(&self, headers: &mut HeaderMap) {
         inject_grpc(self.context, headers);
+    }
+
+    /// Puts `grpc-trace-bin` into gRPC metadata, replacing what is there: answers carry no more.
+    pub fn inject_grpc_bin(&self, headers: &mut HeaderMap) {
+        inject_grpc_bin(self.context, headers);
     }
 
     pub(super) fn data_mut(&mut self) -> Option<&mut SpanData> {

@@ -103,6 +103,11 @@ pub(super) fn inject_http(
 pub(super) fn inject_grpc(context: Option<TraceContext>, headers: &mut HeaderMap) {
     let Some(context) = context else { return };
     headers.insert(TRACEPARENT, context.traceparent().to_header());
+    inject_grpc_bin(Some(context), headers);
+}
+
+pub(super) fn inject_grpc_bin(context: Option<TraceContext>, headers: &mut HeaderMap) {
+    let Some(context) = context else { return };
     headers.insert(GRPC_TRACE_BIN, context.grpc_trace_bin_header());
 }
 
