@@ -78,7 +78,7 @@ pub(crate) struct Stream {
     pub(crate) coming: Coming,
     /// The head of an answer that nobody has seen yet.
     pub(crate) head: Option<Response<()>>,
-    /// The head of an answer has come.
+    /// The head of what the peer sends has come.
     pub(crate) begun: bool,
     pub(crate) arrived: Pieces,
     /// Bytes the peer may send.

@@ -81,6 +81,7 @@ impl State {
             return Ok(());
         }
         let mut stream = Stream::new(self.config.stream_window, self.asked.window);
+        stream.begun = true;
         if ended {
             stream.coming = Coming::Ended;
         }

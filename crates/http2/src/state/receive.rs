@@ -206,6 +206,7 @@ impl State {
             self.lose_patience("DATA without bytes")?;
         }
         let reason = match self.streams.get_mut(&data.stream) {
+            Some(stream) if !stream.begun && stream.coming == Coming::More => Reason::PROTOCOL_ERROR,
             Some(stream) => match (stream.coming, stream.room.checked_sub(length)) {
                 (Coming::More, Some(room)) => {
                     stream.room = room;
