@@ -27,8 +27,9 @@ use receive::Incomplete;
 const HEADER_TABLE: usize = 4096;
 /// Streams we reset lately: what was under way for them is ignored.
 const REMEMBERED: usize = 1024;
-/// What a peer may do at once that costs us more than it, and how much of it comes back in a second.
-const PATIENCE: (u32, u32) = (1024, 128);
+/// What a peer may do at once that costs us more than it, and how much of it comes back in a second. An app whose calls
+/// all run into their deadlines stays below; one that does nothing else does not.
+const PATIENCE: (u32, u32) = (10_000, 2_000);
 
 /// Which side of the connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

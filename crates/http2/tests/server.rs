@@ -374,7 +374,7 @@ async fn a_silent_client_is_pinged_and_then_given_up() {
 async fn requests_that_are_given_up_without_end_end_the_connection() {
     let Served { client, server, .. } = served(0);
     let mut sender = connected(client).await;
-    for _ in 0..5000 {
+    for _ in 0..100_000 {
         let Ok(ready) = sender.ready().await else { break };
         sender = ready;
         let Ok((_, mut stream)) = sender.send_request(post("/"), false) else {
