@@ -8,25 +8,20 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use crate::body::Body;
 use crate::headers::strip_hop_by_hop;
 
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const FRAME_HEAD: usize = 9;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-/// END_STREAM and END_HEADERS.
-const WHOLE: u8 = 0x5;
 /// Largest frame before SETTINGS say otherwise.
 const MAX_FRAME: usize = 16_384;
 /// HPACK "literal without indexing, new name".
@@ -91,11 +86,14 @@ fn frame(request: &Request<Incoming>) -> Option<Bytes> {
     if block.len() > MAX_FRAME {
         return None;
     }
-    let mut frame = BytesMut::with_capacity(FRAME_HEAD + block.len());
-    frame.put_uint(block.len() as u64, 3);
-    frame.put_u8(HEADERS);
-    frame.put_u8(WHOLE);
-    frame.put_u32(1);
+    let head = Head {
+        length: block.len(),
+        kind: Kind::Headers,
+        flags: flag::END_STREAM | flag::END_HEADERS,
+        stream: 1,
+    };
+    let mut frame = BytesMut::with_capacity(HEAD + block.len());
+    frame.put_slice(&head.bytes());
     frame.put(block);
     Some(frame.freeze())
 }
@@ -128,18 +126,18 @@ impl Upgrade {
     pub(super) async fn finish(self) -> io::Result<Rewound> {
         let upgraded = self.on.await.map_err(io::Error::other)?;
         let mut io = TokioIo::new(upgraded);
-        let mut start = vec![0; PREFACE.len() + FRAME_HEAD];
+        let mut start = vec![0; PREFACE.len() + HEAD];
         io.read_exact(&mut start).await?;
         let (preface, head) = start.split_at(PREFACE.len());
-        let length = (&head[..3]).get_uint(3) as usize;
-        if preface != PREFACE || head[3] != SETTINGS || length > MAX_FRAME {
+        let head = Head::read(head).filter(|head| head.kind == Kind::Settings && head.length <= MAX_FRAME);
+        let Some(head) = head.filter(|_| preface == PREFACE) else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "no HTTP/2 preface after the upgrade",
             ));
-        }
+        };
         let end = start.len();
-        start.resize(end + length, 0);
+        start.resize(end + head.length, 0);
         io.read_exact(&mut start[end..]).await?;
         start.extend_from_slice(&self.headers);
         Ok(Rewound {
