@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::error::{Cut, Reason};
 use crate::state::Core;
-use crate::stream::{Coming, Piece};
+use crate::stream::{Coming, Piece, keep};
 
 /// What is behind the head of a message.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Received {
             (Some(head), _) => Poll::Ready(Ok(head)),
             (None, Coming::Cut(why)) => Poll::Ready(Err(why)),
             (None, Coming::More | Coming::Ended) => {
-                stream.read_by(cx);
+                keep(&mut stream.reader, cx.waker());
                 Poll::Pending
             }
         }
@@ -71,26 +71,16 @@ impl Received {
     /// What there is of the body already, where that is all of it.
     pub(crate) fn into_incoming(self) -> Incoming {
         let mut state = self.core.state();
-        let (whole, left) = match state.stream(self.stream) {
-            Some(stream) if stream.is_whole() => (Some(stream.arrived.pop()), None),
-            Some(stream) => (None, stream.expected()),
-            None => (Some(None), None),
+        let Some(stream) = state.stream(self.stream) else {
+            drop(state);
+            return Incoming::Empty;
         };
-        match whole {
-            Some(Some(Piece::Data(data))) => {
-                state.read(self.stream, data.len());
-                drop(state);
-                Incoming::Whole(data)
-            }
-            Some(_) => {
-                drop(state);
-                Incoming::Empty
-            }
-            None => {
-                drop(state);
-                self.later(left)
-            }
+        let (whole, left) = (stream.take_whole(), stream.expected());
+        if let Some(Incoming::Whole(data)) = &whole {
+            state.read(self.stream, data.len());
         }
+        drop(state);
+        whole.unwrap_or_else(|| self.later(left))
     }
 }
 
@@ -118,13 +108,7 @@ impl Body for Received {
             }
             (Some(Piece::Trailers(trailers)), _) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
             (None, Coming::More) => {
-                if !stream
-                    .reader
-                    .as_ref()
-                    .is_some_and(|waker| waker.will_wake(cx.waker()))
-                {
-                    stream.reader = Some(cx.waker().clone());
-                }
+                keep(&mut stream.reader, cx.waker());
                 Poll::Pending
             }
             // RFC 9113 section 8.1: no more of this message is needed.

@@ -20,7 +20,7 @@ use crate::head::Known;
 use crate::hpack::{Decoder, Encoder};
 use crate::out::Out;
 use crate::settings::{Asked, Config, MAX_WINDOW, WINDOW};
-use crate::stream::{Coming, Piece, Stream};
+use crate::stream::{Coming, Piece, Stream, keep};
 use receive::Incomplete;
 
 /// Dynamic table of the peer's header compression, bytes: the protocol's own default.
@@ -122,7 +122,7 @@ pub(crate) struct State {
     opened: Vec<(u32, Request<()>)>,
     load: Arc<Load>,
     /// Requests that wait for the server to allow more streams.
-    waiting: VecDeque<Waker>,
+    waiting: Vec<Waker>,
     /// Bytes the peer may send on all streams, and bytes read since room was made for them.
     room: u32,
     taken: u32,
@@ -182,7 +182,7 @@ impl State {
             incomplete: Incomplete::new(role),
             opened: Vec::new(),
             load: Arc::default(),
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             room: config.connection_window.max(WINDOW),
             taken: 0,
             window: i64::from(WINDOW),
@@ -206,18 +206,15 @@ impl State {
             let Some(stream) = self.streams.get_mut(&number) else {
                 continue;
             };
-            let body = if stream.is_whole() {
-                stream.read = false;
-                match stream.arrived.pop() {
-                    Some(Piece::Data(data)) => {
-                        let read = data.len();
-                        self.give_back(read);
-                        Incoming::Whole(data)
+            let body = match stream.take_whole() {
+                Some(body) => {
+                    stream.read = false;
+                    if let Incoming::Whole(data) = &body {
+                        self.give_back(data.len());
                     }
-                    _ => Incoming::Empty,
+                    body
                 }
-            } else {
-                Received::new(Arc::clone(core), number).later(stream.expected())
+                None => Received::new(Arc::clone(core), number).later(stream.expected()),
             };
             to.push(Opened {
                 stream: number,
@@ -292,13 +289,7 @@ impl State {
         if room && stream.queued < most {
             return Poll::Ready(Some(()));
         }
-        if !stream
-            .writer
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(cx.waker()))
-        {
-            stream.writer = Some(cx.waker().clone());
-        }
+        keep(&mut stream.writer, cx.waker());
         Poll::Pending
     }
 
@@ -338,9 +329,7 @@ impl State {
         }
         self.streams.remove(&number);
         self.count();
-        if let Some(waiting) = self.waiting.pop_front() {
-            waiting.wake();
-        }
+        self.wake_waiting();
         if self.phase == Phase::Left && self.streams.is_empty() {
             self.wake();
         }
@@ -407,11 +396,14 @@ impl State {
         }
     }
 
+    /// Tells all who wait to begin a stream: one alone may have given up meanwhile, and the turn be lost.
+    fn wake_waiting(&mut self) {
+        self.waiting.drain(..).for_each(Waker::wake);
+    }
+
     /// `waker` is that of the connection's task.
     pub(crate) fn set_waker(&mut self, waker: &Waker) {
-        if !self.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            self.waker = Some(waker.clone());
-        }
+        keep(&mut self.waker, waker);
     }
 
     /// True when the peer has been heard of since this was last asked.
@@ -474,7 +466,7 @@ impl State {
         self.streams.retain(|_, stream| !stream.is_over());
         self.count();
         self.set_phase(Phase::Left);
-        self.waiting.drain(..).for_each(Waker::wake);
+        self.wake_waiting();
     }
 }
 

@@ -1,12 +1,20 @@
 //! One stream: what has arrived and was not read, and what is to be sent and has no room yet.
 
 use std::collections::VecDeque;
-use std::task::{Context, Waker};
+use std::task::Waker;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 
+use crate::body::Incoming;
 use crate::error::Cut;
+
+/// Keeps a waker until it is used; one that is kept already is not cloned again.
+pub(crate) fn keep(slot: &mut Option<Waker>, waker: &Waker) {
+    if !slot.as_ref().is_some_and(|kept| kept.will_wake(waker)) {
+        *slot = Some(waker.clone());
+    }
+}
 
 /// A part of a message behind its head.
 #[derive(Debug)]
@@ -154,20 +162,15 @@ impl Stream {
         self.wake_writer();
     }
 
-    /// Who is to hear of what comes.
-    pub(crate) fn read_by(&mut self, cx: &Context<'_>) {
-        if !self
-            .reader
-            .as_ref()
-            .is_some_and(|waker| waker.will_wake(cx.waker()))
-        {
-            self.reader = Some(cx.waker().clone());
+    /// Takes the body when all of it is here, in one piece or none.
+    pub(crate) fn take_whole(&mut self) -> Option<Incoming> {
+        if self.coming != Coming::Ended || !self.arrived.is_plain() {
+            return None;
         }
-    }
-
-    /// True when all of the body is here, in one piece or none.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.coming == Coming::Ended && self.arrived.is_plain()
+        Some(match self.arrived.pop() {
+            Some(Piece::Data(data)) => Incoming::Whole(data),
+            _ => Incoming::Empty,
+        })
     }
 
     /// Bytes that are to be read, where the head told.

@@ -126,15 +126,21 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
         if flushed.is_ready() && self.wire.core.state().is_done() {
             return Poll::Ready(Ok(()));
         }
-        if matches!(self.wait, Wait::Preface(_)) && !self.wire.core.state().awaits_preface() {
+        if let Wait::Preface(patience) = self.wait {
+            if self.wire.core.state().awaits_preface() {
+                let late = self.timer.as_mut().poll(cx);
+                return late.map(|()| Err(Ended::NoPreface(patience)));
+            }
             self.wait = Wait::Silence;
-            self.set_timer(self.silence.map_or(Duration::ZERO, |silence| silence.interval));
+            if let Some(silence) = self.silence {
+                self.set_timer(silence.interval);
+            }
         }
-        if self.silence.is_none() && !matches!(self.wait, Wait::Preface(_)) {
+        let Some(silence) = self.silence else {
             return Poll::Pending;
-        }
+        };
         while self.timer.as_mut().poll(cx).is_ready() {
-            let next = self.timed_out()?;
+            let next = self.timed_out(silence)?;
             self.set_timer(next);
             let _goes_on = self.wire.poll_flush(cx)?;
         }
@@ -146,15 +152,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
     }
 
     /// What to do when nothing else woke us; how long to wait then.
-    fn timed_out(&mut self) -> Result<Duration, Ended> {
+    fn timed_out(&mut self, silence: Silence) -> Result<Duration, Ended> {
         let mut state = self.wire.core.state();
-        let heard = state.was_heard();
-        let silence = match (self.wait, self.silence) {
-            (Wait::Preface(preface), _) => return Err(Ended::NoPreface(preface)),
-            (_, Some(silence)) => silence,
-            (_, None) => return Ok(Duration::MAX),
-        };
-        if heard {
+        if state.was_heard() {
             self.wait = Wait::Silence;
             return Ok(silence.interval);
         }

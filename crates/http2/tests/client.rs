@@ -132,6 +132,46 @@ async fn more_requests_than_the_server_allows_wait_for_their_turn() {
 }
 
 #[tokio::test]
+async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let client = Arc::new(dialled(near));
+    let (free, freed) = tokio::sync::oneshot::channel::<()>();
+    let serving = tokio::spawn(async move {
+        let mut server = h2::server::Builder::new()
+            .max_concurrent_streams(1)
+            .handshake::<_, Bytes>(far)
+            .await
+            .unwrap();
+        let (_, mut first) = server.accept().await.unwrap().unwrap();
+        first.send_response(Response::new(()), true).unwrap();
+        let (_, mut second) = server.accept().await.unwrap().unwrap();
+        tokio::spawn(async move {
+            freed.await.unwrap();
+            second.send_response(Response::new(()), true).unwrap();
+        });
+        let (_, mut last) = server.accept().await.unwrap().unwrap();
+        last.send_response(Response::new(()), true).unwrap();
+        while server.accept().await.is_some() {}
+    });
+    let call = || {
+        let client = Arc::clone(&client);
+        tokio::spawn(async move { client.send(post("/", Empty::<Bytes>::new()), impossible).await })
+    };
+    // The first answer brings the limit; the second call takes the only stream.
+    soon(call()).await.unwrap().unwrap();
+    let second = call();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let (given_up, last) = (call(), call());
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    given_up.abort();
+    assert!(given_up.await.is_err() && !last.is_finished());
+    free.send(()).unwrap();
+    assert!(soon(second).await.unwrap().is_ok() && soon(last).await.unwrap().is_ok());
+    drop(client);
+    soon(serving).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_request_that_is_given_up_leaves_nothing_behind() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let client = dialled(near);

@@ -360,7 +360,7 @@ impl State {
         if change != 0 {
             self.change_windows(change)?;
         }
-        self.waiting.drain(..).for_each(std::task::Waker::wake);
+        self.wake_waiting();
         self.out.settings_ack();
         Ok(())
     }
@@ -421,7 +421,7 @@ impl State {
                 self.forget(number);
             }
         }
-        self.waiting.drain(..).for_each(std::task::Waker::wake);
+        self.wake_waiting();
         Ok(())
     }
 

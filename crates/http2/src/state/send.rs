@@ -23,20 +23,12 @@ impl State {
         };
         stream.ends = ended;
         stream.sent = ended;
-        let frame = self.asked.frame;
-        block(
-            self.out.tail(),
-            &mut self.encoder,
-            number,
-            ended,
-            frame,
-            |encoder, out| {
-                encoder.status(head.status(), out);
-                for (name, value) in head.headers() {
-                    encoder.field(name, value, out);
-                }
-            },
-        );
+        self.write_block(number, ended, |encoder, out| {
+            encoder.status(head.status(), out);
+            for (name, value) in head.headers() {
+                encoder.field(name, value, out);
+            }
+        });
         if ended {
             self.settle(number);
         }
@@ -57,7 +49,9 @@ impl State {
             return Poll::Ready(Err(Cut::Connection));
         }
         if self.streams.len() >= self.asked.streams as usize {
-            self.waiting.push_back(cx.waker().clone());
+            if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                self.waiting.push(cx.waker().clone());
+            }
             return Poll::Pending;
         }
         let number = if self.last == 0 { 1 } else { self.last + 2 };
@@ -70,27 +64,19 @@ impl State {
         stream.ends = ended;
         stream.sent = ended;
         self.insert(number, stream);
-        let frame = self.asked.frame;
-        block(
-            self.out.tail(),
-            &mut self.encoder,
-            number,
-            ended,
-            frame,
-            |encoder, out| {
-                let uri = head.uri();
-                encoder.method(head.method(), out);
-                encoder.scheme(uri.scheme_str().unwrap_or("http"), out);
-                if let Some(authority) = uri.authority() {
-                    encoder.authority(authority.as_str().as_bytes(), out);
-                }
-                let path = uri.path_and_query().map_or("/", |path| path.as_str());
-                encoder.path(path.as_bytes(), out);
-                for (name, value) in head.headers() {
-                    encoder.field(name, value, out);
-                }
-            },
-        );
+        self.write_block(number, ended, |encoder, out| {
+            let uri = head.uri();
+            encoder.method(head.method(), out);
+            encoder.scheme(uri.scheme_str().unwrap_or("http"), out);
+            if let Some(authority) = uri.authority() {
+                encoder.authority(authority.as_str().as_bytes(), out);
+            }
+            let path = uri.path_and_query().map_or("/", |path| path.as_str());
+            encoder.path(path.as_bytes(), out);
+            for (name, value) in head.headers() {
+                encoder.field(name, value, out);
+            }
+        });
         Poll::Ready(Ok(number))
     }
 
@@ -141,19 +127,34 @@ impl State {
     }
 
     fn write_trailers(&mut self, number: u32, trailers: &HeaderMap) {
-        let frame = self.asked.frame;
-        block(
-            self.out.tail(),
-            &mut self.encoder,
-            number,
-            true,
-            frame,
-            |encoder, out| {
-                for (name, value) in trailers {
-                    encoder.field(name, value, out);
-                }
-            },
-        );
+        self.write_block(number, true, |encoder, out| {
+            for (name, value) in trailers {
+                encoder.field(name, value, out);
+            }
+        });
+    }
+
+    /// Writes a block of fields as one HEADERS frame, or as many frames as the peer's limit makes of it.
+    fn write_block(&mut self, stream: u32, ended: bool, fields: impl FnOnce(&mut Encoder, &mut BytesMut)) {
+        let (out, limit) = (self.out.tail(), self.asked.frame);
+        let start = out.len();
+        out.extend_from_slice(&[0; HEAD]);
+        self.encoder.begin(out);
+        fields(&mut self.encoder, out);
+        let length = out.len() - start - HEAD;
+        let ended = if ended { flag::END_STREAM } else { 0 };
+        if length > limit {
+            let block = out.split_off(start + HEAD);
+            out.truncate(start);
+            return continued(out, stream, ended, &block, limit);
+        }
+        let head = Head {
+            length,
+            kind: Kind::Headers,
+            flags: ended | flag::END_HEADERS,
+            stream,
+        };
+        out[start..start + HEAD].copy_from_slice(&head.bytes());
     }
 
     pub(super) fn stand_in_line(&mut self, number: u32) {
@@ -166,9 +167,8 @@ impl State {
         }
     }
 
-    /// Sends what the windows have room for, a frame of each stream in turn. True when there is more that waits only
-    /// for the socket.
-    pub(crate) fn send_line(&mut self) -> bool {
+    /// Sends what the windows have room for, a frame of each stream in turn.
+    pub(crate) fn send_line(&mut self) {
         // Streams that wait for nothing but the connection's window stay in line.
         let mut without_room = 0;
         while self.out.len() < ENOUGH && without_room < self.line.len() {
@@ -190,7 +190,6 @@ impl State {
                 self.stand_in_line(number);
             }
         }
-        without_room < self.line.len()
     }
 
     /// Sends one frame of a stream.
@@ -226,34 +225,9 @@ impl State {
     }
 }
 
-/// Writes a block of fields as one HEADERS frame, or as many frames as the peer's limit makes of it.
-fn block(
-    out: &mut BytesMut,
-    encoder: &mut Encoder,
-    stream: u32,
-    ended: bool,
-    limit: usize,
-    fields: impl FnOnce(&mut Encoder, &mut BytesMut),
-) {
-    let start = out.len();
-    out.extend_from_slice(&[0; HEAD]);
-    encoder.begin(out);
-    fields(encoder, out);
-    let length = out.len() - start - HEAD;
-    let ended = if ended { flag::END_STREAM } else { 0 };
-    if length <= limit {
-        let head = Head {
-            length,
-            kind: Kind::Headers,
-            flags: ended | flag::END_HEADERS,
-            stream,
-        };
-        out[start..start + HEAD].copy_from_slice(&head.bytes());
-        return;
-    }
-    let whole = out.split_off(start + HEAD);
-    out.truncate(start);
-    let pieces = whole.chunks(limit);
+/// Writes a block that is too large for one frame.
+fn continued(out: &mut BytesMut, stream: u32, ended: u8, block: &[u8], limit: usize) {
+    let pieces = block.chunks(limit);
     let last = pieces.len() - 1;
     for (n, piece) in pieces.enumerate() {
         let (kind, flags) = match n {
