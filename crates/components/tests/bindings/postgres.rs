@@ -81,7 +81,7 @@ async fn statements(server: &Postgres, mode: &str) {
 /// A binding with one connection, and a second to look on with.
 async fn one_connection(server: &Postgres) -> [Arc<dyn OutputBinding>; 2] {
     let text = format!("{} pool_max_conns=1", server.text());
-    let properties = [("connectionString", text.as_str()), ("timeout", "1s")];
+    let properties = [("connectionString", text.as_str()), ("timeout", "5s")];
     let open = || async { support::output(POSTGRES, "v1", &properties).await.unwrap() };
     [open().await, open().await]
 }

@@ -365,7 +365,7 @@ async fn what_was_missed_is_told(server: &Postgres) {
     let properties = [
         ("connectionString", text.as_str()),
         ("table", "configtable"),
-        ("timeout", "1s"),
+        ("timeout", "5s"),
     ];
     let store = support::configuration("configuration.postgresql", "v1", &properties)
         .await

@@ -190,7 +190,7 @@ async fn a_lost_connection_is_replaced() {
     let host = format!("127.0.0.1:{}", proxy.port);
     let properties = [
         ("redisHost", host.as_str()),
-        ("readTimeout", "1s"),
+        ("readTimeout", "5s"),
         ("redisMaxRetryInterval", "10ms"),
     ];
     let store = support::state("state.redis", "v1", &properties).await.unwrap();
