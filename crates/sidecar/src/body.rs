@@ -9,8 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use outrigger_http2::{Cut, Reason, Received};
+use outrigger_http2::{Cut, Reason};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::conn::PooledBody;
@@ -28,10 +27,10 @@ pub enum Body {
     Full(Bytes),
     /// All bytes at once, and trailers.
     Trailed(Box<Trailed>),
-    /// Straight from a connection.
-    Incoming(Incoming),
+    /// From an HTTP/1.1 client.
+    Http1(outrigger_http1::Received),
     /// From a shared HTTP/2 connection.
-    Http2(Received),
+    Http2(outrigger_http2::Received),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
     /// With what must live until the last byte is delivered.
@@ -154,12 +153,12 @@ impl From<&'static str> for Body {
     }
 }
 
-impl From<Incoming> for Body {
-    fn from(incoming: Incoming) -> Self {
-        if incoming.is_end_stream() {
-            Self::Empty
-        } else {
-            Self::Incoming(incoming)
+impl From<outrigger_http1::Incoming> for Body {
+    fn from(incoming: outrigger_http1::Incoming) -> Self {
+        match incoming {
+            outrigger_http1::Incoming::Empty => Self::Empty,
+            outrigger_http1::Incoming::Whole(data) => data.into(),
+            outrigger_http1::Incoming::Stream(received) => Self::Http1(received),
         }
     }
 }
@@ -191,7 +190,7 @@ impl HttpBody for Body {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
             Self::Trailed(trailed) => Poll::Ready(trailed.next().map(Ok)),
-            Self::Incoming(incoming) => Pin::new(incoming).poll_frame(cx).map_err(Into::into),
+            Self::Http1(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
             Self::Held(held) => Pin::new(&mut held.body).poll_frame(cx),
@@ -205,7 +204,7 @@ impl HttpBody for Body {
             Self::Empty => true,
             Self::Full(bytes) => bytes.is_empty(),
             Self::Trailed(trailed) => trailed.trailers.is_none(),
-            Self::Incoming(incoming) => incoming.is_end_stream(),
+            Self::Http1(received) => received.is_end_stream(),
             Self::Http2(received) => received.is_end_stream(),
             Self::Pooled(pooled) => pooled.is_end_stream(),
             Self::Held(held) => held.body.is_end_stream(),
@@ -219,7 +218,7 @@ impl HttpBody for Body {
             Self::Empty => SizeHint::with_exact(0),
             Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Trailed(trailed) => SizeHint::with_exact(trailed.data.len() as u64),
-            Self::Incoming(incoming) => incoming.size_hint(),
+            Self::Http1(received) => received.size_hint(),
             Self::Http2(received) => received.size_hint(),
             Self::Pooled(pooled) => pooled.size_hint(),
             Self::Held(held) => held.body.size_hint(),
@@ -281,15 +280,14 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// Wraps `body`; `limit` in bytes.
-    pub fn wrap(body: Body, limit: usize) -> Body {
-        match body.known_length() {
-            Some(length) if length <= limit as u64 => body,
-            _ => Body::Stream(Box::pin(Self {
-                body,
+    /// Wraps `body` where it may be larger than `limit` bytes.
+    pub fn limit(body: &mut Body, limit: usize) {
+        if body.known_length().is_none_or(|length| length > limit as u64) {
+            *body = Body::Stream(Box::pin(Self {
+                body: std::mem::take(body),
                 left: limit,
                 limit,
-            })),
+            }));
         }
     }
 }
@@ -501,9 +499,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_limited_body_fails_past_its_limit() {
-        let body = Limited::wrap(chunks(&[b"abc", b"def"]), 5);
+        let mut body = chunks(&[b"abc", b"def"]);
+        Limited::limit(&mut body, 5);
         assert!(body.collect_up_to(100).await.is_err());
-        let body = Limited::wrap(chunks(&[b"abc", b"de"]), 5);
+        let mut body = chunks(&[b"abc", b"de"]);
+        Limited::limit(&mut body, 5);
         assert_eq!(body.collect_up_to(100).await.unwrap(), "abcde");
     }
 }

@@ -31,7 +31,7 @@ pub enum SendError {
 pub enum ConnectionError {
     /// HTTP/1.1.
     #[error(transparent)]
-    Http1(#[from] hyper::Error),
+    Http1(#[from] outrigger_http1::Failed),
     /// HTTP/2.
     #[error(transparent)]
     Http2(#[from] outrigger_http2::Cut),
@@ -41,7 +41,7 @@ impl ConnectionError {
     /// Whether the connection failed, as against the request or the answer.
     fn is_lost(&self) -> bool {
         match self {
-            Self::Http1(error) => !error.is_user() && !error.is_parse(),
+            Self::Http1(failed) => failed.is_lost(),
             Self::Http2(_) => true,
         }
     }

@@ -1,22 +1,17 @@
 //! Listening sockets and the connections they accept.
 
 mod h2c;
+mod http1;
 mod http2;
 
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulConnection;
 use outrigger_identity::SpiffeId;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -43,12 +38,6 @@ const MAX_STREAMS: u32 = 4096;
 const WINDOWS: (u32, u32) = (256 * 1024, 128 * 256 * 1024);
 /// Bytes buffered per HTTP/2 stream towards the client.
 const SEND_BUFFER: usize = 256 * 1024;
-/// Room that the head limit leaves beyond `--read-buffer-size`, as Go's server has it.
-const HEAD_SLACK: usize = 4096;
-/// Bytes of a header field, on average at least.
-const FIELD: usize = 32;
-/// hyper's smallest head buffer.
-const MIN_HEAD: usize = 8192;
 
 /// A listening socket.
 pub enum Listener {
@@ -265,11 +254,9 @@ pub async fn serve<H: Handler>(
 ) {
     let connections = TaskTracker::new();
     let server = Arc::new(Server {
-        builder: builder(&options),
         handler,
         options,
         drain: drain.clone(),
-        connections: connections.clone(),
     });
     loop {
         let accepted = tokio::select! {
@@ -314,39 +301,10 @@ async fn accept(listener: &Listener) -> io::Result<Accepted> {
     }
 }
 
-fn builder(options: &Options) -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size((options.head_limit + HEAD_SLACK).max(MIN_HEAD));
-    if options.head_limit + HEAD_SLACK > MIN_HEAD {
-        // More than the 100 header fields that are parsed without an allocation, for those who ask for more room.
-        builder.http1().max_headers((options.head_limit / FIELD).max(100));
-    }
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING.0)
-        .keep_alive_timeout(PING.1)
-        .initial_stream_window_size(WINDOWS.0)
-        .initial_connection_window_size(WINDOWS.1)
-        .max_send_buf_size(SEND_BUFFER)
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(options.header_list_limit);
-    match options.versions {
-        Versions::Http1 => builder.http1_only(),
-        Versions::Both | Versions::Http2 => builder,
-    }
-}
-
 struct Server<H> {
-    builder: auto::Builder<TokioExecutor>,
     handler: Arc<H>,
     options: Options,
     drain: CancellationToken,
-    connections: TaskTracker,
 }
 
 impl<H: Handler> Server<H> {
@@ -385,81 +343,15 @@ impl<H: Handler> Server<H> {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        if self.options.versions == Versions::Http2 {
-            let handler = Arc::clone(&self.handler);
-            let result = http2::serve(io, handler, client, &self.options, &self.drain).await;
-            return log_end(result.map_err(Into::into));
-        }
-        let client = Arc::new(client);
-        let upgradable = self.options.versions == Versions::Both;
-        let server = Arc::clone(&self);
-        let service = service_fn(move |mut request: Request<Incoming>| {
-            let (server, client) = (Arc::clone(&server), Arc::clone(&client));
-            let upgraded = if upgradable {
-                h2c::accept(&mut request)
-            } else {
-                None
-            };
-            // Boxed: hyper moves the future of a call several times before it runs, and a call's future is large.
-            Box::pin(async move {
-                Ok::<_, std::convert::Infallible>(match upgraded {
-                    Some(upgrade) => server.upgrade(upgrade, client),
-                    None => {
-                        let request = request.map(Body::from);
-                        Arc::clone(&server.handler).handle(client, request).await
-                    }
-                })
-            })
-        });
-        let io = TokioIo::new(io);
-        // Serving with upgrades detects the version whatever the builder was told.
-        let result = if upgradable {
-            self.finish(self.builder.serve_connection_with_upgrades(io, service))
+        let handler = Arc::clone(&self.handler);
+        let result = match self.options.versions {
+            Versions::Http2 => http2::serve(io, handler, client, &self.options, &self.drain)
                 .await
-        } else {
-            self.finish(self.builder.serve_connection(io, service)).await
+                .map_err(Into::into),
+            _ => http1::serve(io, handler, client, &self.options, &self.drain).await,
         };
-        log_end(result);
-    }
-
-    /// Drives a connection to its end: the client's, or that of the calls in flight once draining.
-    async fn finish<C: GracefulConnection>(&self, connection: C) -> Result<(), C::Error> {
-        let mut connection = pin!(connection);
-        tokio::select! {
-            result = connection.as_mut() => result,
-            () = self.drain.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
+        if let Err(error) = result {
+            tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));
         }
-    }
-
-    /// Switches the connection to HTTP/2; the request that asked for it becomes its first stream.
-    fn upgrade(self: &Arc<Self>, upgrade: h2c::Upgrade, client: Arc<Client>) -> Response<Body> {
-        let server = Arc::clone(self);
-        self.connections.spawn(async move {
-            let io = match upgrade.finish().await {
-                Ok(io) => io,
-                Err(error) => {
-                    tracing::debug!(target: LOG, "upgrade to HTTP/2 failed: {error}");
-                    return;
-                }
-            };
-            let service = service_fn(|request: Request<Incoming>| {
-                let (handler, client) = (Arc::clone(&server.handler), Arc::clone(&client));
-                let request = request.map(Body::from);
-                async move { Ok::<_, std::convert::Infallible>(handler.handle(client, request).await) }
-            });
-            let connection = server.builder.serve_connection(TokioIo::new(io), service);
-            let result = server.finish(connection).await;
-            log_end(result);
-        });
-        h2c::switching_protocols()
-    }
-}
-
-fn log_end(result: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
-    if let Err(error) = result {
-        tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));
     }
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use outrigger_http1::{Answer as Coming, Client, Cut, Unanswered};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
@@ -23,7 +21,11 @@ pub(crate) enum CallError {
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
     #[error("connection: {0}")]
-    Connection(#[from] hyper::Error),
+    Http1(#[from] Unanswered),
+    #[error("connection: {0}")]
+    Cut(#[from] Cut),
+    #[error("connection: closed after the last answer")]
+    Closed,
     #[error("connection: {0}")]
     Http2(#[from] Fault),
     #[error("status {0}")]
@@ -45,7 +47,8 @@ pub(crate) struct Answer {
 }
 
 enum Sender {
-    Http1(http1::SendRequest<Full<Bytes>>),
+    /// Between two calls, as long as the server keeps it open.
+    Http1(Option<Client<Counted>>),
     Grpc(Box<grpc::Client>),
     Driver(Box<driver::Client>),
 }
@@ -90,10 +93,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let counted = Counted::new(stream, Arc::clone(traffic));
         let sender = if call.wire == Wire::Http1 {
-            let (sender, connection) = http1::handshake(TokioIo::new(counted)).await?;
-            // It ends with the connection; what goes wrong on it comes out of the call.
-            tokio::spawn(connection);
-            Sender::Http1(sender)
+            Sender::Http1(Some(Client::new(counted)))
         } else {
             Sender::Grpc(Box::new(grpc::Client::open(counted, GRACE).await?))
         };
@@ -122,14 +122,16 @@ impl Connection {
                 (Instant::now(), length)
             }
             Sender::Grpc(client) => client.call(&self.call).await?,
-            Sender::Http1(sender) => {
-                sender.ready().await?;
-                let response = sender.send_request(self.call.request()).await?;
+            Sender::Http1(client) => {
+                let free = client.take().ok_or(CallError::Closed)?;
+                let response = free.call(self.call.request()).await?;
                 let head = Instant::now();
                 if !response.status().is_success() {
                     return Err(CallError::Status(response.status().as_u16()));
                 }
-                (head, read(response.into_body()).await?)
+                let length;
+                (length, *client) = read(response.into_body()).await?;
+                (head, length)
             }
         };
         self.answered(head, length)
@@ -147,10 +149,15 @@ impl Connection {
     }
 }
 
-async fn read(mut body: Incoming) -> Result<usize, CallError> {
+/// Reads the whole body. Returns its length, and the connection where it can be used again.
+async fn read(answer: Coming<Counted, Full<Bytes>>) -> Result<(usize, Option<Client<Counted>>), CallError> {
+    let mut body = match answer {
+        Coming::Whole(data, client) => return Ok((data.len(), client)),
+        Coming::Coming(body) => body,
+    };
     let mut length = 0;
     while let Some(frame) = body.frame().await {
         length += frame?.data_ref().map_or(0, Bytes::len);
     }
-    Ok(length)
+    Ok((length, body.take_client()))
 }

@@ -83,9 +83,24 @@ struct Context<'a> {
     span: &'a mut Span,
 }
 
+/// A request on its way to the one that takes it.
+struct Lent<'a> {
+    request: &'a mut Request<Body>,
+    span: &'a mut Span,
+}
+
+impl<'a> Lent<'a> {
+    fn take(self) -> Context<'a> {
+        Context {
+            request: std::mem::take(self.request),
+            span: self.span,
+        }
+    }
+}
+
 impl Handler for HttpApi {
-    async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Body>) -> Response<Body> {
-        self.serve(&client, request).await
+    async fn handle(self: Arc<Self>, client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
+        self.serve(&client, &mut request).await
     }
 }
 
@@ -107,10 +122,11 @@ impl Handler for PublicApi {
 }
 
 impl HttpApi {
-    async fn serve(&self, client: &Client, mut request: Request<Body>) -> Response<Body> {
+    /// The stations lend the request to each other: a future that owns it has room for it twice, and is copied.
+    async fn serve(&self, client: &Client, request: &mut Request<Body>) -> Response<Body> {
         let path = clean_escaped_path(request.uri().path()).into_owned();
         if let Some(limit) = self.max_body {
-            request = request.map(|body| Limited::wrap(body, limit));
+            Limited::limit(request.body_mut(), limit);
         }
         let method = request.method().clone();
         let started = Instant::now();
@@ -128,7 +144,7 @@ impl HttpApi {
     async fn traced(
         &self,
         client: &Client,
-        request: Request<Body>,
+        request: &mut Request<Body>,
         path: &str,
         matched: Option<route::Match>,
     ) -> Response<Body> {
@@ -153,7 +169,7 @@ impl HttpApi {
         let parent = Parent::from_http(request.headers());
         let mut span = self.tracer.start(SpanKind::Client, path, &parent);
         if span.is_recording() {
-            describe(&mut span, client, &request, path);
+            describe(&mut span, client, request, path);
         }
         let mut response = self.guarded(client, request, matched, &mut span).await;
         let status = response.status();
@@ -174,11 +190,11 @@ impl HttpApi {
     async fn guarded(
         &self,
         client: &Client,
-        mut request: Request<Body>,
+        request: &mut Request<Body>,
         matched: Option<route::Match>,
         span: &mut Span,
     ) -> Response<Body> {
-        let origin = match self.cors.admit(&request) {
+        let origin = match self.cors.admit(request) {
             cors::Admission::Answer(response) => return response,
             cors::Admission::Continue(origin) => origin,
         };
@@ -187,7 +203,7 @@ impl HttpApi {
             text_response(StatusCode::UNAUTHORIZED, "invalid api token")
         } else {
             request.headers_mut().remove(names::API_TOKEN);
-            let context = Context { request, span };
+            let context = Lent { request, span };
             match self.blocks.middlewares.server.current() {
                 None => self.route(matched, context).await,
                 Some(chain) => Box::pin(self.through(&chain, client, context)).await,
@@ -200,16 +216,17 @@ impl HttpApi {
     }
 
     /// Takes a request through middleware. Where it goes is what they made of it.
-    async fn through(&self, chain: &Chain, client: &Client, context: Context<'_>) -> Response<Body> {
-        let Context { mut request, span } = context;
+    async fn through(&self, chain: &Chain, client: &Client, context: Lent<'_>) -> Response<Body> {
+        let Context { mut request, span } = context.take();
         if let Some(address) = client.address {
             request.extensions_mut().insert(Peer(address));
         }
-        let end = |request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
+        let end = |mut request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
             Box::pin(async move {
                 let path = clean_escaped_path(request.uri().path()).into_owned();
                 let matched = self.routes.find(request.method(), &path);
-                Ok(self.route(matched, Context { request, span }).await)
+                let request = &mut request;
+                Ok(self.route(matched, Lent { request, span }).await)
             })
         };
         match chain.run(request, end).await {
@@ -218,7 +235,7 @@ impl HttpApi {
         }
     }
 
-    async fn route(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
+    async fn route(&self, matched: Option<route::Match>, context: Lent<'_>) -> Response<Body> {
         if self.log.enabled {
             return Box::pin(self.logged(matched, context)).await;
         }
@@ -226,9 +243,9 @@ impl HttpApi {
     }
 
     /// Logs a call as it came through the pipeline; what was refused before is none.
-    async fn logged(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
+    async fn logged(&self, matched: Option<route::Match>, context: Lent<'_>) -> Response<Body> {
         let started = Instant::now();
-        let request = &context.request;
+        let request = &*context.request;
         let method = request.method().clone();
         let path = clean_escaped_path(request.uri().path()).into_owned();
         let user_agent = request.headers().get(USER_AGENT).cloned();
@@ -247,16 +264,30 @@ impl HttpApi {
         response
     }
 
-    async fn answer(&self, matched: Option<route::Match>, context: Context<'_>) -> Response<Body> {
+    async fn answer(&self, matched: Option<route::Match>, context: Lent<'_>) -> Response<Body> {
         match matched {
-            Some(matched) => self.dispatch(matched, context).await,
-            None => self.fallback(context).await,
+            Some(matched) => self.dispatch(matched, context.take()).await,
+            None => self.fallback(context.take()).await,
         }
     }
 
     async fn dispatch(&self, matched: route::Match, context: Context<'_>) -> Response<Body> {
-        let parameters = matched.parameters;
         match matched.endpoint.kind {
+            Kind::GetState => self.get_state(matched.parameters, context).await,
+            Kind::SaveState => self.save_state(matched.parameters, context).await,
+            Kind::DeleteState => self.delete_state(matched.parameters, context).await,
+            // Boxed: every call's future has room for the largest kind, and all of it is copied when it begins.
+            kind => Box::pin(self.dispatch_large(kind, matched.parameters, context)).await,
+        }
+    }
+
+    async fn dispatch_large(
+        &self,
+        kind: Kind,
+        parameters: route::Parameters,
+        context: Context<'_>,
+    ) -> Response<Body> {
+        match kind {
             Kind::Invoke => self.invoke(context).await,
             Kind::GetMetadata => self.get_metadata(),
             Kind::PutMetadata => {
@@ -290,7 +321,7 @@ impl HttpApi {
 
     async fn fallback(&self, context: Context<'_>) -> Response<Body> {
         if self.routes.offers_invoke() {
-            self.invoke(context).await
+            Box::pin(self.invoke(context)).await
         } else {
             text_response(StatusCode::NOT_FOUND, "404 page not found")
         }

@@ -39,9 +39,6 @@ pub enum DialErrorKind {
     /// TLS handshake, including a peer that is not who it should be.
     #[error("TLS handshake: {0}")]
     Handshake(io::Error),
-    /// HTTP/1.1 set-up.
-    #[error("HTTP handshake: {0}")]
-    Http(hyper::Error),
     /// Nothing happened in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),

@@ -8,12 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
-use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper_util::rt::TokioIo;
+use outrigger_http1::{Answer, Client, Coming, Unanswered};
 
-use super::dial::DialErrorKind;
-use super::{DialError, Dialer, SendError};
+use super::{DialError, Dialer, Io, SendError};
 use crate::body::{Body, BoxError};
 
 /// Idle connections kept.
@@ -21,12 +18,16 @@ const MAX_IDLE: usize = 64;
 /// An idle connection older than this is not used: shorter than the keep-alive of common servers (Node: 5 s), so
 /// that a server's close rarely races with a request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Read buffer bound of a connection, bytes.
-const MAX_BUFFER: usize = 256 * 1024;
 
 struct Idle {
-    sender: SendRequest<Body>,
+    client: Client<Io>,
     since: Instant,
+}
+
+impl Idle {
+    fn is_old(&self) -> bool {
+        self.since.elapsed() > IDLE_TIMEOUT
+    }
 }
 
 struct Shared {
@@ -56,87 +57,85 @@ impl H1Pool {
         self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn take_idle(&self) -> Option<SendRequest<Body>> {
-        loop {
-            let Idle { mut sender, since } = self.idle().pop()?;
-            if since.elapsed() > IDLE_TIMEOUT {
+    fn take_idle(&self) -> Option<Client<Io>> {
+        let mut idle = self.idle();
+        while let Some(mut last) = idle.pop() {
+            if last.is_old() {
                 // Sorted by age: the others are older still.
-                self.idle().clear();
+                idle.clear();
                 return None;
             }
-            if !sender.is_closed() && (sender.is_ready() || sender.ready().await.is_ok()) {
-                return Some(sender);
+            if last.client.is_usable() {
+                return Some(last.client);
             }
+        }
+        None
+    }
+
+    fn give_back(&self, client: Client<Io>) {
+        let mut idle = self.idle();
+        if idle.first().is_some_and(Idle::is_old) {
+            idle.retain(|kept| !kept.is_old());
+        }
+        if idle.len() < MAX_IDLE {
+            idle.push(Idle {
+                client,
+                since: Instant::now(),
+            });
         }
     }
 
-    async fn connect(&self) -> Result<SendRequest<Body>, DialError> {
-        let io = self.0.dialer.dial().await?;
-        let handshake = Builder::new()
-            .max_buf_size(MAX_BUFFER)
-            .handshake(TokioIo::new(io))
-            .await;
-        let (sender, driver) = handshake.map_err(|e| self.0.dialer.error(DialErrorKind::Http(e)))?;
-        // Ends with the connection; the sender's drop closes it.
-        tokio::spawn(async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(target: "dapr.runtime.conn", "connection to the app ended: {error}");
-            }
-        });
-        Ok(sender)
+    async fn connect(&self) -> Result<Client<Io>, DialError> {
+        self.0.dialer.dial().await.map(Client::new)
     }
 
     /// Sends a request in origin form; the connection returns to the pool when the response body has been read.
-    /// A request that met a connection which the server had closed is sent again on a fresh one if the server
-    /// cannot have seen it, or if it may see it twice (idempotent, body still whole).
+    /// A request that met a connection which the server had closed is sent again on a fresh one if the server may see it
+    /// twice (idempotent, body still whole).
     ///
     /// # Errors
     /// [`SendError`] when no connection could be made or it broke before the response head.
     pub async fn send(&self, request: Request<Body>) -> Result<Response<Body>, SendError> {
         let mut request = request;
-        while let Some(sender) = self.take_idle().await {
+        while let Some(client) = self.take_idle() {
             let spare = spare(&request);
-            match self.exchange(sender, request).await {
-                Ok(response) => return Ok(response),
-                Err((_, Some(unsent))) => request = unsent,
-                Err((error, None)) => match spare {
-                    Some(copy) if !error.is_user() => request = copy,
-                    _ => return Err(self.broken(error, false)),
+            match client.call(request).await {
+                Ok(response) => return Ok(self.receive(response)),
+                Err(error) => match spare {
+                    Some(copy) if error.failed.is_lost() => request = copy,
+                    _ => return Err(self.broken(error)),
                 },
             }
         }
         // Boxed: the rare path should not widen every call.
-        let sender = Box::pin(self.connect()).await?;
-        let sent = self.exchange(sender, request).await;
-        sent.map_err(|(error, unsent)| self.broken(error, unsent.is_some()))
+        let client = Box::pin(self.connect()).await?;
+        match client.call(request).await {
+            Ok(response) => Ok(self.receive(response)),
+            Err(error) => Err(self.broken(error)),
+        }
     }
 
-    fn broken(&self, source: hyper::Error, repeatable: bool) -> SendError {
+    fn broken(&self, error: Unanswered) -> SendError {
         SendError::Broken {
             address: self.address().to_owned(),
-            repeatable,
-            source: source.into(),
+            repeatable: !error.sent,
+            source: error.failed.into(),
         }
     }
 
-    async fn exchange(
-        &self,
-        mut sender: SendRequest<Body>,
-        request: Request<Body>,
-    ) -> Result<Response<Body>, (hyper::Error, Option<Request<Body>>)> {
-        match sender.try_send_request(request).await {
-            Ok(response) => Ok(response.map(|incoming| {
-                let body = PooledBody {
-                    incoming,
-                    back: Some((self.clone(), sender)),
-                };
-                Body::Pooled(Box::new(body.settle()))
-            })),
-            Err(mut error) => {
-                let unsent = error.take_message();
-                Err((error.into_error(), unsent))
+    fn receive(&self, response: Response<Answer<Io, Body>>) -> Response<Body> {
+        response.map(|answer| match answer {
+            Answer::Whole(data, client) => {
+                if let Some(client) = client {
+                    self.give_back(client);
+                }
+                data.into()
             }
-        }
+            Answer::Coming(coming) => Body::Pooled(Box::new(PooledBody {
+                coming,
+                pool: self.clone(),
+            })),
+        })
     }
 }
 
@@ -167,31 +166,8 @@ fn spare(request: &Request<Body>) -> Option<Request<Body>> {
 
 /// A response body that gives its connection back when it has been read to the end.
 pub struct PooledBody {
-    incoming: Incoming,
-    back: Option<(H1Pool, SendRequest<Body>)>,
-}
-
-impl PooledBody {
-    fn settle(mut self) -> Self {
-        if self.incoming.is_end_stream() {
-            self.give_back();
-        }
-        self
-    }
-
-    fn give_back(&mut self) {
-        if let Some((pool, sender)) = self.back.take()
-            && !sender.is_closed()
-        {
-            let mut idle = pool.idle();
-            if idle.len() < MAX_IDLE {
-                idle.push(Idle {
-                    sender,
-                    since: Instant::now(),
-                });
-            }
-        }
-    }
+    coming: Coming<Io, Body>,
+    pool: H1Pool,
 }
 
 impl HttpBody for PooledBody {
@@ -202,21 +178,18 @@ impl HttpBody for PooledBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = Pin::new(&mut self.incoming).poll_frame(cx);
-        match &frame {
-            Poll::Ready(None) => self.give_back(),
-            Poll::Ready(Some(Ok(_))) if self.incoming.is_end_stream() => self.give_back(),
-            Poll::Ready(Some(Err(_))) => self.back = None,
-            _ => {}
+        let frame = Pin::new(&mut self.coming).poll_frame(cx);
+        if let Some(client) = self.coming.take_client() {
+            self.pool.give_back(client);
         }
         frame.map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.coming.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.coming.size_hint()
     }
 }

@@ -5,18 +5,13 @@
 //! compression state the client goes on with.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
-use http_body::Body as _;
-use hyper::body::Incoming;
-use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::TokioIo;
+use outrigger_http1::{Incoming, Rewound};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::body::Body;
 use crate::headers::strip_hop_by_hop;
@@ -27,30 +22,17 @@ const MAX_FRAME: usize = 16_384;
 /// HPACK "literal without indexing, new name".
 const LITERAL: u8 = 0;
 
-/// An upgrade under way.
-pub(super) struct Upgrade {
-    on: OnUpgrade,
-    headers: Bytes,
-}
-
-/// Takes the upgrade out of a request that asks for one. A request with a body is served as HTTP/1.1, as the
-/// protocol allows.
-pub(super) fn accept(request: &mut Request<Incoming>) -> Option<Upgrade> {
+/// A request that asks for an upgrade, as the frame of the first stream. A request with a body is served as HTTP/1.1, as
+/// the protocol allows.
+pub(super) fn first_stream(request: &Request<Incoming>) -> Option<Bytes> {
     let headers = request.headers();
-    let asks = request.version() == Version::HTTP_11
-        && headers
-            .get(UPGRADE)
-            .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
+    let asks = headers
+        .get(UPGRADE)
+        .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"h2c"))
+        && request.version() == Version::HTTP_11
         && headers.contains_key(HTTP2_SETTINGS)
-        && request.body().is_end_stream();
-    if !asks {
-        return None;
-    }
-    let headers = frame(request)?;
-    Some(Upgrade {
-        on: hyper::upgrade::on(request),
-        headers,
-    })
+        && matches!(request.body(), Incoming::Empty);
+    if asks { frame(request) } else { None }
 }
 
 /// The answer that ends HTTP/1.1 on the connection.
@@ -121,63 +103,24 @@ fn text(block: &mut BytesMut, text: &[u8]) {
     block.put_slice(text);
 }
 
-impl Upgrade {
-    /// Waits for the client's preface; the connection then reads as if the request had followed it.
-    pub(super) async fn finish(self) -> io::Result<Rewound> {
-        let upgraded = self.on.await.map_err(io::Error::other)?;
-        let mut io = TokioIo::new(upgraded);
-        let mut start = vec![0; PREFACE.len() + HEAD];
-        io.read_exact(&mut start).await?;
-        let (preface, head) = start.split_at(PREFACE.len());
-        let head = Head::read(head).filter(|head| head.kind == Kind::Settings && head.length <= MAX_FRAME);
-        let Some(head) = head.filter(|_| preface == PREFACE) else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "no HTTP/2 preface after the upgrade",
-            ));
-        };
-        let end = start.len();
-        start.resize(end + head.length, 0);
-        io.read_exact(&mut start[end..]).await?;
-        start.extend_from_slice(&self.headers);
-        Ok(Rewound {
-            start: start.into(),
-            io,
-        })
-    }
-}
-
-/// A connection with bytes to read ahead of its own.
-pub(super) struct Rewound {
-    start: Bytes,
-    io: TokioIo<Upgraded>,
-}
-
-impl AsyncRead for Rewound {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.start.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
-        }
-        let ready = self.start.len().min(buf.remaining());
-        buf.put_slice(&self.start.split_to(ready));
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Rewound {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_shutdown(cx)
-    }
+/// Waits for the client's preface; the connection then reads as if the request, `first`, had followed it.
+pub(super) async fn finish<I>(mut io: Rewound<I>, first: Bytes) -> io::Result<Rewound<Rewound<I>>>
+where
+    I: AsyncRead + Unpin,
+{
+    let mut start = vec![0; PREFACE.len() + HEAD];
+    io.read_exact(&mut start).await?;
+    let (preface, head) = start.split_at(PREFACE.len());
+    let head = Head::read(head).filter(|head| head.kind == Kind::Settings && head.length <= MAX_FRAME);
+    let Some(head) = head.filter(|_| preface == PREFACE) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "no HTTP/2 preface after the upgrade",
+        ));
+    };
+    let end = start.len();
+    start.resize(end + head.length, 0);
+    io.read_exact(&mut start[end..]).await?;
+    start.extend_from_slice(&first);
+    Ok(Rewound::new(start.into(), io))
 }

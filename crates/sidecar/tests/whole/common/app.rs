@@ -140,7 +140,7 @@ impl App {
 /// Answers with what was asked.
 pub async fn echo(request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let mut response = Response::new(Body::from(body));
+    let mut response = Response::new(Body::stream(body));
     if let Some(kind) = head.headers.get("content-type") {
         response.headers_mut().insert("content-type", kind.clone());
     }
