@@ -88,20 +88,14 @@ where
         drain,
         out: Out::default(),
     };
-    let mut drained = pin!(drain.cancelled());
-    loop {
-        let head = match connection.head(drained.as_mut()).await {
-            Ok(Next::Head(head)) => head,
-            Ok(Next::Closed) => return Ok(Served::Closed),
-            Ok(Next::Http2) => return connection.hand_back(Served::Http2),
-            Err(Ended::Refused(refused)) => return connection.refuse(refused).await,
-            Err(ended) => return Err(ended),
-        };
-        match connection.exchange(head, &service).await? {
-            After::Again => {}
-            After::Closed => return Ok(Served::Closed),
-            After::Switched => return connection.hand_back(Served::Switched),
-        }
+    let after = connection.run(&service).await;
+    // A body that is still in use somewhere must not keep a connection open that nobody serves.
+    connection.wire.state().abandon();
+    match after {
+        Ok(After::Closed) => Ok(Served::Closed),
+        Ok(After::Switched) => connection.hand_back(Served::Switched),
+        Ok(After::Http2) => connection.hand_back(Served::Http2),
+        Err(ended) => Err(ended),
     }
 }
 
@@ -118,20 +112,34 @@ struct Connection<'a, I> {
 )]
 enum Next {
     Head(Head),
-    Closed,
-    Http2,
+    After(After),
 }
 
 enum After {
-    Again,
     Closed,
     Switched,
+    Http2,
 }
 
 impl<I> Connection<'_, I>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    async fn run<S: Service>(&mut self, service: &Arc<S>) -> Result<After, Ended> {
+        let mut drained = pin!(self.drain.cancelled());
+        loop {
+            let head = match self.head(drained.as_mut()).await {
+                Ok(Next::Head(head)) => head,
+                Ok(Next::After(after)) => return Ok(after),
+                Err(Ended::Refused(refused)) => return self.refuse(refused).await,
+                Err(ended) => return Err(ended),
+            };
+            if let Some(after) = self.exchange(head, service).await? {
+                return Ok(after);
+            }
+        }
+    }
+
     /// Waits for a request.
     async fn head(&mut self, mut drained: Pin<&mut WaitForCancellationFuture<'_>>) -> Result<Next, Ended> {
         let limits = Limits {
@@ -148,7 +156,7 @@ where
             loop {
                 let http2 = first && self.config.http2;
                 if http2 && state.read.starts_with(PREFACE) {
-                    return Poll::Ready(Ok(Next::Http2));
+                    return Poll::Ready(Ok(Next::After(After::Http2)));
                 }
                 let undecided = http2 && PREFACE.starts_with(&state.read);
                 if !undecided && may_be_whole(&state.read, seen, limits.bytes) {
@@ -159,14 +167,16 @@ where
                     seen = state.read.len();
                 }
                 match state.poll_read(cx)? {
-                    Poll::Ready(0) if state.read.is_empty() => return Poll::Ready(Ok(Next::Closed)),
+                    Poll::Ready(0) if state.read.is_empty() => {
+                        return Poll::Ready(Ok(Next::After(After::Closed)));
+                    }
                     Poll::Ready(0) => return Poll::Ready(Err(Ended::Head)),
                     Poll::Ready(_) => {}
                     Poll::Pending => break,
                 }
             }
             if drained.as_mut().poll(cx).is_ready() && state.read.is_empty() {
-                return Poll::Ready(Ok(Next::Closed));
+                return Poll::Ready(Ok(Next::After(After::Closed)));
             }
             if first || !state.read.is_empty() {
                 let timer = timer.get_or_insert_with(|| Box::pin(sleep(patience)));
@@ -178,8 +188,8 @@ where
         .await
     }
 
-    /// Has a request answered.
-    async fn exchange<S: Service>(&mut self, head: Head, service: &Arc<S>) -> Result<After, Ended> {
+    /// Has a request answered; `None` when another one may follow.
+    async fn exchange<S: Service>(&mut self, head: Head, service: &Arc<S>) -> Result<Option<After>, Ended> {
         let (asked, mut keep_alive) = (head.asked, head.keep_alive);
         let body = self.begin(head.body, head.expects);
         let request = head.request.map(|()| body);
@@ -193,26 +203,26 @@ where
         drop(call);
         let (head, body) = answer.into_parts();
         let switching = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        if self.drain.is_cancelled() || !self.may_go_on() {
-            keep_alive = false;
-        }
+        keep_alive &= self.may_go_on() && !self.drain.is_cancelled();
         let length = body.size_hint().exact();
         let framing = encode::answer(&head, length, asked, &mut keep_alive, &mut self.out.bytes);
         drop(head);
         self.body(body, framing).await?;
         if switching {
-            return Ok(After::Switched);
+            return Ok(Some(After::Switched));
         }
-        let unread = !self.wire.state().rest.is_nothing();
-        if unread && !(keep_alive && self.discard().await) {
-            self.linger().await;
-            return Ok(After::Closed);
+        if !self.wire.state().rest.is_nothing() {
+            self.wire.state().abandon();
+            if !keep_alive || !self.discard().await {
+                self.linger().await;
+                return Ok(Some(After::Closed));
+            }
         }
         if keep_alive {
-            return Ok(After::Again);
+            return Ok(None);
         }
         self.close().await;
-        Ok(After::Closed)
+        Ok(Some(After::Closed))
     }
 
     /// Readies the connection for a body.
@@ -230,13 +240,15 @@ where
         Incoming::Stream(received)
     }
 
-    /// Whether another request can follow on this one, as far as its body lets it.
+    /// Whether another request can follow on this one, as far as its body lets it. Who waits to be asked for it is told
+    /// by the answer that nobody will.
     fn may_go_on(&self) -> bool {
-        let state = self.wire.state();
+        let mut state = self.wire.state();
+        let asked = !std::mem::take(&mut state.expects);
         match &state.rest {
             Rest::Nothing => true,
-            Rest::Bytes(left) => !state.expects && *left <= UNWANTED,
-            Rest::Chunks(_) | Rest::All => !state.expects,
+            Rest::Bytes(left) => asked && *left <= UNWANTED,
+            Rest::Chunks(_) | Rest::All => asked,
             Rest::Lost(_) => false,
         }
     }
@@ -272,8 +284,6 @@ where
 
     /// Reads what is left of a body that nobody wanted. Whether the connection can be used again.
     async fn discard(&self) -> bool {
-        // Whoever still has the body must not read it any more.
-        self.wire.state().request += 1;
         let mut room = UNWANTED;
         let read = std::future::poll_fn(|cx| {
             let mut state = self.wire.state();
@@ -292,7 +302,7 @@ where
         timeout(UNWANTED_TIME, read).await.unwrap_or(false)
     }
 
-    async fn refuse(&mut self, refused: Refused) -> Result<Served<I>, Ended> {
+    async fn refuse(&mut self, refused: Refused) -> Result<After, Ended> {
         encode::refuse(refused, &mut self.out.bytes);
         let written = std::future::poll_fn(|cx| self.out.poll_write(&mut self.wire.state().io, cx));
         // Who talks and does not listen is not waited for.

@@ -41,6 +41,8 @@ pub(crate) struct State<I> {
     room: usize,
     /// The connection's task, where it waits for the body to be read.
     waiting: Option<Waker>,
+    /// Whoever waits for more of the body.
+    reader: Option<Waker>,
 }
 
 impl<I> State<I> {
@@ -54,6 +56,15 @@ impl<I> State<I> {
             asking: &[],
             room: BODY_READ.0,
             waiting: None,
+            reader: None,
+        }
+    }
+
+    /// Takes the body from whoever still has it. Whoever waits for more of it hears that nothing comes.
+    pub(crate) fn abandon(&mut self) {
+        self.request += 1;
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
         }
     }
 }
@@ -157,6 +168,10 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send> Source for Wire<I> {
         if state.request != request {
             return Poll::Ready(Err(Cut::Answered));
         }
-        state.poll_part(cx)
+        let part = state.poll_part(cx);
+        if part.is_pending() {
+            state.reader = Some(cx.waker().clone());
+        }
+        part
     }
 }

@@ -326,6 +326,29 @@ async fn a_body_is_not_read_from_the_request_that_follows() {
 }
 
 #[tokio::test]
+async fn whoever_waits_for_a_body_hears_that_its_request_was_answered() {
+    for fields in ["", "expect: 100-continue\r\n"] {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let mut client = Client::connect(4096, move |request| {
+            let Incoming::Stream(body) = request.into_body() else {
+                panic!("no body")
+            };
+            sender.send(body).unwrap();
+            std::future::ready(pieces(vec![Ok(Frame::data("ok".into()))]))
+        });
+        client
+            .say(&post(&format!("content-length: 6\r\n{fields}"), ""))
+            .await;
+        let mut body = receiver.recv().await.unwrap();
+        let reading = tokio::spawn(async move { body.frame().await.unwrap().unwrap_err() });
+        let heard = client.hear("0\r\n\r\n").await;
+        assert!(heard.starts_with("HTTP/1.1 200"), "{heard}");
+        assert!(!heard.contains("100 Continue"), "{heard}");
+        assert_eq!(timeout(LONG, reading).await.unwrap().unwrap(), Cut::Answered);
+    }
+}
+
+#[tokio::test]
 async fn answers_without_a_body_have_none() {
     let mut client = Client::connect(4096, async |request| {
         let mut answer = text("body");

@@ -1,7 +1,10 @@
 //! HTTP/1.1 connections to one address, one call at a time each, kept a short while for the next call.
 
+#[cfg(test)]
+mod tests;
+
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -32,7 +35,35 @@ impl Idle {
 
 struct Shared {
     dialer: Dialer,
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<IdleList>,
+}
+
+/// Sorted by age, the oldest first.
+#[derive(Default)]
+struct IdleList {
+    kept: Vec<Idle>,
+    /// Whether somebody closes those that get old.
+    swept: bool,
+}
+
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, IdleList> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes connections that get old, as long as there are any: nobody else looks at them.
+async fn sweep(pool: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(IDLE_TIMEOUT).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let mut idle = pool.idle();
+        idle.kept.retain(|kept| !kept.is_old());
+        if idle.kept.is_empty() {
+            idle.swept = false;
+            return;
+        }
+    }
 }
 
 /// Connections to one address.
@@ -53,16 +84,12 @@ impl H1Pool {
         self.0.dialer.address()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take_idle(&self) -> Option<Client<Io>> {
-        let mut idle = self.idle();
-        while let Some(mut last) = idle.pop() {
+        let mut idle = self.0.idle();
+        while let Some(mut last) = idle.kept.pop() {
             if last.is_old() {
-                // Sorted by age: the others are older still.
-                idle.clear();
+                // The others are older still.
+                idle.kept.clear();
                 return None;
             }
             if last.client.is_usable() {
@@ -73,15 +100,18 @@ impl H1Pool {
     }
 
     fn give_back(&self, client: Client<Io>) {
-        let mut idle = self.idle();
-        if idle.first().is_some_and(Idle::is_old) {
-            idle.retain(|kept| !kept.is_old());
+        let mut idle = self.0.idle();
+        if idle.kept.len() >= MAX_IDLE {
+            return;
         }
-        if idle.len() < MAX_IDLE {
-            idle.push(Idle {
-                client,
-                since: Instant::now(),
-            });
+        idle.kept.push(Idle {
+            client,
+            since: Instant::now(),
+        });
+        if !idle.swept {
+            idle.swept = true;
+            drop(idle);
+            tokio::spawn(sweep(Arc::downgrade(&self.0)));
         }
     }
 

@@ -20,7 +20,7 @@ use crate::conn::{Dialer, SendError};
 
 /// Pings go out after this, and their answers may take so long.
 const INTERVAL: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
 /// The start of a PING frame that is no answer to one: 8 bytes, type 6, no flags, stream 0.
