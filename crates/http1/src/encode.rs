@@ -43,8 +43,8 @@ pub(crate) enum Mismatch {
     Shorter(u64),
 }
 
-/// Writes the head of an answer. `length` is that of the body, where it is known; `keep_alive` is what the client wants, and becomes
-/// what it gets.
+/// Writes the head of an answer. `length` is that of the body, where it is known; `keep_alive` is what the client wants,
+/// and becomes what it gets.
 pub(crate) fn answer(
     answer: &response::Parts,
     length: Option<u64>,

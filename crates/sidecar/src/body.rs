@@ -89,9 +89,6 @@ impl Body {
             if let Some(cut) = error.downcast_ref::<Cut>() {
                 return cut.reason();
             }
-            if let Some(reason) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
-                return Reason(reason.into());
-            }
             next = error.source();
         }
         Reason::INTERNAL_ERROR
