@@ -370,13 +370,20 @@ impl State {
         self.forget(number);
     }
 
+    /// Whether frames of a stream that is over are those that were on their way when we gave it up.
+    fn gave_up(&self, number: u32) -> bool {
+        self.role == Role::Client || self.reset.contains(&number)
+    }
+
     /// Tells the peer that a frame of a stream, which may be none of ours, is wrong.
     fn refuse_frame(&mut self, number: u32, reason: Reason) {
-        if self.streams.contains_key(&number) {
-            self.reset(number, reason);
-        } else {
-            self.out.reset(number, reason);
-            self.remember(number);
+        match self.streams.get(&number) {
+            Some(stream) if !stream.sent || stream.coming == Coming::More => self.reset(number, reason),
+            // It is over, whoever may still have it.
+            _ => {
+                self.out.reset(number, reason);
+                self.remember(number);
+            }
         }
     }
 

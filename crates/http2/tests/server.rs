@@ -11,6 +11,7 @@ use h2::client::SendRequest;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
+use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use outrigger_http2::{Config, Cut, Ended, Incoming, Service, Silence, Times, serve};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Notify, Semaphore};
@@ -405,4 +406,71 @@ async fn a_stream_that_nobody_reads_does_not_stop_the_others() {
     let (response, mut stream) = sender.send_request(post("/"), false).unwrap();
     stream.send_data(vec![b'y'; 100].into(), true).unwrap();
     assert_eq!(read(soon(response).await.unwrap().into_body()).await.len(), 100);
+}
+
+/// A frame as bytes.
+fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = Head {
+        length: payload.len(),
+        kind,
+        flags,
+        stream,
+    };
+    [&head.bytes(), payload].concat()
+}
+
+/// SETTINGS with an initial window for streams.
+fn window(bytes: u8) -> Vec<u8> {
+    frame(Kind::Settings, 0, 0, &[0, 4, 0, 0, 0, bytes])
+}
+
+/// The head of `POST http://a/`, with a body to come.
+fn head_of_post() -> Vec<u8> {
+    let fields = [0x83, 0x86, 0x84, 0x41, 1, b'a'];
+    frame(Kind::Headers, flag::END_HEADERS, 1, &fields)
+}
+
+async fn hear(io: &mut DuplexStream) -> (Head, Vec<u8>) {
+    let mut head = [0; HEAD];
+    soon(io.read_exact(&mut head)).await.unwrap();
+    let head = Head::read(&head).unwrap();
+    let mut payload = vec![0; head.length];
+    soon(io.read_exact(&mut payload)).await.unwrap();
+    (head, payload)
+}
+
+#[tokio::test]
+async fn a_change_of_windows_is_acknowledged_before_it_is_used() {
+    let mut client = served(1).client;
+    let body = frame(Kind::Data, flag::END_STREAM, 1, b"hello");
+    let words = [&PREFACE[..], &window(0), &head_of_post(), &body].concat();
+    client.write_all(&words).await.unwrap();
+    while hear(&mut client).await.0.kind != Kind::Headers {}
+    client.write_all(&window(1)).await.unwrap();
+    let (acknowledgement, _) = hear(&mut client).await;
+    assert_eq!(
+        (acknowledgement.kind, acknowledgement.flags),
+        (Kind::Settings, flag::ACK)
+    );
+    let (data, payload) = hear(&mut client).await;
+    assert_eq!((data.kind, &*payload), (Kind::Data, &b"h"[..]));
+}
+
+#[tokio::test]
+async fn frames_behind_a_reset_are_told_that_the_stream_is_closed() {
+    // The call is still under way when they come.
+    let mut served = served(0);
+    let words = [&PREFACE[..], &window(100), &head_of_post()].concat();
+    served.client.write_all(&words).await.unwrap();
+    eventually(&served.echo.begun, 1).await;
+    let reset = frame(Kind::Reset, 0, 1, &8_u32.to_be_bytes());
+    let behind = frame(Kind::Data, 0, 1, b"data");
+    served.client.write_all(&[reset, behind].concat()).await.unwrap();
+    loop {
+        let (head, payload) = hear(&mut served.client).await;
+        if head.kind == Kind::Reset {
+            assert_eq!((head.stream, &*payload), (1, &5_u32.to_be_bytes()[..]));
+            return;
+        }
+    }
 }

@@ -150,17 +150,15 @@ impl State {
     }
 
     fn trailers(&mut self, number: u32, ended: bool, fields: Fields, too_large: bool) -> Result<(), Broken> {
-        let Some(stream) = self.streams.get_mut(&number) else {
-            if self.reset.contains(&number) {
-                return Ok(());
+        let gave_up = self.gave_up(number);
+        let stream = match self.streams.get_mut(&number) {
+            Some(stream) if stream.coming == Coming::More => stream,
+            Some(stream) if stream.coming == Coming::Ended => {
+                return Err(Broken::closed("HEADERS behind the end of a stream"));
             }
-            return Err(Broken::closed("HEADERS of a stream that has ended"));
+            _ if gave_up => return Ok(()),
+            _ => return Err(Broken::closed("HEADERS of a stream that has ended")),
         };
-        match stream.coming {
-            Coming::More => {}
-            Coming::Ended => return Err(Broken::closed("HEADERS behind the end of a stream")),
-            Coming::Cut(_) => return Ok(()),
-        }
         let whole = ended && !too_large && stream.count(0, true);
         let read = stream.read;
         match fields.trailers() {

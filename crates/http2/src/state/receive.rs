@@ -205,19 +205,21 @@ impl State {
         if length == 0 && !data.ended {
             self.lose_patience("DATA without bytes")?;
         }
-        let reason = match self.streams.get_mut(&data.stream) {
-            Some(stream) if !stream.begun && stream.coming == Coming::More => Reason::PROTOCOL_ERROR,
-            Some(stream) => match (stream.coming, stream.room.checked_sub(length)) {
-                (Coming::More, Some(room)) => {
+        let wrong = match self.streams.get_mut(&data.stream) {
+            Some(stream) if !stream.begun && stream.coming == Coming::More => Some(Reason::PROTOCOL_ERROR),
+            Some(stream) if stream.coming == Coming::More => match stream.room.checked_sub(length) {
+                Some(room) => {
                     stream.room = room;
                     return Ok(());
                 }
-                (Coming::More, None) => Reason::FLOW_CONTROL_ERROR,
-                (Coming::Ended, _) => Reason::STREAM_CLOSED,
-                (Coming::Cut(_), _) => return Ok(()),
+                None => Some(Reason::FLOW_CONTROL_ERROR),
             },
-            // What we gave up may be on its way still.
-            None if self.role == Role::Client || self.reset.contains(&data.stream) => return Ok(()),
+            Some(stream) if stream.coming == Coming::Ended => Some(Reason::STREAM_CLOSED),
+            _ => None,
+        };
+        let reason = match wrong {
+            Some(reason) => reason,
+            None if self.gave_up(data.stream) => return Ok(()),
             None => Reason::STREAM_CLOSED,
         };
         self.lose_patience("DATA that no stream has room for")?;
@@ -361,7 +363,9 @@ impl State {
             self.change_windows(change)?;
         }
         self.wake_waiting();
+        // What the new windows let out comes behind: a peer may look for the acknowledgement first.
         self.out.settings_ack();
+        self.send_line();
         Ok(())
     }
 
@@ -380,7 +384,6 @@ impl State {
         for number in able {
             self.stand_in_line(number);
         }
-        self.send_line();
         Ok(())
     }
 

@@ -3,7 +3,10 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode, Version};
+use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE};
 use outrigger_sidecar::body::Body;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::common::client::{absolute, http1_client, http2_client, raw, with_host};
 use crate::common::{Answer, App, Net, app, get, post, request, within};
@@ -408,4 +411,38 @@ async fn clients_may_speak_http2_and_reuse_connections() {
         .await;
     let answer = raw(old.ports.http, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert!(!answer.contains("\0\0"), "no HTTP/2 settings: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_client_may_upgrade_to_http2() {
+    let net = Net::plain();
+    let node = net.sidecar("node").start().await;
+    let mut io = TcpStream::connect(("127.0.0.1", node.ports.http)).await.unwrap();
+    let request = b"GET /v1.0/healthz HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\n\
+                    upgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n\r\n";
+    io.write_all(request).await.unwrap();
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"\r\n\r\n") {
+        heard.push(within(io.read_u8()).await.unwrap());
+    }
+    let heard = String::from_utf8(heard).unwrap();
+    assert!(
+        heard.starts_with("HTTP/1.1 101 Switching Protocols\r\n"),
+        "{heard}"
+    );
+    io.write_all(PREFACE).await.unwrap();
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    io.write_all(&settings).await.unwrap();
+    loop {
+        let mut head = [0; HEAD];
+        within(io.read_exact(&mut head)).await.unwrap();
+        let head = Head::read(&head).unwrap();
+        let mut payload = vec![0; head.length];
+        within(io.read_exact(&mut payload)).await.unwrap();
+        if head.kind == Kind::Headers {
+            // 204 is in the static table of header compression, as entry 9.
+            assert_eq!((head.stream, payload[0]), (1, 0x80 | 9), "{payload:?}");
+            return;
+        }
+    }
 }
