@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -178,7 +178,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Exchange<'_, I> {
                 if let Some(found) = take_answer(&mut self.state.read, LIMITS, head_only)? {
                     self.seen = 0;
                     let status = found.answer.status();
-                    if status.is_informational() && status != http::StatusCode::SWITCHING_PROTOCOLS {
+                    if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
                         continue;
                     }
                     return Poll::Ready(Ok(found));
@@ -259,18 +259,20 @@ where
         let (sending, body) = &mut **request;
         loop {
             let waits = sending.gather(body, out, cx);
-            match out.poll_write(&mut state.io, cx) {
-                Poll::Ready(Ok(())) if matches!(sending.result, Some(Ok(()))) => self.request = None,
-                Poll::Ready(Ok(())) if sending.result.is_none() && !waits => continue,
-                Poll::Ready(Ok(())) if sending.result.is_none() => {}
-                Poll::Pending => {}
-                Poll::Ready(_) => {
+            let Poll::Ready(written) = out.poll_write(&mut state.io, cx) else {
+                return;
+            };
+            match (written, &sending.result) {
+                (Ok(()), None) if waits => return,
+                (Ok(()), None) => {}
+                (Ok(()), Some(Ok(()))) => break,
+                (Err(_), _) | (_, Some(Err(_))) => {
                     self.keep_alive = false;
-                    self.request = None;
+                    break;
                 }
             }
-            return;
         }
+        self.request = None;
     }
 }
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::sending::BoxError;
+
 /// What is wrong with a request's head; the client is told both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {what}")]
@@ -50,7 +52,7 @@ pub enum Ended {
     Gone,
     /// The body of an answer failed: the client sees that it is cut.
     #[error("the body of an answer failed: {0}")]
-    Body(Box<dyn std::error::Error + Send + Sync>),
+    Body(BoxError),
 }
 
 /// Why a body that is being received ends before its end.

@@ -1,7 +1,8 @@
 //! HTTP/1.1 (RFC 9112) for the data path: both ends of a connection.
 //!
-//! The side that accepts is one task, the side that calls is none. A request whose body came with its head carries it as bytes; one that comes later is read
-//! from the socket by whoever reads the body. What is at hand leaves in one write.
+//! The side that accepts is one task, the side that calls is none. A request whose body came with its head carries it
+//! as bytes; one that comes later is read from the socket by whoever reads the body. What is at hand leaves in one
+//! write.
 //!
 //! What could be understood in two ways is refused: two framings, lengths that differ, line breaks inside of a chunk's
 //! size. Heads, size lines and trailers are bounded, as is the time for a head.
