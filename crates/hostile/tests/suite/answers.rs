@@ -1,0 +1,223 @@
+//! Hostile apps: answers that two readers would read differently, that bring more than they say, or that never end.
+//!
+//! Whatever the app says to one caller, the next caller gets the answer to its own request.
+
+use std::time::{Duration, Instant};
+
+use crate::child::usage;
+use crate::fleet::Fleet;
+use crate::h1;
+use crate::listeners::{LISTENERS, Process};
+use crate::peer::Target;
+
+/// What the app says when it is asked for a path.
+pub struct Answer {
+    pub path: &'static str,
+    pub says: fn() -> Vec<u8>,
+    /// Whether the app then ends the connection.
+    pub closes: bool,
+    verdict: Verdict,
+}
+
+/// What the caller must be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// A status of 500 or more, or an answer that breaks off.
+    Fails,
+    /// `ok`, with status 200.
+    Whole,
+    /// Either.
+    Clean,
+}
+
+use Verdict::{Clean, Fails, Whole};
+
+/// What no caller may ever see: as a field, or as the body of an answer to somebody else.
+const INJECTED: &str = "injected";
+/// Memory for all of them together, MiB.
+const MEMORY: u64 = 48;
+/// How long a caller waits.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const MORE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\ninjected";
+
+/// A row.
+macro_rules! answer {
+    ($path:literal, $verdict:ident, $says:expr) => {
+        Answer {
+            path: $path,
+            says: || Vec::<u8>::from($says),
+            closes: false,
+            verdict: $verdict,
+        }
+    };
+    ($path:literal, $verdict:ident, $says:expr, closes) => {
+        Answer {
+            path: $path,
+            says: || Vec::<u8>::from($says),
+            closes: true,
+            verdict: $verdict,
+        }
+    };
+}
+
+fn with(fields: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{fields}\r\nok")
+}
+
+fn chunked(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
+}
+
+pub const ANSWERS: &[Answer] = &[
+    answer!("more-than-its-length", Whole, format!("{OK}{MORE}")),
+    answer!(
+        "more-than-its-length-and-no-answer",
+        Whole,
+        format!("{OK}{INJECTED}")
+    ),
+    answer!("two-answers-to-a-head", Whole, format!("{OK}{MORE}{MORE}{MORE}")),
+    answer!(
+        "interim-answers",
+        Whole,
+        format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n{OK}")
+    ),
+    answer!(
+        "nothing-but-an-interim-answer",
+        Fails,
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        closes
+    ),
+    answer!(
+        "ten-thousand-interim-answers",
+        Clean,
+        format!(
+            "{}{OK}",
+            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(10_000)
+        )
+    ),
+    answer!("carriage-return", Fails, with("X-A: a\rInjected: b\r\n"), closes),
+    answer!("nul", Fails, with("X-A: a\0b\r\n"), closes),
+    answer!("name-with-a-space", Fails, with("Injected X: b\r\n"), closes),
+    answer!("two-lengths", Fails, with("Content-Length: 9\r\n"), closes),
+    answer!(
+        "length-below-zero",
+        Fails,
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nok",
+        closes
+    ),
+    answer!(
+        "length-and-coding",
+        Clean,
+        format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{MORE}")
+    ),
+    answer!(
+        "shorter-than-its-length",
+        Fails,
+        "HTTP/1.1 200 OK\r\nContent-Length: 20\r\n\r\nok",
+        closes
+    ),
+    answer!("chunk-that-breaks-off", Fails, chunked("9\r\nok"), closes),
+    answer!(
+        "chunk-size-beyond-64-bits",
+        Fails,
+        chunked("10000000000000002\r\nok\r\n0\r\n\r\n"),
+        closes
+    ),
+    answer!(
+        "chunk-extension-of-4-mib",
+        Clean,
+        chunked(&format!("2;{}\r\nok\r\n0\r\n\r\n", "a".repeat(4 << 20))),
+        closes
+    ),
+    answer!(
+        "trailers-of-4-mib",
+        Clean,
+        chunked(&format!(
+            "2\r\nok\r\n0\r\n{}\r\n",
+            "X-A: aaaaaaaa\r\n".repeat(300_000)
+        )),
+        closes
+    ),
+    answer!(
+        "head-of-8-mib",
+        Fails,
+        with(&format!("X-A: {}\r\n", "a".repeat(8 << 20))),
+        closes
+    ),
+    answer!(
+        "hundred-thousand-fields",
+        Fails,
+        with(&"X-A: a\r\n".repeat(100_000)),
+        closes
+    ),
+    answer!("no-http", Fails, "injected\r\n\r\n", closes),
+    answer!(
+        "status-of-two-digits",
+        Fails,
+        "HTTP/1.1 99 Injected\r\nContent-Length: 2\r\n\r\nok",
+        closes
+    ),
+    answer!("nothing", Fails, "", closes),
+];
+
+/// What a caller gets who asks for a path of the app; whether it came whole.
+async fn ask(target: &Target, path: &str) -> (Option<u16>, String, bool) {
+    let started = Instant::now();
+    let mut peer = target.connect().await.unwrap();
+    let request = format!(
+        "GET /v1.0/invoke/hostile/method/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    );
+    peer.say(request.as_bytes()).await;
+    let heard = peer.hear(PATIENCE, |_| false).await;
+    let text = String::from_utf8_lossy(&heard.bytes).into_owned();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let whole = heard.closed && h1::is_answered(&heard.bytes) && (!chunked || body.ends_with("0\r\n\r\n"));
+    println!("{path:40} {:?}", started.elapsed());
+    // An answer that never ends is none that fails.
+    assert!(heard.closed, "{path}: nothing more came, and no end: {text:?}");
+    (h1::statuses(&heard).first().copied(), text, whole)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_of_an_answer_reaches_another_caller() {
+    let fleet = Fleet::start().await;
+    let target = fleet.target(&LISTENERS[0]);
+    let id = fleet.server(Process::Sidecar).id();
+    let before = usage(id).unwrap();
+    let mut failures = Vec::new();
+    for answer in ANSWERS {
+        for round in 0..3 {
+            let (status, text, whole) = ask(&target, answer.path).await;
+            let failed = !whole || status.is_some_and(|status| status >= 500);
+            let good = whole && status == Some(200) && text.contains("ok");
+            let injected = text.to_ascii_lowercase().contains(INJECTED);
+            let right = match answer.verdict {
+                Fails => failed,
+                Whole => good,
+                Clean => failed || good || status == Some(200),
+            };
+            if !right || injected {
+                let shown: String = text.chars().take(300).collect();
+                failures.push(format!(
+                    "{}, round {round}: {status:?} whole {whole}: {shown:?}",
+                    answer.path
+                ));
+            }
+            let own = format!("own-{}-{round}", answer.path);
+            let (status, text, whole) = ask(&target, &own).await;
+            if status != Some(200) || !whole || !text.ends_with(&format!("/{own}")) {
+                failures.push(format!(
+                    "{}, round {round}: the next caller got {text:?}",
+                    answer.path
+                ));
+            }
+        }
+    }
+    let after = usage(id).unwrap();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let memory = after.peak.saturating_sub(before.resident) >> 10;
+    assert!(memory <= MEMORY, "{memory} MiB");
+}

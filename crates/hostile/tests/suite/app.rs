@@ -1,0 +1,128 @@
+//! The app behind the sidecar: it answers with its path, or with whatever bytes a hostile one would.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use crate::answers::ANSWERS;
+
+/// The path under which the app reads no body.
+pub const UNREAD: &str = "/unread";
+
+/// A server for HTTP/1.1 without any library between it and the bytes.
+pub struct App {
+    pub port: u16,
+    seen: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl App {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&seen);
+        let task = tokio::spawn(async move {
+            loop {
+                if let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(serve(stream, Arc::clone(&log)));
+                }
+            }
+        });
+        Self { port, seen, task }
+    }
+
+    /// The request lines that have arrived.
+    pub fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
+    let mut bytes = Vec::new();
+    while let Some(head) = head(&mut stream, &mut bytes).await {
+        let line = head.lines().next().unwrap_or_default().to_owned();
+        let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        seen.lock().unwrap().push(line);
+        if path == UNREAD {
+            // Until the sidecar gives up.
+            tokio::time::sleep(Duration::from_secs(120)).await;
+            return;
+        }
+        if !body(&mut stream, &mut bytes, &head).await {
+            return;
+        }
+        if let Some(answer) = ANSWERS.iter().find(|answer| path == format!("/{}", answer.path)) {
+            let _cut = stream.write_all(&(answer.says)()).await;
+            if answer.closes {
+                return;
+            }
+            continue;
+        }
+        let status = if path.starts_with("/dapr/") {
+            "404 Not Found"
+        } else {
+            "200 OK"
+        };
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{path}",
+            path.len()
+        );
+        if stream.write_all(answer.as_bytes()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The next head; what comes behind it stays in `bytes`.
+async fn head(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<String> {
+    let end = until(stream, bytes, b"\r\n\r\n").await?;
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    bytes.drain(..end);
+    Some(head)
+}
+
+/// Reads a body away; `false` when it does not come.
+async fn body(stream: &mut TcpStream, bytes: &mut Vec<u8>, head: &str) -> bool {
+    let head = head.to_ascii_lowercase();
+    if head.contains("transfer-encoding: chunked") {
+        let Some(end) = until(stream, bytes, b"0\r\n\r\n").await else {
+            return false;
+        };
+        bytes.drain(..end);
+        return true;
+    }
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let length: usize = length.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    while bytes.len() < length {
+        if !more(stream, bytes).await {
+            return false;
+        }
+    }
+    bytes.drain(..length);
+    true
+}
+
+async fn until(stream: &mut TcpStream, bytes: &mut Vec<u8>, mark: &[u8]) -> Option<usize> {
+    loop {
+        if let Some(at) = bytes.windows(mark.len()).position(|window| window == mark) {
+            return Some(at + mark.len());
+        }
+        if !more(stream, bytes).await {
+            return None;
+        }
+    }
+}
+
+async fn more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> bool {
+    matches!(stream.read_buf(bytes).await, Ok(read) if read > 0)
+}

@@ -1,0 +1,124 @@
+//! Many connections of one attacker.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::join_all;
+
+use super::Run::Do;
+use super::Verdict::{Bounded, Ends};
+use super::{Attack, FLOOD, LITTLE, attack};
+use crate::h2::{hello, request};
+use crate::listeners::Protocol::{Http1, Http2, Tcp, Tls};
+use crate::peer::{Heard, Target};
+
+/// Connections of a crowd that only connects.
+const MANY: usize = 400;
+/// Connections of a crowd that shakes hands.
+const SOME: usize = 150;
+/// How long a crowd stays.
+const STAY: Duration = Duration::from_millis(700);
+
+/// A ClientHello that is longer than what comes of it.
+const HALF_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+
+pub(super) const ATTACKS: &[Attack] = &[
+    attack(
+        "silent connections",
+        Tcp,
+        Do(|target| crowd(target, MANY, &[]).boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "half a request on each of many connections",
+        Http1,
+        Do(|target| crowd(target, MANY, b"GET / HTTP/1.1\r\nHost: ").boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "half a handshake on each of many connections",
+        Tls,
+        Do(|target| crowd(target, MANY, HALF_HELLO).boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "a refused request on each of many connections",
+        Http2,
+        Do(|target| refused(target).boxed()),
+        Bounded,
+        (48, 8_000),
+    ),
+    attack(
+        "clear text instead of TLS",
+        Tls,
+        Do(|target| plain(target, b"GET / HTTP/1.1\r\n\r\n".to_vec()).boxed()),
+        Ends,
+        LITTLE,
+    ),
+    attack(
+        "records of one byte",
+        Tls,
+        Do(|target| plain(target, small_records()).boxed()),
+        Ends,
+        FLOOD,
+    ),
+    attack(
+        "a handshake message of 16 MiB",
+        Tls,
+        Do(|target| plain(target, large_message()).boxed()),
+        Ends,
+        FLOOD,
+    ),
+];
+
+/// Connects often, says the same each time, and stays.
+async fn crowd(target: Target, count: usize, words: &'static [u8]) -> Heard {
+    let mut held = Vec::new();
+    for _ in 0..count {
+        let Ok(stream) = target.tcp().await else { continue };
+        let _full = stream.try_write(words);
+        held.push(stream);
+    }
+    tokio::time::sleep(STAY).await;
+    Heard::default()
+}
+
+/// Connections that are heard out and refused, and stay.
+async fn refused(target: Target) -> Heard {
+    let words = [hello(&[]), request(target.listener, 1, b"nobody")].concat();
+    let connecting = (0..SOME).map(|_| async {
+        let mut peer = target.connect().await.ok()?;
+        peer.say(&words).await;
+        Some(peer)
+    });
+    let held = join_all(connecting).await;
+    tokio::time::sleep(STAY).await;
+    drop(held);
+    Heard::default()
+}
+
+/// Bytes that are no TLS, or not what TLS allows.
+async fn plain(target: Target, words: Vec<u8>) -> Heard {
+    let Ok(stream) = target.tcp().await else {
+        return Heard::default();
+    };
+    let peer = crate::peer::Peer::new(Box::new(stream));
+    peer.flood(std::iter::once(words), super::PATIENCE).await
+}
+
+/// A handshake message of 64 KiB in records of one byte.
+fn small_records() -> Vec<u8> {
+    let record = |byte: u8| [0x16, 3, 1, 0, 1, byte];
+    let head = [1, 1, 0, 0].map(record).concat();
+    [head, record(0).repeat(80_000)].concat()
+}
+
+/// Announces 16 MiB of ClientHello and sends 4.
+fn large_message() -> Vec<u8> {
+    let first = [&[0x16, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x3ffc]].concat();
+    let more = [&[0x16, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
+    [first, more.repeat(256)].concat()
+}

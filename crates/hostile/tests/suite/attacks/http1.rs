@@ -1,0 +1,283 @@
+//! HTTP/1.1: requests that two readers would read differently, and floods.
+
+use futures::FutureExt;
+
+use super::Run::{Do, Say};
+use super::Verdict::{Answered, Bounded, Ends, OneAnswer, Refused};
+use super::{Attack, FLOOD, LITTLE, attack};
+use crate::h1::{path, smuggled};
+use crate::listeners::Listener;
+use crate::listeners::Protocol::Http1;
+use crate::peer::{Heard, Target};
+
+/// A row whose bytes are said once.
+macro_rules! says {
+    ($name:literal, $verdict:ident, |$path:ident, $hidden:ident| $words:expr) => {
+        attack(
+            $name,
+            Http1,
+            Say(|listener| {
+                let $path = path(listener);
+                let $hidden = smuggled($path);
+                let _perhaps_unused = &$hidden;
+                Vec::<u8>::from($words)
+            }),
+            $verdict,
+            LITTLE,
+        )
+    };
+}
+
+/// A POST with these header fields and what follows them.
+fn post(path: &str, fields: &str, rest: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n{rest}")
+}
+
+fn get(path: &str, fields: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n")
+}
+
+pub(super) const ATTACKS: &[Attack] = &[
+    says!(
+        "content-length before transfer-encoding",
+        OneAnswer,
+        |p, hidden| post(
+            p,
+            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+            &format!("0\r\n\r\n{hidden}")
+        )
+    ),
+    says!(
+        "transfer-encoding before content-length",
+        OneAnswer,
+        |p, hidden| post(
+            p,
+            "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+            &format!("0\r\n\r\n{hidden}")
+        )
+    ),
+    says!("two lengths", Refused, |p, hidden| post(
+        p,
+        "Content-Length: 0\r\nContent-Length: 44\r\n",
+        &hidden
+    )),
+    says!("a list of lengths", Refused, |p, hidden| post(
+        p,
+        "Content-Length: 0, 44\r\n",
+        &hidden
+    )),
+    says!("a length with a sign", Refused, |p, hidden| post(
+        p,
+        "Content-Length: +0\r\n",
+        &hidden
+    )),
+    says!("a length below zero", Refused, |p, hidden| post(
+        p,
+        "Content-Length: -1\r\n",
+        &hidden
+    )),
+    says!("a length beyond 64 bits", Refused, |p, hidden| post(
+        p,
+        "Content-Length: 18446744073709551616\r\n",
+        &hidden
+    )),
+    says!("a coding that is none", Refused, |p, hidden| post(
+        p,
+        "Transfer-Encoding: xchunked\r\n",
+        &format!("0\r\n\r\n{hidden}")
+    )),
+    says!("chunked, then another coding", Refused, |p, hidden| post(
+        p,
+        "Transfer-Encoding: chunked, identity\r\n",
+        &format!("0\r\n\r\n{hidden}")
+    )),
+    says!(
+        "chunked, then another coding in a field of its own",
+        Refused,
+        |p, hidden| post(
+            p,
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n",
+            &format!("0\r\n\r\n{hidden}")
+        )
+    ),
+    says!("space before the colon", Refused, |p, hidden| post(
+        p,
+        "Transfer-Encoding : chunked\r\n",
+        &format!("0\r\n\r\n{hidden}")
+    )),
+    says!("a coding behind a vertical tab", Refused, |p, hidden| post(
+        p,
+        "Transfer-Encoding: \x0bchunked\r\n",
+        &format!("0\r\n\r\n{hidden}")
+    )),
+    says!("a folded field", Refused, |p, hidden| post(
+        p,
+        "Transfer-Encoding:\r\n chunked\r\n",
+        &format!("0\r\n\r\n{hidden}")
+    )),
+    says!("chunked in HTTP/1.0", OneAnswer, |p, hidden| format!(
+        "POST {p} HTTP/1.0\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}"
+    )),
+    says!("carriage returns alone", Refused, |p, hidden| get(
+        p,
+        &format!("X-A: a\rX-B: b\r\r{hidden}\r\n")
+    )),
+    says!("NUL in a field", Refused, |p, _h| get(p, "X-A: a\0b\r\n")),
+    says!("a field without name", Refused, |p, _h| get(p, ": a\r\n")),
+    says!("a field name with a space", Refused, |p, _h| get(p, "X A: a\r\n")),
+    says!("no version", Refused, |p, _h| format!("GET {p}\r\n\r\n")),
+    says!("a version of three digits", Refused, |p, _h| format!(
+        "GET {p} HTTP/1.10\r\nHost: localhost\r\n\r\n"
+    )),
+    says!("HTTP/1.0 that asks for an upgrade", OneAnswer, |p, _h| format!(
+        "GET {p} HTTP/1.0\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+    )),
+    says!("a size that is a sum", OneAnswer, |p, hidden| chunked(
+        p,
+        "1 + 1\r\nab\r\n0\r\n\r\n",
+        &hidden
+    )),
+    says!("a size with 0x", OneAnswer, |p, hidden| chunked(
+        p,
+        "0x2\r\nab\r\n0\r\n\r\n",
+        &hidden
+    )),
+    says!("a size beyond 64 bits", OneAnswer, |p, hidden| chunked(
+        p,
+        "10000000000000002\r\nab\r\n0\r\n\r\n",
+        &hidden
+    )),
+    says!("a size that ends with a line feed", OneAnswer, |p, hidden| {
+        chunked(p, "2;a\nb\r\nab\r\n0\r\n\r\n", &hidden)
+    }),
+    says!("a chunk longer than its size", OneAnswer, |p, hidden| chunked(
+        p,
+        "2\r\nabcd\r\n0\r\n\r\n",
+        &hidden
+    )),
+    attack("a request line of 1 MiB", Http1, Say(long_line), Refused, FLOOD),
+    attack("a field of 4 MiB", Http1, Say(long_field), Refused, FLOOD),
+    attack(
+        "a hundred thousand fields",
+        Http1,
+        Say(many_fields),
+        Refused,
+        FLOOD,
+    ),
+    attack(
+        "chunk extensions of 4 MiB",
+        Http1,
+        Say(long_extension),
+        Ends,
+        FLOOD,
+    ),
+    attack(
+        "an extension in each of many chunks",
+        Http1,
+        Say(many_extensions),
+        Ends,
+        FLOOD,
+    ),
+    attack("trailers of 4 MiB", Http1, Say(long_trailers), Ends, FLOOD),
+    attack(
+        "pipelined requests",
+        Http1,
+        Do(|target| pipeline(target, 300).boxed()),
+        Answered,
+        FLOOD,
+    ),
+    attack(
+        "pipelined requests whose answers nobody reads",
+        Http1,
+        Do(|target| unread_pipeline(target).boxed()),
+        Bounded,
+        FLOOD,
+    ),
+    attack(
+        "a terabyte announced",
+        Http1,
+        Say(|l| post(path(l), "Content-Length: 1099511627776\r\n", "").into()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "another protocol",
+        Http1,
+        Say(|_| b"\x16\x03\x01\x02\x00\x01\0\0".repeat(64)),
+        Refused,
+        LITTLE,
+    ),
+];
+
+fn chunked(path: &str, body: &str, hidden: &str) -> String {
+    post(path, "Transfer-Encoding: chunked\r\n", &format!("{body}{hidden}"))
+}
+
+fn long_line(listener: &Listener) -> Vec<u8> {
+    format!(
+        "GET {}?{} HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        path(listener),
+        "a".repeat(1 << 20)
+    )
+    .into()
+}
+
+fn long_field(listener: &Listener) -> Vec<u8> {
+    get(path(listener), &format!("X-A: {}\r\n", "a".repeat(4 << 20))).into()
+}
+
+fn many_fields(listener: &Listener) -> Vec<u8> {
+    get(path(listener), &"X-A: a\r\n".repeat(100_000)).into()
+}
+
+fn long_extension(listener: &Listener) -> Vec<u8> {
+    chunked(
+        path(listener),
+        &format!("2;{}\r\nab\r\n0\r\n\r\n", "a".repeat(4 << 20)),
+        "",
+    )
+    .into()
+}
+
+fn many_extensions(listener: &Listener) -> Vec<u8> {
+    chunked(
+        path(listener),
+        &format!("1;{}\r\na\r\n", "a".repeat(100)).repeat(40_000),
+        "0\r\n\r\n",
+    )
+    .into()
+}
+
+fn long_trailers(listener: &Listener) -> Vec<u8> {
+    chunked(
+        path(listener),
+        &format!("2\r\nab\r\n0\r\n{}", "X-A: aaaaaaaa\r\n".repeat(300_000)),
+        "\r\n",
+    )
+    .into()
+}
+
+async fn pipeline(target: Target, count: usize) -> Heard {
+    let Ok(peer) = target.connect().await else {
+        return Heard::default();
+    };
+    let one = get(path(target.listener), "");
+    peer.flood(
+        std::iter::once(one.repeat(count).into_bytes()),
+        std::time::Duration::from_millis(300),
+    )
+    .await
+}
+
+async fn unread_pipeline(target: Target) -> Heard {
+    let Ok(mut peer) = target.connect().await else {
+        return Heard::default();
+    };
+    let some = get(path(target.listener), "").repeat(100).into_bytes();
+    for _ in 0..50 {
+        if peer.say(&some).await != crate::peer::Said::All {
+            break;
+        }
+    }
+    Heard::default()
+}

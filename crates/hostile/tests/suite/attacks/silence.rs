@@ -1,0 +1,101 @@
+//! Clients that say nothing, too little, or too slowly: each state before the first complete request has a time limit.
+
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use crate::h1;
+use crate::h2::{self, END_STREAM, PREFACE, frame, hello, kind};
+use crate::listeners::Protocol::{self, Http1, Http2, Tcp, Tls};
+use crate::peer::{Peer, Said, Target};
+
+/// A way to be silent.
+pub struct Silence {
+    pub name: &'static str,
+    pub needs: Protocol,
+    /// Ends when the server has ended the connection.
+    pub run: fn(Target) -> BoxFuture<'static, ()>,
+}
+
+/// Between the bytes of somebody who is slow.
+const SLOW: Duration = Duration::from_millis(400);
+/// Longer than any limit.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Every way.
+pub const SILENCES: &[Silence] = &[
+    Silence {
+        name: "a connection without a word",
+        needs: Tcp,
+        run: |target| said_on_tcp(target, &[]).boxed(),
+    },
+    Silence {
+        name: "half a handshake",
+        needs: Tls,
+        run: |target| said_on_tcp(target, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").boxed(),
+    },
+    Silence {
+        name: "a handshake, then nothing",
+        needs: Tls,
+        run: |target| said(target, Vec::new()).boxed(),
+    },
+    Silence {
+        name: "half a request line",
+        needs: Http1,
+        run: |target| said(target, b"GET /".to_vec()).boxed(),
+    },
+    Silence {
+        name: "a head, byte by byte",
+        needs: Http1,
+        run: |target| {
+            let path = h1::path(target.listener);
+            drip(target, format!("GET {path} HTTP/1.1\r\nX-A: ").into_bytes(), b'a').boxed()
+        },
+    },
+    Silence {
+        name: "half a preface",
+        needs: Http2,
+        run: |target| said(target, PREFACE[..20].to_vec()).boxed(),
+    },
+    Silence {
+        name: "a preface without SETTINGS",
+        needs: Http2,
+        run: |target| said(target, PREFACE.to_vec()).boxed(),
+    },
+    Silence {
+        name: "half a block of fields",
+        needs: Http2,
+        run: |target| {
+            let block = frame(kind::HEADERS, END_STREAM, 1, &h2::fields(target.listener));
+            said(target, [hello(&[]), block].concat()).boxed()
+        },
+    },
+];
+
+/// Says this before any TLS, then waits for the end.
+async fn said_on_tcp(target: Target, words: &[u8]) {
+    if let Ok(stream) = target.tcp().await {
+        end_of(Peer::new(Box::new(stream)), words).await;
+    }
+}
+
+/// Says this, then waits for the end.
+async fn said(target: Target, words: Vec<u8>) {
+    if let Ok(peer) = target.connect().await {
+        end_of(peer, &words).await;
+    }
+}
+
+async fn end_of(mut peer: Peer, words: &[u8]) {
+    if peer.say(words).await == Said::All {
+        while !peer.hear(LONG, |_| false).await.closed {}
+    }
+}
+
+/// Says this, then one byte after the other.
+async fn drip(target: Target, words: Vec<u8>, byte: u8) {
+    let Ok(peer) = target.connect().await else { return };
+    let bytes = std::iter::once(words).chain(std::iter::repeat_with(|| vec![byte]));
+    peer.drip(bytes, SLOW).await;
+}

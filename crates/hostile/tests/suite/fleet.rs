@@ -1,0 +1,295 @@
+//! The servers under attack: sentry, a sidecar without mTLS, and one with, each a process.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_identity::{
+    AnchorsSource, CaConfig, Expect, Identity, Mode, SecurityConfig, TrustAnchors, TrustBundle,
+    anonymous_client_config, pem,
+};
+use outrigger_wire::sentry::v1::SignCertificateRequest;
+use prost::Message as _;
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ClientConfig;
+use tempfile::TempDir;
+
+use crate::app::App;
+use crate::child::{Server, raise_file_limit};
+use crate::honest;
+use crate::listeners::{LISTENERS, Listener, Process, Security};
+use crate::peer::Target;
+
+/// How long a server may take to start.
+const START: Duration = Duration::from_secs(60);
+/// Tries to find ports that nobody takes meanwhile.
+const TRIES: u32 = 10;
+
+/// All servers. They end when dropped.
+pub struct Fleet {
+    pub app: App,
+    servers: Vec<(Process, Server)>,
+    ports: HashMap<(Process, &'static str), u16>,
+    mutual: Arc<ClientConfig>,
+    anonymous: Arc<ClientConfig>,
+    web: Arc<ClientConfig>,
+    signing: Arc<[u8]>,
+    folder: TempDir,
+}
+
+impl Fleet {
+    pub async fn start() -> Self {
+        raise_file_limit();
+        for _ in 1..TRIES {
+            if let Some(fleet) = Self::try_start().await {
+                return fleet;
+            }
+        }
+        Self::try_start()
+            .await
+            .expect("the servers do not start: see what they printed")
+    }
+
+    async fn try_start() -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let app = App::start().await;
+        let ports = free_ports();
+        let web = web_certificate(&folder);
+        let sentry = start_sentry(&folder, &ports);
+        let credentials = folder.path().join("ca.crt");
+        let anchors = wait_for_file(&credentials).await?;
+        let mut fleet = Self {
+            app,
+            servers: vec![(Process::Sentry, sentry)],
+            mutual: Arc::clone(&web),
+            anonymous: anonymous_client_config(
+                TrustAnchors::new(TrustBundle::from_pem(anchors.as_bytes()).unwrap()),
+                Expect::Any,
+            ),
+            web,
+            signing: signing().into(),
+            ports,
+            folder,
+        };
+        if !fleet.is_up(Process::Sentry).await {
+            return None;
+        }
+        let sentry = fleet.address(Process::Sentry, "port");
+        fleet.mutual = identity(&sentry, &anchors).await.client_config(Expect::Any);
+        for process in [Process::Sidecar, Process::SecureSidecar] {
+            let server = fleet.start_sidecar(process, &sentry, &anchors);
+            fleet.servers.push((process, server));
+        }
+        let up = fleet.is_up(Process::Sidecar).await && fleet.is_up(Process::SecureSidecar).await;
+        up.then_some(fleet)
+    }
+
+    fn start_sidecar(&self, process: Process, sentry: &str, anchors: &str) -> Server {
+        let folder = self.folder.path().join(format!("{process:?}"));
+        std::fs::create_dir(&folder).unwrap();
+        let configuration = folder.join("config.yaml");
+        // A file of its own: nothing is asked of the network.
+        let text = format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: hostile\nspec:\n  nameResolution:\n    \
+             component: sqlite\n    version: v1\n    configuration:\n      connectionString: {}\n",
+            folder.join("names.db").display()
+        );
+        std::fs::write(&configuration, text).unwrap();
+        let mut arguments = vec![
+            "--app-id=hostile".to_owned(),
+            format!("--app-port={}", self.app.port),
+            format!("--config={}", configuration.display()),
+            "--dapr-public-listen-address=127.0.0.1".to_owned(),
+            "--dapr-listen-addresses=127.0.0.1".to_owned(),
+            "--dapr-internal-grpc-listen-address=127.0.0.1".to_owned(),
+            "--metrics-listen-address=127.0.0.1".to_owned(),
+            "--log-level=warn".to_owned(),
+        ];
+        arguments.extend(self.port_flags(process));
+        let mut env = Vec::new();
+        if process == Process::SecureSidecar {
+            arguments.push("--enable-mtls".to_owned());
+            arguments.push(format!("--sentry-address={sentry}"));
+            env.push(("DAPR_TRUST_ANCHORS", anchors.to_owned()));
+        } else {
+            arguments.push("--enable-profiling".to_owned());
+        }
+        let binary = env!("CARGO_BIN_EXE_hostile-daprd");
+        Server::start(binary, &arguments, &env, &folder.join("log"))
+    }
+
+    fn port_flags(&self, process: Process) -> impl Iterator<Item = String> {
+        let ports = self.ports.iter().filter(move |((whose, _), _)| *whose == process);
+        ports.map(|((_, flag), port)| format!("--{flag}={port}"))
+    }
+
+    fn address(&self, process: Process, flag: &'static str) -> String {
+        format!("127.0.0.1:{}", self.ports[&(process, flag)])
+    }
+
+    pub fn port(&self, listener: &Listener) -> u16 {
+        self.ports[&(listener.process, listener.flag)]
+    }
+
+    pub fn server(&self, process: Process) -> &Server {
+        let server = self.servers.iter().find(|(whose, _)| *whose == process);
+        &server.expect("all are started").1
+    }
+
+    /// Where attacks on a listener go.
+    pub fn target(&self, listener: &'static Listener) -> Target {
+        Target {
+            listener,
+            address: ([127, 0, 0, 1], self.port(listener)).into(),
+            tls: match listener.security {
+                Security::Clear => None,
+                Security::Mutual => Some(Arc::clone(&self.mutual)),
+                Security::Anonymous => Some(Arc::clone(&self.anonymous)),
+                Security::Web => Some(Arc::clone(&self.web)),
+            },
+            signing: Arc::clone(&self.signing),
+        }
+    }
+
+    /// Waits until every listener of a process answers.
+    async fn is_up(&mut self, process: Process) -> bool {
+        for listener in LISTENERS.iter().filter(|listener| listener.process == process) {
+            let target = self.target(listener);
+            let started = std::time::Instant::now();
+            while !honest::is_up(&target, Duration::from_secs(1)).await {
+                let server = self.servers.iter_mut().find(|(whose, _)| *whose == process);
+                let over = server.is_none_or(|(_, server)| server.is_over());
+                if over || started.elapsed() > START {
+                    self.print_logs();
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// What the servers have printed, for who reads the failure of a test.
+    pub fn print_logs(&self) {
+        for name in ["sentry", "Sidecar", "SecureSidecar"] {
+            let log = std::fs::read_to_string(self.folder.path().join(name).join("log"));
+            println!("--- {name}\n{}", log.unwrap_or_default());
+        }
+    }
+}
+
+/// Ports that are free at this moment: one for each port flag of each process.
+fn free_ports() -> HashMap<(Process, &'static str), u16> {
+    let mut held = Vec::new();
+    let mut ports = HashMap::new();
+    let more =
+        ["dapr-http-port", "dapr-grpc-port", "metrics-port"].map(|flag| (Process::SecureSidecar, flag));
+    let named = LISTENERS.iter().map(|listener| (listener.process, listener.flag));
+    for (process, flag) in named.chain(more) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        ports.insert((process, flag), listener.local_addr().unwrap().port());
+        held.push(listener);
+    }
+    ports
+}
+
+fn start_sentry(folder: &TempDir, ports: &HashMap<(Process, &'static str), u16>) -> Server {
+    let own = folder.path().join("sentry");
+    std::fs::create_dir(&own).unwrap();
+    let configuration = own.join("config.yaml");
+    std::fs::write(&configuration, "").unwrap();
+    let mut arguments = vec![
+        "--listen-address=127.0.0.1".to_owned(),
+        "--jwt-enabled".to_owned(),
+        "--oidc-enabled".to_owned(),
+        "--log-level=warn".to_owned(),
+        format!("--config={}", configuration.display()),
+        format!("--issuer-credentials={}", folder.path().display()),
+        format!(
+            "--oidc-server-tls-cert-file={}",
+            folder.path().join("web.crt").display()
+        ),
+        format!(
+            "--oidc-server-tls-key-file={}",
+            folder.path().join("web.key").display()
+        ),
+    ];
+    let flags = ports
+        .iter()
+        .filter(|((process, _), _)| *process == Process::Sentry);
+    arguments.extend(flags.map(|((_, flag), port)| format!("--{flag}={port}")));
+    Server::start(
+        env!("CARGO_BIN_EXE_hostile-sentry"),
+        &arguments,
+        &[],
+        &own.join("log"),
+    )
+}
+
+async fn wait_for_file(path: &std::path::Path) -> Option<String> {
+    let started = std::time::Instant::now();
+    while started.elapsed() < START {
+        match std::fs::read_to_string(path) {
+            Ok(text) if text.contains("-----END") => return Some(text),
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+    None
+}
+
+/// A certificate for the OIDC server, and who trusts it.
+fn web_certificate(folder: &TempDir) -> Arc<ClientConfig> {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    std::fs::write(folder.path().join("web.key"), key.serialize_pem()).unwrap();
+    std::fs::write(folder.path().join("web.crt"), certificate.pem()).unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate.der().clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Arc::new(config)
+}
+
+/// The identity of an attacker whom the authority knows.
+async fn identity(sentry: &str, anchors: &str) -> Identity {
+    let request = SecurityConfig {
+        ca: CaConfig {
+            sentry_address: sentry.to_owned(),
+            control_plane_trust_domain: "localhost".parse().unwrap(),
+            control_plane_namespace: "default".to_owned(),
+            app_id: "attacker".to_owned(),
+            namespace: None,
+            jwt_audiences: Vec::new(),
+            mode: Mode::Standalone,
+            token_file: None,
+            env: Arc::new(|_| None),
+        },
+        anchors: AnchorsSource::Pem(anchors.to_owned()),
+        directory: None,
+        events: Arc::new(|_| {}),
+    };
+    let (identity, _renewal) = outrigger_identity::start(request, &Default::default())
+        .await
+        .unwrap();
+    identity
+}
+
+/// A request for a certificate.
+fn signing() -> Vec<u8> {
+    let key = KeyPair::generate().unwrap();
+    let request = CertificateParams::default().serialize_request(&key).unwrap();
+    SignCertificateRequest {
+        id: "honest".to_owned(),
+        namespace: "default".to_owned(),
+        certificate_signing_request: pem::encode("CERTIFICATE REQUEST", request.der())
+            .into_bytes()
+            .into(),
+        ..SignCertificateRequest::default()
+    }
+    .encode_to_vec()
+}

@@ -1,0 +1,44 @@
+//! What is said and heard in HTTP/1.1.
+
+use crate::listeners::{Listener, Request};
+use crate::peer::Heard;
+
+/// The path of a request that nobody may ever see: it is hidden in another.
+pub const SMUGGLED: &str = "smuggled";
+
+/// The path that honest clients of a listener ask for.
+pub fn path(listener: &Listener) -> &'static str {
+    match listener.honest {
+        Request::Get(path) => path,
+        Request::Call(_) | Request::Sign => unreachable!("{} speaks HTTP/2 only", listener.name),
+    }
+}
+
+/// A request that hides in the body of another.
+pub fn smuggled(path: &str) -> String {
+    let (folder, _) = path.rsplit_once('/').unwrap_or_default();
+    format!("GET {folder}/{SMUGGLED} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+}
+
+/// The statuses of all answers in what was heard.
+pub fn statuses(heard: &Heard) -> Vec<u16> {
+    let text = String::from_utf8_lossy(&heard.bytes);
+    text.match_indices("HTTP/1.1 ")
+        .chain(text.match_indices("HTTP/1.0 "))
+        .filter_map(|(at, _)| text.get(at + 9..at + 12)?.parse().ok())
+        .collect()
+}
+
+/// Whether a whole answer is there: its head, and its body as far as a length is given.
+pub fn is_answered(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let length = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())?
+    });
+    body.len() >= length.unwrap_or(0)
+}

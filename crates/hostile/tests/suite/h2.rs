@@ -1,0 +1,174 @@
+//! What is said and heard in HTTP/2, frame by frame (RFC 9113, RFC 7541).
+
+use crate::listeners::{Listener, Protocol, Request, Security};
+use crate::peer::Heard;
+
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Kinds of frames.
+pub mod kind {
+    pub const DATA: u8 = 0;
+    pub const HEADERS: u8 = 1;
+    pub const PRIORITY: u8 = 2;
+    pub const RESET: u8 = 3;
+    pub const SETTINGS: u8 = 4;
+    pub const PING: u8 = 6;
+    pub const GOAWAY: u8 = 7;
+    pub const WINDOW: u8 = 8;
+    pub const CONTINUATION: u8 = 9;
+}
+
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+pub const PADDED: u8 = 8;
+
+/// A frame.
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+pub fn setting(id: u16, value: u32) -> Vec<u8> {
+    [&id.to_be_bytes()[..], &value.to_be_bytes()].concat()
+}
+
+pub fn window(stream: u32, more: u32) -> Vec<u8> {
+    frame(kind::WINDOW, 0, stream, &more.to_be_bytes())
+}
+
+/// The preface and settings.
+pub fn hello(settings: &[Vec<u8>]) -> Vec<u8> {
+    [PREFACE, &frame(kind::SETTINGS, 0, 0, &settings.concat())].concat()
+}
+
+/// A string without Huffman coding.
+fn text(out: &mut Vec<u8>, text: &[u8]) {
+    integer(out, 0, 0x7f, text.len());
+    out.extend_from_slice(text);
+}
+
+/// An integer behind a prefix; `most` is the largest value that fits in the prefix.
+pub fn integer(out: &mut Vec<u8>, first: u8, most: usize, value: usize) {
+    if value < most {
+        out.push(first | u8::try_from(value).unwrap());
+        return;
+    }
+    out.push(first | u8::try_from(most).unwrap());
+    let mut rest = value - most;
+    while rest >= 0x80 {
+        out.push(u8::try_from(rest % 0x80).unwrap() | 0x80);
+        rest /= 0x80;
+    }
+    out.push(u8::try_from(rest).unwrap());
+}
+
+/// A field, not indexed.
+pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.push(0);
+    text(out, name.as_bytes());
+    text(out, value);
+}
+
+/// A field that is remembered in the dynamic table.
+pub fn remembered(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.push(0x40);
+    text(out, name.as_bytes());
+    text(out, value);
+}
+
+/// The fields of an honest request, compressed.
+pub fn fields(listener: &Listener) -> Vec<u8> {
+    match listener.honest {
+        Request::Get(path) => fields_of(listener, 0x82, path),
+        Request::Call(path) => fields_of(listener, 0x83, path),
+        Request::Sign => fields_of(listener, 0x83, "/dapr.proto.sentry.v1.CA/SignCertificate"),
+    }
+}
+
+/// The fields of a request; `method` is the number of one in the static table: 0x82 is GET, 0x83 is POST.
+pub fn fields_of(listener: &Listener, method: u8, path: &str) -> Vec<u8> {
+    let https = listener.security != Security::Clear;
+    // :path and :authority are not indexed.
+    let mut out = vec![method, if https { 0x87 } else { 0x86 }, 0x04];
+    text(&mut out, path.as_bytes());
+    out.push(0x01);
+    text(&mut out, b"localhost");
+    if !listener.offers(Protocol::Http1) {
+        field(&mut out, "content-type", b"application/grpc");
+        field(&mut out, "te", b"trailers");
+    }
+    out
+}
+
+/// HEADERS of an honest request on this stream.
+pub fn headers(listener: &Listener, stream: u32, ended: bool) -> Vec<u8> {
+    let flags = END_HEADERS | if ended { END_STREAM } else { 0 };
+    frame(kind::HEADERS, flags, stream, &fields(listener))
+}
+
+/// A whole honest request; `message` is what a request for a certificate carries.
+pub fn request(listener: &Listener, stream: u32, message: &[u8]) -> Vec<u8> {
+    let message = match listener.honest {
+        Request::Get(_) => return headers(listener, stream, true),
+        Request::Call(_) => &[],
+        Request::Sign => message,
+    };
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let data = [&[0], &length[..], message].concat();
+    [
+        headers(listener, stream, false),
+        frame(kind::DATA, END_STREAM, stream, &data),
+    ]
+    .concat()
+}
+
+/// A frame that was heard.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: &'a [u8],
+}
+
+/// The whole frames of what was heard.
+pub fn frames(mut bytes: &[u8]) -> Vec<Frame<'_>> {
+    let mut frames = Vec::new();
+    while let Some((head, rest)) = bytes.split_at_checked(9) {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        let Some((payload, rest)) = rest.split_at_checked(length) else {
+            break;
+        };
+        frames.push(Frame {
+            kind: head[3],
+            flags: head[4],
+            stream: u32::from_be_bytes([head[5] & 0x7f, head[6], head[7], head[8]]),
+            payload,
+        });
+        bytes = rest;
+    }
+    frames
+}
+
+/// Whether the server said that it ends the connection because of what was done to it.
+pub fn is_sent_away(heard: &Heard) -> bool {
+    frames(&heard.bytes)
+        .iter()
+        .any(|f| f.kind == kind::GOAWAY && f.payload.get(4..8) != Some(&[0; 4]))
+}
+
+/// Whether a stream was answered with status 200.
+pub fn is_ok(bytes: &[u8], stream: u32) -> bool {
+    let mut frames = frames(bytes).into_iter().filter(|f| f.stream == stream);
+    let head = frames.find(|f| f.kind == kind::HEADERS);
+    // Changes of the table's size may come before `:status 200`, which is number 8 of the static table.
+    head.is_some_and(|f| f.payload.iter().find(|b| **b & 0xe0 != 0x20) == Some(&0x88))
+}
+
+/// Whether a stream has ended.
+pub fn is_over(bytes: &[u8], stream: u32) -> bool {
+    frames(bytes).iter().any(|f| {
+        let ends = matches!(f.kind, kind::DATA | kind::HEADERS) && f.flags & END_STREAM != 0;
+        f.stream == stream && (ends || f.kind == kind::RESET) || f.kind == kind::GOAWAY
+    })
+}

@@ -1,0 +1,95 @@
+//! The client that has to be served, whatever others do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::listeners::{Protocol, Request};
+use crate::peer::Target;
+use crate::{h1, h2};
+
+/// How long an honest client waits for an answer. Generous: machines that test are busy.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Between two calls.
+const PAUSE: Duration = Duration::from_millis(30);
+/// Bytes of a certificate at least.
+const CERTIFICATE: usize = 500;
+
+/// One call on a connection of its own.
+pub async fn call(target: &Target) -> Result<(), String> {
+    let started = Instant::now();
+    let outcome = tokio::time::timeout(PATIENCE, exchange(target)).await;
+    let name = target.listener.name;
+    match outcome {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(why)) => Err(format!(
+            "an honest client of {name}: {why}, after {:?}",
+            started.elapsed()
+        )),
+        Err(_) => Err(format!(
+            "an honest client of {name} had no answer in {PATIENCE:?}"
+        )),
+    }
+}
+
+async fn exchange(target: &Target) -> Result<(), String> {
+    let listener = target.listener;
+    let mut peer = target
+        .connect()
+        .await
+        .map_err(|e| format!("connecting failed: {e}"))?;
+    if let Request::Get(path) = listener.honest
+        && listener.offers(Protocol::Http1)
+    {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        peer.say(request.as_bytes()).await;
+        let heard = peer.hear(PATIENCE, h1::is_answered).await;
+        return match h1::statuses(&heard).first() {
+            Some(200..=299) => Ok(()),
+            _ => Err(format!("heard {:?}", String::from_utf8_lossy(&heard.bytes))),
+        };
+    }
+    let words = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
+    peer.say(&words).await;
+    let heard = peer.hear(PATIENCE, |bytes| h2::is_over(bytes, 1)).await;
+    let data = h2::frames(&heard.bytes)
+        .iter()
+        .filter(|f| f.kind == h2::kind::DATA)
+        .map(|f| f.payload.len())
+        .sum::<usize>();
+    if !h2::is_ok(&heard.bytes, 1) {
+        return Err(format!("heard {:?}", h2::frames(&heard.bytes)));
+    }
+    match listener.honest {
+        Request::Sign if data < CERTIFICATE => Err("no certificate was issued".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Calls until told to stop, once more after that.
+pub async fn keep_calling(target: Target, stop: Arc<AtomicBool>) -> Result<u32, String> {
+    let mut answered = 0;
+    loop {
+        let last = stop.load(Ordering::Acquire);
+        call(&target)
+            .await
+            .map_err(|why| format!("{why}, {answered} calls were answered before"))?;
+        answered += 1;
+        if last {
+            return Ok(answered);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Waits until a server answers; `false` when it does not within `patience`.
+pub async fn is_up(target: &Target, patience: Duration) -> bool {
+    let started = Instant::now();
+    while started.elapsed() < patience {
+        if call(target).await.is_ok() {
+            return true;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    false
+}

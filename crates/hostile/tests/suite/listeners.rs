@@ -1,0 +1,221 @@
+//! The listeners of all servers: what the attacks are run against.
+
+use std::collections::BTreeSet;
+
+use crate::fleet::Fleet;
+
+/// Whose listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Process {
+    /// A sidecar without mTLS.
+    Sidecar,
+    /// A sidecar with mTLS.
+    SecureSidecar,
+    /// The certificate authority.
+    Sentry,
+}
+
+/// What a client has to do before it is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// Nothing.
+    Clear,
+    /// TLS, with a certificate of the authority.
+    Mutual,
+    /// TLS; clients are anonymous, the server is sentry.
+    Anonymous,
+    /// TLS with the certificate of the OIDC server.
+    Web,
+}
+
+/// What a listener speaks; also what an attack needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// TLS.
+    Tls,
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 with prior knowledge.
+    Http2,
+}
+
+/// A request of an honest client.
+#[derive(Clone, Copy, Debug)]
+pub enum Request {
+    /// `GET` of this path.
+    Get(&'static str),
+    /// A gRPC call with an empty message.
+    Call(&'static str),
+    /// A request for a certificate, which must be issued.
+    Sign,
+}
+
+/// A listener.
+#[derive(Debug)]
+pub struct Listener {
+    pub name: &'static str,
+    pub process: Process,
+    /// The flag that sets its port.
+    pub flag: &'static str,
+    pub security: Security,
+    pub speaks: &'static [Protocol],
+    /// What honest clients ask there.
+    pub honest: Request,
+}
+
+use Protocol::{Http1, Http2};
+
+const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata");
+const CALL_LOCAL: Request = Request::Call("/dapr.proto.internals.v1.ServiceInvocation/CallLocal");
+
+/// Every listener. One that is missing here fails [`check`].
+pub const LISTENERS: &[Listener] = &[
+    Listener {
+        name: "sidecar HTTP API",
+        process: Process::Sidecar,
+        flag: "dapr-http-port",
+        security: Security::Clear,
+        speaks: &[Http1, Http2],
+        honest: Request::Get("/v1.0/invoke/hostile/method/honest"),
+    },
+    Listener {
+        name: "sidecar gRPC API",
+        process: Process::Sidecar,
+        flag: "dapr-grpc-port",
+        security: Security::Clear,
+        speaks: &[Http2],
+        honest: METADATA,
+    },
+    Listener {
+        name: "sidecar public HTTP",
+        process: Process::Sidecar,
+        flag: "dapr-public-port",
+        security: Security::Clear,
+        speaks: &[Http1, Http2],
+        honest: Request::Get("/v1.0/metadata"),
+    },
+    Listener {
+        name: "sidecar internal gRPC",
+        process: Process::Sidecar,
+        flag: "dapr-internal-grpc-port",
+        security: Security::Clear,
+        speaks: &[Http2],
+        honest: CALL_LOCAL,
+    },
+    Listener {
+        name: "sidecar metrics",
+        process: Process::Sidecar,
+        flag: "metrics-port",
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/metrics"),
+    },
+    Listener {
+        name: "sidecar profiling",
+        process: Process::Sidecar,
+        flag: "profile-port",
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/debug/pprof/"),
+    },
+    Listener {
+        name: "sidecar internal gRPC with mTLS",
+        process: Process::SecureSidecar,
+        flag: "dapr-internal-grpc-port",
+        security: Security::Mutual,
+        speaks: &[Http2],
+        honest: CALL_LOCAL,
+    },
+    Listener {
+        name: "sentry gRPC",
+        process: Process::Sentry,
+        flag: "port",
+        security: Security::Anonymous,
+        speaks: &[Http2],
+        honest: Request::Sign,
+    },
+    Listener {
+        name: "sentry health",
+        process: Process::Sentry,
+        flag: "healthz-port",
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/healthz"),
+    },
+    Listener {
+        name: "sentry metrics",
+        process: Process::Sentry,
+        flag: "metrics-port",
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/metrics"),
+    },
+    Listener {
+        name: "sentry OIDC",
+        process: Process::Sentry,
+        flag: "oidc-server-listen-port",
+        security: Security::Web,
+        speaks: &[Http1],
+        honest: Request::Get("/.well-known/openid-configuration"),
+    },
+];
+
+impl Listener {
+    /// Whether an attack that needs this can be tried.
+    pub fn offers(&self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::Tcp => true,
+            Protocol::Tls => self.security != Security::Clear,
+            spoken => self.speaks.contains(&spoken),
+        }
+    }
+}
+
+/// TCP ports a process listens on.
+fn listening(id: u32) -> BTreeSet<u16> {
+    let sockets: BTreeSet<String> = std::fs::read_dir(format!("/proc/{id}/fd"))
+        .unwrap()
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| {
+            Some(
+                link.to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    let mut ports = BTreeSet::new();
+    for table in ["tcp", "tcp6"] {
+        let table = std::fs::read_to_string(format!("/proc/{id}/net/{table}")).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            // Local address, state (0A: listening), inode.
+            let (local, state, inode) = (fields[1], fields[3], fields[9]);
+            if state == "0A" && sockets.contains(inode) {
+                let (_, port) = local.rsplit_once(':').unwrap();
+                ports.insert(u16::from_str_radix(port, 16).unwrap());
+            }
+        }
+    }
+    ports
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_table_names_every_listener() {
+    let fleet = Fleet::start().await;
+    for process in [Process::Sidecar, Process::Sentry] {
+        let named: BTreeSet<u16> = LISTENERS
+            .iter()
+            .filter(|listener| listener.process == process)
+            .map(|listener| fleet.port(listener))
+            .collect();
+        let found = listening(fleet.server(process).id());
+        assert_eq!(
+            found, named,
+            "{process:?} listens on ports that the table of listeners lacks, or the other way round"
+        );
+    }
+}

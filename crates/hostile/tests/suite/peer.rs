@@ -1,0 +1,185 @@
+//! A connection of somebody who does not keep to the rules.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+
+use crate::listeners::Listener;
+
+/// Longest wait for a connection, and for a server to take what is sent.
+const STALLED: Duration = Duration::from_secs(4);
+/// Bytes heard that are kept.
+const KEPT: usize = 1 << 20;
+
+/// A stream of bytes.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+/// Where an attack goes.
+#[derive(Clone)]
+pub struct Target {
+    pub listener: &'static Listener,
+    pub address: SocketAddr,
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// A message that asks for a certificate.
+    pub signing: Arc<[u8]>,
+}
+
+/// What became of bytes that were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// They were taken.
+    All,
+    /// The server has ended the connection.
+    Cut,
+    /// The server does not read.
+    Stalled,
+}
+
+/// What was heard of a server.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The first of it.
+    pub bytes: Vec<u8>,
+    /// Whether the server ended the connection.
+    pub closed: bool,
+}
+
+/// A connection.
+pub struct Peer {
+    reader: ReadHalf<Box<dyn Stream>>,
+    speaker: Speaker,
+}
+
+impl Target {
+    /// A connection without anything said.
+    pub async fn tcp(&self) -> std::io::Result<TcpStream> {
+        let connecting = tokio::time::timeout(STALLED * 3, TcpStream::connect(self.address));
+        let stream = connecting.await.map_err(std::io::Error::from)??;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// A connection on which HTTP can be spoken.
+    pub async fn connect(&self) -> std::io::Result<Peer> {
+        let tcp = self.tcp().await?;
+        Ok(Peer::new(match &self.tls {
+            None => Box::new(tcp),
+            Some(tls) => {
+                let connector = TlsConnector::from(Arc::clone(tls));
+                let name = ServerName::try_from("localhost").unwrap();
+                let shaking = tokio::time::timeout(STALLED * 3, connector.connect(name, tcp));
+                Box::new(shaking.await.map_err(std::io::Error::from)??)
+            }
+        }))
+    }
+}
+
+impl Peer {
+    pub fn new(stream: Box<dyn Stream>) -> Self {
+        let (reader, writer) = split(stream);
+        Self {
+            reader,
+            speaker: Speaker(writer),
+        }
+    }
+
+    /// Says something.
+    pub async fn say(&mut self, bytes: &[u8]) -> Said {
+        self.speaker.say(bytes).await
+    }
+
+    /// Listens until the server ends the connection, until `enough` is true, or for `patience`.
+    pub async fn hear(&mut self, patience: Duration, enough: impl Fn(&[u8]) -> bool) -> Heard {
+        let mut heard = Heard::default();
+        let reading = hear(&mut self.reader, &mut heard, enough);
+        let _impatient = tokio::time::timeout(patience, reading).await;
+        heard
+    }
+
+    /// Says piece after piece while it listens; goes on listening for `patience` behind the last.
+    pub async fn flood(self, pieces: impl Iterator<Item = Vec<u8>>, patience: Duration) -> Heard {
+        self.speak(pieces, Duration::ZERO, patience).await
+    }
+
+    /// The same with a pause behind each piece, until the server ends the connection.
+    pub async fn drip(self, pieces: impl Iterator<Item = Vec<u8>>, pause: Duration) {
+        self.speak(pieces, pause, Duration::ZERO).await;
+    }
+
+    async fn speak(
+        self,
+        pieces: impl Iterator<Item = Vec<u8>>,
+        pause: Duration,
+        patience: Duration,
+    ) -> Heard {
+        let Self {
+            mut reader,
+            mut speaker,
+        } = self;
+        let mut heard = Heard::default();
+        let all_said = CancellationToken::new();
+        let speaking = async {
+            for piece in pieces {
+                if speaker.say(&piece).await != Said::All {
+                    break;
+                }
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
+            all_said.cancel();
+        };
+        let hearing = async {
+            let impatient = async {
+                all_said.cancelled().await;
+                tokio::time::sleep(patience).await;
+            };
+            tokio::select! {
+                () = hear(&mut reader, &mut heard, |_| false) => {}
+                () = impatient => {}
+            }
+        };
+        tokio::join!(speaking, hearing);
+        heard
+    }
+}
+
+/// The half of a connection that speaks.
+struct Speaker(WriteHalf<Box<dyn Stream>>);
+
+impl Speaker {
+    async fn say(&mut self, bytes: &[u8]) -> Said {
+        let saying = async {
+            self.0.write_all(bytes).await?;
+            self.0.flush().await
+        };
+        match tokio::time::timeout(STALLED, saying).await {
+            Ok(Ok(())) => Said::All,
+            Ok(Err(_)) => Said::Cut,
+            Err(_) => Said::Stalled,
+        }
+    }
+}
+
+async fn hear(reader: &mut ReadHalf<Box<dyn Stream>>, heard: &mut Heard, enough: impl Fn(&[u8]) -> bool) {
+    let mut buffer = vec![0; 16 * 1024];
+    while !enough(&heard.bytes) {
+        match reader.read(&mut buffer).await {
+            Ok(0) | Err(_) => {
+                heard.closed = true;
+                return;
+            }
+            Ok(read) => {
+                let room = KEPT.saturating_sub(heard.bytes.len()).min(read);
+                heard.bytes.extend_from_slice(&buffer[..room]);
+            }
+        }
+    }
+}

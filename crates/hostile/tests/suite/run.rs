@@ -1,0 +1,156 @@
+//! Runs the tables: every attack against every listener that offers what it needs.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+
+use crate::attacks::{Attack, SILENCES, all};
+use crate::child::{forget_peak, usage};
+use crate::fleet::Fleet;
+use crate::h1::SMUGGLED;
+use crate::honest;
+use crate::listeners::{LISTENERS, Listener, Process};
+
+/// An attack ends within this time, or hangs.
+const LONGEST: Duration = Duration::from_secs(45);
+/// Memory that a process may have gained when all is over, MiB.
+const KEPT: u64 = 64;
+/// Within this time, a client that is silent is sent away. The limits are 10 seconds for most states and 60 for the first
+/// request to sentry; machines that test are busy.
+const SILENCE: Duration = Duration::from_secs(80);
+const PROCESSES: [Process; 3] = [Process::Sidecar, Process::SecureSidecar, Process::Sentry];
+
+/// Whether the environment asks for this row.
+fn wanted(name: &str) -> bool {
+    std::env::var("HOSTILE").map_or(true, |part| name.contains(&part))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attacks_are_bounded_and_honest_clients_are_served() {
+    let fleet = Fleet::start().await;
+    let failures = join_all(PROCESSES.map(|process| attack_process(&fleet, process)))
+        .await
+        .concat();
+    let smuggled: Vec<String> = fleet
+        .app
+        .seen()
+        .into_iter()
+        .filter(|line| line.contains(SMUGGLED))
+        .collect();
+    if !failures.is_empty() {
+        fleet.print_logs();
+    }
+    assert!(
+        failures.is_empty(),
+        "{} failed:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+    assert!(smuggled.is_empty(), "the app has seen {smuggled:?}");
+}
+
+/// All attacks on the listeners of one process, one after the other.
+async fn attack_process(fleet: &Fleet, process: Process) -> Vec<String> {
+    let id = fleet.server(process).id();
+    let first = usage(id).unwrap();
+    let mut failures = Vec::new();
+    for attack in all().filter(|attack| wanted(attack.name)) {
+        let listeners = LISTENERS
+            .iter()
+            .filter(|l| l.process == process && l.offers(attack.needs));
+        for listener in listeners {
+            if let Err(why) = attack_listener(fleet, attack, listener, id).await {
+                failures.push(format!("{}: {}: {why}", listener.name, attack.name));
+            }
+            if usage(id).is_none() {
+                failures.push(format!("{process:?} has ended"));
+                return failures;
+            }
+        }
+    }
+    // What was freed goes back to the system within moments.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let kept = usage(id).map_or(0, |last| last.resident.saturating_sub(first.resident)) >> 10;
+    if kept > KEPT {
+        failures.push(format!("{process:?} kept {kept} MiB"));
+    }
+    failures
+}
+
+/// One cell of the table.
+async fn attack_listener(
+    fleet: &Fleet,
+    attack: &Attack,
+    listener: &'static Listener,
+    id: u32,
+) -> Result<(), String> {
+    let target = fleet.target(listener);
+    let before = usage(id).ok_or("the process has ended")?;
+    forget_peak(id);
+    let (stop, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
+    let honest = tokio::spawn(honest::keep_calling(target.clone(), Arc::clone(&stop)));
+    let heard = tokio::time::timeout(LONGEST, attack.run(target)).await;
+    stop.store(true, Ordering::Release);
+    let served = honest.await.map_err(|panic| panic.to_string())?;
+    let after = usage(id).ok_or("the process has ended")?;
+    let memory = after.peak.saturating_sub(before.resident) >> 10;
+    let work = (after.work - before.work).as_millis();
+    println!(
+        "{:32} {:52} {memory:>5} MiB {work:>6} ms of {:>6} {served:?}",
+        listener.name,
+        attack.name,
+        started.elapsed().as_millis()
+    );
+    let heard = heard.map_err(|_| format!("not over after {LONGEST:?}"))?;
+    let mut wrong = String::new();
+    if let Err(why) = attack.verdict.judge(attack.needs, &heard) {
+        let _infallible = write!(wrong, "{why}; ");
+    }
+    if let Err(why) = served {
+        let _infallible = write!(wrong, "{why}; ");
+    }
+    if memory > attack.memory {
+        let _infallible = write!(wrong, "{memory} MiB, more than {}; ", attack.memory);
+    }
+    if work > u128::from(attack.work) {
+        let _infallible = write!(wrong, "{work} ms of work, more than {}; ", attack.work);
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_clients_are_sent_away() {
+    let fleet = Fleet::start().await;
+    let cells = SILENCES
+        .iter()
+        .filter(|silence| wanted(silence.name))
+        .flat_map(|silence| {
+            let listeners = LISTENERS.iter().filter(|listener| listener.offers(silence.needs));
+            listeners.map(move |listener| (silence, listener))
+        });
+    let silent = cells.map(|(silence, listener)| {
+        let target = fleet.target(listener);
+        async move {
+            let started = Instant::now();
+            let ended = tokio::time::timeout(SILENCE, (silence.run)(target)).await;
+            println!("{:32} {:52} {:?}", listener.name, silence.name, started.elapsed());
+            ended
+                .is_err()
+                .then(|| format!("{}: {}: still connected", listener.name, silence.name))
+        }
+    });
+    let stop = Arc::new(AtomicBool::new(false));
+    let honest: Vec<_> = LISTENERS
+        .iter()
+        .map(|listener| tokio::spawn(honest::keep_calling(fleet.target(listener), Arc::clone(&stop))))
+        .collect();
+    let mut failures: Vec<String> = join_all(silent).await.into_iter().flatten().collect();
+    stop.store(true, Ordering::Release);
+    for served in honest {
+        failures.extend(served.await.unwrap().err());
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
