@@ -46,6 +46,7 @@ mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 min
 	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
 	conformance/crossread $(RELEASE) $(PEER_BIN)
 	conformance/documents.py $(RELEASE) $(PEER_BIN)
+	conformance/differential/run $(RELEASE) $(PEER_BIN)
 
 measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
 	@scripts/need python3 venv

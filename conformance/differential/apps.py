@@ -1,0 +1,169 @@
+"""Apps that keep what they receive, as it came, and answer as they are told."""
+
+import collections
+import concurrent.futures
+import dataclasses
+import http
+import socket
+import threading
+
+import grpc
+from dapr.proto import common_v1
+from google.protobuf import any_pb2, json_format
+
+from differential import wire
+
+CALLBACK = "/dapr.proto.runtime.v1.AppCallback"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """An answer of an HTTP app. `framing` is length, chunked, close (the body ends with the connection) or none; `raw`
+    is sent as it is instead, and the connection closed."""
+    status: int = 200
+    headers: tuple = (("content-type", "text/plain"),)
+    body: bytes = b"ahoy"
+    framing: str = "length"
+    trailers: tuple = ()
+    raw: bytes = None
+
+    def sent(self, method):
+        if self.raw is not None:
+            return self.raw
+        try:
+            reason = http.HTTPStatus(self.status).phrase
+        except ValueError:
+            reason = "Other"
+        bodiless = method == "HEAD" or self.status in (204, 304)
+        headers = list(self.headers)
+        if self.framing == "length" and self.status not in (204, 304):
+            headers.append(("Content-Length", str(len(self.body))))
+        elif self.framing == "chunked":
+            headers.append(("Transfer-Encoding", "chunked"))
+        elif self.framing == "close":
+            headers.append(("Connection", "close"))
+        body = wire.chunked(self.body, trailers=self.trailers) if self.framing == "chunked" else self.body
+        head = f"HTTP/1.1 {self.status} {reason}\r\n".encode() + wire.block(headers) + b"\r\n"
+        return head if bodiless or self.framing == "none" else head + body
+
+    def closes(self):
+        return self.raw is not None or self.framing == "close"
+
+
+@dataclasses.dataclass(frozen=True)
+class GrpcReply:
+    """An answer of a gRPC app; without `messages` each kind of call gets one that fits."""
+    messages: tuple = None
+    initial: tuple = ()
+    trailing: tuple = ()
+    code: grpc.StatusCode = grpc.StatusCode.OK
+    details: str = ""
+
+
+class HttpApp:
+    """An app, or a server outside, over HTTP/1.1."""
+
+    def __init__(self, name):
+        self.name = name
+        self.reply = Reply(404, body=b"")
+        self.records = collections.deque()
+        self.listener = socket.create_server((wire.HOST, 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return  # closed
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection:
+            stream = wire.Stream(connection)
+            try:
+                while self._answer(connection, stream):
+                    pass
+            except (wire.Broken, OSError, ValueError):
+                pass
+
+    def _answer(self, connection, stream):
+        start = stream.line()
+        fields = stream.fields()
+        record = {"app": self.name, "request": start, **wire.described(fields, "header")}
+        if wire.values(fields, "expect"):
+            connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        try:
+            record["framing"], body, trailers = wire.message_body(stream, fields, to_end=False)
+            record["body"] = body.decode("latin-1")
+            record.update(wire.described(trailers, "trailer"))
+        except wire.Broken:
+            return False  # whether its beginning arrives at all is a matter of time: it is not recorded
+        self.records.append(record)
+        reply = self.reply
+        connection.sendall(reply.sent(start.partition(" ")[0]))
+        if reply.closes():
+            connection.shutdown(socket.SHUT_WR)
+        return not reply.closes()
+
+    def close(self):
+        self.listener.close()
+
+
+class GrpcApp(grpc.GenericRpcHandler):
+    """An app over gRPC that takes any method of any service."""
+
+    def __init__(self, name):
+        self.name = name
+        self.reply = GrpcReply(code=grpc.StatusCode.UNIMPLEMENTED)
+        self.records = collections.deque()
+        self.server = grpc.server(concurrent.futures.ThreadPoolExecutor(16), options=(
+            ("grpc.max_metadata_size", 1 << 18), ("grpc.absolute_max_metadata_size", 1 << 19),
+            ("grpc.max_receive_message_length", -1)))
+        self.server.add_generic_rpc_handlers((self,))
+        self.port = self.server.add_insecure_port(f"{wire.HOST}:0")
+        self.server.start()
+
+    def service(self, call):
+        fields = [(name, value) for name, value in call.invocation_metadata]
+
+        def handle(messages, context):
+            record = {"app": self.name, "request": call.method,
+                      "deadline": str((context.time_remaining() or 1e9) < 1e8), **described(fields, "metadata")}
+            read = list(messages)
+            record["messages"] = " | ".join(self._read(call.method, message) for message in read)
+            self.records.append(record)
+            reply = self.reply
+            context.send_initial_metadata(reply.initial)
+            context.set_trailing_metadata(reply.trailing)
+            if reply.code is grpc.StatusCode.OK:
+                yield from self._messages(call.method, read) if reply.messages is None else reply.messages
+            else:
+                yield from reply.messages or ()
+                context.set_code(reply.code)
+                context.set_details(reply.details)
+        return grpc.stream_stream_rpc_method_handler(handle)
+
+    @staticmethod
+    def _read(method, message):
+        if method == f"{CALLBACK}/OnInvoke":
+            return json_format.MessageToJson(common_v1.InvokeRequest.FromString(message), indent=None)
+        return message.decode("latin-1")
+
+    @staticmethod
+    def _messages(method, read):
+        if method == f"{CALLBACK}/OnInvoke":
+            answer = common_v1.InvokeResponse(data=any_pb2.Any(value=b"ahoy"), content_type="text/plain")
+            return [answer.SerializeToString()]
+        return read
+
+    def close(self):
+        self.server.stop(None)
+
+
+def described(fields, prefix):
+    """Metadata as an observation; binary values as text of one character a byte."""
+    return wire.described([(name, value.decode("latin-1") if isinstance(value, bytes) else value)
+                           for name, value in fields], prefix)

@@ -1,0 +1,138 @@
+"""A case: requests sent one after the other, how the apps answer them, and what was seen of it."""
+
+import dataclasses
+import functools
+import json
+
+import grpc
+from dapr.proto.runtime.v1 import dapr_pb2
+from google.protobuf import json_format, message_factory
+from google.rpc import error_details_pb2, status_pb2  # noqa: F401  (the details have to be known to be printed)
+
+from differential import apps, wire
+
+DAPR = "/dapr.proto.runtime.v1.Dapr/"
+STATUS = "grpc-status-details-bin"
+
+
+@dataclasses.dataclass(frozen=True)
+class Http:
+    """A request to a sidecar's HTTP API, sent as it stands. Places of the form @name@ are filled in."""
+    sidecar: str
+    method: str
+    target: str
+    headers: tuple = ()
+    body: bytes = None
+    framing: str = "length"
+    raw: bytes = None
+
+    def ask(self, product, captured):
+        request = product.fill(self.raw if self.raw is not None else self._written(), captured)
+        method = product.fill(self.method, captured)
+        if self.raw is None and self.body is not None:
+            # The length is that of the body after it was filled in.
+            body = product.fill(self.body, captured)
+            length = b"Content-Length: %d\r\n\r\n" % len(body)
+            request += wire.chunked(body) if self.framing == "chunked" else length + body
+        return wire.ask(product.sidecars[self.sidecar].http, request, method)
+
+    def _written(self):
+        headers = list(self.headers)
+        if not any(wire.octets(name).lower() == b"host" for name, _ in headers):
+            headers.insert(0, ("Host", "sidecar"))
+        headers.append(("Connection", "close"))
+        head = b"%s %s HTTP/1.1\r\n" % (wire.octets(self.method), wire.octets(self.target)) + wire.block(headers)
+        if self.body is None:
+            return head + b"\r\n"
+        return head + b"Transfer-Encoding: chunked\r\n\r\n" if self.framing == "chunked" else head
+
+
+@dataclasses.dataclass(frozen=True)
+class Grpc:
+    """A call of a sidecar's gRPC API: a method of Dapr's service by its name, with messages as dictionaries of their
+    JSON form, or any method by its whole path with bytes. `data` is that of an InvokeService: it has no JSON form."""
+    sidecar: str
+    method: str
+    messages: tuple = ()
+    metadata: tuple = ()
+    data: bytes = b""
+    timeout: float = wire.PATIENCE
+
+    def ask(self, product, captured):
+        path = self.method if self.method.startswith("/") else DAPR + self.method
+        messages = [product.fill(message, captured) if isinstance(message, bytes)
+                    else self._written(product.fill(json.dumps(message), captured)) for message in self.messages]
+        metadata = [(name, product.fill(value, captured)) for name, value in self.metadata]
+        call = product.channels[self.sidecar].stream_stream(path)
+        answers, seen = [], {}
+        try:
+            stream = call(iter(messages), timeout=self.timeout, metadata=metadata)
+        except ValueError as error:
+            raise ValueError(f"{self}: cannot be sent: {error}") from None
+        try:
+            for answer in stream:
+                answers.append(answer)
+        except grpc.RpcError:
+            pass  # its status is looked at below
+        seen["status"] = stream.code().name
+        if stream.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            seen["status"] = f"no answer in {self.timeout} s"
+        seen["message"] = stream.details() or ""
+        seen.update(apps.described(stream.initial_metadata() or (), "header"))
+        trailers = list(stream.trailing_metadata() or ())
+        for name, value in trailers:
+            if name == STATUS:
+                seen["details"] = printed(status_pb2.Status.FromString(value))
+        seen.update(apps.described([field for field in trailers if field[0] != STATUS], "trailer"))
+        seen["body"] = " | ".join(self._read(answer) for answer in answers)
+        return seen
+
+    def _written(self, text):
+        message = json_format.Parse(text, methods()[self.method][0]())
+        if self.data:
+            message.message.data.value = self.data
+        return message.SerializeToString()
+
+    def _read(self, answer):
+        if self.method not in methods():
+            return answer.decode("latin-1")
+        return printed(methods()[self.method][1].FromString(answer))
+
+
+def printed(message):
+    try:
+        return json_format.MessageToJson(message, indent=None, sort_keys=True)
+    except TypeError:  # details of a type that is not known here
+        return str(message)
+
+
+@functools.cache
+def methods():
+    """Dapr's methods: what each takes, and what it answers with."""
+    service = dapr_pb2.DESCRIPTOR.services_by_name["Dapr"]
+    return {method.name: (message_factory.GetMessageClass(method.input_type),
+                          message_factory.GetMessageClass(method.output_type)) for method in service.methods}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Steps, and the answers of the HTTP apps and of the gRPC app. A step can use `@N.name@`, the field that step N's
+    answer had, counted from 1, and `@key@`, which no other case has."""
+    name: str
+    steps: tuple
+    reply: apps.Reply = apps.Reply()
+    grpc_reply: apps.GrpcReply = apps.GrpcReply()
+
+    def run(self, product, key):
+        """Everything that was seen: {field: text}."""
+        product.records()
+        product.reply(self.reply, self.grpc_reply)
+        seen, captured = {}, {"@key@": key}
+        for number, step in enumerate(self.steps, 1):
+            answer = step.ask(product, captured)
+            captured.update((f"@{number}.{name.removeprefix('header.')}@", value) for name, value in answer.items())
+            seen.update((f"answer {number}: {name}", value) for name, value in answer.items())
+        for number, record in enumerate(product.records(), 1):
+            name = record.pop("app")
+            seen.update((f"{name} {number}: {field}", value) for field, value in record.items())
+        return {field: product.neutral(value) for field, value in seen.items()}

@@ -1,0 +1,128 @@
+"""Asks both products the same, and compares. Run by the script `run`, which says how."""
+
+import argparse
+import collections
+import concurrent.futures
+import pathlib
+import random
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import fleet as fleets  # noqa: E402  (the path above has to come first)
+import servers  # noqa: E402
+from differential import allowed, compare, generate, product  # noqa: E402
+
+COUNT = 1000
+# A machine that is busy may be too slow for one answer; the same twice is none of that.
+HASTE = "no answer in"
+
+
+class Comparison:
+    """Both products, and what was found so far."""
+
+    def __init__(self, ours, dapr):
+        self.sides = (ours, dapr)
+        self.threads = concurrent.futures.ThreadPoolExecutor(2)
+        self.needed = collections.Counter()
+        self.passed = self.failed = 0
+
+    def both(self, case, key):
+        seen = list(self.threads.map(lambda side: case.run(side, key), self.sides))
+        return compare.compared(case.name, *seen), any(HASTE in text for side in seen for text in side.values())
+
+    def check(self, case, key):
+        differences, slow = self.both(case, key)
+        if slow and differences:
+            differences, _ = self.both(case, key + "again")
+        self.judge(case.name, differences)
+
+    def judge(self, name, differences):
+        """Counts a case; prints what nothing explains."""
+        left = []
+        for difference in differences:
+            reasons = [number for number, reason in enumerate(allowed.ALLOWED) if reason.covers(difference)]
+            self.needed.update(reasons)
+            if not reasons:
+                left.append(difference)
+        if left:
+            self.failed += 1
+            print(f"FAILED  {name}", *left, sep="\n", flush=True)
+        else:
+            self.passed += 1
+
+    def started(self):
+        """What the apps are asked when a sidecar starts; the order is free."""
+        seen = [{f"{record['app']} {number}: {field}": side.neutral(text)
+                 for number, record in enumerate(sorted(side.started, key=str)) for field, text in record.items()}
+                for side in self.sides]
+        self.judge("start", compare.compared("start", *seen))
+
+    def unneeded(self):
+        """Explanations that nothing needed any more."""
+        for number, reason in enumerate(allowed.ALLOWED):
+            if number not in self.needed:
+                self.failed += 1
+                print(f"FAILED  allowed, but no longer seen: {reason}")
+
+
+def undocumented():
+    """Keys without a row, rows without a use, and keys that come twice."""
+    rows = compare.documented()
+    used = {reason.key for reason in allowed.ALLOWED} | {key for key, *_ in compare.NEUTRAL} | {compare.SPELLING}
+    problems = [f"no row of {compare.DOCUMENT.name} has the key [{key}]" for key in sorted(used - set(rows))]
+    problems += [f"the row [{key}] of {compare.DOCUMENT.name} is used by nothing" for key in sorted(set(rows) - used)]
+    return problems + [f"two rows have the key [{key}]" for key in sorted(set(rows)) if rows.count(key) > 1]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="conformance/differential/run")
+    parser.add_argument("ours")
+    parser.add_argument("dapr")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument("--count", type=int, default=COUNT)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--list", action="store_true")
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    chosen = [case for case in generate.everything(options.seed, options.count) if options.only in case.name]
+    if options.list:
+        print(*(case.name for case in chosen), sep="\n")
+        return 0
+    began = time.monotonic()
+    again = f"--seed {options.seed} --count {options.count}"
+    print(f"{len(chosen)} cases; to ask the same again: {again}", flush=True)
+    with fleets.Fleet(options.ours) as own, fleets.Fleet(options.ours) as other:
+        try:
+            redis = servers.Redis(own)
+        except servers.Missing as missing:
+            print(f"without Redis: {missing}")
+            redis = None
+        sides = [product.Product(name, fleet, binaries, redis, number) for number, (name, fleet, binaries) in
+                 enumerate((("ours", own, options.ours), ("dapr", other, options.dapr)))]
+        comparison = Comparison(*sides)
+        try:
+            comparison.started()
+            for number, case in enumerate(chosen):
+                comparison.check(case, f"k{number}")
+        finally:
+            for side in sides:
+                side.close()
+        if comparison.failed:
+            own.keep_logs()
+            other.keep_logs()
+    if redis and not options.only:
+        comparison.unneeded()
+    for problem in undocumented():
+        comparison.failed += 1
+        print(f"FAILED  {problem}")
+    print(f"{time.monotonic() - began:.0f} s, {again}")
+    print(f"{comparison.passed} passed, {comparison.failed} failed")
+    return 1 if comparison.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What is left when two observations of a case are compared."""
+
+import base64
+import dataclasses
+import json
+import pathlib
+import re
+
+from differential.product import SPAN, TRACE
+
+DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / "known-differences.md"
+# JSON that the API itself writes is compared as JSON.
+SPELLING = "json-spelling"
+ABSENT = "(absent)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A field of a case that the two products have differently."""
+    case: str
+    field: str
+    ours: str
+    dapr: str
+
+    def __str__(self):
+        return f"  {self.field}\n    ours: {shown(self.ours)}\n    dapr: {shown(self.dapr)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowed:
+    """A kind of difference that is on purpose, and the key of its row in known-differences.md. Patterns have to match
+    as a whole; a pattern that is None matches anything."""
+    key: str
+    field: str
+    ours: str = None
+    dapr: str = None
+    case: str = None
+
+    def covers(self, difference):
+        pairs = ((self.field, difference.field), (self.ours, difference.ours), (self.dapr, difference.dapr),
+                 (self.case, difference.case))
+        return all(pattern is None or re.fullmatch(pattern, text, re.DOTALL) for pattern, text in pairs)
+
+
+def shown(text, length=400):
+    return repr(text) if len(text) <= length else f"{text[:length]!r}... ({len(text)} characters)"
+
+
+def trace(found):
+    """A trace context by what it is made of; the caller's own ids are told apart from others."""
+    version, trace_id, span, flags = found.groups()
+
+    def kind(value, given):
+        return "given" if value == given else "fresh" if value.strip("0") else "zero"
+    return f"{version}-{kind(trace_id, TRACE)}-{kind(span, SPAN)}-{flags}"
+
+
+# What is different each time, in one product too. The keys are those of the rows of known-differences.md.
+NEUTRAL = (
+    ("varies", re.compile(r"\b([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\b"), trace),
+    ("varies", re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
+    ("varies", re.compile(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT"), "DATE"),
+    ("varies", re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "TIME"),
+    ("varies", re.compile(r"\b[0-9a-f]{16}-[0-9a-f]+\b"), "UUID"),  # an ETag of our in-memory store
+    ("varies", re.compile(r"\b127\.0\.0\.1:[1-9]\d{4}\b"), "127.0.0.1:PORT"),
+)
+
+
+def neutral(field, text):
+    if field.endswith(".grpc-trace-bin") and len(text) == 29 and text.startswith("\0\0"):
+        raw = text.encode("latin-1").hex()
+        text = f"00-{raw[4:36]}-{raw[38:54]}-{raw[56:58]}"
+    for _, pattern, word in NEUTRAL:
+        text = pattern.sub(word, text)
+    return text
+
+
+def same_json(ours, dapr):
+    """Whether two texts are the same JSON, apart from spaces and the order of members."""
+    try:
+        values = [json.loads(text, parse_int=str, parse_float=str) for text in (ours, dapr)]
+    except ValueError:
+        return False
+    return values[0] == values[1]
+
+
+def compared(case, ours, dapr):
+    """The differences of two observations, each a {field: text}."""
+    found = []
+    for field in dict.fromkeys((*dapr, *ours)):
+        pair = [neutral(field, seen[field]) if field in seen else ABSENT for seen in (ours, dapr)]
+        of_the_api = field.startswith("answer") and not case.startswith("invoke: ")
+        if pair[0] == pair[1] or of_the_api and field.endswith((": body", ": details")) and same_json(*pair):
+            continue
+        found.append(Difference(case, field, *pair))
+    return found
+
+
+def documented():
+    """The keys of the rows of known-differences.md: words in brackets at the end of the first cell."""
+    return re.findall(r"^\|[^|]*\[([a-z0-9-]+)\] \|", DOCUMENT.read_text(), re.MULTILINE)
+
+
+def binary(text):
+    """Bytes in the JSON form of a message."""
+    return base64.b64encode(text).decode()

@@ -1,0 +1,169 @@
+"""One of the two products under test: its sidecars, its apps and its resources, the same for both."""
+
+import json
+import re
+
+import grpc
+
+import fleet as fleets
+from differential import apps, wire
+from sdk.world import component
+
+TOKEN = "of-the-api"
+APP_TOKEN = "of-the-app"
+SECRET = "sea-green"
+BODY_LIMIT = 65536
+# The trace that requests carry where they carry one.
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+SIDECARS = ("http", "grpc", "bare", "strict")
+
+CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: differential\nspec:\n"
+STRICT = """
+  httpPipeline:
+    handlers:
+    - {{ name: unhurried, type: middleware.http.ratelimit }}
+  appHttpPipeline:
+    handlers:
+    - {{ name: unhurried, type: middleware.http.ratelimit }}
+  accessControl:
+    defaultAction: allow
+    trustDomain: public
+    policies:
+    - appId: {bare}
+      trustDomain: public
+      namespace: default
+      defaultAction: allow
+      operations:
+      - {{ name: /denied, httpVerb: ["*"], action: deny }}
+      - {{ name: /post-only, httpVerb: ["POST"], action: allow }}
+      - {{ name: /post-only, httpVerb: ["*"], action: deny }}
+"""
+TRACED = """
+  tracing:
+    samplingRate: "1"
+"""
+ENDPOINT = """apiVersion: dapr.io/v1alpha1
+kind: HTTPEndpoint
+metadata:
+  name: endpoint
+spec:
+  baseUrl: http://127.0.0.1:{port}/base
+  headers:
+  - name: x-endpoint
+    value: given
+"""
+
+
+class Product:
+    """Four sidecars and what is around them: `http` and `grpc` have an app that speaks that, `bare` has none, `strict`
+    has the HTTP app, an API token, limits, CORS, access control and middleware. `grpc` traces every call."""
+
+    def __init__(self, name, fleet, binaries, redis, number):
+        self.name, self.fleet = name, fleet
+        self.apps = [apps.HttpApp("app"), apps.HttpApp("outside"), apps.GrpcApp("grpc-app")]
+        self.app, self.outside, self.grpc_app = self.apps
+        self.ids = {name: f"{name}-{fleet.suffix}" for name in SIDECARS}
+        self.folder = fleet.dir / "files"
+        self.folder.mkdir()
+        self.sidecars, self.channels = {}, {}
+        flags = [f"--resources-path={self._resources(redis, number)}"]
+        own = {"http": {"app_port": self.app.port, "env": {"APP_API_TOKEN": APP_TOKEN, "DIFFERENTIAL_SECRET": SECRET}},
+               "grpc": {"app_port": self.grpc_app.port, "protocol": "grpc",
+                        "flags": [self._configuration("traced", TRACED)]},
+               "bare": {},
+               "strict": {"app_port": self.app.port, "env": {"DAPR_API_TOKEN": TOKEN}, "flags": [
+                   self._configuration("strict", STRICT), f"--max-body-size={BODY_LIMIT}", "--read-buffer-size=8Ki",
+                   "--allowed-origins=http://good.example,https://*.wild.example"]}}
+        for name, options in own.items():
+            options["flags"] = [*flags, *options.get("flags", ())]
+            sidecar = fleet.sidecar(name, binaries=binaries, **options)
+            self.sidecars[name] = sidecar
+            self.channels[name] = grpc.insecure_channel(f"{fleets.HOST}:{sidecar.grpc}", options=(
+                ("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 18),
+                ("grpc.absolute_max_metadata_size", 1 << 19), ("grpc.enable_retries", 0)))
+        self.started = self.records()
+        self._names()
+
+    def _configuration(self, name, text):
+        file = self.folder / f"{name}.yaml"
+        file.write_text(CONFIGURATION + text.format(**self.ids).lstrip("\n"))
+        return f"--config={file}"
+
+    def _resources(self, redis, number):
+        keys = self.folder / "keys"
+        keys.mkdir()
+        (keys / "symmetric").write_bytes(bytes(range(32)))
+        (self.folder / "local").mkdir()
+        secrets = self.folder / "secrets.json"
+        secrets.write_text(json.dumps({"plain": SECRET, "deep": {"er": "green", "list": ["a", "b"]}, "empty": ""}))
+        outside = f"http://{wire.HOST}:{self.outside.port}"
+        documents = [
+            component("memory", "state.in-memory"),
+            component("sqlite", "state.sqlite", connectionString=self.folder / "state.db"),
+            component("vault", "secretstores.local.file", secretsFile=secrets),
+            component("deep-vault", "secretstores.local.file", secretsFile=secrets, multiValued="true"),
+            component("env", "secretstores.local.env", prefix="DIFFERENTIAL_"),
+            component("web", "bindings.http", url=f"{outside}/bound"),
+            component("lenient-web", "bindings.http", url=f"{outside}/bound", errorIfNot2XX="false"),
+            component("files", "bindings.localstorage", rootPath=self.folder / "local"),
+            component("keys", "crypto.dapr.localstorage", path=keys),
+            component("echo", "conversation.echo"),
+            component("unhurried", "middleware.http.ratelimit", maxRequestsPerSecond="1000000"),
+            ENDPOINT.format(port=self.outside.port)]
+        if redis:
+            at = {"redisHost": redis.address, "redisDB": number}
+            documents += [component("redis", "state.redis", **at), component("lock", "lock.redis", **at),
+                          component("cache", "bindings.redis", **at),
+                          component("settings", "configuration.redis", redisHost=redis.address, redisDB=number + 2)]
+            for key, value in (("colour", "green||1"), ("size", "12"), ("empty", "")):
+                redis.command("SET", key, value, database=number + 2)
+        folder = self.folder / "resources"
+        folder.mkdir()
+        (folder / "all.yaml").write_text("---\n".join(documents))
+        return folder
+
+    def _names(self):
+        """What differs from product to product and run to run, and the words for it."""
+        words = {f"{name}-{self.fleet.suffix}": f"ID-OF-{name.upper()}" for name in SIDECARS}
+        ports = {app.port: f"PORT-OF-{app.name.upper()}" for app in self.apps}
+        for name, sidecar in self.sidecars.items():
+            for kind in ("http", "grpc", "metrics"):
+                ports[getattr(sidecar, kind)] = f"{kind.upper()}-PORT-OF-{name.upper()}"
+        words.update((str(port), word) for port, word in ports.items())
+        words[str(self.fleet.dir)] = "FOLDER"
+        self.words = words
+        patterns = (rf"(?<![0-9A-Za-z]){name}(?![0-9A-Za-z])" if name.isdigit() else re.escape(name) for name in words)
+        self.pattern = re.compile("|".join(patterns))
+        self.placeholders = {
+            **{f"@{name}@": app_id for name, app_id in self.ids.items()},
+            "@app@": f"{wire.HOST}:{self.app.port}", "@outside@": f"{wire.HOST}:{self.outside.port}"}
+
+    def neutral(self, text):
+        return self.pattern.sub(lambda found: self.words[found[0]], text)
+
+    def fill(self, text, captured):
+        """Puts ids, addresses and what earlier answers had into a text, or into bytes."""
+        if isinstance(text, bytes):
+            return self.fill(text.decode("latin-1"), captured).encode("latin-1")
+        if "@" in text:
+            for placeholder, value in {**self.placeholders, **captured}.items():
+                text = text.replace(placeholder, value)
+        return text
+
+    def reply(self, http_reply, grpc_reply):
+        self.app.reply = self.outside.reply = http_reply
+        self.grpc_app.reply = grpc_reply
+
+    def records(self):
+        """What the apps have received since the last call."""
+        taken = []
+        for app in self.apps:
+            while app.records:
+                taken.append(app.records.popleft())
+        return taken
+
+    def close(self):
+        for channel in self.channels.values():
+            channel.close()
+        for app in self.apps:
+            app.close()
