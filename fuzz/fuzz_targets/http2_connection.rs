@@ -21,6 +21,7 @@ const CONFIG: Config = Config {
     max_streams: 8,
     header_list: 512,
     send_buffer: 1024,
+    ..Config::DEFAULT
 };
 const TIMES: Times = Times {
     preface: LONG,

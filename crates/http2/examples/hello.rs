@@ -35,6 +35,7 @@ async fn main() -> std::io::Result<()> {
         max_streams: 100,
         header_list: 16 * 1024,
         send_buffer: 64 * 1024,
+        ..Config::DEFAULT
     };
     let times = Times {
         preface: Duration::from_secs(10),

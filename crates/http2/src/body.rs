@@ -9,8 +9,9 @@ use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
 use crate::error::{Cut, Reason};
+use crate::queue::Piece;
 use crate::state::Core;
-use crate::stream::{Coming, Piece, keep};
+use crate::stream::{Coming, keep};
 
 /// What is behind the head of a message.
 #[derive(Debug)]
@@ -97,23 +98,25 @@ impl Body for Received {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         let mut state = this.core.state();
+        match state.take_arrived(this.stream) {
+            Some(Piece::Data(data)) => {
+                this.left = this.left.map(|left| left.saturating_sub(data.len() as u64));
+                return Poll::Ready(Some(Ok(Frame::data(data))));
+            }
+            Some(Piece::Trailers(trailers)) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+            None => {}
+        }
         let Some(stream) = state.stream(this.stream) else {
             return Poll::Ready(None);
         };
-        match (stream.arrived.pop(), stream.coming) {
-            (Some(Piece::Data(data)), _) => {
-                state.read(this.stream, data.len());
-                this.left = this.left.map(|left| left.saturating_sub(data.len() as u64));
-                Poll::Ready(Some(Ok(Frame::data(data))))
-            }
-            (Some(Piece::Trailers(trailers)), _) => Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
-            (None, Coming::More) => {
+        match stream.coming {
+            Coming::More => {
                 keep(&mut stream.reader, cx.waker());
                 Poll::Pending
             }
             // RFC 9113 section 8.1: no more of this message is needed.
-            (None, Coming::Ended | Coming::Cut(Cut::Reset(Reason::NO_ERROR))) => Poll::Ready(None),
-            (None, Coming::Cut(why)) => Poll::Ready(Some(Err(why))),
+            Coming::Ended | Coming::Cut(Cut::Reset(Reason::NO_ERROR)) => Poll::Ready(None),
+            Coming::Cut(why) => Poll::Ready(Some(Err(why))),
         }
     }
 

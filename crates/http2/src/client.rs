@@ -38,7 +38,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Connection<I> {
     /// # Errors
     /// Why the connection ended early.
     pub async fn run(mut self) -> Result<(), Ended> {
-        std::future::poll_fn(|cx| self.0.poll(cx, |_| ())).await
+        std::future::poll_fn(|cx| self.0.poll(cx, |_| false)).await
     }
 }
 

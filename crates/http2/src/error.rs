@@ -124,6 +124,12 @@ pub enum Ended {
     /// Nothing came, not even the answer to a ping.
     #[error("nothing was heard within {0:?}, not even the answer to a ping")]
     Silent(Duration),
+    /// A frame or a list of fields was begun and not ended.
+    #[error("a frame or a list of fields was not ended within {0:?}")]
+    Unfinished(Duration),
+    /// Nothing of what we sent was read.
+    #[error("the peer read nothing for {0:?}")]
+    Unread(Duration),
     /// The client did not begin.
     #[error("no HTTP/2 preface within {0:?}")]
     NoPreface(Duration),
@@ -141,6 +147,20 @@ pub enum Cut {
     /// The connection ended.
     #[error("the connection ended in the middle of the stream")]
     Connection,
+    /// Its fields are more than we take, or than we keep for one connection.
+    #[error("the message's header fields are larger than the {0} bytes that are taken")]
+    Fields(u32),
+    /// Its fields, or those of its answer, are more than the peer takes; they were not sent.
+    #[error("the message has {size} bytes of header fields, and the peer takes {limit}")]
+    PeerFields {
+        /// Bytes as RFC 9113 section 6.5.2 counts them.
+        size: usize,
+        /// The peer's SETTINGS_MAX_HEADER_LIST_SIZE.
+        limit: usize,
+    },
+    /// Nothing came, or was taken, for too long: see [`STALL`](crate::limits::STALL).
+    #[error("the body did not move for {0:?}")]
+    Stalled(Duration),
 }
 
 impl Cut {
@@ -149,13 +169,19 @@ impl Cut {
         match self {
             Self::Reset(reason) => reason,
             Self::GoneAway(_) => Reason::REFUSED_STREAM,
-            Self::Connection => Reason::CANCEL,
+            Self::Connection | Self::Stalled(_) => Reason::CANCEL,
+            Self::Fields(_) | Self::PeerFields { .. } => Reason::ENHANCE_YOUR_CALM,
         }
     }
 
     /// True when the peer did not look at the stream, so that the request may be repeated (RFC 9113 section 8.7).
     pub fn is_refusal(self) -> bool {
         self.reason() == Reason::REFUSED_STREAM
+    }
+
+    /// True when the fields of the message, or of its answer, were too large: to repeat it does not help.
+    pub fn is_too_large(self) -> bool {
+        matches!(self, Self::Fields(_) | Self::PeerFields { .. })
     }
 
     /// True when the connection is of no more use.

@@ -6,9 +6,14 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
 use crate::hpack::Field;
+use crate::limits::{FIELD_MEMORY, FIELDS as MOST};
 
 /// Addresses whose parsed form is kept: an app calls few of them on a connection.
 const KNOWN: usize = 8;
+/// Bytes of a path or an authority beyond which it is not kept.
+const LONG: usize = 1024;
+/// What a field counts in a list beside its name and value (RFC 9113 section 6.5.2).
+const OVERHEAD: usize = 32;
 /// Fields most heads have room for without growing.
 const FIELDS: usize = 12;
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -32,6 +37,8 @@ pub(crate) struct Fields {
     malformed: bool,
     /// There is a `content-length`.
     sized: bool,
+    /// Fields that came, whatever became of them.
+    count: usize,
 }
 
 fn once<T>(slot: &mut Option<T>, value: T) -> bool {
@@ -40,6 +47,10 @@ fn once<T>(slot: &mut Option<T>, value: T) -> bool {
 
 impl Fields {
     pub(crate) fn add(&mut self, field: Field) {
+        self.count += 1;
+        if self.are_too_many() {
+            return;
+        }
         let fits = match field {
             Field::Header(name, value) => {
                 if !self.regular {
@@ -47,7 +58,6 @@ impl Fields {
                     self.headers.reserve(FIELDS);
                 }
                 self.sized |= name == CONTENT_LENGTH;
-                // A map has room for some 24,000 fields, a list for more.
                 belongs(&name, &value) && self.headers.try_append(name, value).is_ok()
             }
             _ if self.regular => false,
@@ -60,6 +70,16 @@ impl Fields {
             Field::Protocol(_) | Field::Malformed => false,
         };
         self.malformed |= !fits;
+    }
+
+    /// True when some were left out because of their number.
+    pub(crate) fn are_too_many(&self) -> bool {
+        self.count > MOST
+    }
+
+    /// Bytes of memory that a list of `size` bytes is charged.
+    pub(crate) fn memory(&self, size: usize) -> usize {
+        size.saturating_add(self.count * FIELD_MEMORY)
     }
 
     /// Bytes of the body as the head tells; `None` where it does not.
@@ -145,6 +165,15 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Malformed> {
     length.map(Some).ok_or(Malformed)
 }
 
+/// Bytes of a list of fields (RFC 9113 section 6.5.2); `more` are the lengths of names and values of pseudo-headers.
+pub(crate) fn list_size(headers: &HeaderMap, more: &[(&str, usize)]) -> usize {
+    let pseudo = more.iter().map(|(name, value)| name.len() + value);
+    let plain = headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len());
+    (more.len() + headers.len()) * OVERHEAD + pseudo.sum::<usize>() + plain.sum::<usize>()
+}
+
 /// Addresses a client called before, so that they need not be parsed again.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
@@ -170,6 +199,10 @@ impl Known {
             return Ok(call.uri.clone());
         }
         let uri = parse(&scheme, authority.clone(), path.clone())?;
+        let parts = [&*scheme, authority.as_deref().unwrap_or_default(), &*path];
+        if parts.iter().any(|part| part.len() > LONG) {
+            return Ok(uri);
+        }
         let call = Call {
             scheme,
             authority,
@@ -297,6 +330,32 @@ mod tests {
             }
         }
         assert_eq!(known.calls.len(), KNOWN);
+    }
+
+    #[test]
+    fn long_addresses_are_not_kept() {
+        let mut known = Known::default();
+        let path = Bytes::from(format!("/{}", "x".repeat(LONG)));
+        assert!(known.uri(text("https"), Some(text("app")), path).is_ok());
+        assert!(known.calls.is_empty());
+    }
+
+    #[test]
+    fn fields_beyond_their_number_are_left_out_and_counted() {
+        let mut all = fields(pseudo());
+        for _ in 0..2 * MOST {
+            all.add(header("x-a", "1"));
+        }
+        assert!(all.are_too_many() && all.headers.len() < MOST);
+        assert!(all.memory(0) > 2 * MOST * FIELD_MEMORY);
+    }
+
+    #[test]
+    fn a_list_is_as_large_as_its_receiver_counts_it() {
+        let mut headers = HeaderMap::new();
+        headers.append("x-a", HeaderValue::from_static("1"));
+        headers.append("x-a", HeaderValue::from_static("23"));
+        assert_eq!(list_size(&headers, &[(":status", 3)]), 42 + 36 + 37);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! A connection's state is one value behind one lock that is never held while something waits. What a message has in
 //! memory leaves with its head; a request that is answered on the first look costs no task and no wake-up.
 //!
-//! Everything a peer can make grow is bounded: streams, lists of fields, windows, answers that wait, and frames that cost
-//! us more than the peer.
+//! Everything a peer can make grow is bounded ([`limits`]), and the work for a frame does not depend on how many streams
+//! there are.
 
 mod body;
 mod client;
@@ -12,7 +12,9 @@ mod error;
 pub mod frame;
 mod head;
 pub mod hpack;
+pub mod limits;
 mod out;
+mod queue;
 mod sending;
 mod server;
 mod settings;

@@ -31,9 +31,16 @@ pub(crate) struct Out {
     tail: BytesMut,
     /// Bytes of answers to the peer's own frames since all was written.
     answers: usize,
+    /// Bytes that the socket has taken.
+    written: u64,
 }
 
 impl Out {
+    /// Bytes that the socket has taken since the connection began.
+    pub(crate) fn written(&self) -> u64 {
+        self.written
+    }
+
     /// Bytes that wait.
     pub(crate) fn len(&self) -> usize {
         self.ahead + self.tail.len()
@@ -139,6 +146,7 @@ impl Out {
             if sent == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
+            self.written += sent as u64;
             if sent == self.tail.len() {
                 self.tail.clear();
             } else {
@@ -168,6 +176,7 @@ impl Out {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
         self.ahead -= sent;
+        self.written += sent as u64;
         while let Some(piece) = self.pieces.front_mut() {
             if piece.len() > sent {
                 piece.advance(sent);
@@ -177,6 +186,16 @@ impl Out {
             self.pieces.pop_front();
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+impl Out {
+    /// What waits, as if the socket had taken it.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.seal();
+        let all = std::mem::take(self).pieces;
+        all.iter().flatten().copied().collect()
     }
 }
 

@@ -72,10 +72,11 @@ where
             turns.wire.core.state().leave();
         }
         turns.poll(cx, |wire| {
-            wire.core.state().take_opened(&wire.core, &mut opened);
+            let more = wire.core.state().take_opened(&wire.core, &mut opened);
             opened
                 .drain(..)
                 .for_each(|request| begin(wire, &service, request));
+            more
         })
     })
     .await

@@ -1,9 +1,12 @@
 //! What both sides ask of each other: RFC 9113 section 6.5.
 
+use std::time::Duration;
+
 use bytes::{BufMut, BytesMut};
 
 use crate::error::Broken;
 use crate::frame::{Head, Kind};
+use crate::limits;
 
 const HEADER_TABLE_SIZE: u16 = 1;
 const ENABLE_PUSH: u16 = 2;
@@ -28,22 +31,47 @@ const STREAMS: u32 = 100;
 /// No window may become larger (RFC 9113 section 6.9.1).
 pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
 
-/// What this side asks for.
+/// What this side asks for, and how long it waits.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Bytes a stream may have under way to us; at most 2³¹ - 1.
     pub stream_window: u32,
-    /// Bytes all streams together may have under way to us; at most 2³¹ - 1 and at least 65,535.
+    /// Bytes all streams together may have under way to us, those of memory that gathers small frames included; at most
+    /// 2³¹ - 1 and at least 65,535.
     pub connection_window: u32,
     /// Streams the peer may have open; of a server.
     pub max_streams: u32,
-    /// Bytes of a header list, each field counted as its name, its value and 32.
+    /// See [`limits::HEADER_LIST`].
     pub header_list: u32,
+    /// See [`limits::HEADER_MEMORY`].
+    pub header_memory: usize,
     /// Bytes of a body that wait for the peer to make room, per stream.
     pub send_buffer: usize,
+    /// See [`limits::SEND_BUFFERS`].
+    pub send_buffers: usize,
+    /// Nothing but gRPC is spoken: what the service does not see is refused in its terms, and streams may be silent.
+    pub grpc: bool,
+    /// See [`limits::STALL`].
+    pub stall: Duration,
+    /// See [`limits::IDLE`].
+    pub idle: Duration,
 }
 
 impl Config {
+    /// The windows and the number of streams of the protocol itself, and the limits' defaults.
+    pub const DEFAULT: Self = Self {
+        stream_window: WINDOW,
+        connection_window: WINDOW,
+        max_streams: STREAMS,
+        header_list: limits::HEADER_LIST,
+        header_memory: limits::HEADER_MEMORY,
+        send_buffer: WINDOW as usize,
+        send_buffers: limits::SEND_BUFFERS,
+        grpc: false,
+        stall: limits::STALL,
+        idle: limits::IDLE,
+    };
+
     /// Our SETTINGS, and the WINDOW_UPDATE that makes the connection's window what it should be.
     pub(crate) fn announce(&self, client: bool, out: &mut BytesMut) {
         let first = if client {
@@ -92,6 +120,8 @@ pub(crate) struct Asked {
     pub(crate) frame: usize,
     /// Streams we may have open.
     pub(crate) streams: u32,
+    /// Bytes of a list of fields, as [`list_size`](crate::head::list_size) counts them.
+    pub(crate) header_list: usize,
 }
 
 impl Default for Asked {
@@ -101,6 +131,7 @@ impl Default for Asked {
             window: WINDOW,
             frame: FRAME,
             streams: STREAMS,
+            header_list: usize::MAX,
         }
     }
 }
@@ -134,6 +165,7 @@ impl Asked {
             }
             INITIAL_WINDOW_SIZE => self.window = value,
             MAX_CONCURRENT_STREAMS => self.streams = value,
+            MAX_HEADER_LIST_SIZE => self.header_list = value as usize,
             MAX_FRAME_SIZE => {
                 let size = value as usize;
                 if !(FRAME..1 << 24).contains(&size) {
@@ -184,6 +216,7 @@ mod tests {
                 window: 7,
                 frame: 20_000,
                 streams: 3,
+                header_list: 1,
             }
         );
     }
@@ -213,7 +246,7 @@ mod tests {
             connection_window: 1 << 20,
             max_streams: 100,
             header_list: 4096,
-            send_buffer: 0,
+            ..Config::DEFAULT
         };
         config.announce(false, &mut out);
         let settings = Head::read(&out).unwrap();

@@ -3,13 +3,14 @@
 mod open;
 mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
+mod watch;
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
 
 use http::Request;
 
@@ -18,18 +19,18 @@ use crate::error::{Broken, Cut, Reason};
 use crate::frame::PREFACE;
 use crate::head::Known;
 use crate::hpack::{Decoder, Encoder};
+use crate::limits::{Budget, REQUESTS_PER_TURN, STREAMS_PER_FRAME};
 use crate::out::Out;
+use crate::queue::Piece;
 use crate::settings::{Asked, Config, MAX_WINDOW, WINDOW};
-use crate::stream::{Coming, Piece, Stream, keep};
+use crate::stream::{Coming, Stream, keep};
 use receive::Incomplete;
+use watch::Watch;
 
 /// Dynamic table of the peer's header compression, bytes: the protocol's own default.
 const HEADER_TABLE: usize = 4096;
-/// Streams we reset lately: what was under way for them is ignored.
+/// Streams in a row of which each is remembered when we reset it: what was under way for it is ignored.
 const REMEMBERED: usize = 1024;
-/// What a peer may do at once that costs us more than it, and how much of it comes back in a second. An app whose calls
-/// all run into their deadlines stays below; one that does nothing else does not.
-const PATIENCE: (u32, u32) = (10_000, 2_000);
 
 /// Which side of the connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,29 +39,8 @@ pub(crate) enum Role {
     Server,
 }
 
-/// Streams by number. Numbers are spread by a multiplication: they come from the peer, but it can choose no more than
-/// some of a growing row of them.
-#[derive(Debug, Default)]
-pub(crate) struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u32(u32::from(*byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // 2⁶⁴ divided by the golden ratio.
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
-
-type Streams = HashMap<u32, Stream, BuildHasherDefault<Spread>>;
+/// Streams by number. The peer chooses the numbers, so they are hashed with a key of the connection's own.
+type Streams = HashMap<u32, Stream, foldhash::fast::RandomState>;
 
 /// A request and its stream.
 pub(crate) struct Opened {
@@ -78,36 +58,6 @@ pub(crate) enum Phase {
     Left,
 }
 
-/// Counts what a peer makes us do for nothing.
-struct Patience {
-    left: u32,
-    since: Option<Instant>,
-}
-
-impl Patience {
-    /// False when it has run out.
-    fn take(&mut self) -> bool {
-        let now = Instant::now();
-        let seconds = self.since.map_or(0, |since| now.duration_since(since).as_secs());
-        if seconds > 0 {
-            let more = u32::try_from(seconds)
-                .unwrap_or(u32::MAX)
-                .saturating_mul(PATIENCE.1);
-            self.left = self.left.saturating_add(more).min(PATIENCE.0);
-        }
-        if seconds > 0 || self.since.is_none() {
-            self.since = Some(now);
-        }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                true
-            }
-            None => false,
-        }
-    }
-}
-
 pub(crate) struct State {
     role: Role,
     config: Config,
@@ -118,27 +68,40 @@ pub(crate) struct State {
     encoder: Encoder,
     known: Known,
     incomplete: Incomplete,
-    /// Requests that have not been handed over.
-    opened: Vec<(u32, Request<()>)>,
+    /// Requests that have not been handed over; their streams may be over.
+    opened: VecDeque<(u32, Request<()>)>,
     load: Arc<Load>,
     /// Requests that wait for the server to allow more streams.
     waiting: Vec<Waker>,
     /// Bytes the peer may send on all streams, and bytes read since room was made for them.
     room: u32,
     taken: u32,
+    /// Bytes of memory that wait with what has arrived and have no use: they count as bytes that were not read.
+    spare: usize,
+    /// What the fields of all streams are charged, bytes.
+    header_memory: usize,
     /// Bytes we may send on all streams.
     window: i64,
     /// Streams that have something to send.
     line: VecDeque<u32>,
+    /// Those of them that wait for nothing but the connection's window. They are visited when it opens.
+    without_window: VecDeque<u32>,
+    /// Bytes that wait in all streams.
+    queued: usize,
     /// The highest stream that was begun: by the client, whoever that is.
     last: u32,
     phase: Phase,
-    reset: VecDeque<u32>,
-    patience: Patience,
+    /// Streams we reset lately, each in a place that follows from its number; empty until there is one.
+    reset: Vec<u32>,
+    budget: Budget,
     /// Something came since this was last asked.
     heard: bool,
+    watch: Watch,
     /// That of the connection's own task.
     pub(crate) waker: Option<Waker>,
+    /// Streams that were looked at.
+    #[cfg(test)]
+    visited: usize,
 }
 
 /// How busy a connection is, for those who choose one of several and need no lock for it.
@@ -180,32 +143,45 @@ impl State {
             encoder: Encoder::new(),
             known: Known::default(),
             incomplete: Incomplete::new(role),
-            opened: Vec::new(),
+            opened: VecDeque::new(),
             load: Arc::default(),
             waiting: Vec::new(),
             room: config.connection_window.max(WINDOW),
             taken: 0,
+            spare: 0,
+            header_memory: 0,
             window: i64::from(WINDOW),
             line: VecDeque::new(),
+            without_window: VecDeque::new(),
+            queued: 0,
             last: 0,
             phase: Phase::Open,
-            reset: VecDeque::new(),
-            patience: Patience {
-                left: PATIENCE.0,
-                since: None,
-            },
+            reset: Vec::new(),
+            budget: Budget::default(),
             heard: false,
+            watch: Watch::default(),
             waker: None,
+            #[cfg(test)]
+            visited: 0,
         }
     }
 
-    /// Moves the requests that have come to `to`. What has arrived whole comes with its body.
-    pub(crate) fn take_opened(&mut self, core: &Arc<Core>, to: &mut Vec<Opened>) {
-        let mut opened = std::mem::take(&mut self.opened);
-        for (number, head) in opened.drain(..) {
+    /// Moves requests that have come to `to`, as many as one turn takes. What has arrived whole comes with its body.
+    /// True when there are more.
+    pub(crate) fn take_opened(&mut self, core: &Arc<Core>, to: &mut Vec<Opened>) -> bool {
+        for _ in 0..REQUESTS_PER_TURN {
+            let Some((number, head)) = self.opened.pop_front() else {
+                return false;
+            };
             let Some(stream) = self.streams.get_mut(&number) else {
                 continue;
             };
+            if stream.sent {
+                // It was reset meanwhile: nobody has to hear of it.
+                self.abandon(number);
+                continue;
+            }
+            stream.seen = true;
             let body = match stream.take_whole() {
                 Some(body) => {
                     stream.read = false;
@@ -221,16 +197,24 @@ impl State {
                 request: head.map(|()| body),
             });
         }
-        self.opened = opened;
+        !self.opened.is_empty()
+    }
+
+    /// Begins a turn of the connection's task, whose waker is `waker`. True when requests wait since the last one.
+    pub(crate) fn begin_turn(&mut self, waker: &Waker) -> bool {
+        keep(&mut self.waker, waker);
+        !self.opened.is_empty()
     }
 
     /// Makes room on the connection for what was read.
     fn give_back(&mut self, read: usize) {
         self.taken += u32::try_from(read).unwrap_or(u32::MAX);
-        if self.taken >= self.config.connection_window / 2 {
-            self.room += self.taken;
-            self.out.window(0, self.taken);
-            self.taken = 0;
+        let spare = u32::try_from(self.spare).unwrap_or(u32::MAX);
+        let free = self.taken.saturating_sub(spare);
+        if free >= self.config.connection_window / 2 {
+            self.room += free;
+            self.out.window(0, free);
+            self.taken -= free;
             self.wake();
         }
     }
@@ -258,14 +242,23 @@ impl State {
         };
         stream.read = false;
         stream.reader = None;
-        let mut dropped = 0;
-        while let Some(piece) = stream.arrived.pop() {
-            if let Piece::Data(data) = piece {
-                dropped += data.len();
-            }
-        }
-        self.give_back(dropped);
+        let dropped = stream.arrived.bytes();
+        self.spare -= stream.arrived.spare();
+        stream.arrived.clear();
+        self.give_back(usize::try_from(dropped).unwrap_or(usize::MAX));
         self.settle(number);
+    }
+
+    /// Takes the next piece of what has arrived on a stream. Data makes room for more.
+    pub(crate) fn take_arrived(&mut self, number: u32) -> Option<Piece> {
+        let stream = self.streams.get_mut(&number)?;
+        let before = stream.arrived.spare();
+        let piece = stream.arrived.pop();
+        self.spare -= before - stream.arrived.spare();
+        if let Some(Piece::Data(data)) = &piece {
+            self.read(number, data.len());
+        }
+        piece
     }
 
     pub(crate) fn stream(&mut self, number: u32) -> Option<&mut Stream> {
@@ -282,7 +275,11 @@ impl State {
     /// Waits until a stream's queue has room; with `room` false, for its end only. Ready with `None` when it takes no
     /// more.
     pub(crate) fn poll_room(&mut self, number: u32, cx: &Context<'_>, room: bool) -> Poll<Option<()>> {
-        let most = self.config.send_buffer;
+        let most = if self.queued < self.config.send_buffers {
+            self.config.send_buffer
+        } else {
+            1
+        };
         let Some(stream) = self.streams.get_mut(&number).filter(|s| !s.ends && !s.sent) else {
             return Poll::Ready(None);
         };
@@ -315,19 +312,24 @@ impl State {
             _ => return self.forget(number),
         };
         if !stream.read {
-            stream.cut(Cut::Reset(reason));
-            self.out.reset(number, reason);
-            self.remember(number);
-            self.wake();
+            self.end(number, reason, Cut::Reset(reason));
             self.forget(number);
         }
+    }
+
+    /// Nobody will ever see or answer a stream.
+    fn abandon(&mut self, number: u32) {
+        self.unread(number);
+        self.answered(number);
     }
 
     fn forget(&mut self, number: u32) {
         if !self.streams.get(&number).is_some_and(Stream::is_over) {
             return;
         }
-        self.streams.remove(&number);
+        if let Some(stream) = self.streams.remove(&number) {
+            self.header_memory -= stream.header_memory;
+        }
         self.count();
         self.wake_waiting();
         if self.phase == Phase::Left && self.streams.is_empty() {
@@ -337,6 +339,7 @@ impl State {
 
     fn insert(&mut self, number: u32, stream: Stream) {
         self.streams.insert(number, stream);
+        self.budget.begun();
         self.count();
     }
 
@@ -350,29 +353,47 @@ impl State {
     }
 
     fn remember(&mut self, number: u32) {
-        if self.reset.len() == REMEMBERED {
-            self.reset.pop_front();
+        if self.reset.is_empty() {
+            self.reset = vec![0; REMEMBERED];
         }
-        self.reset.push_back(number);
+        if let Some(place) = self.reset.get_mut(place(number)) {
+            *place = number;
+        }
     }
 
     /// Resets a stream, for `reason`.
     pub(crate) fn reset(&mut self, number: u32, reason: Reason) {
-        let Some(stream) = self.streams.get_mut(&number) else {
+        self.reset_as(number, reason, Cut::Reset(reason));
+    }
+
+    /// Resets a stream, for `reason`. Whoever reads it is told `why`.
+    fn reset_as(&mut self, number: u32, reason: Reason, why: Cut) {
+        let Some(stream) = self.streams.get(&number) else {
             return;
         };
         if !stream.sent || stream.coming == Coming::More {
-            stream.cut(Cut::Reset(reason));
-            self.out.reset(number, reason);
-            self.remember(number);
-            self.wake();
+            self.end(number, reason, why);
         }
         self.forget(number);
     }
 
+    /// Ends both sides of a stream before their time.
+    fn end(&mut self, number: u32, reason: Reason, why: Cut) {
+        self.cut_stream(number, why);
+        self.out.reset(number, reason);
+        self.remember(number);
+        self.wake();
+    }
+
+    fn cut_stream(&mut self, number: u32, why: Cut) {
+        if let Some(stream) = self.streams.get_mut(&number) {
+            self.queued -= stream.cut(why);
+        }
+    }
+
     /// Whether frames of a stream that is over are those that were on their way when we gave it up.
     fn gave_up(&self, number: u32) -> bool {
-        self.role == Role::Client || self.reset.contains(&number)
+        self.role == Role::Client || self.reset.get(place(number)) == Some(&number)
     }
 
     /// Tells the peer that a frame of a stream, which may be none of ours, is wrong.
@@ -387,13 +408,21 @@ impl State {
         }
     }
 
-    /// Counts what a peer makes us do for nothing.
-    fn lose_patience(&mut self, what: &'static str) -> Result<(), Broken> {
-        if self.patience.take() {
-            Ok(())
-        } else {
-            Err(Broken::calm(what))
-        }
+    /// Charges what costs us more than the peer.
+    fn charge(&mut self, what: &'static str) -> Result<(), Broken> {
+        paid(self.budget.take(1), what)
+    }
+
+    /// Charges a frame that had no effect. As many as go with streams and data are free.
+    fn charge_idle_frame(&mut self, what: &'static str) -> Result<(), Broken> {
+        paid(self.budget.take_one(), what)
+    }
+
+    /// Charges a frame for which all streams are looked at.
+    fn charge_for_all(&mut self, what: &'static str) -> Result<(), Broken> {
+        let streams = self.streams.len() / STREAMS_PER_FRAME;
+        let cost = u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1);
+        paid(self.budget.take(cost), what)
     }
 
     /// Tells the connection's task that there is something to do.
@@ -406,11 +435,6 @@ impl State {
     /// Tells all who wait to begin a stream: one alone may have given up meanwhile, and the turn be lost.
     fn wake_waiting(&mut self) {
         self.waiting.drain(..).for_each(Waker::wake);
-    }
-
-    /// `waker` is that of the connection's task.
-    pub(crate) fn set_waker(&mut self, waker: &Waker) {
-        keep(&mut self.waker, waker);
     }
 
     /// True when the peer has been heard of since this was last asked.
@@ -468,13 +492,22 @@ impl State {
     pub(crate) fn cut(&mut self) {
         self.waker = None;
         for stream in self.streams.values_mut() {
-            stream.cut(Cut::Connection);
+            self.queued -= stream.cut(Cut::Connection);
         }
         self.streams.retain(|_, stream| !stream.is_over());
         self.count();
         self.set_phase(Phase::Left);
         self.wake_waiting();
     }
+}
+
+/// Where a stream that was reset is remembered. Clients have odd numbers only.
+fn place(number: u32) -> usize {
+    number as usize / 2 % REMEMBERED
+}
+
+fn paid(paid: bool, what: &'static str) -> Result<(), Broken> {
+    if paid { Ok(()) } else { Err(Broken::calm(what)) }
 }
 
 /// What our ping says when we leave, and when we want to know whether somebody is there.

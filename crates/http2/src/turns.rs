@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::error::Ended;
+use crate::limits::FRAMES_PER_TURN;
 use crate::state::THERE;
 use crate::wire::Wire;
 
@@ -62,7 +63,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
         let (wait, first) = match (preface, silence) {
             (Some(preface), _) => (Wait::Preface(preface), preface),
             (None, Some(silence)) => (Wait::Silence, silence.interval),
-            (None, None) => (Wait::Silence, Duration::ZERO),
+            (None, None) => (Wait::Silence, wire.core.state().interval()),
         };
         Self {
             wire,
@@ -72,53 +73,66 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
         }
     }
 
-    /// Reads and writes as far as possible without waiting; ready when the connection has ended. `read` runs after each
-    /// read, before what it makes is written.
+    /// Reads and writes as far as one turn goes without waiting; ready when the connection has ended. `read` runs after
+    /// each read, before what it makes is written, and tells whether it has left something for the next turn.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        mut read: impl FnMut(&Arc<Wire<I>>),
+        mut read: impl FnMut(&Arc<Wire<I>>) -> bool,
     ) -> Poll<Result<(), Ended>> {
-        self.wire.core.state().set_waker(cx.waker());
+        let mut more = self.wire.core.state().begin_turn(cx.waker());
         // Our settings leave first: a client that begins with TLS learns from them that nobody here speaks it.
         let mut flushed = self.wire.poll_flush(cx)?;
+        if more {
+            more = read(&self.wire);
+            flushed = self.wire.poll_flush(cx)?;
+        }
+        let mut frames = 0;
         for _ in 0..READS {
+            if more || frames > FRAMES_PER_TURN {
+                break;
+            }
             if self.wire.core.state().out.len() > UNREAD {
                 return self.poll_end(flushed, cx);
             }
             match self.poll_read(cx)? {
                 Poll::Pending => return self.poll_end(flushed, cx),
-                Poll::Ready(0) => return Poll::Ready(Ok(())),
-                Poll::Ready(_) => {}
+                Poll::Ready(None) => return Poll::Ready(Ok(())),
+                Poll::Ready(Some(came)) => frames += came,
             }
-            read(&self.wire);
+            more = read(&self.wire);
             flushed = self.wire.poll_flush(cx)?;
         }
         cx.waker().wake_by_ref();
         self.poll_end(flushed, cx)
     }
 
-    /// Reads once; how many bytes came.
-    fn poll_read(&self, cx: &mut Context<'_>) -> Result<Poll<usize>, Ended> {
+    /// Reads once; how many frames came, or `None` at the end.
+    fn poll_read(&self, cx: &mut Context<'_>) -> Result<Poll<Option<usize>>, Ended> {
         SPACE.with_borrow_mut(|space| {
             let mut buffer = ReadBuf::new(space);
             match Pin::new(&mut *self.wire.io()).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(Poll::Pending),
                 // TLS that ends without saying so.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Ok(Poll::Ready(0));
+                    return Ok(Poll::Ready(None));
                 }
                 Poll::Ready(result) => result?,
             }
-            let mut state = self.wire.core.state();
-            if let Err(broken) = state.receive(buffer.filled()) {
-                state.refuse(broken);
-                drop(state);
-                // What tells the peer why, if it still can be told.
-                let _gone = self.wire.poll_flush(cx);
-                return Err(broken.into());
+            if buffer.filled().is_empty() {
+                return Ok(Poll::Ready(None));
             }
-            Ok(Poll::Ready(buffer.filled().len()))
+            let mut state = self.wire.core.state();
+            match state.receive(buffer.filled()) {
+                Ok(frames) => Ok(Poll::Ready(Some(frames))),
+                Err(broken) => {
+                    state.refuse(broken);
+                    drop(state);
+                    // What tells the peer why, if it still can be told.
+                    let _gone = self.wire.poll_flush(cx);
+                    Err(broken.into())
+                }
+            }
         })
     }
 
@@ -132,19 +146,22 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
                 return late.map(|()| Err(Ended::NoPreface(patience)));
             }
             self.wait = Wait::Silence;
-            if let Some(silence) = self.silence {
-                self.set_timer(silence.interval);
+            self.set_timer(self.interval());
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
+            let next = self.timed_out()?;
+            self.set_timer(next);
+            if self.wire.poll_flush(cx)?.is_ready() && self.wire.core.state().is_done() {
+                return Poll::Ready(Ok(()));
             }
         }
-        let Some(silence) = self.silence else {
-            return Poll::Pending;
-        };
-        while self.timer.as_mut().poll(cx).is_ready() {
-            let next = self.timed_out(silence)?;
-            self.set_timer(next);
-            let _goes_on = self.wire.poll_flush(cx)?;
-        }
         Poll::Pending
+    }
+
+    /// How long to wait before looking around.
+    fn interval(&self) -> Duration {
+        let own = self.wire.core.state().interval();
+        self.silence.map_or(own, |silence| silence.interval)
     }
 
     fn set_timer(&mut self, after: Duration) {
@@ -152,8 +169,12 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
     }
 
     /// What to do when nothing else woke us; how long to wait then.
-    fn timed_out(&mut self, silence: Silence) -> Result<Duration, Ended> {
+    fn timed_out(&mut self) -> Result<Duration, Ended> {
         let mut state = self.wire.core.state();
+        state.look_around(Instant::now())?;
+        let Some(silence) = self.silence else {
+            return Ok(state.interval());
+        };
         if state.was_heard() {
             self.wait = Wait::Silence;
             return Ok(silence.interval);

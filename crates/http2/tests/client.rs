@@ -21,6 +21,7 @@ const CONFIG: Config = Config {
     max_streams: 4,
     header_list: 16 * 1024,
     send_buffer: 64 * 1024,
+    ..Config::DEFAULT
 };
 
 async fn soon<F: Future>(what: F) -> F::Output {

@@ -3,6 +3,8 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +22,7 @@ const CONFIG: Config = Config {
     max_streams: 8,
     header_list: 512,
     send_buffer: 1024,
+    ..Config::DEFAULT
 };
 const TIMES: Times = Times {
     preface: LONG,
@@ -186,4 +189,113 @@ async fn fields_without_end_end_the_connection() {
         panic!("{ended:?}")
     };
     assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM);
+}
+
+/// A frame as bytes.
+fn bytes(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// The head of a request, by static indices alone.
+fn get(n: u32, flags: u8) -> Vec<u8> {
+    bytes(1, flag::END_HEADERS | flags, 2 * n + 1, &[0x82, 0x86, 0x84])
+}
+
+fn reset(n: u32) -> Vec<u8> {
+    bytes(3, 0, 2 * n + 1, &8_u32.to_be_bytes())
+}
+
+type Attack = (&'static str, fn(u32) -> Vec<u8>);
+
+/// What the n-th round of an attack sends.
+const ATTACKS: [Attack; 13] = [
+    ("rapid reset", |n| [get(n, 0), reset(n)].concat()),
+    ("a reset of our own making", |n| {
+        [get(n, 0), bytes(8, 0, 2 * n + 1, &[0; 4])].concat()
+    }),
+    ("a body behind its end", |n| {
+        [get(n, flag::END_STREAM), bytes(0, 0, 2 * n + 1, b"x")].concat()
+    }),
+    ("priorities that depend on themselves", |n| {
+        [
+            get(n, 0),
+            bytes(2, 0, 2 * n + 1, &[&(2 * n + 1).to_be_bytes()[..], &[0]].concat()),
+        ]
+        .concat()
+    }),
+    ("requests that are none", |n| {
+        bytes(1, flag::END_HEADERS | flag::END_STREAM, 2 * n + 1, &[])
+    }),
+    ("settings", |_| bytes(4, 0, 0, &[0, 4, 0, 0, 1, 0])),
+    ("acknowledged settings", |_| bytes(4, flag::ACK, 0, &[])),
+    ("pings", |_| bytes(6, 0, 0, &[0; 8])),
+    ("windows", |_| bytes(8, 0, 0, &[0, 0, 0, 1])),
+    ("priorities", |n| bytes(2, 0, 2 * n + 1, &[0; 5])),
+    ("unknown frames", |_| bytes(0x77, 0, 0, &[])),
+    ("empty data", |n| match n {
+        0 => get(0, 0),
+        _ => bytes(0, 0, 1, &[]),
+    }),
+    ("padding without data", |n| match n {
+        0 => get(0, 0),
+        _ => bytes(0, flag::PADDED, 1, &[2, 0, 0]),
+    }),
+];
+
+#[tokio::test]
+async fn floods_end_the_connection_whether_the_answers_are_read_or_not() {
+    for (name, attack) in ATTACKS {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let serving =
+            tokio::spawn(
+                async move { serve(far, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await },
+            );
+        let (mut read, mut write) = tokio::io::split(near);
+        let reading = tokio::spawn(async move { tokio::io::copy(&mut read, &mut tokio::io::sink()).await });
+        let _gone = write.write_all(PREFACE).await;
+        let _gone = write.write_all(b"\0\0\0\x04\0\0\0\0\0").await;
+        // Many times the budget: on a slow machine some of it comes back meanwhile.
+        for n in 0..1_000_000 {
+            if write.write_all(&attack(n)).await.is_err() {
+                break;
+            }
+        }
+        drop(write);
+        let ended = tokio::time::timeout(6 * LONG, serving).await.unwrap().unwrap();
+        let Err(Ended::Broken(broken)) = ended else {
+            panic!("{name}: {ended:?}")
+        };
+        assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM, "{name}");
+        drop(reading);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_with_many_frames_lets_others_have_their_turn() {
+    let (mut near, far) = tokio::io::duplex(1 << 20);
+    // All is there before the server begins: 50,000 frames.
+    let mut words = [PREFACE, &b"\0\0\0\x04\0\0\0\0\0"[..], &get(0, 0)].concat();
+    words.extend(std::iter::repeat_n(bytes(0, 0, 1, b"x"), 50_000).flatten());
+    near.write_all(&words).await.unwrap();
+    let config = Config {
+        stream_window: 1 << 20,
+        connection_window: 1 << 20,
+        ..CONFIG
+    };
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    let other = tokio::spawn(std::future::poll_fn(move |cx| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        cx.waker().wake_by_ref();
+        Poll::<()>::Pending
+    }));
+    let serving =
+        tokio::spawn(async move { serve(far, Arc::new(Echo), &config, TIMES, std::future::pending()).await });
+    near.shutdown().await.unwrap();
+    serving.await.unwrap().unwrap();
+    other.abort();
+    // 32 KiB are read at once, 3,276 frames here.
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns >= 50_000 / 3_276, "{turns}");
 }

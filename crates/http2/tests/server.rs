@@ -25,6 +25,7 @@ const CONFIG: Config = Config {
     max_streams: 16,
     header_list: 16 * 1024,
     send_buffer: 64 * 1024,
+    ..Config::DEFAULT
 };
 const TIMES: Times = Times {
     preface: LONG,

@@ -159,7 +159,8 @@ pub struct Api {
     pub cors: Cors,
     /// `--max-body-size` in bytes, for HTTP and gRPC; `None` = no limit.
     pub max_body_size: Option<usize>,
-    /// `--read-buffer-size` in bytes: largest HTTP request head. gRPC's limit is this shifted left by 10.
+    /// `--read-buffer-size` in bytes: largest HTTP request head. Header lists of gRPC may have twice as many bytes, and
+    /// at least 64 KiB.
     pub read_buffer_size: usize,
     /// `--enable-api-logging`; `None` = as the Configuration says.
     pub api_logging: Option<bool>,

@@ -42,8 +42,13 @@ impl ConnectionError {
     fn is_lost(&self) -> bool {
         match self {
             Self::Http1(failed) => failed.is_lost(),
-            Self::Http2(_) => true,
+            Self::Http2(cut) => !cut.is_too_large(),
         }
+    }
+
+    /// Whether the header fields of the request or of the answer are more than one side takes.
+    fn is_too_large(&self) -> bool {
+        matches!(self, Self::Http2(cut) if cut.is_too_large())
     }
 }
 
@@ -54,6 +59,11 @@ impl SendError {
             Self::Dial(_) => true,
             Self::Broken { repeatable, .. } => *repeatable,
         }
+    }
+
+    /// True when the header fields of the request or of the answer are more than one side takes.
+    pub fn is_too_large(&self) -> bool {
+        matches!(self, Self::Broken { source, .. } if source.is_too_large())
     }
 
     /// True when the peer could not be reached or went away, as against a broken request.

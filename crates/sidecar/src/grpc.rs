@@ -137,6 +137,8 @@ pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
 pub fn send_status(error: &SendError) -> Status {
     let code = if error.is_unavailable() {
         Code::Unavailable
+    } else if error.is_too_large() {
+        Code::ResourceExhausted
     } else {
         Code::Internal
     };
@@ -149,6 +151,11 @@ pub fn body_status(error: &BoxError) -> Status {
         return status.clone();
     }
     if error.downcast_ref::<crate::body::TooLarge>().is_some() {
+        return Status::resource_exhausted(error.to_string());
+    }
+    if let Some(cut) = error.downcast_ref::<outrigger_http2::Cut>()
+        && cut.is_too_large()
+    {
         return Status::resource_exhausted(error.to_string());
     }
     Status::unavailable(crate::error::chain(error.as_ref()))

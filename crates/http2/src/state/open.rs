@@ -1,16 +1,18 @@
 //! Heads and trailers: blocks of fields become requests, or the ends of them.
 
-use http::{Method, Response, StatusCode};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
 use super::receive::{Block, depends_on};
 use super::{Phase, Role, State};
-use crate::error::{Broken, Reason};
+use crate::error::{Broken, Cut, Reason};
 use crate::frame::{Head, flag};
 use crate::head::{Fields, Malformed};
-use crate::stream::{Coming, Piece, Stream};
+use crate::limits::CONTINUATIONS;
+use crate::settings::FRAME;
+use crate::stream::{Coming, Stream};
 
-/// CONTINUATION frames behind one HEADERS frame at most.
-const CONTINUATIONS: usize = 32;
 /// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
 const BLOCK_SLACK: usize = 16 * 1024;
 
@@ -40,7 +42,8 @@ impl State {
         block.frames += 1;
         block.fields.extend_from_slice(payload);
         let most = (self.config.header_list as usize).saturating_add(BLOCK_SLACK);
-        if block.frames > CONTINUATIONS || block.fields.len() > most {
+        let frames = CONTINUATIONS + most / (FRAME / 2);
+        if block.frames > frames || block.fields.len() > most {
             return Err(Broken::calm("a block of fields without end"));
         }
         if head.has(flag::END_HEADERS) {
@@ -53,47 +56,64 @@ impl State {
     /// A whole block: the head of a request, or trailers.
     fn fields(&mut self, number: u32, ended: bool, block: &[u8]) -> Result<(), Broken> {
         let mut fields = Fields::default();
-        let limit = self.config.header_list as usize;
+        let left = self.config.header_memory.saturating_sub(self.header_memory);
+        let limit = left.min(self.config.header_list as usize);
         let size = self.decoder.decode(block, limit, |field| fields.add(field));
         let size = size.map_err(|_| Broken {
             reason: Reason::COMPRESSION_ERROR,
             what: "fields that cannot be decompressed",
         })?;
-        let too_large = size > limit;
+        let memory = fields.memory(size);
+        let list = List {
+            ended,
+            memory,
+            too_large: size > limit || memory > left || fields.are_too_many(),
+            fields,
+        };
         if self.role == Role::Client {
-            return self.answer(number, ended, fields, too_large);
+            return self.answer(number, list);
         }
         if number > self.last {
             self.last = number;
-            return self.open(number, ended, fields, too_large);
+            return self.open(number, list);
         }
-        self.trailers(number, ended, fields, too_large)
+        self.trailers(number, list)
     }
 
-    fn open(&mut self, number: u32, ended: bool, fields: Fields, too_large: bool) -> Result<(), Broken> {
+    /// Charges a list that is kept to its stream.
+    fn keep_fields(&mut self, number: u32, memory: usize) {
+        if let Some(stream) = self.streams.get_mut(&number) {
+            stream.header_memory += memory;
+            self.header_memory += memory;
+        }
+    }
+
+    fn open(&mut self, number: u32, list: List) -> Result<(), Broken> {
         if self.phase == Phase::Left {
             self.remember(number);
             return Ok(());
         }
         if self.streams.len() >= self.config.max_streams as usize {
-            self.lose_patience("more streams than we allow")?;
+            self.charge("more streams than we allow")?;
             self.refuse_frame(number, Reason::REFUSED_STREAM);
             return Ok(());
         }
         let mut stream = Stream::new(self.config.stream_window, self.asked.window);
         stream.begun = true;
-        if ended {
+        if list.ended {
             stream.coming = Coming::Ended;
         }
         // A list that was cut off is not looked at: what is missing may be what makes it right.
-        if too_large {
+        if list.too_large {
+            self.charge("requests with too many fields")?;
             self.insert(number, stream);
             self.refuse_head(number);
             return Ok(());
         }
+        let fields = list.fields;
         let request = fields.length().and_then(|left| {
             stream.left = left;
-            let short = ended && left.is_some_and(|left| left > 0);
+            let short = list.ended && left.is_some_and(|left| left > 0);
             if short {
                 return Err(Malformed);
             }
@@ -101,38 +121,49 @@ impl State {
         });
         let reason = match request {
             Ok(request) if request.method() != Method::CONNECT => {
+                stream.watched = !self.config.grpc && !is_grpc(&request);
                 self.insert(number, stream);
-                self.opened.push((number, request));
+                self.keep_fields(number, list.memory);
+                self.opened.push_back((number, request));
                 return Ok(());
             }
             Ok(_) => Reason::REFUSED_STREAM,
             Err(Malformed) => Reason::PROTOCOL_ERROR,
         };
-        self.lose_patience("requests that nobody can answer")?;
+        self.charge("requests that nobody can answer")?;
         self.refuse_frame(number, reason);
         Ok(())
     }
 
     /// The head of an answer to us, or its trailers.
-    fn answer(&mut self, number: u32, ended: bool, fields: Fields, too_large: bool) -> Result<(), Broken> {
+    fn answer(&mut self, number: u32, list: List) -> Result<(), Broken> {
         if number > self.last {
             return Err(Broken::protocol("HEADERS of a stream that was never opened"));
         }
         // What we gave up may be on its way still.
         let Some(stream) = self.streams.get_mut(&number) else {
-            return Ok(());
+            return self.charge_idle_frame("answers that nobody waits for");
         };
         if stream.begun || stream.coming != Coming::More {
-            return self.trailers(number, ended, fields, too_large);
+            return self.trailers(number, list);
         }
+        if list.too_large {
+            self.refuse_answer(number);
+            return Ok(());
+        }
+        let (fields, ended) = (list.fields, list.ended);
         let head = fields.length().and_then(|left| Ok((fields.response()?, left)));
         match head {
-            Ok((head, _)) if head.status().is_informational() && !ended => {}
-            Ok((head, left)) if !too_large && !head.status().is_informational() => {
+            Ok((head, _)) if head.status().is_informational() && !ended => {
+                self.charge_idle_frame("answers that are none yet")?;
+            }
+            Ok((head, left)) if !head.status().is_informational() => {
                 stream.begun = true;
                 stream.head = Some(head);
                 // Where nothing follows, the length is that of what a GET would have brought.
                 stream.left = left.filter(|_| !ended);
+                stream.watched = stream.left.is_some();
+                self.keep_fields(number, list.memory);
                 self.arrived(number, ended);
             }
             _ => self.reset(number, Reason::PROTOCOL_ERROR),
@@ -142,39 +173,93 @@ impl State {
 
     /// Answers a head that is too large.
     fn refuse_head(&mut self, number: u32) {
-        let mut response = Response::new(());
-        *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        let limit = self.config.header_list;
+        let response = if self.config.grpc {
+            let message =
+                format!("the request's header fields are larger than the {limit} bytes that are taken");
+            resource_exhausted(message)
+        } else {
+            let mut response = Response::new(());
+            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            response
+        };
         self.respond(number, &response, true);
-        self.unread(number);
-        self.answered(number);
+        self.abandon(number);
     }
 
-    fn trailers(&mut self, number: u32, ended: bool, fields: Fields, too_large: bool) -> Result<(), Broken> {
+    /// Ends a stream whose answer has more fields than we take.
+    fn refuse_answer(&mut self, number: u32) {
+        let why = Cut::Fields(self.config.header_list);
+        self.reset_as(number, Reason::ENHANCE_YOUR_CALM, why);
+    }
+
+    fn trailers(&mut self, number: u32, list: List) -> Result<(), Broken> {
         let gave_up = self.gave_up(number);
         let stream = match self.streams.get_mut(&number) {
             Some(stream) if stream.coming == Coming::More => stream,
             Some(stream) if stream.coming == Coming::Ended => {
                 return Err(Broken::closed("HEADERS behind the end of a stream"));
             }
-            _ if gave_up => return Ok(()),
+            _ if gave_up => return self.charge_idle_frame("fields of streams that were given up"),
             _ => return Err(Broken::closed("HEADERS of a stream that has ended")),
         };
-        let whole = ended && !too_large && stream.count(0, true);
-        let read = stream.read;
-        match fields.trailers() {
+        if list.too_large {
+            self.charge("trailers with too many fields")?;
+            self.refuse_answer(number);
+            return Ok(());
+        }
+        let whole = list.ended && stream.count(0, true);
+        match list.fields.trailers() {
             Ok(trailers) if whole => {
-                if read {
-                    stream.arrived.push(Piece::Trailers(trailers));
+                if stream.read {
+                    stream.arrived.push_trailers(trailers);
+                    self.keep_fields(number, list.memory);
                 }
                 self.arrived(number, true);
                 Ok(())
             }
             _ => {
-                self.lose_patience("trailers that are malformed")?;
+                self.charge("trailers that are malformed")?;
                 self.reset(number, Reason::PROTOCOL_ERROR);
                 Ok(())
             }
         }
+    }
+}
+
+/// A list of fields that has come.
+struct List {
+    fields: Fields,
+    /// Nothing follows on its stream.
+    ended: bool,
+    /// It is not complete, or there is no memory for it.
+    too_large: bool,
+    /// What it is charged where it is kept, bytes.
+    memory: usize,
+}
+
+fn is_grpc(request: &Request<()>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// gRPC's words for an error, in a response that has no body.
+pub(super) fn resource_exhausted(message: String) -> Response<()> {
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    exhausted(headers, message);
+    response
+}
+
+/// gRPC's status RESOURCE_EXHAUSTED; `message` is plain ASCII.
+pub(super) fn exhausted(to: &mut HeaderMap, message: String) {
+    to.insert(
+        HeaderName::from_static("grpc-status"),
+        HeaderValue::from_static("8"),
+    );
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
+        to.insert(HeaderName::from_static("grpc-message"), message);
     }
 }
 

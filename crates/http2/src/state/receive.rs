@@ -1,12 +1,10 @@
 //! What arrives: bytes become frames, and frames go to whom they concern.
 
-use bytes::Bytes;
-
 use super::{LEAVE, Phase, Role, State};
 use crate::error::{Broken, Cut, Reason};
 use crate::frame::{HEAD, Head, Kind, PREFACE, flag};
 use crate::settings::{FRAME, MAX_WINDOW};
-use crate::stream::{Coming, Piece};
+use crate::stream::Coming;
 
 /// What has not arrived whole.
 #[derive(Debug, Default)]
@@ -38,6 +36,11 @@ impl Incomplete {
     pub(super) fn awaits_preface(&self) -> bool {
         !self.begun
     }
+
+    /// A part of something has come.
+    pub(super) fn is_begun(&self) -> bool {
+        !self.frame.is_empty() || self.data.is_some() || self.block.is_some()
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,12 +63,13 @@ pub(super) struct Block {
 }
 
 impl State {
-    /// Takes what the socket gave.
+    /// Takes what the socket gave. Returns how many frames it made, parts of some among them.
     ///
     /// # Errors
     /// [`Broken`]: the connection must end.
-    pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+    pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> Result<usize, Broken> {
         self.heard = true;
+        let mut frames = 0;
         if self.incomplete.preface < PREFACE.len() {
             bytes = self.preface(bytes)?;
         }
@@ -74,13 +78,14 @@ impl State {
                 Some(data) => self.data(data, bytes)?,
                 None => self.frame(bytes)?,
             };
+            frames += 1;
             if self.out.is_flooded() {
                 return Err(Broken::calm(
                     "frames that want an answer, and nobody who reads it",
                 ));
             }
         }
-        Ok(())
+        Ok(frames)
     }
 
     fn preface<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], Broken> {
@@ -158,6 +163,7 @@ impl State {
     }
 
     fn dispatch(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {
+        self.watch.whole += u64::from(head.kind != Kind::Continuation || head.has(flag::END_HEADERS));
         match head.kind {
             Kind::Headers => self.headers(head, payload),
             Kind::Continuation => self.continuation(head, payload),
@@ -170,7 +176,8 @@ impl State {
             Kind::Ping => self.ping(head, payload),
             Kind::GoAway => self.go_away(head, payload),
             Kind::WindowUpdate => self.window_update(head, payload),
-            Kind::Data | Kind::Unknown => Ok(()),
+            Kind::Data => Ok(()),
+            Kind::Unknown => self.charge_idle_frame("frames of unknown kinds"),
         }
     }
 
@@ -203,7 +210,7 @@ impl State {
     /// Whether a stream may have data, and as much of it.
     fn admit_data(&mut self, data: Data, length: u32) -> Result<(), Broken> {
         if length == 0 && !data.ended {
-            self.lose_patience("DATA without bytes")?;
+            self.charge("DATA without bytes")?;
         }
         let wrong = match self.streams.get_mut(&data.stream) {
             Some(stream) if !stream.begun && stream.coming == Coming::More => Some(Reason::PROTOCOL_ERROR),
@@ -222,7 +229,7 @@ impl State {
             None if self.gave_up(data.stream) => return Ok(()),
             None => Reason::STREAM_CLOSED,
         };
-        self.lose_patience("DATA that no stream has room for")?;
+        self.charge("DATA that no stream has room for")?;
         self.refuse_frame(data.stream, reason);
         Ok(())
     }
@@ -236,6 +243,7 @@ impl State {
         let before = data.left.saturating_sub(padding);
         data.left -= now.len();
         self.incomplete.data = (data.left > 0).then_some(data);
+        self.watch.whole += u64::from(data.left == 0);
         let useful = &now[..before.min(now.len())];
         if !useful.is_empty() {
             data.left = before - useful.len();
@@ -258,6 +266,9 @@ impl State {
         self.read(data.stream, padding + 1);
         self.incomplete.data = (data.left > 0).then_some(data);
         if data.left == padding {
+            if !data.ended {
+                self.charge("DATA of nothing but padding")?;
+            }
             data.left = 0;
             self.piece(data, &[])?;
         }
@@ -274,14 +285,17 @@ impl State {
         let ended = data.ended && data.left == 0;
         if !stream.count(bytes.len() as u64, ended) {
             self.give_back(bytes.len());
-            self.lose_patience("bodies that contradict their content-length")?;
+            self.charge("bodies that contradict their content-length")?;
             self.reset(data.stream, Reason::PROTOCOL_ERROR);
             return Ok(());
         }
         if !stream.read {
             self.read(data.stream, bytes.len());
         } else if !bytes.is_empty() {
-            stream.arrived.push(Piece::Data(Bytes::copy_from_slice(bytes)));
+            let before = stream.arrived.spare();
+            stream.arrived.push_copy(bytes);
+            stream.moved = true;
+            self.spare = self.spare + stream.arrived.spare() - before;
         }
         self.arrived(data.stream, ended);
         Ok(())
@@ -310,9 +324,9 @@ impl State {
         } else if depends_on(payload) == Some(head.stream) {
             Reason::PROTOCOL_ERROR
         } else {
-            return Ok(());
+            return self.charge_idle_frame("priorities");
         };
-        self.lose_patience("priorities that make no sense")?;
+        self.charge("priorities that make no sense")?;
         self.refuse_frame(head.stream, reason);
         Ok(())
     }
@@ -325,19 +339,18 @@ impl State {
             return Err(Broken::protocol("RST_STREAM of a stream that was never opened"));
         }
         let Some(stream) = self.streams.get_mut(&head.stream) else {
-            return Ok(());
+            return self.charge_idle_frame("resets of streams that are over");
         };
         let unanswered = stream.answered && !stream.sent;
-        stream.cut(Cut::Reset(Reason(u32::from_be_bytes(code))));
-        if let Some(at) = self.opened.iter().position(|(number, _)| *number == head.stream) {
-            // Nobody has seen it: nobody has to hear of its end.
-            self.opened.remove(at);
-            self.unread(head.stream);
-            self.answered(head.stream);
+        let seen = stream.seen;
+        self.cut_stream(head.stream, Cut::Reset(Reason(u32::from_be_bytes(code))));
+        if seen {
+            self.settle(head.stream);
+        } else {
+            self.abandon(head.stream);
         }
-        self.settle(head.stream);
         if unanswered && self.role == Role::Server {
-            self.lose_patience("requests that are given up at once")?;
+            self.charge("requests that are given up at once")?;
         }
         Ok(())
     }
@@ -346,6 +359,7 @@ impl State {
         if head.stream != 0 {
             return Err(Broken::protocol("SETTINGS of a stream"));
         }
+        self.charge("settings that keep changing")?;
         if head.has(flag::ACK) {
             return if payload.is_empty() {
                 Ok(())
@@ -362,7 +376,9 @@ impl State {
         if change != 0 {
             self.change_windows(change)?;
         }
-        self.wake_waiting();
+        if self.asked.streams > before.streams {
+            self.wake_waiting();
+        }
         // What the new windows let out comes behind: a peer may look for the acknowledgement first.
         self.out.settings_ack();
         self.send_line();
@@ -370,13 +386,18 @@ impl State {
     }
 
     fn change_windows(&mut self, change: i64) -> Result<(), Broken> {
+        self.charge_for_all("initial windows that keep changing")?;
         let mut able = Vec::new();
         for (number, stream) in &mut self.streams {
+            #[cfg(test)]
+            {
+                self.visited += 1;
+            }
             stream.window += change;
             if stream.window > i64::from(MAX_WINDOW) {
                 return Err(Broken::flow("INITIAL_WINDOW_SIZE makes a window too large"));
             }
-            if stream.can_send() {
+            if stream.can_send() && !stream.in_line {
                 able.push(*number);
             }
         }
@@ -399,7 +420,7 @@ impl State {
         } else if payload == LEAVE {
             self.leave_now();
         }
-        Ok(())
+        self.charge_idle_frame("pings")
     }
 
     /// A client that goes away opens no more streams; those it has are answered. A server answers those up to the last
@@ -417,12 +438,11 @@ impl State {
         let last = u32::from_be_bytes([l3, l2, l1, l0]) & MAX_WINDOW;
         let why = Cut::GoneAway(Reason(u32::from_be_bytes([r3, r2, r1, r0])));
         self.set_phase(Phase::Left);
+        self.charge_for_all("ends that keep changing")?;
         let refused: Vec<u32> = self.streams.keys().copied().filter(|n| *n > last).collect();
         for number in refused {
-            if let Some(stream) = self.streams.get_mut(&number) {
-                stream.cut(why);
-                self.forget(number);
-            }
+            self.cut_stream(number, why);
+            self.forget(number);
         }
         self.wake_waiting();
         Ok(())
@@ -433,23 +453,36 @@ impl State {
             return Err(Broken::size("WINDOW_UPDATE that is not four bytes long"));
         };
         let more = i64::from(u32::from_be_bytes(more) & MAX_WINDOW);
+        let before = self.out.len();
         if head.stream == 0 {
-            self.window += more;
-            if more == 0 {
-                return Err(Broken::protocol("WINDOW_UPDATE by nothing"));
-            }
-            if self.window > i64::from(MAX_WINDOW) {
-                return Err(Broken::flow("the connection's window becomes too large"));
-            }
-            self.send_line();
-            return Ok(());
-        }
-        if head.stream > self.last {
+            self.open_window(more)?;
+        } else if head.stream > self.last {
             return Err(Broken::protocol(
                 "WINDOW_UPDATE of a stream that was never opened",
             ));
+        } else {
+            self.open_stream_window(head.stream, more)?;
         }
-        let Some(stream) = self.streams.get_mut(&head.stream) else {
+        if self.out.len() == before {
+            self.charge_idle_frame("windows that let nothing out")?;
+        }
+        Ok(())
+    }
+
+    fn open_window(&mut self, more: i64) -> Result<(), Broken> {
+        self.window += more;
+        if more == 0 {
+            return Err(Broken::protocol("WINDOW_UPDATE by nothing"));
+        }
+        if self.window > i64::from(MAX_WINDOW) {
+            return Err(Broken::flow("the connection's window becomes too large"));
+        }
+        self.send_line();
+        Ok(())
+    }
+
+    fn open_stream_window(&mut self, number: u32, more: i64) -> Result<(), Broken> {
+        let Some(stream) = self.streams.get_mut(&number) else {
             return Ok(());
         };
         stream.window += more;
@@ -458,12 +491,12 @@ impl State {
         } else if stream.window > i64::from(MAX_WINDOW) {
             Reason::FLOW_CONTROL_ERROR
         } else {
-            self.stand_in_line(head.stream);
+            self.stand_in_line(number);
             self.send_line();
             return Ok(());
         };
-        self.lose_patience("windows that make no sense")?;
-        self.reset(head.stream, reason);
+        self.charge("windows that make no sense")?;
+        self.reset(number, reason);
         Ok(())
     }
 }

@@ -3,21 +3,46 @@
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 
-use super::{Phase, State};
-use crate::error::Cut;
+use super::open::{exhausted, resource_exhausted};
+use super::{Phase, Role, State};
+use crate::error::{Cut, Reason};
 use crate::frame::{HEAD, Head, Kind, flag};
+use crate::head::list_size;
 use crate::hpack::Encoder;
+use crate::queue::Piece;
 use crate::settings::MAX_WINDOW;
-use crate::stream::{Piece, Stream};
+use crate::stream::Stream;
 
 /// Bytes on their way out beyond which bodies wait in their streams.
 const ENOUGH: usize = 64 * 1024;
 
+/// Streams beyond twice those there are that may wait for the connection's window: some may be over.
+const STALE: usize = 64;
+
 impl State {
-    /// Sends the head of an answer; false when the stream is gone.
+    /// Sends the head of an answer; false when the stream is gone, or takes nothing more.
     pub(crate) fn respond(&mut self, number: u32, head: &Response<()>, ended: bool) -> bool {
+        let most = self.asked.header_list;
+        // Most peers have a limit, and hardly any answer comes near it.
+        let size = list_size(head.headers(), &[(":status", 3)]);
+        if size <= most {
+            return self.write_head(number, head, ended);
+        }
+        let why = Cut::PeerFields { size, limit: most };
+        let head = if self.config.grpc {
+            resource_exhausted(why.to_string())
+        } else {
+            let mut head = Response::new(());
+            *head.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+            head
+        };
+        self.write_head(number, &head, true);
+        false
+    }
+
+    fn write_head(&mut self, number: u32, head: &Response<()>, ended: bool) -> bool {
         let Some(stream) = self.streams.get_mut(&number).filter(|s| !s.sent) else {
             return false;
         };
@@ -38,7 +63,7 @@ impl State {
     /// Sends the head of a request, as soon as the server allows one more stream; the number of its stream.
     ///
     /// # Errors
-    /// The connection takes no more requests.
+    /// The connection takes no more requests, or not such a large head.
     pub(crate) fn poll_open(
         &mut self,
         head: &Request<()>,
@@ -47,6 +72,10 @@ impl State {
     ) -> Poll<Result<u32, Cut>> {
         if self.phase == Phase::Left {
             return Poll::Ready(Err(Cut::Connection));
+        }
+        let (size, limit) = (request_size(head), self.asked.header_list);
+        if size > limit {
+            return Poll::Ready(Err(Cut::PeerFields { size, limit }));
         }
         if self.streams.len() >= self.asked.streams as usize {
             if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
@@ -63,6 +92,7 @@ impl State {
         let mut stream = Stream::new(self.config.stream_window, self.asked.window);
         stream.ends = ended;
         stream.sent = ended;
+        stream.seen = true;
         self.insert(number, stream);
         self.write_block(number, ended, |encoder, out| {
             let uri = head.uri();
@@ -94,7 +124,8 @@ impl State {
             && self.out.len() < ENOUGH;
         if !fits {
             stream.queued += length;
-            stream.queue.push(Piece::Data(data));
+            stream.queue.push(data);
+            self.queued += length;
             self.stand_in_line(number);
             self.send_line();
             return true;
@@ -102,6 +133,8 @@ impl State {
         stream.window -= length as i64;
         self.window -= length as i64;
         stream.sent = ended;
+        stream.moved = true;
+        self.budget.sent(length);
         self.out.data(number, data, ended);
         if ended {
             self.settle(number);
@@ -110,7 +143,17 @@ impl State {
     }
 
     /// Sends trailers behind what is queued; false when the stream takes no more.
-    pub(crate) fn send_trailers(&mut self, number: u32, trailers: HeaderMap) -> bool {
+    pub(crate) fn send_trailers(&mut self, number: u32, mut trailers: HeaderMap) -> bool {
+        let (size, limit) = (list_size(&trailers, &[]), self.asked.header_list);
+        if size > limit {
+            let why = Cut::PeerFields { size, limit };
+            if self.role == Role::Client || !self.config.grpc {
+                self.reset_as(number, Reason::INTERNAL_ERROR, why);
+                return false;
+            }
+            trailers.clear();
+            exhausted(&mut trailers, why.to_string());
+        }
         let Some(stream) = self.streams.get_mut(&number).filter(|s| !s.ends && !s.sent) else {
             return false;
         };
@@ -120,7 +163,7 @@ impl State {
             self.write_trailers(number, &trailers);
             self.settle(number);
         } else {
-            stream.queue.push(Piece::Trailers(trailers));
+            stream.queue.push_trailers(trailers);
             self.stand_in_line(number);
         }
         true
@@ -167,28 +210,44 @@ impl State {
         }
     }
 
-    /// Sends what the windows have room for, a frame of each stream in turn.
+    /// Sends what the windows have room for, a frame of each stream in turn. Streams that wait for the connection's
+    /// window are looked at only while it is open: what is done here is in proportion to what is sent, and to what came
+    /// into line since.
     pub(crate) fn send_line(&mut self) {
-        // Streams that wait for nothing but the connection's window stay in line.
-        let mut without_room = 0;
-        while self.out.len() < ENOUGH && without_room < self.line.len() {
-            let Some(number) = self.line.pop_front() else {
+        while self.out.len() < ENOUGH {
+            let waited = if self.window > 0 {
+                self.without_window.pop_front()
+            } else {
+                None
+            };
+            let Some(number) = waited.or_else(|| self.line.pop_front()) else {
                 break;
             };
+            #[cfg(test)]
+            {
+                self.visited += 1;
+            }
             let Some(stream) = self.streams.get_mut(&number) else {
                 continue;
             };
             if !stream.can_send() {
                 stream.in_line = false;
             } else if self.window <= 0 && stream.queued > 0 {
-                self.line.push_back(number);
-                without_room += 1;
+                self.wait_for_window(number);
             } else {
                 stream.in_line = false;
-                without_room = 0;
                 self.send_next(number);
                 self.stand_in_line(number);
             }
+        }
+    }
+
+    fn wait_for_window(&mut self, number: u32) {
+        self.without_window.push_back(number);
+        // Those that are over leave when there are many of them.
+        if self.without_window.len() > 2 * self.streams.len() + STALE {
+            let streams = &self.streams;
+            self.without_window.retain(|number| streams.contains_key(number));
         }
     }
 
@@ -202,14 +261,17 @@ impl State {
                 let room = usize::try_from(stream.window.min(self.window)).unwrap_or(0);
                 let now = data.split_to(room.min(self.asked.frame).min(data.len()));
                 if !data.is_empty() {
-                    stream.queue.unpop(Piece::Data(data));
+                    stream.queue.unpop(data);
                 }
                 let ended = stream.ends && stream.queue.is_empty();
                 stream.window -= now.len() as i64;
                 self.window -= now.len() as i64;
                 stream.queued -= now.len();
+                self.queued -= now.len();
                 stream.sent = ended;
+                stream.moved = true;
                 stream.wake_writer();
+                self.budget.sent(now.len());
                 self.out.data(number, now, ended);
                 if ended {
                     self.settle(number);
@@ -223,6 +285,24 @@ impl State {
             None => {}
         }
     }
+}
+
+/// Bytes of a request's list of fields.
+fn request_size(head: &Request<()>) -> usize {
+    let uri = head.uri();
+    let pseudo = [
+        (":method", head.method().as_str().len()),
+        (":scheme", uri.scheme_str().map_or(4, str::len)),
+        (
+            ":authority",
+            uri.authority().map_or(0, |name| name.as_str().len()),
+        ),
+        (
+            ":path",
+            uri.path_and_query().map_or(1, |path| path.as_str().len()),
+        ),
+    ];
+    list_size(head.headers(), &pseudo)
 }
 
 /// Writes a block that is too large for one frame.

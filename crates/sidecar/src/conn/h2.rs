@@ -29,6 +29,7 @@ const CONFIG: Config = Config {
     max_streams: STREAMS_PER_CONNECTION as u32,
     header_list: 1024 * 1024,
     send_buffer: 256 * 1024,
+    ..Config::DEFAULT
 };
 
 type Connection = Arc<Client<Io>>;
@@ -132,11 +133,12 @@ impl H2Pool {
                 Err(unanswered) => unanswered,
             };
             match unsent {
-                Some(unsent) if again => (request, again) = (unsent, false),
+                Some(unsent) if again && !why.is_too_large() => (request, again) = (unsent, false),
                 unsent => {
+                    let repeatable = (unsent.is_some() || why.is_refusal()) && !why.is_too_large();
                     return Err(SendError::Broken {
                         address: self.address().to_owned(),
-                        repeatable: unsent.is_some() || why.is_refusal(),
+                        repeatable,
                         source: why.into(),
                     });
                 }

@@ -4,11 +4,12 @@ use std::future::Future;
 use std::sync::Arc;
 
 use http::{Request, Response};
+use outrigger_http2::limits::HEADER_MEMORY;
 use outrigger_http2::{Config, Ended, Incoming, Reason, Service, Silence, Times};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, WINDOWS};
+use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
 use crate::body::{Body, BoxError};
 
 const TIMES: Times = Times {
@@ -39,7 +40,11 @@ where
         connection_window: WINDOWS.1,
         max_streams: MAX_STREAMS,
         header_list: options.header_list_limit,
+        // Never so little that one list of the largest size leaves no room for others.
+        header_memory: HEADER_MEMORY.saturating_add((options.header_list_limit as usize).saturating_mul(2)),
         send_buffer: SEND_BUFFER,
+        grpc: options.versions == Versions::Http2,
+        ..Config::DEFAULT
     };
     let calls = Arc::new(Calls {
         handler,

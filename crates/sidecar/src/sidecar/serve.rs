@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outrigger_http2::limits::HEADER_LIST;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -104,15 +105,15 @@ impl Servers {
             stop: CancellationToken::new(),
             telling: TaskTracker::new(),
         };
-        let list_limit = u32::try_from(self.head_limit).unwrap_or(u32::MAX / 2048);
+        let head_limit = u32::try_from(self.head_limit).unwrap_or(u32::MAX);
         let plain = |versions| Options {
             versions,
             tls: None,
             head_limit: self.head_limit,
-            header_list_limit: list_limit.saturating_add(4096),
+            header_list_limit: head_limit.saturating_add(4096),
         };
         let grpc = Options {
-            header_list_limit: list_limit << 10,
+            header_list_limit: grpc_header_list(head_limit),
             ..plain(Versions::Http2)
         };
         let internal = Options {
@@ -172,6 +173,12 @@ impl Servers {
     }
 }
 
+/// Bytes of a header list on gRPC servers, of which `--read-buffer-size` is `flag`. What HTTP/1.1 would take as a head
+/// is taken here: a field counts 32 bytes more than its text, and few are shorter than that.
+fn grpc_header_list(flag: u32) -> u32 {
+    flag.saturating_mul(2).max(HEADER_LIST)
+}
+
 impl Serving {
     fn all<H: Handler>(
         &self,
@@ -201,5 +208,19 @@ impl Serving {
         self.stop.cancel();
         self.telling.close();
         self.telling.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_flag_raises_the_limit_of_header_lists_and_never_overflows_it() {
+        let limits = [0, 4 << 10, 32 << 10, 64 << 10, 4 << 20, u32::MAX].map(grpc_header_list);
+        assert_eq!(
+            limits,
+            [HEADER_LIST, HEADER_LIST, 64 << 10, 128 << 10, 8 << 20, u32::MAX]
+        );
     }
 }

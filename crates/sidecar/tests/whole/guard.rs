@@ -7,7 +7,7 @@ use outrigger_sidecar::body::Body;
 use outrigger_wire::runtime::v1::GetMetadataResponse;
 use tonic::Code;
 
-use crate::common::client::{self, raw};
+use crate::common::client::{self, absolute, http2_client, raw};
 use crate::common::{Answer, App, Net, app, eventually, fed, get, grpc, post, request, within};
 
 const GET_METADATA: &str = "/dapr.proto.runtime.v1.Dapr/GetMetadata";
@@ -280,6 +280,34 @@ async fn heads_over_the_limit_are_refused() {
     );
     assert_eq!(app.last().header("x-a").unwrap().len(), 20_000);
     drop(callee);
+}
+
+#[tokio::test]
+async fn metadata_over_the_limit_is_refused_call_by_call_and_the_flag_raises_it() {
+    let net = Net::plain();
+    let plain = net.sidecar("plain").start().await;
+    let wide = net.sidecar("wide").flag("--read-buffer-size=4Mi").start().await;
+    let call = async |port, fields: usize| {
+        let names: Vec<_> = (0..fields).map(|n| format!("x-{n}")).collect();
+        let value = "x".repeat(1000);
+        let metadata: Vec<_> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
+        grpc::unary(port, GET_METADATA, &metadata, &()).await.status
+    };
+    assert_eq!(call(plain.ports.grpc, 50).await.code(), Code::Ok);
+    let refused = call(plain.ports.grpc, 100).await;
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("65536 bytes"), "{refused}");
+    for fields in [100, 1000, 3000] {
+        assert_eq!(call(wide.ports.grpc, fields).await.code(), Code::Ok, "{fields}");
+    }
+    // The HTTP API says it in its own terms, and the connection goes on.
+    let mut client = http2_client(plain.ports.http).await;
+    for (size, status) in [(100, 204), (10_000, 431), (100, 204)] {
+        let header = format!("x-a: {}", "x".repeat(size));
+        let asked = request("GET", "/v1.0/healthz", &[&header], Body::Empty);
+        let answer = within(client.send_request(absolute(asked))).await.unwrap();
+        assert_eq!(answer.status(), status);
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,167 @@
+//! What a peer may make us hold and do: every number here is a limit that an operator can meet. Those that depend on the
+//! use of a connection are fields of [`Config`](crate::Config), these their defaults.
+
+use std::time::{Duration, Instant};
+
+/// Bytes of one list of fields (a head, or trailers), each field counted as its name, its value and 32 (RFC 9113
+/// section 6.5.2). A longer one is not looked at: its request is answered with 431, or RESOURCE_EXHAUSTED where the
+/// connection is for gRPC; its response is an error of the call. The connection goes on.
+pub const HEADER_LIST: u32 = 64 * 1024;
+
+/// Fields of one list, whatever their size; exceeded, as [`HEADER_LIST`].
+pub const FIELDS: usize = 16_384;
+
+/// Bytes of memory for the heads and trailers of all streams of a connection that are not over; exceeded by a list, as
+/// [`HEADER_LIST`].
+pub const HEADER_MEMORY: usize = 16 * 1024 * 1024;
+
+/// Bytes that a field is charged to [`HEADER_MEMORY`] in addition to its size: what a map takes for it.
+pub(crate) const FIELD_MEMORY: usize = 128;
+
+/// CONTINUATION frames behind one HEADERS frame, in addition to those that a list of the largest size fills by half.
+/// More end the connection with ENHANCE_YOUR_CALM.
+pub const CONTINUATIONS: usize = 32;
+
+/// Bytes of bodies that wait for the peer to make room on all streams of a connection. Beyond it, a stream has one
+/// piece waiting at a time.
+pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
+
+/// Time without a byte, where one is due: then what waits for it is given up.
+///
+/// - A frame or a list of fields that has begun, and output of ours that the peer does not read: the connection ends.
+/// - A request's body that somebody waits to read, and an answer's for which the client makes no room: the stream ends.
+/// - The body of a response that has announced its length: the stream ends.
+///
+/// Bodies of gRPC are exempt, and those of responses without a length: streams of either kind may rightly be silent for
+/// hours. What guards against a peer that is gone are the pings ([`Silence`](crate::Silence)), and against one that
+/// idles the deadlines of calls.
+pub const STALL: Duration = Duration::from_secs(60);
+
+/// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it
+/// knew is still answered.
+pub const IDLE: Duration = Duration::from_secs(10 * 60);
+
+/// The budget of unproductive frames: what a peer may do at once that costs us more than it, or nothing to it. Exceeded,
+/// the connection ends with ENHANCE_YOUR_CALM.
+///
+/// Counted are streams that are reset before their answer (rapid reset), frames for which we reset a stream, lists of
+/// fields that are refused, SETTINGS, empty DATA, and, where they let nothing out, WINDOW_UPDATE, PING, PRIORITY and
+/// frames of unknown kinds or of streams that are over. A change of INITIAL_WINDOW_SIZE counts one more for every 16
+/// streams. Frames that stand in proportion to streams begun and DATA sent are free: three for each stream, three for
+/// each frame of DATA, and one more for every 2 KiB of it.
+///
+/// An app whose calls all run into their deadlines stays below; one that does nothing else does not.
+pub const UNPRODUCTIVE_FRAMES: u32 = 10_000;
+
+/// What comes back of [`UNPRODUCTIVE_FRAMES`] in a second.
+pub const UNPRODUCTIVE_FRAMES_PER_SECOND: u32 = 2_000;
+
+/// Streams that are looked at for one unproductive frame.
+pub(crate) const STREAMS_PER_FRAME: usize = 16;
+
+/// Frames after which a connection lets others have their turn, except that what was read at once (32 KiB) is taken
+/// whole.
+pub const FRAMES_PER_TURN: usize = 1024;
+
+/// Requests that are handed over in one turn of a connection.
+pub const REQUESTS_PER_TURN: usize = 128;
+
+/// Frames that a stream, or a frame of DATA, makes free.
+const FREE: u32 = 3;
+/// Bytes of DATA that make one more free.
+const FREE_BYTES: usize = 2048;
+/// Free frames that can be saved.
+const SAVED: u32 = 20_000;
+
+/// Counts what a peer makes us do for nothing.
+pub(crate) struct Budget {
+    left: u32,
+    free: u32,
+    since: Option<Instant>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            left: UNPRODUCTIVE_FRAMES,
+            free: 0,
+            since: None,
+        }
+    }
+}
+
+impl Budget {
+    /// Takes `cost` frames; false when there are not so many.
+    pub(crate) fn take(&mut self, cost: u32) -> bool {
+        let now = Instant::now();
+        let seconds = self.since.map_or(0, |since| now.duration_since(since).as_secs());
+        if seconds > 0 {
+            let more = u32::try_from(seconds)
+                .unwrap_or(u32::MAX)
+                .saturating_mul(UNPRODUCTIVE_FRAMES_PER_SECOND);
+            self.left = self.left.saturating_add(more).min(UNPRODUCTIVE_FRAMES);
+        }
+        if seconds > 0 || self.since.is_none() {
+            self.since = Some(now);
+        }
+        match self.left.checked_sub(cost) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes one frame of a kind that may be free.
+    pub(crate) fn take_one(&mut self) -> bool {
+        match self.free.checked_sub(1) {
+            Some(free) => {
+                self.free = free;
+                true
+            }
+            None => self.take(1),
+        }
+    }
+
+    /// A stream was begun.
+    pub(crate) fn begun(&mut self) {
+        self.free = (self.free + FREE).min(SAVED);
+    }
+
+    /// DATA was sent.
+    pub(crate) fn sent(&mut self, bytes: usize) {
+        let more = FREE.saturating_add(u32::try_from(bytes / FREE_BYTES).unwrap_or(SAVED));
+        self.free = self.free.saturating_add(more).min(SAVED);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_proportion_to_streams_and_data_is_free() {
+        let mut budget = Budget::default();
+        for _ in 0..100_000 {
+            budget.sent(16 * 1024);
+            assert!((0..11).all(|_| budget.take_one()));
+        }
+        for _ in 0..100_000 {
+            budget.begun();
+            assert!((0..3).all(|_| budget.take_one()));
+        }
+        assert!((0..UNPRODUCTIVE_FRAMES).all(|_| budget.take_one()));
+    }
+
+    #[test]
+    fn what_is_free_cannot_be_saved_without_end() {
+        let mut budget = Budget::default();
+        for _ in 0..100_000 {
+            budget.begun();
+        }
+        // A slow machine gets something back meanwhile.
+        let most = SAVED + UNPRODUCTIVE_FRAMES * 10;
+        assert!(!(0..most).all(|_| budget.take_one()));
+    }
+}

@@ -1,0 +1,479 @@
+//! What a frame costs, counted in streams that are looked at and in bytes that are held.
+
+use std::hash::BuildHasher as _;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+
+use super::*;
+use crate::frame::{HEAD, Head, Kind, flag};
+use crate::limits::{HEADER_MEMORY, UNPRODUCTIVE_FRAMES};
+
+const STREAMS: u32 = 4000;
+const CONFIG: Config = Config {
+    max_streams: STREAMS,
+    connection_window: 1 << 20,
+    stream_window: 1 << 20,
+    ..Config::DEFAULT
+};
+/// POST of http to /, by static indices alone.
+const POST: [u8; 3] = [0x83, 0x86, 0x84];
+/// Many times more than a peer may do for nothing, even if the machine is so slow that it gets some back meanwhile.
+const MANY: u32 = 30 * UNPRODUCTIVE_FRAMES;
+
+fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = Head {
+        length: payload.len(),
+        kind,
+        flags,
+        stream,
+    };
+    [&head.bytes(), payload].concat()
+}
+
+fn window(stream: u32, more: u32) -> Vec<u8> {
+    frame(Kind::WindowUpdate, 0, stream, &more.to_be_bytes())
+}
+
+fn request(stream: u32, flags: u8) -> Vec<u8> {
+    frame(Kind::Headers, flag::END_HEADERS | flags, stream, &POST)
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(Kind::Reset, 0, stream, &8_u32.to_be_bytes())
+}
+
+fn streams() -> impl Iterator<Item = u32> {
+    (0..STREAMS).map(|n| 2 * n + 1)
+}
+
+/// A server that a client has greeted.
+fn greeted(config: &Config) -> Arc<Core> {
+    let core = Core::new(config, Role::Server);
+    let greeting = [&PREFACE[..], &frame(Kind::Settings, 0, 0, &[])].concat();
+    core.state().receive(&greeting).unwrap();
+    core.state().out = Out::default();
+    core
+}
+
+/// Hands over what has come, all of it.
+fn handed_over(core: &Arc<Core>) -> Vec<Opened> {
+    let mut opened = Vec::new();
+    while core.state().take_opened(core, &mut opened) {}
+    opened
+}
+
+/// As if the socket had taken what waits; returns the DATA of it, by streams.
+fn written(state: &mut State) -> Vec<u32> {
+    let out = state.out.take();
+    let (mut rest, mut data) = (&out[..], Vec::new());
+    while let Some(head) = Head::read(rest) {
+        if head.kind == Kind::Data {
+            data.push(head.stream);
+        }
+        rest = &rest[HEAD + head.length..];
+    }
+    data
+}
+
+/// A server with as many answers as there may be streams, each of 100 bytes, which wait for the connection's window.
+fn waiting_for_window() -> Arc<Core> {
+    let core = greeted(&CONFIG);
+    for stream in streams() {
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+    }
+    assert_eq!(handed_over(&core).len(), STREAMS as usize);
+    let mut state = core.state();
+    state.window = 0;
+    for stream in streams() {
+        assert!(state.respond(stream, &Response::new(()), false));
+        assert!(state.send_data(stream, Bytes::from_static(&[b'x'; 100]), true));
+        state.answered(stream);
+    }
+    assert!(written(&mut state).is_empty());
+    state.visited = 0;
+    drop(state);
+    core
+}
+
+#[test]
+fn a_stream_s_window_is_no_reason_to_look_at_the_others() {
+    let core = waiting_for_window();
+    let mut state = core.state();
+    let frames = 1000;
+    for n in 0..frames {
+        state.receive(&window(1 + 2 * n, 1)).unwrap();
+    }
+    assert!(state.visited <= frames as usize, "{}", state.visited);
+    assert!(written(&mut state).is_empty());
+}
+
+#[test]
+fn the_connection_s_window_lets_out_what_fits_and_leaves_the_others_alone() {
+    let core = waiting_for_window();
+    let mut state = core.state();
+    let frames = 5000;
+    for _ in 0..frames {
+        state.receive(&window(0, 1)).unwrap();
+    }
+    assert!(state.visited <= 3 * frames, "{}", state.visited);
+    // Each has its turn before one has a second.
+    let mut first = written(&mut state);
+    first.truncate(STREAMS as usize);
+    first.sort_unstable();
+    assert!(first.into_iter().eq(streams()));
+    // And all is sent in the end, also where the socket is slow.
+    state.receive(&window(0, 1 << 20)).unwrap();
+    while !state.streams.is_empty() {
+        assert!(!written(&mut state).is_empty());
+        state.send_line();
+    }
+    assert_eq!((state.queued, state.header_memory), (0, 0));
+}
+
+#[test]
+fn streams_that_are_over_do_not_stay_among_those_that_wait() {
+    let core = greeted(&CONFIG);
+    core.state().window = 0;
+    for n in 0..50_000 {
+        let stream = 2 * n + 1;
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+        handed_over(&core);
+        let mut state = core.state();
+        state.respond(stream, &Response::new(()), false);
+        state.send_data(stream, Bytes::from_static(b"x"), true);
+        state.answered(stream);
+        state.unread(stream);
+        state.receive(&reset(stream)).unwrap();
+        written(&mut state);
+        assert!(state.without_window.len() < 100 && state.queued == 0);
+    }
+}
+
+/// Gives a connection the same frame until it breaks; how many it took.
+fn until_broken(core: &Arc<Core>, frame: impl Fn(u32) -> Vec<u8>) -> u32 {
+    for n in 0..MANY {
+        let mut state = core.state();
+        let received = state.receive(&frame(n));
+        written(&mut state);
+        if let Err(broken) = received {
+            assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM, "{broken}");
+            return n;
+        }
+    }
+    panic!("it took {MANY} frames");
+}
+
+#[test]
+fn windows_that_let_nothing_out_are_charged() {
+    // Of a stream that waits for the connection, of one that is over, and of the connection where nobody waits.
+    until_broken(&waiting_for_window(), |_| window(1, 1));
+    let core = greeted(&CONFIG);
+    let words = [request(1, flag::END_STREAM), reset(1)].concat();
+    core.state().receive(&words).unwrap();
+    until_broken(&core, |_| window(1, 1));
+    until_broken(&greeted(&CONFIG), |_| window(0, 1));
+}
+
+#[test]
+fn initial_windows_are_charged_by_the_streams_that_they_change() {
+    let core = waiting_for_window();
+    let change = |n: u32| {
+        let value = (1 + n % 2).to_be_bytes();
+        frame(Kind::Settings, 0, 0, &[&[0, 4], &value[..]].concat())
+    };
+    let frames = until_broken(&core, change);
+    let visits = core.state().visited;
+    assert_eq!(visits, (frames * STREAMS) as usize);
+    assert!(
+        visits <= (UNPRODUCTIVE_FRAMES as usize * STREAMS_PER_FRAME) * 2,
+        "{visits}"
+    );
+}
+
+#[test]
+fn a_client_that_makes_room_for_what_it_reads_is_not_charged() {
+    let core = greeted(&CONFIG);
+    core.state().receive(&request(1, flag::END_STREAM)).unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    state.respond(1, &Response::new(()), false);
+    for _ in 0..2 * UNPRODUCTIVE_FRAMES {
+        state.send_data(1, Bytes::from_static(b"message"), false);
+        assert_eq!(written(&mut state), [1]);
+        let words = [window(0, 7), window(1, 7), frame(Kind::Ping, 0, 0, &[0; 8])].concat();
+        state.receive(&words).unwrap();
+        written(&mut state);
+    }
+}
+
+#[test]
+fn requests_that_are_reset_before_anybody_saw_them_are_not_handed_over() {
+    let core = greeted(&CONFIG);
+    let words: Vec<u8> = streams()
+        .flat_map(|stream| request(stream, 0))
+        .chain(streams().skip(1).flat_map(reset))
+        .collect();
+    core.state().receive(&words).unwrap();
+    let opened = handed_over(&core);
+    assert_eq!(opened.len(), 1);
+    drop(opened);
+    let state = core.state();
+    assert!(state.opened.is_empty() && state.streams.len() == 1);
+}
+
+#[test]
+fn a_turn_hands_over_so_many_requests_and_keeps_the_rest_for_the_next() {
+    let core = greeted(&CONFIG);
+    for stream in streams() {
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+    }
+    let mut opened = Vec::new();
+    assert!(core.state().take_opened(&core, &mut opened));
+    assert_eq!(opened.len(), REQUESTS_PER_TURN);
+    assert!(core.state().begin_turn(Waker::noop()));
+    assert_eq!(handed_over(&core).len() + opened.len(), STREAMS as usize);
+    assert!(!core.state().begin_turn(Waker::noop()));
+}
+
+#[test]
+fn where_a_stream_is_in_the_table_cannot_be_known() {
+    let [one, other] = [greeted(&CONFIG), greeted(&CONFIG)].map(|core| {
+        let state = core.state();
+        (0..8u32)
+            .map(|n| state.streams.hasher().hash_one(1 + n * 16_384))
+            .collect::<Vec<_>>()
+    });
+    assert_ne!(one, other);
+    // Nor do numbers that are far apart fall on each other.
+    let mut low: Vec<_> = one.iter().map(|hash| hash & 0xffff).collect();
+    low.sort_unstable();
+    low.dedup();
+    assert!(low.len() >= 6, "{low:?}");
+}
+
+/// A list of fields of about `size` bytes by the protocol's count, as references to one entry of the dynamic table that
+/// the block itself has made.
+fn bomb(size: usize) -> Vec<u8> {
+    let mut block = POST.to_vec();
+    // Literal with incremental indexing: x: 8 bytes; its entry is index 62, 41 bytes.
+    block.extend_from_slice(b"\x40\x01x\x08--------");
+    block.resize(block.len() + size / 41, 0x80 | 62);
+    block
+}
+
+#[test]
+fn lists_of_fields_are_bounded_each_and_together() {
+    let config = Config {
+        header_list: 1 << 20,
+        header_memory: 8 << 20,
+        ..CONFIG
+    };
+    let core = greeted(&config);
+    let block = bomb(512 * 1024);
+    assert!(block.len() < 16_384);
+    let mut refused = Vec::new();
+    for stream in streams().take(40) {
+        let words = frame(Kind::Headers, flag::END_HEADERS, stream, &block);
+        core.state().receive(&words).unwrap();
+        let mut state = core.state();
+        assert!(state.header_memory <= config.header_memory);
+        // HEADERS with :status 431, a literal with the name of static index 8.
+        if state.out.take().windows(5).any(|bytes| bytes == b"\x08\x03431") {
+            refused.push(stream);
+        }
+    }
+    assert!(refused.len() > 30, "{refused:?}");
+    // What is over makes room.
+    let taken = handed_over(&core).len();
+    assert_eq!(taken + refused.len(), 40);
+    for stream in streams().take(40) {
+        core.state().answered(stream);
+        core.state().reset(stream, Reason::CANCEL);
+    }
+    assert_eq!(core.state().header_memory, 0);
+    core.state().receive(&request(99, flag::END_STREAM)).unwrap();
+    assert_eq!(handed_over(&core).len(), 1);
+}
+
+#[test]
+fn a_list_that_is_too_long_is_refused_in_the_peer_s_terms() {
+    for grpc in [false, true] {
+        let core = greeted(&Config { grpc, ..CONFIG });
+        let words = frame(Kind::Headers, flag::END_HEADERS, 1, &bomb(100 * 1024));
+        core.state().receive(&words).unwrap();
+        assert!(handed_over(&core).is_empty());
+        let said = core.state().out.take();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(said.contains("431"), !grpc, "{said}");
+        let named = said.contains("grpc-message") && said.contains("larger than the 65536 bytes");
+        assert_eq!(named, grpc, "{said}");
+        // The tables are right: the next request may use the entry.
+        let mut block = POST.to_vec();
+        block.push(0x80 | 62);
+        let words = frame(Kind::Headers, flag::END_HEADERS, 3, &block);
+        core.state().receive(&words).unwrap();
+        assert_eq!(handed_over(&core)[0].request.headers()["x"], "--------");
+    }
+}
+
+/// As many streams as a server allows have room for heads of the usual size: a call of gRPC has 12 fields, 700 bytes.
+const _: () = assert!(4096 * (700 + 12 * crate::limits::FIELD_MEMORY) < HEADER_MEMORY);
+
+#[test]
+fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
+    let core = greeted(&CONFIG);
+    core.state().receive(&request(1, 0)).unwrap();
+    let Incoming::Stream(body) = handed_over(&core).remove(0).request.into_body() else {
+        panic!("the body is still to come")
+    };
+    let mut state = core.state();
+    let bytes = 200_000;
+    for _ in 0..bytes {
+        state.receive(&frame(Kind::Data, 0, 1, b"x")).unwrap();
+    }
+    let held = state.streams[&1].arrived.held();
+    assert!(held < bytes + 32 * 1024, "{held}");
+    assert_eq!(state.spare, state.streams[&1].arrived.spare());
+    assert!(state.spare > 0);
+    // Read down to what is spare: it stays charged until it is gone.
+    state.taken = CONFIG.connection_window / 2;
+    state.give_back(0);
+    assert_eq!(state.taken, CONFIG.connection_window / 2);
+    while let Some(piece) = state.take_arrived(1) {
+        assert!(matches!(piece, Piece::Data(data) if data.len() <= 16 * 1024));
+    }
+    assert_eq!(state.spare, 0);
+    assert!(state.taken < CONFIG.connection_window / 2);
+    drop(state);
+    drop(body);
+}
+
+#[test]
+fn pieces_of_a_byte_that_wait_to_be_sent_take_a_byte() {
+    let core = waiting_for_window();
+    core.state().receive(&reset(1)).unwrap();
+    core.state()
+        .receive(&request(2 * STREAMS + 1, flag::END_STREAM))
+        .unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    let (stream, before) = (2 * STREAMS + 1, state.queued);
+    state.respond(stream, &Response::new(()), false);
+    for _ in 0..100_000 {
+        assert!(state.send_data(stream, Bytes::from_static(b"x"), false));
+    }
+    assert_eq!(state.queued, before + 100_000);
+    let held = state.streams[&stream].queue.held();
+    assert!(held < 100_000 + 32 * 1024, "{held}");
+}
+
+#[test]
+fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
+    let core = greeted(&Config {
+        send_buffers: 1000,
+        ..CONFIG
+    });
+    let cx = Context::from_waker(Waker::noop());
+    let words = [request(1, flag::END_STREAM), request(3, flag::END_STREAM)].concat();
+    core.state().receive(&words).unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    state.window = 0;
+    for stream in [1, 3] {
+        state.respond(stream, &Response::new(()), false);
+        assert!(state.poll_room(stream, &cx, true).is_ready());
+        state.send_data(stream, Bytes::from_static(&[b'x'; 600]), false);
+        assert_eq!(state.poll_room(stream, &cx, true).is_ready(), stream == 1);
+    }
+    assert!(state.poll_room(1, &cx, true).is_pending());
+    state.receive(&window(0, 700)).unwrap();
+    // What is sent of one makes room for both, whoever has less than its share.
+    assert_eq!(state.queued, 500);
+    assert!(state.poll_room(1, &cx, true).is_ready() && state.poll_room(3, &cx, true).is_ready());
+}
+
+/// SETTINGS with a limit for lists of fields.
+fn limited(bytes: u8) -> Vec<u8> {
+    frame(Kind::Settings, 0, 0, &[0, 6, 0, 0, 0, bytes])
+}
+
+#[test]
+fn what_the_client_does_not_take_is_not_sent() {
+    let value =
+        HeaderValue::from_static("one that is rather long, if not to say too long for anybody to take it");
+    let mut large = Response::new(());
+    large.headers_mut().insert("x", value);
+    for (grpc, answer) in [(false, &b"\x8e"[..]), (true, b"grpc-status\x018")] {
+        let core = greeted(&Config { grpc, ..CONFIG });
+        let words = [
+            limited(100),
+            request(1, flag::END_STREAM),
+            request(3, flag::END_STREAM),
+        ]
+        .concat();
+        core.state().receive(&words).unwrap();
+        handed_over(&core);
+        let mut state = core.state();
+        state.out = Out::default();
+        assert!(!state.respond(1, &large, false));
+        let said = state.out.take();
+        assert!(
+            said.windows(answer.len()).any(|bytes| bytes == answer),
+            "{said:?}"
+        );
+        assert!(state.streams[&1].sent);
+        // In trailers too.
+        let mut trailers = HeaderMap::new();
+        trailers.extend(large.headers().clone());
+        trailers.insert("y", large.headers()["x"].clone());
+        assert!(state.respond(3, &Response::new(()), false));
+        state.out = Out::default();
+        state.send_trailers(3, trailers);
+        let said = state.out.take();
+        let head = Head::read(&said).unwrap();
+        assert_eq!(head.kind, if grpc { Kind::Headers } else { Kind::Reset });
+        assert!(!String::from_utf8_lossy(&said).contains("rather long"));
+    }
+}
+
+#[test]
+fn a_request_that_the_server_does_not_take_is_not_sent() {
+    let core = Core::new(&CONFIG, Role::Client);
+    let mut state = core.state();
+    state.receive(&limited(200)).unwrap();
+    let mut head = Request::new(());
+    let cx = Context::from_waker(Waker::noop());
+    *head.uri_mut() = "http://app/method".parse().unwrap();
+    assert!(matches!(state.poll_open(&head, true, &cx), Poll::Ready(Ok(1))));
+    head.headers_mut()
+        .insert("x", HeaderValue::from_static("a value"));
+    let opened = state.poll_open(&head, true, &cx);
+    let Poll::Ready(Err(why)) = opened else {
+        panic!("{opened:?}")
+    };
+    // :method GET, :scheme http, :authority app, :path /method, x: a value.
+    let size = 4 * 32 + 7 + 3 + 7 + 4 + 10 + 3 + 5 + 7 + 32 + 1 + 7;
+    assert_eq!(why, Cut::PeerFields { size, limit: 200 });
+    assert_eq!(state.last, 1);
+}
+
+#[test]
+fn an_answer_with_too_many_fields_is_an_error_of_its_call() {
+    let core = Core::new(&CONFIG, Role::Client);
+    let mut state = core.state();
+    let cx = Context::from_waker(Waker::noop());
+    state.receive(&frame(Kind::Settings, 0, 0, &[])).unwrap();
+    for stream in [1, 3] {
+        assert!(state.poll_open(&Request::new(()), true, &cx).is_ready());
+        let mut block = bomb(100 * 1024);
+        // :status 200 instead of the fields of a request.
+        block.splice(..3, [0x88]);
+        let flags = flag::END_HEADERS | flag::END_STREAM;
+        state
+            .receive(&frame(Kind::Headers, flags, stream, &block))
+            .unwrap();
+        let coming = state.streams[&stream].coming;
+        assert_eq!(coming, Coming::Cut(Cut::Fields(CONFIG.header_list)));
+    }
+}

@@ -1,0 +1,286 @@
+//! Peers that stop in the middle of something. Time is the runtime's own: it goes on when nobody has anything to do.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full};
+use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
+use outrigger_http2::limits::{IDLE, STALL};
+use outrigger_http2::{Config, Cut, Ended, Incoming, Reason, Service, Silence, Times, connect, serve};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+const CONFIG: Config = Config {
+    stream_window: 1 << 20,
+    connection_window: 1 << 20,
+    send_buffer: 64 * 1024,
+    ..Config::DEFAULT
+};
+const TIMES: Times = Times {
+    preface: Duration::from_secs(10),
+    silence: Silence {
+        interval: Duration::from_secs(10),
+        patience: Duration::from_secs(5),
+    },
+};
+/// What is found out at intervals is found out so much later.
+const LATE: Duration = Duration::from_secs(20);
+
+/// Answers with the body, or with what went wrong with it.
+struct Echo;
+
+impl Service for Echo {
+    type Body = UnsyncBoxBody<Bytes, Cut>;
+
+    async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
+        let large = request.uri().path() == "/large";
+        let body = match request.into_body() {
+            _ if large => Bytes::from(vec![0; 1 << 20]),
+            Incoming::Empty => Bytes::new(),
+            Incoming::Whole(data) => data,
+            Incoming::Stream(body) => match body.collect().await {
+                Ok(body) => body.to_bytes(),
+                Err(why) => return failed(why),
+            },
+        };
+        Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync())
+    }
+
+    fn reason(error: Cut) -> Reason {
+        error.reason()
+    }
+}
+
+fn failed(why: Cut) -> Response<UnsyncBoxBody<Bytes, Cut>> {
+    let text = Full::new(Bytes::from(why.to_string()));
+    let mut response = Response::new(text.map_err(|never| match never {}).boxed_unsync());
+    *response.status_mut() = StatusCode::REQUEST_TIMEOUT;
+    response
+}
+
+type Server = JoinHandle<Result<(), Ended>>;
+
+fn served(config: Config) -> (DuplexStream, Server) {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let server =
+        tokio::spawn(async move { serve(far, Arc::new(Echo), &config, TIMES, std::future::pending()).await });
+    (near, server)
+}
+
+fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = Head {
+        length: payload.len(),
+        kind,
+        flags,
+        stream,
+    };
+    [&head.bytes(), payload].concat()
+}
+
+/// The head of a POST with a body to come.
+fn post(path: &str, grpc: bool) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86, 0x04, u8::try_from(path.len()).unwrap()];
+    block.extend_from_slice(path.as_bytes());
+    if grpc {
+        // content-type, a literal with the name of static index 31.
+        block.extend_from_slice(b"\x0f\x10\x10application/grpc");
+    }
+    frame(Kind::Headers, flag::END_HEADERS, 1, &block)
+}
+
+fn greeting() -> Vec<u8> {
+    [&PREFACE[..], &frame(Kind::Settings, 0, 0, &[])].concat()
+}
+
+async fn hear(io: &mut ReadHalf<DuplexStream>) -> Option<(Head, Vec<u8>)> {
+    let mut head = [0; HEAD];
+    io.read_exact(&mut head).await.ok()?;
+    let head = Head::read(&head).unwrap();
+    let mut payload = vec![0; head.length];
+    io.read_exact(&mut payload).await.ok()?;
+    Some((head, payload))
+}
+
+/// Answers pings until a frame of `kind` comes; its payload and the time it took.
+async fn until(kind: Kind, io: DuplexStream, words: &[u8]) -> (Vec<u8>, Duration, WriteHalf<DuplexStream>) {
+    let (mut read, mut write) = tokio::io::split(io);
+    let begin = Instant::now();
+    write.write_all(words).await.unwrap();
+    loop {
+        let (head, payload) = hear(&mut read).await.unwrap();
+        if head.kind == Kind::Ping && !head.has(flag::ACK) {
+            let pong = frame(Kind::Ping, flag::ACK, 0, &payload);
+            write.write_all(&pong).await.unwrap();
+        }
+        if head.kind == kind && !(kind == Kind::Settings) {
+            tokio::spawn(async move { while hear(&mut read).await.is_some() {} });
+            return (payload, begin.elapsed(), write);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_s_body_that_stops_is_given_up_and_answered() {
+    let (io, _server) = served(CONFIG);
+    let words = [greeting(), post("/", false), frame(Kind::Data, 0, 1, b"half")].concat();
+    let (answer, waited, _io) = until(Kind::Data, io, &words).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert_eq!(answer, Cut::Stalled(STALL).to_string());
+    assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_goes_on_in_small_steps_is_waited_for() {
+    let (io, _server) = served(CONFIG);
+    let words = [greeting(), post("/", false)].concat();
+    let (_, _, mut write) = until(Kind::WindowUpdate, io, &words).await;
+    for _ in 0..10 {
+        // Nobody answers pings here, but frames are signs of life.
+        for _ in 0..12 {
+            sleep(Duration::from_secs(4)).await;
+            write
+                .write_all(&frame(Kind::Ping, flag::ACK, 0, &[0; 8]))
+                .await
+                .unwrap();
+        }
+        write.write_all(&frame(Kind::Data, 0, 1, b"x")).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn streams_of_grpc_may_be_silent() {
+    for (config, grpc) in [(CONFIG, true), (Config { grpc: true, ..CONFIG }, false)] {
+        let (io, server) = served(config);
+        let words = [greeting(), post("/", grpc), frame(Kind::Data, 0, 1, b"half")].concat();
+        let silent = timeout(STALL * 100, until(Kind::Data, io, &words)).await;
+        assert!(silent.is_err() && !server.is_finished());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_not_taken_is_given_up() {
+    let (io, _server) = served(CONFIG);
+    let words = [greeting(), post("/large", false)].concat();
+    let (reason, waited, _io) = until(Kind::Reset, io, &words).await;
+    assert_eq!(reason, Reason::CANCEL.0.to_be_bytes());
+    assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_known_length_that_stops_is_given_up_and_others_are_not() {
+    for length in [Some(10), None] {
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let (client, connection) = connect(near, &CONFIG, None);
+        tokio::spawn(connection.run());
+        let serving = tokio::spawn(async move {
+            let mut server = h2::server::handshake(far).await.unwrap();
+            let (_request, mut respond) = server.accept().await.unwrap().unwrap();
+            let mut head = Response::new(());
+            if let Some(length) = length {
+                head.headers_mut()
+                    .insert("content-length", HeaderValue::from(length));
+            }
+            let mut body = respond.send_response(head, false).unwrap();
+            body.send_data(Bytes::from_static(b"half"), false).unwrap();
+            tokio::spawn(async move { while server.accept().await.is_some() {} });
+            let _reset = std::future::poll_fn(|cx| body.poll_reset(cx)).await;
+        });
+        let request = Request::post("http://app/").body(Empty::<Bytes>::new()).unwrap();
+        let answer = client.send(request, |never| match never {}).await.unwrap();
+        let Incoming::Stream(body) = answer.into_body() else {
+            panic!("the rest is still to come")
+        };
+        let read = timeout(STALL * 10, body.collect()).await;
+        match length {
+            Some(_) => assert_eq!(read.unwrap().unwrap_err(), Cut::Stalled(STALL)),
+            None => assert!(read.is_err()),
+        }
+        serving.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_is_not_ended_ends_the_connection() {
+    let half_of_headers = post("/", true)[..12].to_vec();
+    let fields_without_end = frame(Kind::Headers, 0, 1, &[0x83, 0x86]);
+    let half_of_data = [
+        post("/", true),
+        frame(Kind::Data, 0, 1, &[0; 1000])[..20].to_vec(),
+    ]
+    .concat();
+    for (words, more) in [
+        (half_of_headers, vec![0x84]),
+        (fields_without_end, frame(Kind::Continuation, 0, 1, &[])),
+        (half_of_data, vec![0]),
+    ] {
+        let (mut io, server) = served(Config { grpc: true, ..CONFIG });
+        let begin = Instant::now();
+        io.write_all(&[greeting(), words].concat()).await.unwrap();
+        let (mut read, mut write) = tokio::io::split(io);
+        tokio::spawn(async move { while hear(&mut read).await.is_some() {} });
+        // A little now and then, so that it does not look dead.
+        for _ in 0..4 {
+            sleep(Duration::from_secs(9)).await;
+            write.write_all(&more).await.unwrap();
+        }
+        let trickle = tokio::spawn(async move {
+            while write.write_all(&more[..more.len().min(1)]).await.is_ok() {
+                sleep(Duration::from_secs(9)).await;
+            }
+        });
+        let ended = server.await.unwrap();
+        assert!(matches!(ended, Err(Ended::Unfinished(STALL))), "{ended:?}");
+        assert!(begin.elapsed() >= STALL, "{:?}", begin.elapsed());
+        trickle.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_reads_nothing_is_given_up() {
+    let (mut io, server) = served(Config { grpc: true, ..CONFIG });
+    // Its windows are open, and nobody reads what they let out.
+    let words = [
+        greeting(),
+        frame(Kind::Settings, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]),
+        frame(Kind::WindowUpdate, 0, 0, &(1_u32 << 30).to_be_bytes()),
+        post("/large", true),
+    ];
+    io.write_all(&words.concat()).await.unwrap();
+    let (read, mut write) = tokio::io::split(io);
+    let alive = tokio::spawn(async move {
+        let sign = frame(Kind::Ping, flag::ACK, 0, &[0; 8]);
+        while write.write_all(&sign).await.is_ok() {
+            sleep(Duration::from_secs(4)).await;
+        }
+    });
+    let begin = Instant::now();
+    let ended = server.await.unwrap();
+    assert!(matches!(ended, Err(Ended::Unread(STALL))), "{ended:?}");
+    assert!(begin.elapsed() < STALL + LATE);
+    alive.await.unwrap();
+    drop(read);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_idles_is_ended_in_order() {
+    let (io, server) = served(CONFIG);
+    let (mut sender, connection) = h2::client::handshake(io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    // It is not idle while there is a call, and for a time after it.
+    for _ in 0..3 {
+        sleep(IDLE / 2).await;
+        sender = sender.ready().await.unwrap();
+        let request = Request::get("http://app/").body(()).unwrap();
+        let (response, _) = sender.send_request(request, true).unwrap();
+        response.await.unwrap();
+    }
+    let begin = Instant::now();
+    // Whoever closes last may find nobody to say goodbye to.
+    let _ended = (connection.await.unwrap(), server.await.unwrap());
+    assert!(begin.elapsed() >= IDLE - LATE && begin.elapsed() < IDLE + LATE);
+}
