@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Response;
 use http_body::{Body, Frame, SizeHint};
 
-use crate::error::{Cut, Reason};
+use crate::error::Cut;
 use crate::queue::Piece;
 use crate::state::Core;
 use crate::stream::{Coming, keep};
@@ -98,26 +98,15 @@ impl Body for Received {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         let this = &mut *self;
         let mut state = this.core.state();
-        match state.take_arrived(this.stream) {
-            Some(Piece::Data(data)) => {
-                this.left = this.left.map(|left| left.saturating_sub(data.len() as u64));
-                return Poll::Ready(Some(Ok(Frame::data(data))));
-            }
-            Some(Piece::Trailers(trailers)) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
-            None => {}
-        }
-        let Some(stream) = state.stream(this.stream) else {
-            return Poll::Ready(None);
-        };
-        match stream.coming {
-            Coming::More => {
-                keep(&mut stream.reader, cx.waker());
-                Poll::Pending
-            }
-            // RFC 9113 section 8.1: no more of this message is needed.
-            Coming::Ended | Coming::Cut(Cut::Reset(Reason::NO_ERROR)) => Poll::Ready(None),
-            Coming::Cut(why) => Poll::Ready(Some(Err(why))),
-        }
+        state.poll_arrived(this.stream, cx).map(|piece| {
+            Some(piece?.map(|piece| match piece {
+                Piece::Data(data) => {
+                    this.left = this.left.map(|left| left.saturating_sub(data.len() as u64));
+                    Frame::data(data)
+                }
+                Piece::Trailers(trailers) => Frame::trailers(trailers),
+            }))
+        })
     }
 
     fn is_end_stream(&self) -> bool {

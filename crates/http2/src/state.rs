@@ -7,6 +7,7 @@ mod send;
 mod tests;
 mod watch;
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -249,16 +250,28 @@ impl State {
         self.settle(number);
     }
 
-    /// Takes the next piece of what has arrived on a stream. Data makes room for more.
-    pub(crate) fn take_arrived(&mut self, number: u32) -> Option<Piece> {
-        let stream = self.streams.get_mut(&number)?;
-        let before = stream.arrived.spare();
-        let piece = stream.arrived.pop();
-        self.spare -= before - stream.arrived.spare();
-        if let Some(Piece::Data(data)) = &piece {
+    /// Takes the next piece of what has arrived on a stream, or waits for it. Data makes room for more.
+    pub(crate) fn poll_arrived(&mut self, number: u32, cx: &Context<'_>) -> Poll<Option<Result<Piece, Cut>>> {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return Poll::Ready(None);
+        };
+        let spare = stream.arrived.spare();
+        let Some(piece) = stream.arrived.pop() else {
+            return match stream.coming {
+                Coming::More => {
+                    keep(&mut stream.reader, cx.waker());
+                    Poll::Pending
+                }
+                // RFC 9113 section 8.1: no more of this message is needed.
+                Coming::Ended | Coming::Cut(Cut::Reset(Reason::NO_ERROR)) => Poll::Ready(None),
+                Coming::Cut(why) => Poll::Ready(Some(Err(why))),
+            };
+        };
+        self.spare -= spare - stream.arrived.spare();
+        if let Piece::Data(data) = &piece {
             self.read(number, data.len());
         }
-        piece
+        Poll::Ready(Some(Ok(piece)))
     }
 
     pub(crate) fn stream(&mut self, number: u32) -> Option<&mut Stream> {
@@ -324,12 +337,13 @@ impl State {
     }
 
     fn forget(&mut self, number: u32) {
-        if !self.streams.get(&number).is_some_and(Stream::is_over) {
+        let Entry::Occupied(stream) = self.streams.entry(number) else {
+            return;
+        };
+        if !stream.get().is_over() {
             return;
         }
-        if let Some(stream) = self.streams.remove(&number) {
-            self.header_memory -= stream.header_memory;
-        }
+        self.header_memory -= stream.remove().header_memory;
         self.count();
         self.wake_waiting();
         if self.phase == Phase::Left && self.streams.is_empty() {

@@ -109,6 +109,15 @@ impl Stream {
         self.left.is_some_and(|left| !ended || left == 0)
     }
 
+    /// Tells the reader about news; `ended` by the last. True when that may be the end of the stream.
+    pub(crate) fn has_come(&mut self, ended: bool) -> bool {
+        if ended {
+            self.coming = Coming::Ended;
+        }
+        self.wake_reader();
+        ended && self.sent
+    }
+
     /// Ends both sides at once. Returns how many bytes were queued.
     #[must_use]
     pub(crate) fn cut(&mut self, why: Cut) -> usize {

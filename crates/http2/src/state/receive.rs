@@ -291,13 +291,18 @@ impl State {
         }
         if !stream.read {
             self.read(data.stream, bytes.len());
-        } else if !bytes.is_empty() {
+            self.arrived(data.stream, ended);
+            return Ok(());
+        }
+        if !bytes.is_empty() {
             let before = stream.arrived.spare();
             stream.arrived.push_copy(bytes);
             stream.moved = true;
             self.spare = self.spare + stream.arrived.spare() - before;
         }
-        self.arrived(data.stream, ended);
+        if stream.has_come(ended) {
+            self.settle(data.stream);
+        }
         Ok(())
     }
 
@@ -306,11 +311,7 @@ impl State {
         let Some(stream) = self.streams.get_mut(&number) else {
             return;
         };
-        if ended {
-            stream.coming = Coming::Ended;
-        }
-        stream.wake_reader();
-        if ended {
+        if stream.has_come(ended) {
             self.settle(number);
         }
     }

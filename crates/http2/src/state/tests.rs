@@ -340,8 +340,9 @@ fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
     state.taken = CONFIG.connection_window / 2;
     state.give_back(0);
     assert_eq!(state.taken, CONFIG.connection_window / 2);
-    while let Some(piece) = state.take_arrived(1) {
-        assert!(matches!(piece, Piece::Data(data) if data.len() <= 16 * 1024));
+    let cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(piece) = state.poll_arrived(1, &cx) {
+        assert!(matches!(piece, Some(Ok(Piece::Data(data))) if data.len() <= 16 * 1024));
     }
     assert_eq!(state.spare, 0);
     assert!(state.taken < CONFIG.connection_window / 2);
