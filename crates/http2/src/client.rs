@@ -92,8 +92,7 @@ where
         let (head, body) = request.into_parts();
         let head = Request::from_parts(head, ());
         let ended = body.is_end_stream();
-        let opened = std::future::poll_fn(|cx| self.wire.core.state().poll_open(&head, ended, cx)).await;
-        let number = match opened {
+        let number = match Opening::of(&self.wire, &head, ended).await {
             Ok(number) => number,
             Err(why) => {
                 let unsent = Some(head.map(|()| body));
@@ -116,6 +115,31 @@ where
             None => drop(sending),
         }
         answer.await.map_err(|why| Unanswered { why, unsent: None })
+    }
+}
+
+/// A request that waits for its turn. Given up, it passes its turn on.
+struct Opening<'a, I> {
+    wire: &'a Wire<I>,
+    ticket: Option<u64>,
+}
+
+impl<'a, I> Opening<'a, I> {
+    async fn of(wire: &'a Wire<I>, head: &Request<()>, ended: bool) -> Result<u32, Cut> {
+        let mut opening = Self { wire, ticket: None };
+        std::future::poll_fn(|cx| {
+            let mut state = opening.wire.core.state();
+            state.poll_open(head, ended, &mut opening.ticket, cx)
+        })
+        .await
+    }
+}
+
+impl<I> Drop for Opening<'_, I> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.wire.core.state().stop_waiting(ticket);
+        }
     }
 }
 

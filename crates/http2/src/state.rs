@@ -8,7 +8,7 @@ mod tests;
 mod watch;
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -72,8 +72,10 @@ pub(crate) struct State {
     /// Requests that have not been handed over; their streams may be over.
     opened: VecDeque<(u32, Request<()>)>,
     load: Arc<Load>,
-    /// Requests that wait for the server to allow more streams.
-    waiting: Vec<Waker>,
+    /// Requests that wait for the server to allow more streams, by when they began to.
+    waiting: BTreeMap<u64, Waker>,
+    /// How many have waited.
+    waited: u64,
     /// Bytes the peer may send on all streams, and bytes read since room was made for them.
     room: u32,
     taken: u32,
@@ -146,7 +148,8 @@ impl State {
             incomplete: Incomplete::new(role),
             opened: VecDeque::new(),
             load: Arc::default(),
-            waiting: Vec::new(),
+            waiting: BTreeMap::new(),
+            waited: 0,
             room: config.connection_window.max(WINDOW),
             taken: 0,
             spare: 0,
@@ -446,9 +449,24 @@ impl State {
         }
     }
 
-    /// Tells all who wait to begin a stream: one alone may have given up meanwhile, and the turn be lost.
+    /// Tells as many as there is room for that they may begin a stream; all, when nobody may any more.
     fn wake_waiting(&mut self) {
-        self.waiting.drain(..).for_each(Waker::wake);
+        let room = match self.phase {
+            Phase::Left => usize::MAX,
+            _ => (self.asked.streams as usize).saturating_sub(self.streams.len()),
+        };
+        for _ in 0..room.min(self.waiting.len()) {
+            if let Some((_, waker)) = self.waiting.pop_first() {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Whoever waited to begin a stream as `ticket` does not any more. If it was its turn, the next has it.
+    pub(crate) fn stop_waiting(&mut self, ticket: u64) {
+        if self.waiting.remove(&ticket).is_none() {
+            self.wake_waiting();
+        }
     }
 
     /// True when the peer has been heard of since this was last asked.
@@ -478,6 +496,7 @@ impl State {
         if self.phase != Phase::Left {
             self.set_phase(Phase::Left);
             self.out.go_away(0, Reason::NO_ERROR);
+            self.wake_waiting();
         }
         self.wake();
     }

@@ -175,8 +175,9 @@ impl State {
     fn refuse_head(&mut self, number: u32) {
         let limit = self.config.header_list;
         let response = if self.config.grpc {
-            let message =
-                format!("the request's header fields are larger than the {limit} bytes that are taken");
+            let message = format!(
+                "the request's header fields are larger than the {limit} bytes that are taken (see --read-buffer-size)"
+            );
             resource_exhausted(message)
         } else {
             let mut response = Response::new(());

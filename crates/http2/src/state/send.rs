@@ -60,7 +60,8 @@ impl State {
         true
     }
 
-    /// Sends the head of a request, as soon as the server allows one more stream; the number of its stream.
+    /// Sends the head of a request, as soon as the server allows one more stream; the number of its stream. Who has to
+    /// wait gets a `ticket`, which keeps its place, and for which it owes [`Self::stop_waiting`].
     ///
     /// # Errors
     /// The connection takes no more requests, or not such a large head.
@@ -68,6 +69,7 @@ impl State {
         &mut self,
         head: &Request<()>,
         ended: bool,
+        ticket: &mut Option<u64>,
         cx: &Context<'_>,
     ) -> Poll<Result<u32, Cut>> {
         if self.phase == Phase::Left {
@@ -78,10 +80,13 @@ impl State {
             return Poll::Ready(Err(Cut::PeerFields { size, limit }));
         }
         if self.streams.len() >= self.asked.streams as usize {
-            if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                self.waiting.push(cx.waker().clone());
-            }
+            self.waited += u64::from(ticket.is_none());
+            let ticket = ticket.get_or_insert(self.waited);
+            self.waiting.insert(*ticket, cx.waker().clone());
             return Poll::Pending;
+        }
+        if let Some(ticket) = ticket.take() {
+            self.waiting.remove(&ticket);
         }
         let number = if self.last == 0 { 1 } else { self.last + 2 };
         if number > MAX_WINDOW {

@@ -446,10 +446,13 @@ fn a_request_that_the_server_does_not_take_is_not_sent() {
     let mut head = Request::new(());
     let cx = Context::from_waker(Waker::noop());
     *head.uri_mut() = "http://app/method".parse().unwrap();
-    assert!(matches!(state.poll_open(&head, true, &cx), Poll::Ready(Ok(1))));
+    assert!(matches!(
+        state.poll_open(&head, true, &mut None, &cx),
+        Poll::Ready(Ok(1))
+    ));
     head.headers_mut()
         .insert("x", HeaderValue::from_static("a value"));
-    let opened = state.poll_open(&head, true, &cx);
+    let opened = state.poll_open(&head, true, &mut None, &cx);
     let Poll::Ready(Err(why)) = opened else {
         panic!("{opened:?}")
     };
@@ -466,7 +469,11 @@ fn an_answer_with_too_many_fields_is_an_error_of_its_call() {
     let cx = Context::from_waker(Waker::noop());
     state.receive(&frame(Kind::Settings, 0, 0, &[])).unwrap();
     for stream in [1, 3] {
-        assert!(state.poll_open(&Request::new(()), true, &cx).is_ready());
+        assert!(
+            state
+                .poll_open(&Request::new(()), true, &mut None, &cx)
+                .is_ready()
+        );
         let mut block = bomb(100 * 1024);
         // :status 200 instead of the fields of a request.
         block.splice(..3, [0x88]);
@@ -477,4 +484,55 @@ fn an_answer_with_too_many_fields_is_an_error_of_its_call() {
         let coming = state.streams[&stream].coming;
         assert_eq!(coming, Coming::Cut(Cut::Fields(CONFIG.header_list)));
     }
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_stream_that_ends_wakes_one_of_those_that_wait_for_it() {
+    let core = Core::new(&CONFIG, Role::Client);
+    let mut state = core.state();
+    // One stream at a time.
+    let settings = frame(Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 1]);
+    state.receive(&settings).unwrap();
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let (cx, head) = (Context::from_waker(&waker), Request::new(()));
+    assert!(state.poll_open(&head, true, &mut None, &cx).is_ready());
+    let mut tickets = [None; 100];
+    for ticket in &mut tickets {
+        assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
+        // Polled again, it keeps its place.
+        assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
+    }
+    assert_eq!((state.waiting.len(), woken.0.load(Ordering::Relaxed)), (100, 0));
+    let end = |state: &mut State, stream| {
+        let flags = flag::END_HEADERS | flag::END_STREAM;
+        state
+            .receive(&frame(Kind::Headers, flags, stream, &[0x88]))
+            .unwrap();
+        state.answered(stream);
+        state.unread(stream);
+    };
+    end(&mut state, 1);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    // The first gives up: the second has its turn, and its end is the third's.
+    state.stop_waiting(tickets[0].unwrap());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+    assert!(state.poll_open(&head, true, &mut tickets[1], &cx).is_ready());
+    state.stop_waiting(tickets[50].unwrap());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+    end(&mut state, 3);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 3);
+    // When the server goes away, all hear of it.
+    state.receive(&frame(Kind::GoAway, 0, 0, &[0; 8])).unwrap();
+    assert_eq!((state.waiting.len(), woken.0.load(Ordering::Relaxed)), (0, 99));
 }
