@@ -39,7 +39,7 @@ pub const STALL: Duration = Duration::from_secs(60);
 
 /// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it
 /// knew is still answered.
-pub const IDLE: Duration = Duration::from_secs(10 * 60);
+pub const IDLE: Duration = Duration::from_secs(600);
 
 /// The budget of unproductive frames: what a peer may do at once that costs us more than it, or nothing to it. Exceeded,
 /// the connection ends with ENHANCE_YOUR_CALM.
