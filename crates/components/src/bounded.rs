@@ -1,22 +1,4 @@
-//! Files and bodies, up to a limit.
-
-use std::{io, path::Path};
-
-use tokio::io::AsyncReadExt;
-
-/// A file of at most `limit` bytes.
-pub(crate) async fn read_file(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
-    let mut contents = Vec::new();
-    tokio::fs::File::open(path)
-        .await?
-        .take(limit as u64 + 1)
-        .read_to_end(&mut contents)
-        .await?;
-    if contents.len() > limit {
-        return Err(io::Error::other(format!("the file is larger than {limit} bytes")));
-    }
-    Ok(contents)
-}
+//! Bodies, up to a limit.
 
 /// Why a body was not read.
 #[derive(Debug, thiserror::Error)]

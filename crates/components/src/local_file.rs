@@ -6,10 +6,11 @@ use async_trait::async_trait;
 use outrigger_component::{
     Catalog, Entry, Error, Kind, Metadata, Pairs, Result, SecretStore, catalog::Version, secrets::Feature,
 };
+use outrigger_files::read_async;
 use serde_json::{Map, Value};
 
 /// The largest file that is read.
-const LARGEST: u64 = 64 << 20;
+const LARGEST: usize = 64 << 20;
 
 pub(crate) fn add(catalog: &mut Catalog) {
     catalog
@@ -31,11 +32,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
     let multi_valued = metadata.flag(&["multiValued"], false);
     let failed = |what: &str| Error::new(Kind::Configuration, format!("secretsFile {path}: {what}"));
     let unreadable = |error| failed("cannot be read").because(error);
-    let size = tokio::fs::metadata(path).await.map_err(unreadable)?.len();
-    if size > LARGEST {
-        return Err(failed("larger than 64 MiB"));
-    }
-    let text = tokio::fs::read(path).await.map_err(unreadable)?;
+    let text = read_async(path.as_ref(), LARGEST).await.map_err(unreadable)?;
     let document: Map<String, Value> =
         serde_json::from_slice(&text).map_err(|error| failed("no JSON object").because(error))?;
     let secrets = if multi_valued {

@@ -5,7 +5,7 @@ mod decode;
 
 use std::{
     fs,
-    io::{ErrorKind, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -106,7 +106,9 @@ fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
 
 fn get(root: &Root, name: &str) -> Result<Option<Invoked>> {
     let path = root.inside(name)?;
-    let data = fs::read(&path).map_err(|error| match error.kind() {
+    let mut data = Vec::new();
+    let read = outrigger_files::open(&path).and_then(|mut file| file.read_to_end(&mut data));
+    read.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(Kind::NotFound, format!("file not found: {}", path.display())),
         _ => failure("reading file", &path, error),
     })?;

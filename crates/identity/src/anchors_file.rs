@@ -1,8 +1,10 @@
 //! Trust anchors in a file that is replaced when roots rotate.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use outrigger_files::read_async;
 use tokio_util::sync::CancellationToken;
 
 use crate::bundle::{BundleError, TrustAnchors, TrustBundle};
@@ -12,6 +14,10 @@ const APPEARANCE: Duration = Duration::from_secs(1);
 /// Pause between looks for a change. Comparing the contents, instead of being told of events, also sees the file
 /// through the symbolic links that Kubernetes swaps.
 const CHANGE: Duration = Duration::from_millis(500);
+/// Pause after the file system did not answer.
+const UNANSWERED: Duration = Duration::from_secs(60);
+/// Largest file, in bytes.
+const MAX_FILE: usize = 4 << 20;
 
 /// Why the anchors of a file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +71,7 @@ impl AnchorsFile {
                 return Err(AnchorsFileError::Cancelled(path.to_owned()));
             }
         }
-        let seen = tokio::fs::read(path).await.map_err(read_error)?;
+        let seen = read_async(path, MAX_FILE).await.map_err(read_error)?;
         let bundle = TrustBundle::from_pem(&seen).map_err(|cause| AnchorsFileError::Bundle {
             path: path.to_owned(),
             cause,
@@ -92,7 +98,11 @@ impl AnchorsFile {
             .await
             .is_some()
         {
-            let contents = tokio::fs::read(&self.path).await;
+            let contents = read_async(&self.path, MAX_FILE).await;
+            if matches!(&contents, Err(error) if error.kind() == ErrorKind::TimedOut) {
+                // Each read of a file system that hangs keeps a thread.
+                let _stopped = cancel.run_until_cancelled(tokio::time::sleep(UNANSWERED)).await;
+            }
             match contents.map_err(|cause| AnchorsFileError::Read {
                 path: self.path.clone(),
                 cause,

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outrigger_files::read_text_async;
 use outrigger_wire::sentry::v1::sign_certificate_request::TokenValidator;
 
 /// Reads one environment variable. A value instead of the process environment, so that tests and several sidecars in
@@ -17,6 +18,9 @@ const TOKEN_FILE_VARIABLE: &str = "DAPR_SENTRY_TOKEN_FILE";
 const KUBERNETES_TOKEN: &str = "var/run/secrets/dapr.io/sentrytoken/token";
 /// Token every pod has; grants access to the Kubernetes API too, hence second choice.
 const LEGACY_KUBERNETES_TOKEN: &str = "var/run/secrets/kubernetes.io/serviceaccount/token";
+
+/// Largest token, in bytes.
+const MAX_FILE: usize = 256 << 10;
 
 /// Where a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,10 +103,10 @@ pub(crate) async fn select(
 
 async fn kubernetes(root: &Path) -> Token {
     let path = root.join(KUBERNETES_TOKEN);
-    let text = match tokio::fs::read_to_string(&path).await {
+    let text = match read_text_async(&path, MAX_FILE).await {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            let legacy = tokio::fs::read_to_string(root.join(LEGACY_KUBERNETES_TOKEN))
+            let legacy = read_text_async(&root.join(LEGACY_KUBERNETES_TOKEN), MAX_FILE)
                 .await
                 .unwrap_or_default();
             if !legacy.is_empty() {
@@ -139,7 +143,7 @@ fn none() -> Token {
 }
 
 async fn read(path: &Path) -> Result<String, TokenError> {
-    match tokio::fs::read_to_string(path).await {
+    match read_text_async(path, MAX_FILE).await {
         Ok(text) if text.is_empty() => Err(TokenError::Empty(path.to_owned())),
         Ok(text) => Ok(text),
         Err(cause) => Err(TokenError::Read {

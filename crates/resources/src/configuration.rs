@@ -19,7 +19,7 @@ pub use features::{
     ACTOR_STATE_TTL, Features, HOT_RELOAD, SUBTLE_CRYPTO, WORKFLOWS_CLUSTERED,
     WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
-pub use metrics::{DEFAULT_LATENCY_BUCKETS, HttpMetrics, LabelRule, MetricRule, Metrics};
+pub use metrics::{HttpMetrics, LabelRule, MetricRule, Metrics};
 pub use mtls::{Mtls, TokenValidator};
 pub use secrets::SecretScope;
 pub use tracing::{DEFAULT_SAMPLING, Otel, Tracing};
@@ -30,7 +30,7 @@ use crate::problem::Problem;
 use crate::yaml::{self, Flavour, Node};
 
 /// Largest configuration or resource file read.
-pub const MAX_FILE_SIZE: u64 = 4 << 20;
+pub const MAX_FILE_SIZE: usize = 4 << 20;
 
 /// Everything a Configuration can say, defaults filled in.
 #[derive(Debug, Clone, PartialEq, Default)]

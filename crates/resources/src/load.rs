@@ -9,7 +9,7 @@ mod split;
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::component::Component;
@@ -206,16 +206,22 @@ pub(crate) fn read(file: &Path) -> Result<String, Problem> {
             "check path and permissions",
         )
     };
-    let handle = fs::File::open(file).map_err(unreadable)?;
-    let mut bytes = Vec::new();
-    handle
-        .take(MAX_FILE_SIZE + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_FILE_SIZE {
-        let what = format!("file is larger than {} MiB", MAX_FILE_SIZE >> 20);
-        return Err(Problem::new(file, 0, what, "split the file"));
-    }
+    let bytes = match outrigger_files::read(file, MAX_FILE_SIZE) {
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            let what = format!("file is larger than {} MiB", MAX_FILE_SIZE >> 20);
+            return Err(Problem::new(file, 0, what, "split the file"));
+        }
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            let remedy = "remove it, or put a file in its place";
+            return Err(Problem::new(
+                file,
+                0,
+                format!("cannot read file: {error}"),
+                remedy,
+            ));
+        }
+        read => read.map_err(unreadable)?,
+    };
     let text = String::from_utf8(bytes)
         .map_err(|_| Problem::new(file, 0, "file is not UTF-8 text", "save the file as UTF-8"))?;
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))

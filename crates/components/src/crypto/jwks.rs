@@ -21,10 +21,7 @@ use super::{
     key::Key,
     local::{KeySource, Local, not_found},
 };
-use crate::{
-    bounded::{read_body, read_file},
-    web,
-};
+use crate::{bounded::read_body, web};
 
 /// The largest key set, bytes.
 const LARGEST: usize = 1 << 20;
@@ -175,9 +172,12 @@ impl Source {
                 "a set in the component itself does not change",
             )),
             Self::File(path) => {
-                let text = read_file(path, LARGEST).await.map_err(|error| {
-                    Error::new(Kind::Configuration, format!("jwks file {}", path.display())).because(error)
-                })?;
+                let text = outrigger_files::read_async(path, LARGEST)
+                    .await
+                    .map_err(|error| {
+                        Error::new(Kind::Configuration, format!("jwks file {}", path.display()))
+                            .because(error)
+                    })?;
                 parse(&path.display().to_string(), &Secret::new(text))
             }
             Self::Url {

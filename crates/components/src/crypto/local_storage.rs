@@ -10,12 +10,12 @@ use async_trait::async_trait;
 use outrigger_component::{
     Catalog, CryptoProvider, Entry, Error, Kind, Metadata, Result, catalog::Version, crypto::Secret,
 };
+use outrigger_files::read_async;
 
 use super::{
     key::{Format, Key},
     local::{KeySource, Local},
 };
-use crate::bounded::read_file;
 
 /// The largest key file that is read, bytes.
 const LARGEST: usize = 64 << 10;
@@ -72,7 +72,7 @@ impl Folder {
 impl KeySource for Folder {
     async fn key(&self, name: &str) -> Result<Arc<Key>> {
         let path = self.file(name)?;
-        let text = read_file(&path, LARGEST).await.map_err(|error| {
+        let text = read_async(&path, LARGEST).await.map_err(|error| {
             let kind = match error.kind() {
                 ErrorKind::NotFound | ErrorKind::IsADirectory => Kind::NotFound,
                 ErrorKind::PermissionDenied => Kind::Denied,

@@ -10,6 +10,9 @@ pub(super) const CONNECT: Duration = Duration::from_secs(15);
 /// A connection nobody uses ends after this.
 const IDLE: Duration = Duration::from_secs(90);
 
+/// Largest file of a certificate or a key, in bytes.
+const MAX_FILE: usize = 1 << 20;
+
 /// A client with the TLS settings of the component. Proxies of the environment are used, redirects followed.
 pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     let roots = pem(metadata, "MTLSRootCA")?;
@@ -59,7 +62,7 @@ fn pem(metadata: &Metadata, name: &str) -> Result<Option<Vec<u8>>> {
     if value.contains("-----BEGIN ") {
         return Ok(Some(value.as_bytes().to_vec()));
     }
-    match std::fs::read(value) {
+    match outrigger_files::read(value.as_ref(), MAX_FILE) {
         Ok(text) => Ok(Some(text)),
         Err(error) => {
             let expected = format!("neither PEM nor the path of a file that can be read: {error}");

@@ -65,10 +65,10 @@ impl Tls {
             .with_custom_certificate_verifier(verifier);
         let mut config = match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => {
-                let chain = CertificateDer::pem_file_iter(certificate)
-                    .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+                let chain = CertificateDer::pem_slice_iter(&contents("sslcert", certificate)?)
+                    .collect::<Result<Vec<_>, _>>()
                     .map_err(|error| failed(format!("sslcert {certificate}"), error))?;
-                let key = PrivateKeyDer::from_pem_file(key)
+                let key = PrivateKeyDer::from_pem_slice(&contents("sslkey", key)?)
                     .map_err(|error| failed(format!("sslkey {key}"), error))?;
                 config
                     .with_client_auth_cert(chain, key)
@@ -85,8 +85,8 @@ impl Tls {
             return Ok(crate::roots::system());
         };
         let mut roots = RootCertStore::empty();
-        let certificates = CertificateDer::pem_file_iter(path)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        let certificates = CertificateDer::pem_slice_iter(&contents("sslrootcert", path)?)
+            .collect::<Result<Vec<_>, _>>()
             .map_err(|error| failed(format!("sslrootcert {path}"), error))?;
         for certificate in certificates {
             roots
@@ -95,6 +95,11 @@ impl Tls {
         }
         Ok(roots)
     }
+}
+
+fn contents(name: &str, path: &str) -> Result<Vec<u8>> {
+    const LARGEST: usize = 1 << 20;
+    outrigger_files::read(path.as_ref(), LARGEST).map_err(|error| failed(format!("{name} {path}"), error))
 }
 
 /// Accepts every certificate, but not a forged handshake.

@@ -4,12 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// Upper bounds of latency histograms in milliseconds when the file does not say.
-pub const DEFAULT_LATENCY_BUCKETS: [i64; 34] = [
-    1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200, 250, 300, 400, 500, 650,
-    800, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
-];
-
 /// The effective metric settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Metrics {
@@ -17,7 +11,7 @@ pub struct Metrics {
     pub enabled: bool,
     /// Count error codes.
     pub record_error_codes: bool,
-    /// Upper bounds of latency histograms, milliseconds.
+    /// Upper bounds of latency histograms, milliseconds; empty for the default.
     pub latency_buckets: Vec<i64>,
     /// Labels of HTTP metrics.
     pub http: HttpMetrics,
@@ -92,9 +86,7 @@ impl Raw {
                 .record_error_codes
                 .or(self.record_error_codes)
                 .unwrap_or(false),
-            latency_buckets: buckets
-                .filter(|b| !b.is_empty())
-                .unwrap_or_else(|| DEFAULT_LATENCY_BUCKETS.to_vec()),
+            latency_buckets: buckets.unwrap_or_default(),
             http: newer.http.or(self.http).unwrap_or_default(),
             rules: if newer.rules.is_empty() {
                 self.rules

@@ -1,0 +1,193 @@
+//! Reading the files that people name: configuration, resources, keys, secrets, certificates.
+//!
+//! A path can lead to anything: a named pipe that nobody writes to, a terminal, a device without end, a network file
+//! system that does not answer. Only regular files are read (symbolic links are followed, mounted secrets are links),
+//! up to a size, and nobody waits for longer than [`DEADLINE`].
+
+use std::fs::{File, FileType, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// The longest that a read may take.
+pub const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Opens a regular file for reading, without waiting for anything that is none.
+///
+/// # Errors
+/// [`ErrorKind::IsADirectory`] for a folder, [`ErrorKind::InvalidInput`] with what it is for anything else that is not
+/// a regular file, or what the system says.
+pub fn open(path: &Path) -> io::Result<File> {
+    // Opening a device can already do something.
+    check(&std::fs::metadata(path)?)?;
+    // It may have become a pipe since: opening one waits for a writer, unless told not to.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    check(&file.metadata()?)?;
+    Ok(file)
+}
+
+/// The contents of a regular file of at most `limit` bytes. Blocks for [`DEADLINE`] at most; a file system that hangs
+/// keeps a thread that nobody waits for.
+///
+/// # Errors
+/// As [`open`]; [`ErrorKind::FileTooLarge`]; [`ErrorKind::TimedOut`] when the file system does not answer.
+pub fn read(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let (done, contents) = mpsc::sync_channel(1);
+    let path = path.to_owned();
+    let reader = thread::Builder::new().name("file".to_owned());
+    // Whoever asked may have stopped waiting.
+    reader.spawn(move || drop(done.try_send(read_whole(&path, limit))))?;
+    contents
+        .recv_timeout(DEADLINE)
+        .unwrap_or_else(|_| Err(too_slow()))
+}
+
+/// As [`read`], for UTF-8 text.
+///
+/// # Errors
+/// As [`read`], and [`ErrorKind::InvalidData`] when it is no UTF-8.
+pub fn read_text(path: &Path, limit: usize) -> io::Result<String> {
+    text(read(path, limit)?)
+}
+
+/// As [`read`], without blocking the thread. Needs a tokio runtime.
+///
+/// # Errors
+/// As [`read`].
+pub async fn read_async(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let path = path.to_owned();
+    // The thread of the pool is free again after the deadline.
+    let reading = tokio::task::spawn_blocking(move || read(&path, limit));
+    reading.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// As [`read_text`], without blocking the thread.
+///
+/// # Errors
+/// As [`read_text`].
+pub async fn read_text_async(path: &Path, limit: usize) -> io::Result<String> {
+    text(read_async(path, limit).await?)
+}
+
+fn read_whole(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    let most = u64::try_from(limit).unwrap_or(u64::MAX);
+    open(path)?
+        .take(most.saturating_add(1))
+        .read_to_end(&mut contents)?;
+    if contents.len() > limit {
+        let text = format!("the file is larger than {limit} bytes");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, text));
+    }
+    Ok(contents)
+}
+
+fn check(found: &Metadata) -> io::Result<()> {
+    if found.is_file() {
+        return Ok(());
+    }
+    let text = format!("it is {}, not a regular file", describe(found.file_type()));
+    Err(match found.is_dir() {
+        true => io::Error::new(ErrorKind::IsADirectory, text),
+        false => io::Error::new(ErrorKind::InvalidInput, text),
+    })
+}
+
+fn describe(kind: FileType) -> &'static str {
+    match kind {
+        kind if kind.is_dir() => "a directory",
+        kind if kind.is_fifo() => "a named pipe (FIFO)",
+        kind if kind.is_socket() => "a socket",
+        kind if kind.is_char_device() => "a character device",
+        kind if kind.is_block_device() => "a block device",
+        _ => "something else",
+    }
+}
+
+fn text(contents: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(contents)
+        .map_err(|_| io::Error::new(ErrorKind::InvalidData, "the file is not UTF-8 text"))
+}
+
+fn too_slow() -> io::Error {
+    let text = format!("nothing was read within {DEADLINE:?}: the file system does not answer");
+    io::Error::new(ErrorKind::TimedOut, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    fn folder() -> (TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "text").unwrap();
+        (folder, file)
+    }
+
+    fn fifo(path: &Path) {
+        let made = std::process::Command::new("mkfifo").arg(path).status().unwrap();
+        assert!(made.success());
+    }
+
+    #[tokio::test]
+    async fn regular_files_are_read_also_behind_links() {
+        let (folder, file) = folder();
+        let link = folder.path().join("link");
+        symlink(&file, &link).unwrap();
+        symlink("link", folder.path().join("again")).unwrap();
+        for path in [file, link, folder.path().join("again")] {
+            assert_eq!(read(&path, 4).unwrap(), b"text");
+            assert_eq!(read_text(&path, 4).unwrap(), "text");
+            assert_eq!(read_async(&path, 4).await.unwrap(), b"text");
+            assert_eq!(read_text_async(&path, 4).await.unwrap(), "text");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_regular_file_is_refused_at_once_and_named() {
+        let (folder, _) = folder();
+        let pipe = folder.path().join("pipe");
+        fifo(&pipe);
+        let link = folder.path().join("link");
+        symlink(&pipe, &link).unwrap();
+        let socket = folder.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, what) in [
+            (pipe.as_path(), "a named pipe (FIFO)"),
+            (&link, "a named pipe (FIFO)"),
+            (&socket, "a socket"),
+            (Path::new("/dev/zero"), "a character device"),
+            (folder.path(), "a directory"),
+        ] {
+            let wanted = format!("it is {what}, not a regular file");
+            assert_eq!(read(path, 10).unwrap_err().to_string(), wanted);
+            assert_eq!(read_async(path, 10).await.unwrap_err().to_string(), wanted);
+        }
+        assert_eq!(
+            read(folder.path(), 10).unwrap_err().kind(),
+            ErrorKind::IsADirectory
+        );
+    }
+
+    #[test]
+    fn size_and_encoding_are_checked() {
+        let (_folder, file) = folder();
+        assert_eq!(read(&file, 3).unwrap_err().kind(), ErrorKind::FileTooLarge);
+        std::fs::write(&file, b"\xff").unwrap();
+        assert_eq!(read_text(&file, 3).unwrap_err().kind(), ErrorKind::InvalidData);
+        let missing = file.with_extension("missing");
+        assert_eq!(read(&missing, 3).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+}
