@@ -54,15 +54,14 @@ impl Origin {
         }
     }
 
-    /// Loads the authority at start: what is missing is generated and written. The flag tells
-    /// whether anything was. Blocking.
+    /// Loads the authority at start. Where there is nothing yet it is generated and written; where only some of the
+    /// files exist it is not, because what they signed would be worth nothing. The flag tells whether anything was
+    /// generated. Blocking.
     pub(crate) fn load_or_generate(&self) -> Result<(Authority, bool), AuthorityError> {
         let (pem, new_pem) = match self.read_x509()? {
             Found::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
-            missing => {
-                warn_of_replacement("certificates", &missing);
-                (self.generate_x509()?, true)
-            }
+            Found::None => (self.generate_x509()?, true),
+            Found::Partial(incomplete) => return Err(incomplete.into()),
         };
         let x509 = x509::load(&pem).map_err(|fault| fault.at(&self.paths))?;
         let (jwt, new_jwt) = match &self.jwt {
@@ -96,17 +95,17 @@ impl Origin {
         );
         let skew = time::Duration::try_from(self.skew).unwrap_or(time::Duration::MAX);
         let pem = x509::generate(&self.sentry, skew)?;
-        material::write(&self.paths, File::IssuerKey, &pem.key)?;
-        material::write(&self.paths, File::Issuer, &pem.issuer)?;
-        material::write(&self.paths, File::Root, &pem.root)?;
+        material::create(&self.paths, File::IssuerKey, &pem.key)?;
+        material::create(&self.paths, File::Issuer, &pem.issuer)?;
+        material::create(&self.paths, File::Root, &pem.root)?;
         Ok(pem)
     }
 
     fn load_or_generate_jwt(&self, config: &JwtConfig) -> Result<(JwtAuthority, bool), AuthorityError> {
         let (files, config, new) = match self.read_jwt()? {
             Found::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
-            missing => {
-                warn_of_replacement("JWT keys", &missing);
+            Found::Partial(incomplete) => return Err(incomplete.into()),
+            Found::None => {
                 if config.algorithm != Algorithm::Rs256 {
                     tracing::warn!(
                         target: LOG,
@@ -132,8 +131,8 @@ impl Origin {
     fn generate_jwt(&self, key_id: Option<&str>) -> Result<JwtFiles, AuthorityError> {
         tracing::info!(target: LOG, "Generating JWT signing key and persisting to store");
         let files = jwt::generate(key_id).map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
-        material::write(&self.paths, File::JwtKey, &files.key)?;
-        material::write(&self.paths, File::Jwks, &files.jwks)?;
+        material::create(&self.paths, File::JwtKey, &files.key)?;
+        material::create(&self.paths, File::Jwks, &files.jwks)?;
         Ok(files)
     }
 
@@ -150,43 +149,38 @@ impl Origin {
 enum Found<const N: usize> {
     All([Vec<u8>; N]),
     None,
-    /// Some exist; the path is one that does not.
-    Partial(std::path::PathBuf),
+    /// Some exist, others do not.
+    Partial(MaterialError),
 }
 
 impl<const N: usize> Found<N> {
     fn read(paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
         let mut contents = Vec::with_capacity(N);
-        let mut missing = None;
+        let (mut found, mut missing) = (Vec::new(), None);
         for file in files {
+            let path = paths.of(file).to_owned();
             match material::read(paths, file)? {
-                Some(found) => contents.push(found),
-                None => missing = Some(paths.of(file).to_owned()),
+                Some(read) => {
+                    contents.push(read);
+                    found.push(path);
+                }
+                None => missing = Some(path),
             }
         }
-        let any = !contents.is_empty();
         Ok(match (<[Vec<u8>; N]>::try_from(contents), missing) {
             (Ok(all), _) => Self::All(all),
-            (Err(_), Some(path)) if any => Self::Partial(path),
+            (Err(_), Some(missing)) if !found.is_empty() => {
+                Self::Partial(MaterialError::Incomplete { missing, found })
+            }
             _ => Self::None,
         })
     }
 
     fn refuse_partial(self) -> Result<(), MaterialError> {
         match self {
-            Self::Partial(path) => Err(MaterialError::Incomplete(path)),
+            Self::Partial(incomplete) => Err(incomplete),
             Self::All(_) | Self::None => Ok(()),
         }
-    }
-}
-
-fn warn_of_replacement<const N: usize>(what: &str, found: &Found<N>) {
-    if let Found::Partial(path) = found {
-        tracing::warn!(
-            target: LOG,
-            "{} is missing: all {what} are generated anew, those that exist are replaced",
-            path.display()
-        );
     }
 }
 

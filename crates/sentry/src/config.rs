@@ -4,6 +4,7 @@ mod flags;
 
 use std::{path::PathBuf, time::Duration};
 
+use outrigger_accept::Limits;
 use outrigger_flags::Values;
 use outrigger_identity::TrustDomain;
 use outrigger_resources::value::go_duration;
@@ -15,6 +16,12 @@ use crate::{jwt::Algorithm, material::Paths};
 
 /// Namespace when the environment gives none.
 const DEFAULT_NAMESPACE: &str = "default";
+
+/// Connections of the gRPC server: a process needs one for a moment, twice in the life of its certificate.
+const CONNECTIONS: Limits = Limits {
+    connections: 4096,
+    per_source: 512,
+};
 
 /// Everything a sentry needs to be built.
 #[derive(Debug, Clone)]
@@ -29,6 +36,8 @@ pub struct Config {
     pub namespace: String,
     /// Address of the gRPC server; an empty host means all addresses.
     pub grpc: Listen,
+    /// How many connections the gRPC server keeps.
+    pub connections: Limits,
     /// Port of the health server, on all addresses.
     pub healthz_port: u16,
     /// Port of the metrics server, on all addresses; `None` when metrics are off.
@@ -137,6 +146,7 @@ impl Config {
                     .filter(|name| !name.is_empty())
                     .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
                 grpc,
+                connections: CONNECTIONS,
                 healthz_port,
                 metrics_port,
                 jwt,

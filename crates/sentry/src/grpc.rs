@@ -4,16 +4,16 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
+use outrigger_accept::{Accepted, Limits};
 use outrigger_wire::sentry::v1::ca_server::CaServer;
 use rustls::ServerConfig;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body};
 use tower::ServiceExt;
 
 use crate::{
     own_certificate::CurrentCertificate,
-    server::{Server, connection},
+    server::{Server, connection, lifetime::Lifetime},
     service::CaService,
 };
 
@@ -27,33 +27,35 @@ pub(crate) async fn serve(
     server: Server,
     certificate: Arc<CurrentCertificate>,
     service: CaService,
+    limits: Limits,
     drain: CancellationToken,
 ) -> Result<(), rustls::Error> {
     let tls = tls_config(certificate)?;
     let service = CaServer::new(service).max_decoding_message_size(MAX_MESSAGE);
-    let handle = |stream, drain: CancellationToken| {
+    let handle = |accepted: Accepted| {
         let (tls, service) = (tls.clone(), service.clone());
+        let local = accepted.stream.local_addr().ok().map(|address| address.ip());
+        let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer.ip(), local));
         async move {
-            let Some(stream) = connection::handshake(stream, tls, &drain).await else {
+            let Some(stream) = connection::handshake(accepted.stream, tls, &accepted.drain).await else {
                 return;
             };
-            let seen = Arc::new(Notify::new());
-            let first = seen.clone();
-            let calls = service_fn(move |request| {
-                seen.notify_one();
-                call(service.clone(), request)
-            });
-            connection::http2(stream, calls, async move { first.notified().await }, drain).await;
+            let of_calls = Arc::clone(&lifetime);
+            let calls = service_fn(move |request| call(service.clone(), request, Arc::clone(&of_calls)));
+            connection::http2(stream, calls, lifetime, accepted.drain).await;
         }
     };
-    server.serve(drain, handle).await;
+    outrigger_accept::serve(server.listener, limits, drain, handle).await;
     Ok(())
 }
 
 async fn call(
     service: CaServer<CaService>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
+    lifetime: Arc<Lifetime>,
 ) -> Result<Response<Body>, Infallible> {
+    let _in_flight = lifetime.call();
+    request.extensions_mut().insert(lifetime);
     match tokio::time::timeout(CALL, service.oneshot(request)).await {
         Ok(answered) => answered,
         Err(_) => Ok(Status::deadline_exceeded("the request did not arrive in time").into_http()),

@@ -7,6 +7,7 @@ mod authority;
 pub mod config;
 mod csr;
 mod error;
+mod expiry;
 mod grpc;
 mod health;
 mod jwt;

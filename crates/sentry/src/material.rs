@@ -7,7 +7,7 @@ use std::{
 };
 
 /// Largest credential file that is read, in bytes.
-const MAX_FILE: u64 = 4 << 20;
+const MAX_FILE: usize = 4 << 20;
 
 /// Where the authority's files are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,9 +142,23 @@ pub enum MaterialError {
         /// Why.
         source: io::Error,
     },
-    /// Some of the files disappeared while others remain; new material would not match them.
-    #[error("{} disappeared while other files of the CA remain; restore it, or remove all to start anew", .0.display())]
-    Incomplete(PathBuf),
+    /// Some of the files exist without the others; new material would not match them.
+    #[error(
+        "{} is missing while other files of the CA exist: replacing them would end the trust of everything that they \
+         signed. Either restore it from a backup, or move all of them away ({}) to start with a new CA",
+        missing.display(), shown(found)
+    )]
+    Incomplete {
+        /// The file that does not exist.
+        missing: PathBuf,
+        /// Those that do.
+        found: Vec<PathBuf>,
+    },
+}
+
+fn shown(paths: &[PathBuf]) -> String {
+    let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+    paths.join(", ")
 }
 
 /// Reads a file; `None` when it does not exist.
@@ -155,32 +169,28 @@ pub(crate) fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, Materia
         path: path.to_owned(),
         source,
     };
-    let mut handle = match std::fs::File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(fail)?,
-    };
-    let mut contents = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(&mut handle, MAX_FILE + 1), &mut contents).map_err(fail)?;
-    if contents.len() as u64 > MAX_FILE {
-        return Err(file.fault("the file is larger than 4 MiB", "").at(paths));
+    match outrigger_files::read(path, MAX_FILE) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).map_err(fail),
     }
-    Ok(Some(contents))
 }
 
-/// Replaces a file as a whole, readable by its owner only.
-pub(crate) fn write(paths: &Paths, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+/// Writes a new file as a whole, readable by its owner only. Nothing that exists is ever replaced.
+pub(crate) fn create(paths: &Paths, file: File, contents: &[u8]) -> Result<(), MaterialError> {
     let path = paths.of(file);
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
     let draft = folder(path).join(name);
-    let replace = || {
+    let create = || {
         let mut handle = private_file(&draft)?;
         handle.write_all(contents)?;
         handle.sync_all()?;
-        std::fs::rename(&draft, path)
+        // Unlike a renamed file, a link does not take the place of another.
+        std::fs::hard_link(&draft, path)?;
+        std::fs::remove_file(&draft)
     };
-    replace().map_err(|source| {
+    create().map_err(|source| {
         // Best effort: the draft may not exist.
         let _ = std::fs::remove_file(&draft);
         MaterialError::Write {

@@ -3,19 +3,19 @@
 mod respond;
 mod tls;
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use http::{Request, header};
-use hyper::{body::Incoming, service::service_fn};
-use tokio::net::TcpStream;
+use hyper::body::Incoming;
+use outrigger_accept::{Accepted, http1};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     authority::Authority,
     config::OidcConfig,
     health::Part,
-    server::{Server, connection},
+    server::{ENDPOINT_LIMITS, Server, connection},
 };
 use respond::{Asked, Endpoints};
 
@@ -66,24 +66,26 @@ impl Oidc {
         let scheme = if tls.is_some() { "https" } else { "http" };
         tracing::info!(target: LOG, "Starting OIDC HTTP server on {scheme}://{}", self.server.address());
         self.ready.set(true);
-        let handle = |stream: TcpStream, drain: CancellationToken| {
+        let handle = |accepted: Accepted| {
             let (tls, authority, endpoints) = (tls.clone(), self.authority.clone(), self.endpoints.clone());
-            let service = service_fn(move |request: Request<Incoming>| {
-                let response = endpoints.respond(&Asked::new(&request), authority.load().jwt.as_ref());
-                async move { Ok::<_, Infallible>(response) }
-            });
+            let respond = move |request: Request<Incoming>| {
+                endpoints.respond(&Asked::new(&request), authority.load().jwt.as_ref())
+            };
             async move {
+                let Accepted {
+                    stream, place, drain, ..
+                } = accepted;
                 match tls {
-                    None => connection::http1(stream, service, drain).await,
+                    None => http1(stream, respond, place, drain).await,
                     Some(tls) => {
                         if let Some(stream) = connection::handshake(stream, tls, &drain).await {
-                            connection::http1(stream, service, drain).await;
+                            http1(stream, respond, place, drain).await;
                         }
                     }
                 }
             }
         };
-        self.server.serve(drain, handle).await;
+        outrigger_accept::serve(self.server.listener, ENDPOINT_LIMITS, drain, handle).await;
         self.ready.set(false);
         Ok(())
     }

@@ -7,6 +7,7 @@
 use std::{future::Future, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use outrigger_accept::Limits;
 use outrigger_identity::SpiffeId;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use crate::{
     authority::{Authority, Origin},
     config::{Config, Listen},
     error::SentryError,
-    grpc,
+    expiry, grpc,
     health::{Health, Part},
     material,
     metrics::Metrics,
@@ -35,6 +36,7 @@ const LOG: &str = "dapr.sentry";
 #[derive(Debug)]
 pub struct Sentry {
     grpc: Server,
+    connections: Limits,
     healthz: Server,
     metrics_server: Option<Server>,
     oidc: Option<Oidc>,
@@ -121,6 +123,7 @@ impl Sentry {
         let health = Arc::new(health);
         Ok(Self {
             grpc,
+            connections: config.connections,
             healthz,
             metrics_server,
             oidc,
@@ -153,9 +156,10 @@ impl Sentry {
         tracing::info!(target: "dapr.sentry.server", "Running gRPC server on {}", self.grpc.address());
         let (current, token) = (self.own.current(), stop.clone());
         tasks.spawn(async move {
-            let served = grpc::serve(self.grpc, current, self.service, token).await;
+            let served = grpc::serve(self.grpc, current, self.service, self.connections, token).await;
             served.map_err(|error| SentryError::OwnCertificate(error.into()))
         });
+        tasks.spawn(fine(expiry::watch(self.reloader.authority.clone(), stop.clone())));
         tasks.spawn(fine(plain::serve_health(self.healthz, self.health, stop.clone())));
         if let Some(server) = self.metrics_server {
             tasks.spawn(fine(plain::serve_metrics(server, self.metrics, stop.clone())));
@@ -219,12 +223,11 @@ async fn load(origin: &Origin, metrics: &Metrics) -> Result<Arc<ArcSwap<Authorit
 async fn validators(settings: &Settings, sentry: &SpiffeId) -> Result<Validators, SentryError> {
     let Some(options) = &settings.jwks else {
         tracing::info!(target: LOG, "Using validator 'insecure'");
-        return Ok(Validators::new(None));
+        return Ok(Validators::new(None, sentry.namespace()));
     };
     tracing::info!(target: LOG, "Using validator 'jwks' for the audience {sentry}");
-    Ok(Validators::new(Some(
-        JwksValidator::new(options, sentry.clone()).await?,
-    )))
+    let jwks = JwksValidator::new(options, sentry.clone()).await?;
+    Ok(Validators::new(Some(jwks), sentry.namespace()))
 }
 
 /// The OIDC server publishes the keys of tokens, so it is pointless without them.

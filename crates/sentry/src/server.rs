@@ -1,34 +1,29 @@
-//! Listening, accepting and draining, the same for all servers of the process.
+//! Listening, the same for all servers of the process.
 
 pub(crate) mod connection;
+pub(crate) mod lifetime;
 pub(crate) mod plain;
 
 use std::{
-    future::Future,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
 };
 
-use tokio::{
-    net::{TcpListener, TcpStream, lookup_host},
-    sync::Semaphore,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use outrigger_accept::Limits;
+use tokio::net::{TcpListener, lookup_host};
 
 use crate::config::Listen;
 
-/// Most connections of one server at a time; more wait in the system's queue.
-const MAX_CONNECTIONS: usize = 4096;
-/// Pause after a failed accept: the usual cause is a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections of the health, the metrics and the OIDC server, each.
+pub(crate) const ENDPOINT_LIMITS: Limits = Limits {
+    connections: 256,
+    per_source: 64,
+};
 
 /// A bound server that does not serve yet.
 #[derive(Debug)]
 pub(crate) struct Server {
-    name: &'static str,
-    listener: TcpListener,
+    pub listener: TcpListener,
     address: SocketAddr,
 }
 
@@ -56,11 +51,7 @@ impl Server {
         let bound = async {
             let listener = bind(listen).await?;
             let address = listener.local_addr()?;
-            Ok(Self {
-                name,
-                listener,
-                address,
-            })
+            Ok(Self { listener, address })
         };
         bound.await.map_err(|source| BindError {
             server: name,
@@ -76,45 +67,6 @@ impl Server {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
-    }
-
-    /// Hands connections to `handle` until told to stop, then waits for those that are open;
-    /// `handle` ends a connection some time after the token it is given is cancelled.
-    pub(crate) async fn serve<F, C>(self, drain: CancellationToken, handle: F)
-    where
-        F: Fn(TcpStream, CancellationToken) -> C,
-        C: Future<Output = ()> + Send + 'static,
-    {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let connections = TaskTracker::new();
-        loop {
-            let accept = async {
-                let slot = slots.clone().acquire_owned().await;
-                (slot, self.listener.accept().await)
-            };
-            let (slot, accepted) = tokio::select! {
-                () = drain.cancelled() => break,
-                accepted = accept => accepted,
-            };
-            match accepted {
-                Ok((stream, _)) => {
-                    // Only a hint to the kernel.
-                    let _ = stream.set_nodelay(true);
-                    let connection = handle(stream, drain.clone());
-                    connections.spawn(async move {
-                        connection.await;
-                        drop(slot);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(target: "dapr.sentry", "The {} server cannot accept: {error}", self.name);
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-        drop(self.listener);
-        connections.close();
-        connections.wait().await;
     }
 }
 

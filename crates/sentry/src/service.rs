@@ -13,6 +13,7 @@ use crate::{
     csr,
     jwt::JwtRequest,
     metrics::Metrics,
+    server::lifetime::Lifetime,
     validator::{Refusal, Validators},
     x509,
 };
@@ -43,10 +44,15 @@ impl Ca for CaService {
         request: Request<SignCertificateRequest>,
     ) -> Result<Response<SignCertificateResponse>, Status> {
         self.metrics.request_received();
+        let lifetime = request.extensions().get::<Arc<Lifetime>>().cloned();
         let request = request.into_inner();
-        match self.sign(&request) {
+        let is_local = lifetime.as_ref().is_some_and(|lifetime| lifetime.is_local());
+        match self.sign(&request, is_local) {
             Ok(response) => {
                 self.metrics.request_succeeded();
+                if let Some(lifetime) = lifetime {
+                    lifetime.authenticated();
+                }
                 Ok(Response::new(response))
             }
             Err(status) => {
@@ -63,10 +69,14 @@ impl Ca for CaService {
 }
 
 impl CaService {
-    fn sign(&self, request: &SignCertificateRequest) -> Result<SignCertificateResponse, Status> {
+    fn sign(
+        &self,
+        request: &SignCertificateRequest,
+        is_local: bool,
+    ) -> Result<SignCertificateResponse, Status> {
         let id = self
             .validators
-            .validate(request)
+            .validate(request, is_local)
             .map_err(|refusal| match refusal {
                 Refusal::NoValidator | Refusal::NotEnabled => Status::invalid_argument(refusal.to_string()),
                 Refusal::Denied(reason) => Status::permission_denied(reason),

@@ -2,7 +2,7 @@
 
 mod jwks;
 
-use outrigger_identity::{DEFAULT_TRUST_DOMAIN, SpiffeId, TrustDomain};
+use outrigger_identity::{DEFAULT_TRUST_DOMAIN, SENTRY_APP_ID, SpiffeId, TrustDomain, is_control_plane};
 use outrigger_wire::sentry::v1::{SignCertificateRequest, sign_certificate_request::TokenValidator};
 
 pub use jwks::JwksError;
@@ -17,6 +17,8 @@ pub(crate) struct Validators {
     /// Absent when callers have to prove who they are.
     insecure: bool,
     jwks: Option<JwksValidator>,
+    /// The namespace of the control plane, which is sentry's own.
+    namespace: String,
 }
 
 /// Why a request was turned away.
@@ -31,11 +33,12 @@ pub(crate) enum Refusal {
 }
 
 impl Validators {
-    /// Without a JWKS validator every caller is believed.
-    pub(crate) fn new(jwks: Option<JwksValidator>) -> Self {
+    /// Without a JWKS validator every caller is believed. `namespace` is that of the control plane.
+    pub(crate) fn new(jwks: Option<JwksValidator>, namespace: &str) -> Self {
         Self {
             insecure: jwks.is_none(),
             jwks,
+            namespace: namespace.to_owned(),
         }
     }
 
@@ -43,19 +46,55 @@ impl Validators {
         self.jwks.as_ref()
     }
 
-    /// The identity the caller may have.
-    pub(crate) fn validate(&self, request: &SignCertificateRequest) -> Result<SpiffeId, Refusal> {
+    /// The identity the caller may have; `is_local` when it is on this machine.
+    pub(crate) fn validate(
+        &self,
+        request: &SignCertificateRequest,
+        is_local: bool,
+    ) -> Result<SpiffeId, Refusal> {
         let asked = match request.token_validator {
             0 if self.insecure => TokenValidator::Insecure,
             0 => return Err(Refusal::NoValidator),
             other => TokenValidator::try_from(other).map_err(|_| Refusal::NotEnabled)?,
         };
-        match (asked, &self.jwks) {
+        let id = match (asked, &self.jwks) {
             (TokenValidator::Insecure, _) if self.insecure => check_common(request),
             (TokenValidator::Jwks, Some(jwks)) => jwks.validate(request),
             _ => return Err(Refusal::NotEnabled),
         }
-        .map_err(Refusal::Denied)
+        .map_err(Refusal::Denied)?;
+        self.check_own(&id).map_err(Refusal::Denied)?;
+        if asked == TokenValidator::Insecure {
+            self.check_control_plane(&id, is_local).map_err(Refusal::Denied)?;
+        }
+        Ok(id)
+    }
+
+    /// Sentry signs its own certificate in memory: nobody has a reason to ask for it.
+    fn check_own(&self, id: &SpiffeId) -> Result<(), String> {
+        if id.app_id() == SENTRY_APP_ID && id.namespace() == self.namespace {
+            return Err(format!(
+                "the identity of sentry itself (\"{SENTRY_APP_ID}\" in namespace \"{}\") is given to nobody; \
+                 choose another app id",
+                self.namespace
+            ));
+        }
+        Ok(())
+    }
+
+    /// Without proof the identities of the control plane, which sidecars trust with everything, are for processes of
+    /// this machine only. The trust domain does not matter: these names also decide about DNS names.
+    fn check_control_plane(&self, id: &SpiffeId, is_local: bool) -> Result<(), String> {
+        if is_local || !is_control_plane(id.app_id()) || id.namespace() != self.namespace {
+            return Ok(());
+        }
+        Err(format!(
+            "\"{}\" in namespace \"{}\" belongs to the control plane, and the validator \"insecure\" gives such \
+             an identity to callers on sentry's own machine only; configure a jwks validator \
+             (spec.mtls.tokenValidators of sentry's Configuration) for callers elsewhere, or choose another app id",
+            id.app_id(),
+            self.namespace
+        ))
     }
 }
 

@@ -76,17 +76,48 @@ fn a_generated_token_key_uses_rs256_whatever_is_configured() {
 }
 
 #[test]
-fn a_missing_file_means_new_material_at_start_and_an_error_later() {
+fn what_exists_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = origin(folder.path(), false);
+    let origin = Origin {
+        jwt: Some(JwtConfig {
+            algorithm: Algorithm::Rs256,
+            ..origin(folder.path(), true).jwt.unwrap()
+        }),
+        ..origin(folder.path(), true)
+    };
     origin.load_or_generate().unwrap();
-    let root = std::fs::read(&origin.paths.root).unwrap();
-    std::fs::remove_file(&origin.paths.issuer_key).unwrap();
-    let error = origin.reload().unwrap_err().to_string();
-    assert!(error.contains("issuer.key disappeared"), "{error}");
-    assert_eq!(std::fs::read(&origin.paths.root).unwrap(), root);
-    assert!(origin.load_or_generate().unwrap().1);
-    assert_ne!(std::fs::read(&origin.paths.root).unwrap(), root);
+    let files = [
+        File::Root,
+        File::Issuer,
+        File::IssuerKey,
+        File::JwtKey,
+        File::Jwks,
+    ];
+    let contents = || files.map(|file| std::fs::read(origin.paths.of(file)).ok());
+    for file in files {
+        let path = origin.paths.of(file);
+        let away = path.with_extension("away");
+        std::fs::rename(path, &away).unwrap();
+        let before = contents();
+        for error in [
+            origin.reload().unwrap_err(),
+            origin.load_or_generate().unwrap_err(),
+        ] {
+            let error = error.to_string();
+            let named = error.starts_with(&format!("{} is missing", path.display()));
+            assert!(
+                named && error.contains("restore it") && error.contains("move all"),
+                "{error}"
+            );
+        }
+        assert_eq!(contents(), before, "without {}", path.display());
+        std::fs::rename(&away, path).unwrap();
+    }
+    origin.load_or_generate().unwrap();
+    let root = material::create(&origin.paths, File::Root, b"new").unwrap_err();
+    assert!(root.to_string().contains("ca.crt"), "{root}");
+    assert_eq!(contents()[0], std::fs::read(&origin.paths.root).ok());
+    assert_ne!(contents()[0].as_deref(), Some(&b"new"[..]));
 }
 
 #[test]

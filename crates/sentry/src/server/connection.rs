@@ -1,17 +1,9 @@
 //! Serving one connection: time limits, and an orderly end.
 
-use std::{convert::Infallible, future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use http::{Request, Response};
-use hyper::{
-    body::Incoming,
-    server::conn::{http1, http2},
-    service::{HttpService, Service},
-};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::graceful::GracefulConnection,
-};
+use hyper::{body::Incoming, server::conn::http2, service::HttpService};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -20,18 +12,14 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::sync::CancellationToken;
 
+use super::lifetime::Lifetime;
+
 /// Time limit of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Time limit for the header of a request.
-const HEADER: Duration = Duration::from_secs(10);
-/// A gRPC connection on which nothing is asked for this long is closed.
-const FIRST_REQUEST: Duration = Duration::from_secs(60);
 /// Silence after which a gRPC peer is asked whether it is still there.
 const PING_AFTER: Duration = Duration::from_secs(60);
 /// Time limit of its answer.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time that open connections have to finish once the process shuts down.
-const GRACE: Duration = Duration::from_secs(5);
 /// Calls at the same time on one gRPC connection.
 const MAX_STREAMS: u32 = 100;
 /// Largest header of a request, in bytes.
@@ -56,24 +44,8 @@ pub(crate) async fn handshake(
     None
 }
 
-/// Serves HTTP/1.1.
-pub(crate) async fn http1<I, S, B>(io: I, service: S, drain: CancellationToken)
-where
-    I: AsyncRead + AsyncWrite + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible>,
-    B: http_body::Body + 'static,
-    B::Error: std::error::Error + Send + Sync,
-{
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER)
-        .max_buf_size(MAX_HEADER)
-        .serve_connection(TokioIo::new(io), service);
-    run(connection, drain).await;
-}
-
-/// Serves HTTP/2, for gRPC. `seen` completes when the first request arrives.
-pub(crate) async fn http2<I, S>(io: I, service: S, seen: impl Future<Output = ()>, drain: CancellationToken)
+/// Serves HTTP/2, for gRPC, for as long as `lifetime` allows.
+pub(crate) async fn http2<I, S>(io: I, service: S, lifetime: Arc<Lifetime>, drain: CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: HttpService<Incoming, Error = Infallible>,
@@ -89,38 +61,13 @@ where
         .max_concurrent_streams(MAX_STREAMS)
         .max_header_list_size(MAX_HEADER as u32)
         .serve_connection(TokioIo::new(io), service);
-    let idle = async {
-        if tokio::time::timeout(FIRST_REQUEST, seen).await.is_ok() {
-            std::future::pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        () = run(connection, drain) => {}
-        () = idle => tracing::debug!(target: "dapr.sentry.server", "Closed a connection without requests"),
-    }
-}
-
-/// Drives a connection to its end. On shutdown it is told to finish, and cut off after a while.
-async fn run<C: GracefulConnection>(connection: C, drain: CancellationToken)
-where
-    C::Error: std::fmt::Display,
-{
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => Some(ended),
-        () = drain.cancelled() => None,
-    };
-    let ended = match ended {
-        Some(ended) => ended,
-        None => {
-            connection.as_mut().graceful_shutdown();
-            match tokio::time::timeout(GRACE, connection).await {
-                Ok(ended) => ended,
-                Err(_) => return,
+    let end = async {
+        tokio::select! {
+            () = drain.cancelled() => {}
+            () = lifetime.over() => {
+                tracing::debug!(target: "dapr.sentry.server", "Closing a connection that has had its time");
             }
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(target: "dapr.sentry", "A connection ended early: {error}");
-    }
+    outrigger_accept::finish(connection, end).await;
 }

@@ -1,14 +1,15 @@
 //! The health and the metrics server.
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::service::service_fn;
+use hyper::body::Incoming;
+use outrigger_accept::serve_http1;
 use tokio_util::sync::CancellationToken;
 
-use super::{Server, connection};
+use super::{ENDPOINT_LIMITS, Server};
 use crate::{health::Health, metrics::Metrics};
 
 /// The content type of the Prometheus text format.
@@ -16,34 +17,14 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves `/healthz`.
 pub(crate) async fn serve_health(server: Server, health: Arc<Health>, drain: CancellationToken) {
-    serve(server, drain, move |request| {
-        respond_health(&health, request.uri().path())
-    })
-    .await;
+    let respond = move |request: Request<Incoming>| respond_health(&health, request.uri().path());
+    serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }
 
 /// Serves the metrics, on every path.
 pub(crate) async fn serve_metrics(server: Server, metrics: Arc<Metrics>, drain: CancellationToken) {
-    serve(server, drain, move |request| {
-        respond_metrics(&metrics, request.method())
-    })
-    .await;
-}
-
-async fn serve(
-    server: Server,
-    drain: CancellationToken,
-    respond: impl Fn(Request<hyper::body::Incoming>) -> Response<Full<Bytes>> + Clone + Send + 'static,
-) {
-    let handle = |stream, drain| {
-        let respond = respond.clone();
-        let service = service_fn(move |request| {
-            let response = respond(request);
-            async move { Ok::<_, Infallible>(response) }
-        });
-        connection::http1(stream, service, drain)
-    };
-    server.serve(drain, handle).await;
+    let respond = move |request: Request<Incoming>| respond_metrics(&metrics, request.method());
+    serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }
 
 fn respond_health(health: &Health, path: &str) -> Response<Full<Bytes>> {

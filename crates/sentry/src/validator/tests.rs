@@ -9,26 +9,30 @@ fn request() -> SignCertificateRequest {
     }
 }
 
+fn validators() -> Validators {
+    Validators::new(None, "dapr-system")
+}
+
 fn refusal(change: impl FnOnce(&mut SignCertificateRequest)) -> String {
     let mut request = request();
     change(&mut request);
-    Validators::new(None).validate(&request).unwrap_err().to_string()
+    validators().validate(&request, false).unwrap_err().to_string()
 }
 
 #[test]
 fn without_validators_every_caller_is_believed() {
-    let validators = Validators::new(None);
+    let validators = validators();
     for asked in [TokenValidator::Unknown, TokenValidator::Insecure] {
         let mut request = request();
         request.token_validator = asked.into();
         request.token = "ignored".to_owned();
         assert_eq!(
-            validators.validate(&request).unwrap().as_str(),
+            validators.validate(&request, false).unwrap().as_str(),
             "spiffe://public/ns/default/myapp"
         );
         request.trust_domain = "my.domain".to_owned();
         assert_eq!(
-            validators.validate(&request).unwrap().as_str(),
+            validators.validate(&request, false).unwrap().as_str(),
             "spiffe://my.domain/ns/default/myapp"
         );
     }
@@ -60,4 +64,43 @@ fn all_faults_of_a_request_are_reported() {
     assert!(refusal(|request| request.id = "a".repeat(65)).contains("app ID must be 64 characters or less"));
     assert!(refusal(|request| request.trust_domain = "Not Legal".to_owned()).contains("Not Legal"));
     assert!(refusal(|request| request.namespace = "a/b".to_owned()).contains("SPIFFE"));
+}
+
+#[test]
+fn identities_of_the_control_plane_are_not_for_everybody() {
+    let validators = validators();
+    let outcome = |id: &str, namespace: &str, trust_domain: &str, is_local: bool| {
+        let request = SignCertificateRequest {
+            id: id.to_owned(),
+            namespace: namespace.to_owned(),
+            trust_domain: trust_domain.to_owned(),
+            ..request()
+        };
+        validators
+            .validate(&request, is_local)
+            .map_err(|refusal| refusal.to_string())
+    };
+    for trust_domain in ["", "public", "cluster.local"] {
+        for id in [
+            "dapr-operator",
+            "dapr-placement",
+            "dapr-injector",
+            "dapr-scheduler",
+        ] {
+            let refusal = outcome(id, "dapr-system", trust_domain, false).unwrap_err();
+            assert!(
+                refusal.contains(id) && refusal.contains("jwks validator"),
+                "{refusal}"
+            );
+            assert!(outcome(id, "dapr-system", trust_domain, true).is_ok(), "{id}");
+            assert!(
+                outcome(id, "default", trust_domain, false).is_ok(),
+                "{id} of somebody else"
+            );
+        }
+        for is_local in [true, false] {
+            let refusal = outcome("dapr-sentry", "dapr-system", trust_domain, is_local).unwrap_err();
+            assert!(refusal.contains("identity of sentry itself"), "{refusal}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 )]
 
 mod certificates;
+mod crowds;
 mod jwks;
 mod material;
 mod oidc;

@@ -120,3 +120,52 @@ async fn a_port_in_use_ends_the_start() {
     let wanted = format!("the gRPC server cannot listen on 127.0.0.1:{port} (--port)");
     assert!(refusal.starts_with(&wanted), "{refusal}");
 }
+
+#[tokio::test]
+async fn a_pipe_in_the_place_of_a_file_ends_the_start_with_a_reason() {
+    for name in ["ca.crt", "issuer.key"] {
+        let sentry = prepare(&[]);
+        write_ca(sentry.credentials.path());
+        let path = sentry.credentials.path().join(name);
+        std::fs::remove_file(&path).unwrap();
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let refusal = sentry.refusal().await;
+        assert!(
+            refusal.contains(name) && refusal.contains("named pipe"),
+            "{refusal}"
+        );
+    }
+    let sentry = prepare(&[]);
+    std::fs::remove_file(sentry.configuration_file()).unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(sentry.configuration_file())
+        .status();
+    assert!(made.unwrap().success());
+    let refusal = sentry.refusal().await;
+    assert!(
+        refusal.contains("sentry.yaml") && refusal.contains("named pipe"),
+        "{refusal}"
+    );
+}
+
+#[tokio::test]
+async fn an_incomplete_ca_ends_the_start_and_stays_as_it_is() {
+    for name in ["ca.crt", "issuer.crt", "issuer.key"] {
+        let sentry = prepare(&[]);
+        write_ca(sentry.credentials.path());
+        std::fs::remove_file(sentry.credentials.path().join(name)).unwrap();
+        let refusal = sentry.refusal().await;
+        let helpful = refusal.contains("restore it") && refusal.contains("move all of them away");
+        assert!(
+            refusal.contains(&format!("{name} is missing")) && helpful,
+            "{refusal}"
+        );
+        assert_eq!(std::fs::read_dir(sentry.credentials.path()).unwrap().count(), 2);
+    }
+}

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper_util::rt::TokioIo;
+use outrigger_accept::Limits;
 use outrigger_flags::{Parsed, parse};
 use outrigger_identity::{Expect, TrustAnchors, TrustBundle, anonymous_client_config, pem};
 use outrigger_sentry::{Addresses, Config, Sentry, SentryError, config::FLAGS};
@@ -29,6 +30,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Prepared {
     /// Holds the CA's files.
     pub(crate) credentials: TempDir,
+    /// Replaces the limits of the gRPC server.
+    pub(crate) connections: Option<Limits>,
     configuration: TempDir,
     flags: Vec<String>,
 }
@@ -46,6 +49,7 @@ pub(crate) struct Running {
 pub(crate) fn prepare(flags: &[&str]) -> Prepared {
     let prepared = Prepared {
         credentials: tempfile::tempdir().unwrap(),
+        connections: None,
         configuration: tempfile::tempdir().unwrap(),
         flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
     };
@@ -92,7 +96,9 @@ impl Prepared {
         let Ok(Parsed::Run(flags)) = parse(FLAGS, self.arguments()) else {
             panic!("{:?}", self.flags)
         };
-        Sentry::build(Config::from_flags(&flags, |_| None).unwrap(), |_| None).await
+        let mut config = Config::from_flags(&flags, |_| None).unwrap();
+        config.connections = self.connections.unwrap_or(config.connections);
+        Sentry::build(config, |_| None).await
     }
 
     /// The reason this sentry does not start.

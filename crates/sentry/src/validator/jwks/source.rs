@@ -9,7 +9,9 @@ use std::{
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use outrigger_files::read_async;
 use outrigger_identity::pem;
+use reqwest::redirect;
 
 use crate::{
     jwt::{KeySet, KeySetError},
@@ -20,8 +22,6 @@ use crate::{
 
 /// Largest key set accepted, in bytes.
 const MAX_SIZE: usize = 1 << 20;
-/// Time limit of the first load of a file.
-const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The origin of a key set.
 #[derive(Debug)]
@@ -120,11 +120,7 @@ impl Source {
                     path: path.clone(),
                     source,
                 };
-                let read = tokio::time::timeout(FILE_TIMEOUT, read_limited(path));
-                let contents = read
-                    .await
-                    .map_err(|_| fail(io::ErrorKind::TimedOut.into()))?
-                    .map_err(fail)?;
+                let contents = read_async(path, MAX_SIZE).await.map_err(fail)?;
                 parse(&path.display().to_string(), &contents)
             }
             Self::Url { url, client, .. } => parse(url.as_str(), &fetch(client, url).await?),
@@ -161,20 +157,6 @@ impl Changes {
 
 fn parse(origin: &str, contents: &[u8]) -> Result<KeySet, JwksError> {
     KeySet::parse(contents).map_err(|error| JwksError::Invalid(origin.to_owned(), error.to_string()))
-}
-
-async fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
-    use tokio::io::AsyncReadExt;
-    let mut contents = Vec::new();
-    tokio::fs::File::open(path)
-        .await?
-        .take(MAX_SIZE as u64 + 1)
-        .read_to_end(&mut contents)
-        .await?;
-    if contents.len() > MAX_SIZE {
-        return Err(io::Error::other("the file is larger than 1 MiB"));
-    }
-    Ok(contents)
 }
 
 async fn fetch(client: &reqwest::Client, url: &reqwest::Url) -> Result<Vec<u8>, JwksError> {
@@ -220,8 +202,23 @@ fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
     reqwest::Client::builder()
         .tls_backend_preconfigured(tls)
         .timeout(options.request_timeout)
+        // Whoever could redirect the request would say whose tokens count.
+        .redirect(redirect::Policy::custom(same_origin))
         .build()
         .map_err(|error| fail(error.to_string()))
+}
+
+/// Redirects stay where the keys were asked for.
+fn same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
+    const MOST: usize = 5;
+    let asked = attempt.previous().first().map(reqwest::Url::origin);
+    if asked.is_none_or(|asked| asked != attempt.url().origin()) {
+        return attempt.error("the redirect leads to another origin; configure the address that it leads to");
+    }
+    match attempt.previous().len() {
+        0..MOST => attempt.follow(),
+        _ => attempt.error("too many redirects"),
+    }
 }
 
 /// The option is a path, or PEM itself.
@@ -229,7 +226,8 @@ fn custom_ca(option: &str) -> Result<Vec<rustls_pki_types::CertificateDer<'stati
     let contents = if option.contains("-----BEGIN") {
         option.as_bytes().to_vec()
     } else {
-        std::fs::read(option.trim()).map_err(|error| JwksError::Ca(format!("{option}: {error}")))?
+        outrigger_files::read(Path::new(option.trim()), MAX_SIZE)
+            .map_err(|error| JwksError::Ca(format!("{option}: {error}")))?
     };
     pem::parse_certificates(&contents).map_err(|error| JwksError::Ca(error.to_string()))
 }

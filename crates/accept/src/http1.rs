@@ -1,0 +1,166 @@
+//! HTTP/1.1 for endpoints that answer from memory: metrics, health, profiling, key sets.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulConnection;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{LOG, Limits, Place, serve};
+
+/// Time limit for the head of a request; a connection without one is closed after it.
+const HEAD: Duration = Duration::from_secs(10);
+/// Largest head of a request, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// Time that open connections have to finish once the server ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves HTTP/1.1 with `respond`, which has the answer at hand, until `drain`.
+pub async fn serve_http1<R, B>(listener: TcpListener, limits: Limits, drain: CancellationToken, respond: R)
+where
+    R: Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: std::error::Error + Send + Sync,
+{
+    let handle = |accepted: crate::Accepted| {
+        let respond = respond.clone();
+        async move { http1(accepted.stream, respond, accepted.place, accepted.drain).await }
+    };
+    serve(listener, limits, drain, handle).await;
+}
+
+/// Serves one connection. Whoever completes a request keeps their place before those who are silent.
+pub async fn http1<I, R, B>(io: I, respond: R, place: Arc<Place>, drain: CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin + 'static,
+    R: Fn(Request<Incoming>) -> Response<B>,
+    B: http_body::Body + 'static,
+    B::Error: std::error::Error + Send + Sync,
+{
+    let service = service_fn(move |request| {
+        place.prove();
+        let response = respond(request);
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(io), service);
+    finish(connection, drain.cancelled()).await;
+}
+
+/// Drives a connection to its end. Once `end` completes it is told to finish, and cut off after a while.
+pub async fn finish<C: GracefulConnection>(connection: C, end: impl Future<Output = ()>)
+where
+    C::Error: std::fmt::Display,
+{
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = end => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(GRACE, connection).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(target: LOG, "a connection ended early: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use bytes::Bytes;
+    use http_body_util::Full;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        connections: 8,
+        per_source: 8,
+    };
+
+    async fn start() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
+        tokio::spawn(serve_http1(listener, LIMITS, CancellationToken::new(), respond));
+        address
+    }
+
+    async fn get(stream: &mut TcpStream) -> String {
+        stream
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut text = vec![0; 4096];
+        let mut length = 0;
+        while !text[..length].ends_with(b"well") {
+            match stream.read(&mut text[length..]).await.unwrap() {
+                0 => break,
+                read => length += read,
+            }
+        }
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    }
+
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_out() {
+        let address = start().await;
+        let mut asked = TcpStream::connect(address).await.unwrap();
+        assert!(get(&mut asked).await.contains("200 OK"));
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        for _ in 0..9 {
+            let mut late = TcpStream::connect(address).await.unwrap();
+            assert!(get(&mut late).await.contains("200 OK"));
+        }
+        assert_eq!(
+            silent[0].read(&mut [0]).await.unwrap_or(0),
+            0,
+            "the oldest was closed"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_asks_nothing_more_is_closed() {
+        let (client, server) = tokio::io::duplex(1024);
+        let admission = crate::admission::Admission::new(LIMITS);
+        let place = Arc::new(admission.admit([127, 0, 0, 1].into()));
+        let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
+        let task = tokio::spawn(async move { http1(server, respond, place, CancellationToken::new()).await });
+        let (mut answers, mut requests) = tokio::io::split(client);
+        requests
+            .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut text = Vec::new();
+        answers.read_to_end(&mut text).await.unwrap();
+        assert!(text.ends_with(b"well"), "{}", String::from_utf8_lossy(&text));
+        task.await.unwrap();
+    }
+}

@@ -1,0 +1,54 @@
+//! Noticing peers that vanished.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpListener;
+
+/// Silence before the first probe.
+const IDLE: Duration = Duration::from_secs(30);
+/// Between probes.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// Probes without an answer until the connection is given up.
+const PROBES: u32 = 3;
+/// Time for sent data to be acknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+
+/// Makes the kernel end accepted connections whose peer vanished: after a minute without an answer to its probes or
+/// to data. Connections inherit this from the socket that accepts them.
+///
+/// # Errors
+/// What the system says.
+pub fn keep_alive(listener: &TcpListener) -> io::Result<()> {
+    let socket = SockRef::from(listener);
+    let probes = TcpKeepalive::new()
+        .with_time(IDLE)
+        .with_interval(INTERVAL)
+        .with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_connections_are_probed() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        keep_alive(&listener).unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let socket = SockRef::from(&accepted);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), IDLE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), PROBES);
+        assert_eq!(socket.tcp_user_timeout().unwrap(), Some(UNACKNOWLEDGED));
+    }
+}

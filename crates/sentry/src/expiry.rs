@@ -1,0 +1,71 @@
+//! Saying in time that the issuer certificate ends: nobody renews it but people.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+
+use crate::authority::Authority;
+
+const LOG: &str = "dapr.sentry.ca";
+/// Between two looks; what is wrong is said again each time.
+const LOOK: Duration = Duration::from_secs(12 * 60 * 60);
+/// How long before its end the issuer certificate is spoken of.
+const NOTICE: time::Duration = time::Duration::days(30);
+
+/// Looks after the issuer certificate in use until told to stop.
+pub(crate) async fn watch(authority: Arc<ArcSwap<Authority>>, drain: CancellationToken) {
+    loop {
+        let end = authority.load().x509.not_after();
+        match notice(OffsetDateTime::now_utc(), end) {
+            Some(Notice::Expired) => tracing::error!(
+                target: LOG,
+                "The issuer certificate expired at {end}: what it signs is refused everywhere. Replace it now"
+            ),
+            Some(Notice::Near) => tracing::warn!(
+                target: LOG,
+                "The issuer certificate expires at {end}: replace it before, no certificate will be accepted after"
+            ),
+            None => {}
+        }
+        if drain
+            .run_until_cancelled(tokio::time::sleep(LOOK))
+            .await
+            .is_none()
+        {
+            return;
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Notice {
+    Near,
+    Expired,
+}
+
+fn notice(now: OffsetDateTime, end: OffsetDateTime) -> Option<Notice> {
+    if now >= end {
+        Some(Notice::Expired)
+    } else if now + NOTICE >= end {
+        Some(Notice::Near)
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_is_spoken_of_a_month_before() {
+        let now = OffsetDateTime::now_utc();
+        let day = time::Duration::DAY;
+        assert_eq!(notice(now, now + 31 * day), None);
+        assert_eq!(notice(now, now + 30 * day), Some(Notice::Near));
+        assert_eq!(notice(now, now + time::Duration::SECOND), Some(Notice::Near));
+        assert_eq!(notice(now, now), Some(Notice::Expired));
+    }
+}
