@@ -5,6 +5,7 @@ mod bundle;
 mod ca;
 mod dial;
 mod directory;
+pub mod expiry;
 mod id;
 mod identity;
 mod jwt;

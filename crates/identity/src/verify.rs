@@ -10,7 +10,9 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls12_signature, verify_t
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
-use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter};
+use webpki::{
+    EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeIdIter, KeyUsage, RequiredEkuNotFoundContext,
+};
 
 use crate::bundle::TrustAnchors;
 use crate::id::SpiffeId;
@@ -93,6 +95,17 @@ pub enum PeerError {
         /// What verification said.
         cause: webpki::Error,
     },
+    /// The certificate, or one above it, is for something else.
+    #[error(
+        "{id}: the extended key usage of the certificate does not allow its use as that of a {role}; issue it with \
+         serverAuth and clientAuth, or without extended key usage"
+    )]
+    Usage {
+        /// Who the peer claims to be.
+        id: String,
+        /// `server` or `client`.
+        role: &'static str,
+    },
     /// A trusted peer, yet not the one asked for.
     #[error("the peer is {presented}, expected {expected}")]
     Unexpected {
@@ -148,16 +161,18 @@ impl PeerVerifier {
 
     fn verify(
         &self,
+        role: Role,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
-        self.check(end_entity, intermediates, now)
+        self.check(role, end_entity, intermediates, now)
             .map_err(|error| CertificateError::Other(OtherError(Arc::new(error))).into())
     }
 
     fn check(
         &self,
+        role: Role,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
@@ -166,7 +181,7 @@ impl PeerVerifier {
         let id = leaf::check(&parsed)?;
         let bundle = self.anchors.current();
         match bundle.with_valid_at(now, |anchors| {
-            verify_chain(end_entity, intermediates, anchors, now)
+            verify_chain(role, end_entity, intermediates, anchors, now)
         }) {
             Ok(()) if self.expect.accepts(&id) => Ok(()),
             Ok(()) => Err(PeerError::Unexpected {
@@ -176,6 +191,10 @@ impl PeerVerifier {
             Err(cause @ (webpki::Error::CertExpired { .. } | webpki::Error::CertNotValidYet { .. })) => {
                 Err(PeerError::Validity { id, cause })
             }
+            Err(webpki::Error::RequiredEkuNotFoundContext(_)) => Err(PeerError::Usage {
+                id,
+                role: role.name(),
+            }),
             Err(cause) => Err(PeerError::Untrusted { id, cause }),
         }
     }
@@ -186,31 +205,62 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
 }
 
 fn verify_chain(
+    role: Role,
     end_entity: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
     anchors: &[TrustAnchor<'static>],
     now: UnixTime,
 ) -> Result<(), webpki::Error> {
     let leaf = EndEntityCert::try_from(end_entity)?;
-    leaf.verify_for_usage(
-        algorithms().all,
-        anchors,
-        intermediates,
-        now,
-        AnyUsage,
-        None,
-        None,
-    )
-    .map(drop)
+    leaf.verify_for_usage(algorithms().all, anchors, intermediates, now, role, None, None)
+        .map(drop)
 }
 
-/// Extended key usages play no part in X.509-SVIDs.
-struct AnyUsage;
+/// What the peer is in a handshake.
+#[derive(Debug, Clone, Copy)]
+enum Role {
+    Server,
+    Client,
+}
 
-impl ExtendedKeyUsageValidator for AnyUsage {
-    fn validate(&self, mut usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
+/// The key purpose that allows every use (RFC 5280, 4.2.1.12).
+const ANY_USAGE: &[usize] = &[2, 5, 29, 37, 0];
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+
+    /// The key purpose of this role.
+    fn purpose(self) -> &'static [usize] {
+        match self {
+            Self::Server => &[1, 3, 6, 1, 5, 5, 7, 3, 1],
+            Self::Client => &[1, 3, 6, 1, 5, 5, 7, 3, 2],
+        }
+    }
+}
+
+/// A certificate without extended key usages is good for everything; one with them, for these.
+impl ExtendedKeyUsageValidator for Role {
+    fn validate(&self, usages: KeyPurposeIdIter<'_, '_>) -> Result<(), webpki::Error> {
         // Read to the end: an extension with unread bytes counts as malformed.
-        usages.try_for_each(|usage| usage.map(drop))
+        let present = usages
+            .map(|usage| usage.map(|usage| usage.to_decoded_oid()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let allows = |usage: &Vec<usize>| usage == ANY_USAGE || usage == self.purpose();
+        if present.is_empty() || present.iter().any(allows) {
+            return Ok(());
+        }
+        let required = match self {
+            Self::Server => KeyUsage::server_auth(),
+            Self::Client => KeyUsage::client_auth(),
+        };
+        Err(webpki::Error::RequiredEkuNotFoundContext(
+            RequiredEkuNotFoundContext { required, present },
+        ))
     }
 }
 
@@ -223,7 +273,7 @@ impl ServerCertVerifier for PeerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verify(end_entity, intermediates, now)
+        self.verify(Role::Server, end_entity, intermediates, now)
             .map(|()| ServerCertVerified::assertion())
     }
 
@@ -262,7 +312,7 @@ impl ClientCertVerifier for PeerVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify(end_entity, intermediates, now)
+        self.verify(Role::Client, end_entity, intermediates, now)
             .map(|()| ClientCertVerified::assertion())
     }
 
@@ -304,7 +354,6 @@ mod tests {
         assert!(Expect::Any.accepts(id));
         assert!(exact(id).accepts(id));
         assert!(!exact("spiffe://other/ns/shop/cart").accepts(id));
-        assert!(!exact("spiffe://public/ns/shop/cart/x").accepts(id));
         assert!(path("shop", "cart").accepts(id));
         assert!(path("shop", "cart").accepts("spiffe://other/ns/shop/cart"));
         assert!(!path("shop", "cart").accepts("spiffe://other/ns/shop/cart/x"));

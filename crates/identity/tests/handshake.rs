@@ -180,15 +180,50 @@ async fn every_key_type_of_the_authority() {
 }
 
 #[tokio::test]
-async fn extended_key_usages_do_not_matter() {
+async fn extended_key_usages_count_where_there_are_any() {
+    use ExtendedKeyUsagePurpose::{Any, ClientAuth, CodeSigning, ServerAuth};
     let authority = Authority::new("public", Algorithm::P256);
-    for usages in [vec![], vec![ExtendedKeyUsagePurpose::CodeSigning]] {
-        let mut leaf = Leaf::workload("spiffe://public/ns/ns/target");
-        leaf.extended_usages = usages;
-        call(&authority, authority.issue(leaf), path("ns", "target"))
-            .await
-            .unwrap();
+    let issue = |app_id: &str, usages: &[ExtendedKeyUsagePurpose]| {
+        let mut leaf = Leaf::workload(&format!("spiffe://public/ns/ns/{app_id}"));
+        leaf.extended_usages = usages.to_vec();
+        identity(&authority, authority.issue(leaf))
+    };
+    // The usages, and whether they allow the use as a server and as a client.
+    for (usages, as_server, as_client) in [
+        (&[][..], true, true),
+        (&[Any], true, true),
+        (&[CodeSigning, Any], true, true),
+        (&[ServerAuth, ClientAuth], true, true),
+        (&[CodeSigning], false, false),
+        (&[ServerAuth], true, false),
+        (&[CodeSigning, ClientAuth], false, true),
+    ] {
+        let good = issue("good", &[ServerAuth, ClientAuth]);
+        let other = issue("other", usages);
+        let outcome = connect(good.client_config(path("ns", "other")), other.server_config()).await;
+        assert_eq!(outcome.is_ok(), as_server, "{usages:?} as a server");
+        if let Err(error) = outcome {
+            let says = error.contains("spiffe://public/ns/ns/other: the extended key usage");
+            assert!(says && error.contains("a server"), "{error}");
+        }
+        let outcome = connect(other.client_config(path("ns", "good")), good.server_config()).await;
+        assert_eq!(outcome.is_ok(), as_client, "{usages:?} as a client");
+        if let Err(error) = outcome {
+            assert!(error.contains("a client"), "{error}");
+        }
     }
+}
+
+#[tokio::test]
+async fn an_id_with_more_segments_is_nobodys() {
+    let authority = Authority::new("public", Algorithm::P256);
+    let longer = authority.issue(Leaf::workload("spiffe://public/ns/ns/target/x"));
+    assert!(
+        peer_id(&longer.chain)
+            .unwrap_err()
+            .to_string()
+            .contains("malformed SPIFFE ID")
+    );
 }
 
 #[tokio::test]

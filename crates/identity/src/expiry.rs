@@ -1,0 +1,79 @@
+//! When certificates end, and waiting for it.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustls::pki_types::CertificateDer;
+
+use crate::leaf::{self, LeafError};
+use crate::pem;
+
+/// Longest pause between looks at the clock: it may jump, and the machine may sleep.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Until when a chain is valid: the end of the certificate in it that ends first.
+///
+/// # Errors
+/// When there is no certificate, or one cannot be decoded.
+pub fn valid_until(chain: &[CertificateDer<'_>]) -> Result<Timestamp, LeafError> {
+    let mut earliest = None;
+    for certificate in chain {
+        let parsed = pem::decode(certificate).map_err(LeafError::Encoding)?;
+        let (_, end) = leaf::validity(&parsed)?;
+        earliest = Some(earliest.map_or(end, |earliest: Timestamp| earliest.min(end)));
+    }
+    earliest.ok_or(LeafError::Missing)
+}
+
+/// Waits until the system's clock shows `end`.
+pub async fn reached(end: Timestamp) {
+    loop {
+        let now = Timestamp::now();
+        if now >= end {
+            return;
+        }
+        let left = now.duration_until(end).unsigned_abs();
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}
+
+/// When three quarters of the time from now to `end` will be over: late enough that what should have happened by then
+/// did not happen, early enough to do something.
+pub fn last_quarter(end: Timestamp) -> Timestamp {
+    let now = Timestamp::now();
+    now + now.duration_until(end) * 3 / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Algorithm, Authority, Leaf};
+
+    #[tokio::test]
+    async fn a_chain_ends_with_the_first_of_its_certificates() {
+        let authority = Authority::new("td", Algorithm::P256);
+        let ending = |until| {
+            let mut leaf = Leaf::workload("spiffe://td/ns/ns/app");
+            leaf.until = until;
+            authority.issue(leaf).chain
+        };
+        let end = |chain: &[_]| valid_until(chain).unwrap().as_second() - Timestamp::now().as_second();
+        let day = end(&ending(time::Duration::days(1)));
+        assert!((86_300..=86_400).contains(&day), "{day}");
+        let year = end(&ending(time::Duration::days(1000)));
+        assert!(
+            (364 * 86_400..=365 * 86_400).contains(&year),
+            "the issuer ends before: {year}"
+        );
+        assert_eq!(valid_until(&[]), Err(LeafError::Missing));
+    }
+
+    #[tokio::test]
+    async fn the_end_is_waited_for() {
+        let end = Timestamp::now() + Duration::from_millis(200);
+        assert!(last_quarter(end) < end);
+        reached(end).await;
+        assert!(Timestamp::now() >= end);
+        reached(end).await;
+    }
+}
