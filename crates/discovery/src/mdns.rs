@@ -137,12 +137,14 @@ impl Resolver for Mdns {
             Search::Known(addresses) => Ok(addresses),
             Search::Waiting(mut receiver, until) => {
                 self.shared.wake.notify_one();
-                match timeout_at(until, receiver.wait_for(|found| !found.is_empty())).await {
-                    Ok(Ok(found)) => Ok(Arc::clone(&found)),
-                    _ => Err(ResolveError::NotFound {
-                        app_id: app_id.to_owned(),
-                    }),
+                if let Ok(Ok(found)) = timeout_at(until, receiver.wait_for(|found| !found.is_empty())).await {
+                    return Ok(Arc::clone(&found));
                 }
+                drop(receiver);
+                self.shared.browser().give_up(app_id);
+                Err(ResolveError::NotFound {
+                    app_id: app_id.to_owned(),
+                })
             }
         }
     }

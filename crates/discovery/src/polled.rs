@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -19,8 +19,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Address, Addresses, ResolveError, Resolver};
 
-/// Apps tracked at most.
-const MAX_APPS: usize = 1024;
+/// Apps tracked at most, those that are only being looked up included; beyond it the one unused for longest goes.
+const MAX_APPS: usize = 4096;
 /// Longest pause of a watch whose registry fails.
 const FAILURE_PAUSE_MAX: Duration = Duration::from_secs(180);
 
@@ -66,6 +66,8 @@ pub(crate) struct Polled<R>(Arc<Inner<R>>);
 struct Inner<R> {
     registry: R,
     apps: Mutex<HashMap<Key, Arc<App>>>,
+    /// Counts uses: tells which app was used last.
+    uses: AtomicU64,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -85,6 +87,9 @@ struct App {
     /// An address was evicted since the last look-up.
     stale: AtomicBool,
     wake: Notify,
+    last_used: AtomicU64,
+    /// The app is not tracked any more: its watch ends.
+    forgotten: CancellationToken,
 }
 
 struct Outcome {
@@ -97,6 +102,7 @@ impl<R: Registry> Polled<R> {
         Self(Arc::new(Inner {
             registry,
             apps: Mutex::default(),
+            uses: AtomicU64::new(0),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         }))
@@ -121,9 +127,6 @@ impl<R: Registry> Resolver for Polled<R> {
         }
         let key = Key::new(app_id, namespace);
         let app = self.0.with_app(&key, Arc::clone)?;
-        if self.0.registry.watches_all() {
-            self.0.start_watch(&key, &app);
-        }
         if app.watched.load(Ordering::Acquire) {
             let current = app.sender.borrow().clone();
             if !current.is_empty() {
@@ -131,8 +134,10 @@ impl<R: Registry> Resolver for Polled<R> {
             }
         }
         let result = self.0.look_up(&key, &app).await;
-        if result.is_err() {
-            self.0.drop_unused(&key);
+        match &result {
+            Ok(_) if self.0.registry.watches_all() => self.0.start_watch(&key, &app),
+            Ok(_) => {}
+            Err(_) => self.0.drop_unused(&key),
         }
         result
     }
@@ -184,24 +189,28 @@ impl<R: Registry> Inner<R> {
 
     fn with_app<T>(&self, key: &Key, read: impl FnOnce(&Arc<App>) -> T) -> Result<T, ResolveError> {
         let mut apps = self.apps();
+        let now = self.uses.fetch_add(1, Ordering::Relaxed);
         if let Some(app) = apps.get(key) {
+            app.last_used.store(now, Ordering::Relaxed);
             return Ok(read(app));
         }
         if apps.len() >= MAX_APPS {
-            apps.retain(|_, app| app.is_used());
+            let unused = apps.iter().filter(|(_, app)| !app.is_followed());
+            let oldest = unused.min_by_key(|(_, app)| app.last_used.load(Ordering::Relaxed));
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+                return Err(ResolveError::Busy { limit: MAX_APPS });
+            };
+            forget(&mut apps, &oldest);
         }
-        if apps.len() >= MAX_APPS {
-            return Err(ResolveError::Busy { limit: MAX_APPS });
-        }
-        Ok(read(
-            apps.entry(key.clone()).or_insert_with(|| Arc::new(App::new())),
-        ))
+        let app = App::new();
+        app.last_used.store(now, Ordering::Relaxed);
+        Ok(read(apps.entry(key.clone()).or_insert(Arc::new(app))))
     }
 
     fn drop_unused(&self, key: &Key) {
         let mut apps = self.apps();
-        if apps.get(key).is_some_and(|app| !app.is_used()) {
-            apps.remove(key);
+        if apps.get(key).is_some_and(|app| !app.is_followed()) {
+            forget(&mut apps, key);
         }
     }
 
@@ -235,6 +244,7 @@ impl<R: Registry> Inner<R> {
         self.tasks.spawn(async move {
             tokio::select! {
                 () = this.stop.cancelled() => {}
+                () = app.forgotten.cancelled() => {}
                 () = this.keep_current(&key, &app) => {}
             }
         });
@@ -281,8 +291,17 @@ impl<R: Registry> Inner<R> {
             return false;
         }
         app.watched.store(false, Ordering::Release);
-        apps.remove(key);
+        // A later app of this name is another one.
+        if apps.get(key).is_some_and(|found| std::ptr::eq(&**found, app)) {
+            apps.remove(key);
+        }
         true
+    }
+}
+
+fn forget(apps: &mut HashMap<Key, Arc<App>>, key: &Key) {
+    if let Some(app) = apps.remove(key) {
+        app.forgotten.cancel();
     }
 }
 
@@ -303,11 +322,14 @@ impl App {
             watched: AtomicBool::new(false),
             stale: AtomicBool::new(false),
             wake: Notify::new(),
+            last_used: AtomicU64::new(0),
+            forgotten: CancellationToken::new(),
         }
     }
 
-    fn is_used(&self) -> bool {
-        self.sender.receiver_count() > 0 || self.watched.load(Ordering::Acquire)
+    /// Whether somebody holds what [`Resolver::watch`] gave.
+    fn is_followed(&self) -> bool {
+        self.sender.receiver_count() > 0
     }
 
     /// Publishes an answer. A failed registry does not make known instances disappear.

@@ -8,6 +8,7 @@ use super::*;
 struct Fake {
     hosts: Mutex<Vec<&'static str>>,
     broken: AtomicBool,
+    watches_all: AtomicBool,
     asked: AtomicUsize,
 }
 
@@ -19,11 +20,15 @@ impl Registry for Shared {
         "fake"
     }
 
+    fn watches_all(&self) -> bool {
+        self.0.watches_all.load(Ordering::SeqCst)
+    }
+
     fn fresh_for(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    async fn look_up(&self, _app_id: &str, _namespace: &str) -> Result<Vec<Address>, ResolveError> {
+    async fn look_up(&self, app_id: &str, _namespace: &str) -> Result<Vec<Address>, ResolveError> {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         sleep(Duration::from_millis(100)).await;
         if self.0.broken.load(Ordering::SeqCst) {
@@ -34,7 +39,7 @@ impl Registry for Shared {
             });
         }
         let hosts = self.0.hosts.lock().unwrap();
-        if hosts.is_empty() {
+        if hosts.is_empty() || app_id.starts_with("nobody") {
             return Err(ResolveError::NoHost);
         }
         Ok(hosts.iter().map(|host| Address::new(host, 1)).collect())
@@ -128,4 +133,39 @@ async fn namespaces_are_kept_apart_and_closing_ends_everything() {
         resolver.resolve("orders", "one").await.unwrap_err(),
         ResolveError::Closed
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_that_nobody_has_are_not_kept_also_where_all_are_watched() {
+    let (fake, resolver) = start(&["a"]);
+    fake.watches_all.store(true, Ordering::SeqCst);
+    resolver.resolve("orders", "").await.unwrap();
+    for number in 0..50 {
+        let name = format!("nobody{number}");
+        assert_eq!(
+            resolver.resolve(&name, "").await.unwrap_err(),
+            ResolveError::NoHost
+        );
+    }
+    assert_eq!((resolver.0.apps().len(), resolver.0.tasks.len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_full_the_app_unused_for_longest_goes_and_its_watch_ends() {
+    let (fake, resolver) = start(&["a"]);
+    fake.watches_all.store(true, Ordering::SeqCst);
+    let followed = resolver.watch("followed", "");
+    let all: Vec<_> = (1..MAX_APPS).map(|number| format!("app{number}")).collect();
+    for name in &all {
+        resolver.resolve(name, "").await.unwrap();
+    }
+    resolver.resolve("app1", "").await.unwrap();
+    resolver.resolve("one-more", "").await.unwrap();
+    let has = |name: &str| resolver.0.apps().contains_key(&Key::new(name, ""));
+    assert!(has("followed") && has("app1") && has("one-more") && !has("app2"));
+    assert_eq!(resolver.0.apps().len(), MAX_APPS);
+    while resolver.0.tasks.len() > MAX_APPS {
+        sleep(Duration::from_millis(1)).await;
+    }
+    drop(followed);
 }

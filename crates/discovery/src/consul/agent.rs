@@ -1,6 +1,6 @@
 //! A thin client for the four endpoints of a Consul agent that are needed.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
@@ -245,8 +245,11 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Largest file of a certificate or a key, in bytes.
+pub(super) const MAX_FILE: usize = 1 << 20;
+
 pub(super) fn read(path: &Path) -> Result<String, AgentError> {
-    fs::read_to_string(path).map_err(|error| AgentError::File {
+    outrigger_files::read_text(path, MAX_FILE).map_err(|error| AgentError::File {
         path: path.display().to_string(),
         cause: error.to_string(),
     })

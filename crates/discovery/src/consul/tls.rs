@@ -12,7 +12,10 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
 
-use super::{agent::AgentError, config::Client};
+use super::{
+    agent::{AgentError, MAX_FILE},
+    config::Client,
+};
 
 /// The configuration for the client settings; used for `https` only, but always valid.
 pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError> {
@@ -49,7 +52,8 @@ pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError>
     match (&client.cert_file, &client.key_file) {
         (Some(cert), Some(key)) => {
             let chain = certificates(Path::new(cert))?;
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, error))?;
+            let key = PrivateKeyDer::from_pem_slice(&contents(Path::new(key))?)
+                .map_err(|error| file_error(key, error))?;
             builder.with_client_auth_cert(chain, key).map_err(tls)
         }
         _ => Ok(builder.with_no_client_auth()),
@@ -80,9 +84,13 @@ fn roots(client: &Client) -> Result<RootCertStore, AgentError> {
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, AgentError> {
     let failed = |error| file_error(&path.display().to_string(), error);
-    CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
+    CertificateDer::pem_slice_iter(&contents(path)?)
+        .collect::<Result<_, _>>()
         .map_err(failed)
+}
+
+fn contents(path: &Path) -> Result<Vec<u8>, AgentError> {
+    outrigger_files::read(path, MAX_FILE).map_err(|error| file_error(&path.display().to_string(), error))
 }
 
 fn file_error(path: &str, error: impl ToString) -> AgentError {

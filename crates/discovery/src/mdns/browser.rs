@@ -34,8 +34,8 @@ const SEARCH_PAUSES: [Duration; 3] = [
 const SEARCH_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// An app that nobody watches is refreshed for this long after it was last asked for.
 const IDLE: Duration = Duration::from_secs(300);
-/// Apps tracked at most.
-pub(super) const MAX_APPS: usize = 1024;
+/// Apps tracked at most, those that are only being looked for included; beyond it the one unused for longest goes.
+pub(super) const MAX_APPS: usize = 4096;
 /// Addresses kept per app at most.
 const MAX_ADDRESSES: usize = 256;
 
@@ -90,6 +90,14 @@ impl Browser {
             }
         };
         Ok(Search::Waiting(app.sender.subscribe(), until))
+    }
+
+    /// A look-up of an app found nobody: unless somebody else waits for it, it is forgotten.
+    pub(super) fn give_up(&mut self, app_id: &str) {
+        let unused = |app: &App| app.known.is_empty() && app.sender.receiver_count() == 0;
+        if self.apps.get(app_id).is_some_and(unused) {
+            self.apps.remove(app_id);
+        }
     }
 
     /// Keeps an app under observation.
@@ -164,7 +172,7 @@ impl Browser {
 
     fn app(&mut self, app_id: &str, now: Instant) -> Result<&mut App, ResolveError> {
         if !self.apps.contains_key(app_id) {
-            if self.apps.len() >= MAX_APPS {
+            if self.apps.len() >= MAX_APPS && !self.forget_unused() {
                 return Err(ResolveError::Busy { limit: MAX_APPS });
             }
             self.apps.insert(app_id.to_owned(), App::new(now));
@@ -172,6 +180,20 @@ impl Browser {
         self.apps
             .get_mut(app_id)
             .ok_or(ResolveError::Busy { limit: MAX_APPS })
+    }
+}
+
+impl Browser {
+    /// Forgets the app unused for longest; false when all are in use.
+    fn forget_unused(&mut self) -> bool {
+        let unused = self
+            .apps
+            .iter()
+            .filter(|(_, app)| app.sender.receiver_count() == 0);
+        let oldest = unused
+            .min_by_key(|(_, app)| app.last_used)
+            .map(|(app_id, _)| app_id.clone());
+        oldest.is_some_and(|app_id| self.apps.remove(&app_id).is_some())
     }
 }
 

@@ -200,13 +200,52 @@ fn the_number_of_apps_and_addresses_is_bounded() {
         browser.observe(&instance("orders", pid + 1, "10.0.0.1").announcement(), start);
     }
     assert_eq!(watcher.borrow().len(), MAX_ADDRESSES);
-    for number in 1..MAX_APPS {
-        browser.search(&format!("app{number}"), start).ok().unwrap();
-    }
+    let watched: Vec<_> = (1..MAX_APPS)
+        .map(|number| browser.watch(&format!("app{number}"), start))
+        .collect();
     assert!(matches!(
         browser.search("one-more", start),
         Err(ResolveError::Busy { .. })
     ));
+    drop(watched);
+    assert!(browser.search("one-more", start).is_ok());
+    assert_eq!(browser.apps.len(), MAX_APPS);
+}
+
+#[test]
+fn names_that_nobody_has_do_not_keep_others_out() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    let _watcher = browser.watch("orders", start);
+    browser.observe(&instance("orders", 1, "10.0.0.1").announcement(), start);
+    for number in 0..2 * MAX_APPS {
+        let name = format!("app{number}");
+        let search = browser.search(&name, start + ms(number as u64)).unwrap();
+        let Search::Waiting(receiver, _) = search else {
+            panic!("known")
+        };
+        browser.give_up(&name);
+        assert_eq!(browser.apps.len(), 2, "somebody still waits");
+        drop(receiver);
+        browser.give_up(&name);
+        assert_eq!(browser.apps.len(), 1, "what failed is not kept");
+    }
+    assert_eq!(known(&mut browser, start), ["10.0.0.1:1"]);
+}
+
+#[test]
+fn when_full_the_app_unused_for_longest_goes() {
+    let start = Instant::now();
+    let mut browser = Browser::default();
+    for number in 0..MAX_APPS {
+        let name = format!("app{number}");
+        browser.search(&name, start + ms(number as u64)).ok().unwrap();
+    }
+    let later = start + ms(MAX_APPS as u64);
+    browser.search("app0", later).ok().unwrap();
+    browser.search("one-more", later).ok().unwrap();
+    assert!(browser.apps.contains_key("app0") && !browser.apps.contains_key("app1"));
+    assert_eq!(browser.apps.len(), MAX_APPS);
 }
 
 #[test]
