@@ -24,6 +24,7 @@ mod server;
 
 use std::sync::Arc;
 
+pub use by_status::Remembered;
 pub use cell::{Bytes, Counter, Gauge, Histogram, Millis, Ratio};
 pub use config::{HttpMetricsConfig, LabelRewrite, MetricsConfig, MetricsError, RewriteRule};
 pub use encode::Format;

@@ -332,3 +332,49 @@ async fn any_path_answers_and_negotiates() {
     // The server closes open connections when it ends.
     let _ = connection.await.unwrap();
 }
+
+#[test]
+fn calls_faster_than_a_millisecond_are_told_apart() {
+    let metrics = Metrics::new(&MetricsConfig::default()).unwrap();
+    let route = metrics.http_server.route("GET", "/v1.0/metadata");
+    for micros in [90, 200, 400, 700, 1500] {
+        route.completed(200, Duration::from_micros(micros), 0, 0);
+    }
+    let text = metrics.render(Format::Text);
+    let buckets = text
+        .lines()
+        .filter(|line| line.starts_with("dapr_http_server_latency_bucket"))
+        .filter_map(|line| line.split_once("le=\"")?.1.split_once("\"} "));
+    let first: Vec<_> = buckets.clone().take(5).collect();
+    let wanted = [("0.1", "1"), ("0.25", "2"), ("0.5", "3"), ("1", "4"), ("2", "5")];
+    assert_eq!(first, wanted);
+    assert_eq!(buckets.last(), Some(("+Inf", "5")));
+    assert!(text.contains("le=\"100000\"} 5"), "{text}");
+}
+
+#[tokio::test]
+async fn silent_connections_do_not_keep_scrapers_out() {
+    let metrics = Metrics::new(&config()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let cancel = CancellationToken::new();
+    let server = tokio::spawn(serve(listener, metrics, cancel.clone()));
+    let mut silent = Vec::new();
+    for _ in 0..400 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    for _ in 0..9 {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let (mut client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let request = http::Request::get("/metrics")
+            .body(Empty::<bytes::Bytes>::new())
+            .unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(10), client.send_request(request)).await;
+        assert_eq!(answer.unwrap().unwrap().status(), 200);
+    }
+    cancel.cancel();
+    server.await.unwrap();
+}

@@ -52,7 +52,7 @@ impl<T: Clone> ByStatus<T> {
 
 /// Values by text, copied as a whole when one is added. When full, new keys are not remembered; after many misses it
 /// starts over, so that keys that are no longer used do not stay for ever.
-pub(super) struct Remembered<T> {
+pub struct Remembered<T> {
     entries: ArcSwap<HashMap<Arc<str>, T>>,
     misses: AtomicU32,
 }
@@ -75,11 +75,17 @@ impl<T> fmt::Debug for Remembered<T> {
 impl<T: Clone> Remembered<T> {
     /// The value of `key`, made by `resolve` when it is not remembered.
     pub(super) fn get(&self, key: &str, resolve: impl FnOnce() -> T) -> T {
+        self.with(key, resolve, T::clone)
+    }
+
+    /// Calls `record` with the value of `key`, made by `resolve` when it is not remembered.
+    pub fn with<R>(&self, key: &str, resolve: impl FnOnce() -> T, record: impl FnOnce(&T) -> R) -> R {
         let entries = self.entries.load();
         if let Some(value) = entries.get(key) {
-            return value.clone();
+            return record(value);
         }
         let value = resolve();
+        let recorded = record(&value);
         let full = entries.len() >= MAX_KEYS;
         drop(entries);
         if !full {
@@ -93,7 +99,7 @@ impl<T: Clone> Remembered<T> {
             self.misses.store(0, Ordering::Relaxed);
             self.entries.store(Arc::new(HashMap::new()));
         }
-        value
+        recorded
     }
 }
 

@@ -1,6 +1,6 @@
 //! Components and workload identity.
 
-use super::{Counter, Family, Registry};
+use super::{Counter, Family, Gauge, Registry};
 
 /// `dapr_runtime_component_*` and `dapr_runtime_mtls_*`. None of these is recorded per request.
 #[derive(Clone, Debug)]
@@ -12,6 +12,7 @@ pub struct RuntimeMetrics {
     mtls_init_fail: Family<Counter, 1>,
     rotated: Family<Counter, 0>,
     rotated_fail: Family<Counter, 1>,
+    certificate_expiry: Family<Gauge, 0>,
 }
 
 impl RuntimeMetrics {
@@ -44,6 +45,11 @@ impl RuntimeMetrics {
                 "Failures to renew the workload certificate.",
                 ["reason"],
             ),
+            certificate_expiry: registry.gauge(
+                "runtime_mtls_workload_cert_expiry_timestamp",
+                "End of validity of the workload certificate, in seconds since 1970.",
+                [],
+            ),
         }
     }
 
@@ -75,6 +81,11 @@ impl RuntimeMetrics {
     /// The workload certificate was renewed.
     pub fn certificate_rotated(&self) {
         self.rotated.with([]).inc();
+    }
+
+    /// End of validity of the workload certificate in use, in seconds since 1970.
+    pub fn certificate_expires(&self, at: i64) {
+        self.certificate_expiry.with([]).set(at);
     }
 
     /// Renewal failed: `sentry_conn`, `sentry_token`, `sign`, `invalid_ts`, `jwt_parse`, `jwt_aud`.
