@@ -82,6 +82,15 @@ impl Admission {
         }
     }
 
+    /// The first in rank has to go: the process can hold no more connections.
+    pub(crate) fn make_room(&self) {
+        let mut open = self.0.open();
+        let first = open.by_rank.keys().next().copied();
+        if let Some((_, evicted)) = first.and_then(|rank| open.remove(rank)) {
+            evicted.cancel();
+        }
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         let open = self.0.open();
@@ -195,6 +204,19 @@ mod tests {
         assert_eq!(admission.len(), 3);
         drop(places);
         assert_eq!(admission.len(), 2, "a place is given back once");
+    }
+
+    #[test]
+    fn without_descriptors_the_oldest_goes_too() {
+        let admission = admission(100, 100);
+        let places = [1, 2].map(|last| admission.admit(from(last)));
+        places[0].prove();
+        admission.make_room();
+        assert_eq!(places.each_ref().map(gone), [false, true]);
+        admission.make_room();
+        assert_eq!(places.each_ref().map(gone), [true, true]);
+        admission.make_room();
+        assert_eq!(admission.len(), 0);
     }
 
     #[test]

@@ -70,7 +70,13 @@ where
                     }
                 });
             }
-            Err(error) => pause(&error).await,
+            Err(error) => {
+                // Peers must not keep others out by taking all descriptors either.
+                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                    admission.make_room();
+                }
+                pause(&error).await;
+            }
         }
     }
     drop(listener);

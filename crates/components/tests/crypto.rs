@@ -315,6 +315,16 @@ async fn unusable_keys_are_refused_with_their_name() {
     }
     write(folder.path(), "large", vec![b'x'; 65 << 10]);
     assert!(storage(&folder).await.public_key("large").await.is_err());
+    let pipe = folder.path().join("pipe.pem");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let error = storage(&folder).await.public_key("pipe.pem").await.unwrap_err();
+    assert!(error.to_string().contains("named pipe (FIFO), not a regular file"), "{error}");
 }
 
 #[tokio::test]

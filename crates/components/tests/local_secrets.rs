@@ -109,6 +109,16 @@ async fn an_unusable_file_is_named() {
     fs::write(&path, r#"{"a":{"b":"1"},"a:b":"2"}"#).unwrap();
     let twice = failure().await;
     assert!(twice.contains("a:b is there twice"), "{twice}");
+    fs::remove_file(&path).unwrap();
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&path)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let pipe = failure().await;
+    assert!(pipe.contains("named pipe (FIFO), not a regular file"), "{pipe}");
     let without = support::secrets("secretstores.local.file", "v1", &[]).await;
     let without = without.map(drop).unwrap_err().to_string();
     assert!(without.contains("secretsFile is missing"), "{without}");

@@ -19,6 +19,8 @@ pub struct Readiness(Arc<Inner>);
 struct Inner {
     targets: Mutex<Vec<(&'static str, bool)>>,
     outbound: AtomicBool,
+    /// Why calls to others fail, although everything has started.
+    impossible: Mutex<Option<String>>,
 }
 
 impl Readiness {
@@ -60,9 +62,32 @@ impl Readiness {
         self.0.outbound.store(true, Ordering::Release);
     }
 
-    /// Whether the APIs can be used for calls to others.
-    pub fn is_outbound_ready(&self) -> bool {
-        self.0.outbound.load(Ordering::Acquire)
+    /// Calls to others fail, for a reason, until [`Readiness::outbound_possible`].
+    pub fn outbound_impossible(&self, reason: String) {
+        *self.impossible() = Some(reason);
+    }
+
+    /// Nothing keeps calls to others from succeeding any more.
+    pub fn outbound_possible(&self) {
+        *self.impossible() = None;
+    }
+
+    /// Whether the APIs can be used for calls to others; the error is why not, where it is not the start.
+    ///
+    /// # Errors
+    /// When they cannot.
+    pub fn outbound(&self) -> Result<(), Option<String>> {
+        if !self.0.outbound.load(Ordering::Acquire) {
+            return Err(None);
+        }
+        match &*self.impossible() {
+            None => Ok(()),
+            reason => Err(reason.clone()),
+        }
+    }
+
+    fn impossible(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.impossible.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

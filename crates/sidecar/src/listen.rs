@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
-use outrigger_identity::SpiffeId;
+use outrigger_identity::{SpiffeId, expiry};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -27,6 +27,8 @@ const LOG: &str = "dapr.runtime.listen";
 const BACKLOG: i32 = 1024;
 /// Time for a client to shake hands.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for calls in flight once the client's certificate has expired.
+const EXPIRED_GRACE: Duration = Duration::from_secs(5);
 /// Time for an HTTP/1.1 client to send a request head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pings on HTTP/2 connections: after this much silence, and time to answer.
@@ -272,7 +274,8 @@ pub async fn serve<H: Handler>(
                 connections.spawn(server.tcp(stream, address));
             }
             Ok(Accepted::Unix(stream)) => {
-                connections.spawn(server.drive(stream, Client::default()));
+                let drain = drain.clone();
+                connections.spawn(async move { server.drive(stream, Client::default(), &drain).await });
             }
             Err(error) => {
                 // Out of descriptors, mostly: others must end before accepting can go on.
@@ -314,7 +317,7 @@ impl<H: Handler> Server<H> {
             identity: None,
         };
         let Some(config) = &self.options.tls else {
-            return self.drive(stream, client).await;
+            return self.drive(stream, client, &self.drain).await;
         };
         let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
         let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -329,26 +332,38 @@ impl<H: Handler> Server<H> {
             }
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        match outrigger_identity::peer_id(chain) {
-            Ok(id) => client.identity = Some(id),
-            Err(error) => {
-                tracing::warn!(target: LOG, "the certificate of {address} names no workload: {error}");
-                return;
-            }
+        let end =
+            match outrigger_identity::peer_id(chain).and_then(|id| Ok((id, expiry::valid_until(chain)?))) {
+                Ok((id, end)) => {
+                    client.identity = Some(id);
+                    end
+                }
+                Err(error) => {
+                    tracing::warn!(target: LOG, "the certificate of {address} names no workload: {error}");
+                    return;
+                }
+            };
+        let ending = self.drain.child_token();
+        let mut driving = std::pin::pin!(self.drive(stream, client, &ending));
+        tokio::select! {
+            () = &mut driving => return,
+            () = expiry::reached(end) => {}
         }
-        self.drive(stream, client).await;
+        tracing::info!(target: LOG, "the certificate of {address} expired at {end}: its connection ends");
+        ending.cancel();
+        let _cut_off = tokio::time::timeout(EXPIRED_GRACE, driving).await;
     }
 
-    async fn drive<I>(self: Arc<Self>, io: I, client: Client)
+    async fn drive<I>(&self, io: I, client: Client, drain: &CancellationToken)
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let handler = Arc::clone(&self.handler);
         let result = match self.options.versions {
-            Versions::Http2 => http2::serve(io, handler, client, &self.options, &self.drain)
+            Versions::Http2 => http2::serve(io, handler, client, &self.options, drain)
                 .await
                 .map_err(Into::into),
-            _ => http1::serve(io, handler, client, &self.options, &self.drain).await,
+            _ => http1::serve(io, handler, client, &self.options, drain).await,
         };
         if let Err(error) = result {
             tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));

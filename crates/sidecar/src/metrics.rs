@@ -1,55 +1,26 @@
 //! What the sidecar counts, with handles resolved once per target.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use http::Method;
 use outrigger_policy::access::{CallerId, Decision};
 use outrigger_policy::resiliency::{BreakerState as State, Direction, Event, Execution, Policy};
 use outrigger_telemetry::metrics::{
     AclMetrics, BreakerState, FlowDirection, InvokedApp, InvokingApp, Metrics, PolicyKind, PolicyMetrics,
+    Remembered,
 };
 use tonic::Code;
-
-/// Entries of one table; beyond it the table starts afresh (the registry bounds the series).
-const MAX_ENTRIES: usize = 4096;
 
 /// The recorders of [`Metrics`] behind tables of handles.
 pub struct SidecarMetrics {
     all: Arc<Metrics>,
-    invoked: Table<InvokedApp>,
-    invoking: Table<InvokingApp>,
-    inbound: Table<[PolicyMetrics; 3]>,
-    outbound: Table<[PolicyMetrics; 3]>,
+    invoked: Remembered<InvokedApp>,
+    invoking: Remembered<InvokingApp>,
+    inbound: Remembered<[PolicyMetrics; 3]>,
+    outbound: Remembered<[PolicyMetrics; 3]>,
     /// By `trust domain/namespace` of callers.
-    access: Table<AclMetrics>,
-}
-
-struct Table<V>(ArcSwap<HashMap<Box<str>, V>>);
-
-impl<V: Clone> Table<V> {
-    fn new() -> Self {
-        Self(ArcSwap::default())
-    }
-
-    fn with(&self, key: &str, make: impl FnOnce() -> V, record: impl FnOnce(&V)) {
-        if let Some(value) = self.0.load().get(key) {
-            return record(value);
-        }
-        let value = make();
-        record(&value);
-        self.0.rcu(|old| {
-            let mut new = if old.len() < MAX_ENTRIES {
-                HashMap::clone(old)
-            } else {
-                HashMap::new()
-            };
-            new.insert(key.into(), value.clone());
-            new
-        });
-    }
+    access: Remembered<AclMetrics>,
 }
 
 impl SidecarMetrics {
@@ -57,11 +28,11 @@ impl SidecarMetrics {
     pub fn new(all: Arc<Metrics>) -> Self {
         Self {
             all,
-            invoked: Table::new(),
-            invoking: Table::new(),
-            inbound: Table::new(),
-            outbound: Table::new(),
-            access: Table::new(),
+            invoked: Remembered::default(),
+            invoking: Remembered::default(),
+            inbound: Remembered::default(),
+            outbound: Remembered::default(),
+            access: Remembered::default(),
         }
     }
 

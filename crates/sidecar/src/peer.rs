@@ -1,7 +1,7 @@
 //! Other sidecars: who and where they are, and the connections kept to them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::conn::{Dialer, H2Pool, SendError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pings on idle connections as other sidecars expect them: interval, time to answer.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
-/// Apps whose instances are kept; beyond it the table starts afresh.
-const MAX_APPS: usize = 10_000;
+/// Apps whose instances are kept; beyond it the one not called for longest goes.
+const MAX_APPS: usize = 1024;
 
 /// Why a peer could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +63,8 @@ pub struct Peer {
     known: watch::Receiver<Addresses>,
     instances: ArcSwap<Snapshot>,
     turn: AtomicUsize,
+    /// How many apps had been added when it was last called.
+    used: AtomicU64,
 }
 
 #[derive(Default)]
@@ -76,6 +78,8 @@ pub struct Peers {
     resolver: OnceLock<Arc<dyn Resolver>>,
     identity: Option<Identity>,
     peers: ArcSwap<HashMap<String, Arc<Peer>>>,
+    /// How many apps were added so far: tells which were called lately.
+    added: AtomicU64,
 }
 
 impl Peers {
@@ -85,6 +89,7 @@ impl Peers {
             resolver: OnceLock::new(),
             identity,
             peers: ArcSwap::default(),
+            added: AtomicU64::new(0),
         }
     }
 
@@ -100,30 +105,49 @@ impl Peers {
         self.resolver.get()
     }
 
-    fn peer(&self, app_id: &str, namespace: &str) -> Result<Arc<Peer>, PeerError> {
+    /// Of the apps that were called before.
+    fn known(&self, key: &str) -> Option<Arc<Peer>> {
+        let peers = self.peers.load();
+        let peer = peers.get(key)?;
+        peer.used
+            .store(self.added.load(Ordering::Relaxed), Ordering::Relaxed);
+        Some(Arc::clone(peer))
+    }
+
+    /// An app that was not called before. It gets a place once it is found: names that nobody has leave nothing behind.
+    async fn find(&self, key: &str, app_id: &str, namespace: &str) -> Result<Arc<Peer>, PeerError> {
         let resolver = self.resolver.get().ok_or(PeerError::NoResolver)?;
-        // A `.` cannot be part of an app id, so this key is unambiguous.
-        let key = format!("{app_id}.{namespace}");
-        if let Some(peer) = self.peers.load().get(&key) {
-            return Ok(Arc::clone(peer));
-        }
+        resolver.resolve(app_id, namespace).await?;
         let peer = Arc::new(Peer {
             app_id: app_id.to_owned(),
             namespace: namespace.to_owned(),
             known: resolver.watch(app_id, namespace),
             instances: ArcSwap::default(),
             turn: AtomicUsize::new(0),
+            used: AtomicU64::new(self.added.fetch_add(1, Ordering::Relaxed) + 1),
         });
         self.peers.rcu(|peers| {
-            let mut peers = if peers.len() < MAX_APPS {
-                HashMap::clone(peers)
-            } else {
-                HashMap::new()
-            };
-            peers.entry(key.clone()).or_insert_with(|| Arc::clone(&peer));
+            let mut peers = HashMap::clone(peers);
+            if peers.len() >= MAX_APPS && !peers.contains_key(key) {
+                let oldest = peers
+                    .iter()
+                    .min_by_key(|(_, peer)| peer.used.load(Ordering::Relaxed));
+                if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                    peers.remove(&oldest);
+                }
+            }
+            peers.entry(key.to_owned()).or_insert_with(|| Arc::clone(&peer));
             peers
         });
         Ok(peer)
+    }
+
+    fn forget(&self, key: &str) {
+        self.peers.rcu(|peers| {
+            let mut peers = HashMap::clone(peers);
+            peers.remove(key);
+            peers
+        });
     }
 
     /// An instance of the app, taking turns; the others follow as alternatives.
@@ -131,8 +155,20 @@ impl Peers {
     /// # Errors
     /// [`PeerError`] when no instance is known.
     pub async fn pick(&self, app_id: &str, namespace: &str) -> Result<Picked, PeerError> {
-        let peer = self.peer(app_id, namespace)?;
-        let snapshot = self.snapshot(&peer).await?;
+        // A `.` cannot be part of an app id, so this key is unambiguous.
+        let key = format!("{app_id}.{namespace}");
+        let peer = match self.known(&key) {
+            Some(peer) => peer,
+            // Boxed: the rare path should not widen every call.
+            None => Box::pin(self.find(&key, app_id, namespace)).await?,
+        };
+        let snapshot = match self.snapshot(&peer).await {
+            Err(PeerError::Resolve(error)) if error.is_not_found() => {
+                self.forget(&key);
+                return Err(error.into());
+            }
+            found => found?,
+        };
         let turn = peer.turn.fetch_add(1, Ordering::Relaxed);
         let instance = Arc::clone(&snapshot.instances[turn % snapshot.instances.len()]);
         Ok(Picked { peer, instance })
@@ -182,7 +218,7 @@ impl Peers {
                     app_id: peer.app_id.clone(),
                 };
                 let name = server_name(address.host());
-                Dialer::tls(text, identity.client_config(expect), name, CONNECT_TIMEOUT)
+                Dialer::mutual(text, identity, expect, name, CONNECT_TIMEOUT)
             }
             None => Dialer::plain(text, CONNECT_TIMEOUT),
         };
@@ -211,3 +247,6 @@ pub struct Picked {
     /// The connections.
     pub instance: Arc<Instance>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
+use outrigger_accept::{Limits, serve_http1};
+use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-
-use crate::api::error::{bytes_response, text_response};
-use crate::body::Body;
-use crate::listen::{Client, Handler};
+use tokio_util::sync::CancellationToken;
 
 /// `/debug/pprof/` (index), `/debug/pprof/cmdline`, `/debug/runtime` (scheduler), `/debug/memory` (process).
 pub struct Profiling {
@@ -26,8 +28,20 @@ impl Profiling {
     }
 }
 
-impl Handler for Profiling {
-    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Body>) -> Response<Body> {
+/// Connections at once; beyond it the oldest silent one goes.
+const LIMITS: Limits = Limits {
+    connections: 32,
+    per_source: 16,
+};
+
+/// Answers until `stop`.
+pub async fn serve(listener: TcpListener, profiling: Arc<Profiling>, stop: CancellationToken) {
+    let answer = move |request: Request<_>| profiling.answer(&request);
+    serve_http1(listener, LIMITS, stop, answer).await;
+}
+
+impl Profiling {
+    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         let text = match request.uri().path() {
             "/debug/pprof" | "/debug/pprof/" => {
                 "/debug/pprof/cmdline\n/debug/runtime\n/debug/memory\n".to_owned()
@@ -40,11 +54,18 @@ impl Handler for Profiling {
                 text
             }
             "/debug/memory" => std::fs::read_to_string("/proc/self/status").unwrap_or_default(),
-            _ => return text_response(StatusCode::NOT_FOUND, "404 page not found"),
+            _ => return text_response(StatusCode::NOT_FOUND, "404 page not found".to_owned()),
         };
-        let content_type = http::HeaderValue::from_static("text/plain; charset=utf-8");
-        bytes_response(StatusCode::OK, content_type, text.into())
+        text_response(StatusCode::OK, text)
     }
+}
+
+fn text_response(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
 }
 
 fn describe(text: &mut String, name: &str, runtime: &Handle) {

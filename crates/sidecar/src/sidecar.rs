@@ -3,6 +3,7 @@
 mod app_life;
 mod build;
 mod endpoints;
+mod expiry;
 mod resources;
 mod security;
 mod serve;
@@ -30,6 +31,7 @@ use crate::operator::{EndpointFollower, OperatorError};
 use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
 use crate::sidecar::app_life::AppLife;
+use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
 
 const LOG: &str = "dapr.runtime";
@@ -112,6 +114,7 @@ pub struct Sidecar {
     endpoint_follower: Option<EndpointFollower>,
     bindings: Arc<Bindings>,
     renewal: Option<Renewal>,
+    certificate: Option<CertificateWatch>,
     background: Background,
     reloading: Background,
 }
@@ -190,6 +193,9 @@ impl Sidecar {
         tasks.spawn_on(pipeline.run(stop.clone()), &self.control);
         if let Some(renewal) = self.renewal.take() {
             tasks.spawn_on(renewal.run(stop.clone()), &self.control);
+        }
+        if let Some(certificate) = self.certificate.take() {
+            tasks.spawn_on(certificate.run(stop.clone()), &self.control);
         }
         if let Some(follower) = self.endpoint_follower.take() {
             tasks.spawn_on(follower.run(stop.clone()), &self.control);

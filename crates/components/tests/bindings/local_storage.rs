@@ -55,6 +55,16 @@ async fn files_are_written_read_listed_and_deleted() {
     let error = binding.invoke(&call("delete", &[], "")).await.unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidRequest);
     assert!(root.is_dir());
+    let pipe = root.join("pipe");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let read = binding.invoke(&call("get", &[("fileName", "pipe")], ""));
+    assert!(read.await.is_err(), "a pipe is no file");
 }
 
 #[tokio::test]

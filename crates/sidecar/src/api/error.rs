@@ -187,14 +187,15 @@ impl ApiError {
         )
     }
 
-    /// Outbound calls are not possible yet.
-    pub fn outbound_not_ready() -> Self {
+    /// Outbound calls are not possible: yet, or for a reason.
+    pub fn outbound_not_ready(reason: Option<&str>) -> Self {
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
         Self::new(
             "ERR_OUTBOUND_HEALTH_NOT_READY",
             "health",
             StatusCode::INTERNAL_SERVER_ERROR,
             Code::Internal,
-            "dapr outbound is not ready",
+            format!("dapr outbound is not ready{reason}"),
         )
     }
 

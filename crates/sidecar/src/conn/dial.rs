@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use jiff::Timestamp;
+use outrigger_identity::{Expect, Identity, expiry};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -49,6 +51,8 @@ pub enum DialErrorKind {
 pub struct Dialer {
     address: Arc<str>,
     tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+    /// Whose certificate is presented.
+    identity: Option<Identity>,
     timeout: Duration,
 }
 
@@ -58,6 +62,7 @@ impl Dialer {
         Self {
             address: address.into(),
             tls: None,
+            identity: None,
             timeout,
         }
     }
@@ -72,7 +77,22 @@ impl Dialer {
         Self {
             address: address.into(),
             tls: Some((config, name)),
+            identity: None,
             timeout,
+        }
+    }
+
+    /// As [`Dialer::tls`], with this identity, to `expect` and nobody else.
+    pub fn mutual(
+        address: impl Into<Arc<str>>,
+        identity: &Identity,
+        expect: Expect,
+        name: ServerName<'static>,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            identity: Some(identity.clone()),
+            ..Self::tls(address, identity.client_config(expect), name, timeout)
         }
     }
 
@@ -92,6 +112,14 @@ impl Dialer {
             address: self.address.to_string(),
             kind,
         }
+    }
+
+    /// Until when the certificates of both ends of a connection are valid; nothing without TLS.
+    pub fn valid_until(&self, io: &Io) -> Option<Timestamp> {
+        let Io::Tls(stream) = io else { return None };
+        let theirs = expiry::valid_until(stream.get_ref().1.peer_certificates()?).ok()?;
+        let own = self.identity.as_ref().map(|identity| identity.svid().not_after());
+        Some(own.map_or(theirs, |own| own.min(theirs)))
     }
 
     /// Opens a connection.

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -11,6 +12,7 @@ use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
 use outrigger_http2::{Client, Config, Silence, Unanswered};
+use outrigger_identity::expiry;
 use tokio::sync::Mutex;
 
 use super::{DialError, Dialer, Io, SendError};
@@ -32,7 +34,20 @@ const CONFIG: Config = Config {
     ..Config::DEFAULT
 };
 
-type Connection = Arc<Client<Io>>;
+type Connection = Arc<Kept>;
+
+/// A connection of a pool.
+struct Kept {
+    client: Client<Io>,
+    /// Takes no new calls: a certificate it stands on expires before long.
+    retired: Arc<AtomicBool>,
+}
+
+impl Kept {
+    fn is_usable(&self) -> bool {
+        !self.client.is_closed() && !self.retired.load(Ordering::Relaxed)
+    }
+}
 
 /// Connections to one address.
 pub struct H2Pool {
@@ -77,14 +92,14 @@ impl H2Pool {
 
     /// True when no stream is running.
     pub fn is_idle(&self) -> bool {
-        self.connections.load().iter().all(|c| c.streams() == 0)
+        self.connections.load().iter().all(|c| c.client.streams() == 0)
     }
 
     fn usable(&self) -> Option<Connection> {
         let connections = self.connections.load();
-        let open = connections.iter().filter(|c| !c.is_closed());
-        let best = open.min_by_key(|c| c.streams())?;
-        let full = best.streams() >= STREAMS_PER_CONNECTION;
+        let open = connections.iter().filter(|c| c.is_usable());
+        let best = open.min_by_key(|c| c.client.streams())?;
+        let full = best.client.streams() >= STREAMS_PER_CONNECTION;
         (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
     }
 
@@ -96,23 +111,40 @@ impl H2Pool {
         }
         let connection = Arc::new(self.connect().await?);
         let mut connections: Vec<_> = Vec::clone(&self.connections.load());
-        connections.retain(|c| !c.is_closed());
+        connections.retain(|c| c.is_usable());
         connections.push(Arc::clone(&connection));
         self.connections.store(Arc::new(connections));
         Ok(connection)
     }
 
-    async fn connect(&self) -> Result<Client<Io>, DialError> {
+    async fn connect(&self) -> Result<Kept, DialError> {
         let io = self.dialer.dial().await?;
+        let end = self.dialer.valid_until(&io);
         let (client, connection) = outrigger_http2::connect(io, &CONFIG, self.silence);
         let address = self.dialer.address().to_owned();
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
+        let retired = Arc::new(AtomicBool::new(false));
+        let retire = Arc::clone(&retired);
         tokio::spawn(async move {
-            if let Err(error) = connection.run().await {
-                tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
+            let expired = async {
+                let Some(end) = end else {
+                    return std::future::pending().await;
+                };
+                expiry::reached(expiry::last_quarter(end)).await;
+                // Calls in flight have the rest of the time.
+                retire.store(true, Ordering::Relaxed);
+                expiry::reached(end).await;
+            };
+            tokio::select! {
+                ended = connection.run() => if let Err(error) = ended {
+                    tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
+                },
+                () = expired => {
+                    tracing::info!(target: "dapr.runtime.conn", "closed a connection to {address}: a certificate expired");
+                }
             }
         });
-        Ok(client)
+        Ok(Kept { client, retired })
     }
 
     /// Sends a request; a connection that died before taking it is replaced once.
@@ -128,7 +160,7 @@ impl H2Pool {
                 // Boxed: the rare path should not widen every call.
                 None => Box::pin(self.open()).await?,
             };
-            let Unanswered { why, unsent } = match connection.send(request, Body::reset_reason).await {
+            let Unanswered { why, unsent } = match connection.client.send(request, Body::reset_reason).await {
                 Ok(response) => return Ok(response.map(Body::from)),
                 Err(unanswered) => unanswered,
             };

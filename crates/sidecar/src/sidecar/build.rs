@@ -14,6 +14,7 @@ use outrigger_telemetry::metrics::Metrics;
 use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
+use super::expiry::CertificateWatch;
 use super::security::{IdentityCounts, secure};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, pluggable_components, resolver as resolver_of, tracing_config};
@@ -44,7 +45,7 @@ impl Sidecar {
         let counts = IdentityCounts::default();
         let origin = match config.mode {
             Mode::Standalone => {
-                let settings = resources::configuration(&config, &env)?;
+                let settings = resources::read_configuration(&config, &env, &control).await?;
                 let sockets = Sockets::bind(&config)?;
                 let secured = secure(&config, &env, &control, &counts).await?;
                 tracing::info!(target: LOG, "standalone mode configured");
@@ -132,7 +133,7 @@ impl Parts {
         let source = source(&config, &settings, operator.as_ref(), &control)?;
         let loaded = match &operator {
             Some(operator) => operator.load().await?,
-            None => resources::resources(&config)?,
+            None => resources::read_resources(&config, &control).await?,
         };
         unserved(&loaded);
         let (set_health, health) = Health::new(config.app.health.is_none());
@@ -197,6 +198,12 @@ impl Parts {
                 Versions::Both
             },
         };
+        let certificate = secured.identity.map(|identity| CertificateWatch {
+            identity,
+            metrics: Arc::clone(shared.metrics.all()),
+            readiness: readiness.clone(),
+            sentry: config.security.sentry_address.clone(),
+        });
         readiness.ready("security-provider");
         readiness.ready("scheduler-watch-hosts");
         Ok(Sidecar {
@@ -219,6 +226,7 @@ impl Parts {
             endpoint_follower,
             bindings: blocks.bindings,
             renewal: secured.renewal,
+            certificate,
             background: Background::default(),
             reloading: Background::default(),
         })

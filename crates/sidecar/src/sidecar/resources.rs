@@ -1,8 +1,12 @@
 //! Resources of a sidecar, of files or of the operator: what is read at start, and what becomes of it.
 
+use std::sync::Arc;
+
 use outrigger_identity::{Identity, SpiffeId, TrustDomain};
 use outrigger_resources::configuration::{self, Configuration};
 use outrigger_resources::load::{self, Kinds, Loaded};
+
+use tokio::runtime::Handle;
 
 use super::{Env, LOG, SidecarError};
 use crate::config::Config;
@@ -11,8 +15,32 @@ use crate::operator::{Operator, Workload};
 /// The operator's name in the control plane.
 const OPERATOR_APP_ID: &str = "dapr-operator";
 
+/// As [`configuration`], on a thread that may block: signals are heard meanwhile.
+pub(super) async fn read_configuration(
+    config: &Config,
+    env: &Env,
+    control: &Handle,
+) -> Result<Configuration, SidecarError> {
+    let (config, env) = (config.clone(), Arc::clone(env));
+    reading(control, move || configuration(&config, &env)).await
+}
+
+/// As [`resources`], on a thread that may block.
+pub(super) async fn read_resources(config: &Config, control: &Handle) -> Result<Loaded, SidecarError> {
+    let config = config.clone();
+    reading(control, move || resources(&config)).await
+}
+
+async fn reading<T: Send + 'static>(
+    control: &Handle,
+    read: impl FnOnce() -> Result<T, SidecarError> + Send + 'static,
+) -> Result<T, SidecarError> {
+    let read = control.spawn_blocking(read).await;
+    read.unwrap_or_else(|error| Err(SidecarError::Resources(error.to_string())))
+}
+
 /// The Configuration from `--config` files, over the defaults.
-pub(super) fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarError> {
+fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarError> {
     if config.resources.configs.is_empty() {
         tracing::info!(target: LOG, "loading default configuration");
     }
@@ -26,7 +54,7 @@ pub(super) fn configuration(config: &Config, env: &Env) -> Result<Configuration,
 }
 
 /// Everything in `--resources-path` folders that concerns this app.
-pub(super) fn resources(config: &Config) -> Result<Loaded, SidecarError> {
+fn resources(config: &Config) -> Result<Loaded, SidecarError> {
     let request = load::Request {
         paths: &config.resources.paths,
         kinds: Kinds::ALL,

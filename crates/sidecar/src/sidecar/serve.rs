@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::internal::InternalApi;
 use crate::life::Readiness;
 use crate::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
-use crate::profiling::Profiling;
+use crate::profiling::{self, Profiling};
 
 /// Bound sockets, by server.
 pub(super) struct Sockets {
@@ -134,13 +134,11 @@ impl Servers {
         }
         readiness.ready("metrics-exporter");
         for bound in sockets.profiling.drain(..) {
-            let server = listen::serve(
-                bound.listen()?,
-                Arc::new(Profiling::new(self.control.clone())),
-                plain(Versions::Http1),
-                serving.stop.clone(),
-            );
-            serving.telling.spawn_on(server, &self.control);
+            if let Listener::Tcp(listener) = bound.listen()? {
+                let profiling = Arc::new(Profiling::new(self.control.clone()));
+                let server = profiling::serve(listener, profiling, serving.stop.clone());
+                serving.telling.spawn_on(server, &self.control);
+            }
         }
         let public = Arc::new(PublicApi(Arc::clone(&self.http)));
         serving.all(

@@ -320,3 +320,28 @@ async fn the_store_of_actors_stays_what_it_is() {
     until(&node, &both[..1]).await;
     assert_eq!(node.ask(get("/v1.0/state/actors/k")).await.text(), "1");
 }
+
+#[tokio::test]
+async fn a_pipe_among_the_files_stops_nothing() {
+    let net = Net::plain();
+    let node = plan(&net).start().await;
+    let pipe = node.resources().join("pipe.yaml");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    std::os::unix::fs::symlink("/dev/zero", node.resources().join("zero.yaml")).unwrap();
+    put(&node, "a.yaml", &memory("one"));
+    until(&node, &[("one", "state.in-memory")]).await;
+    put(&node, "b.yaml", &memory("two"));
+    until(&node, &[("one", "state.in-memory"), ("two", "state.in-memory")]).await;
+    // It also starts with them in place.
+    let again = net
+        .sidecar("again")
+        .flag(&format!("--resources-path={}", node.resources().display()));
+    let again = again.start().await;
+    assert_eq!(listed(&again).await.len(), 2);
+}

@@ -222,3 +222,24 @@ async fn streams_of_the_api_are_not_counted() {
     eventually(async || count("GetConfiguration").await == Some(1.0)).await;
     assert_eq!(node.metric("dapr_error_code_total", &[]).await, Some(1.0));
 }
+
+#[tokio::test]
+async fn silent_connections_keep_nobody_from_metrics_and_profiles() {
+    let net = Net::plain();
+    let profiles = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = profiles.local_addr().unwrap().port();
+    drop(profiles);
+    let plan = net.sidecar("me").flag("--enable-profiling");
+    let node = plan.flag(&format!("--profile-port={port}")).start().await;
+    for (port, path) in [(node.ports.metrics, "/metrics"), (port, "/debug/memory")] {
+        let mut silent = Vec::new();
+        for _ in 0..400 {
+            silent.push(tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+        }
+        for _ in 0..9 {
+            let answer =
+                tokio::time::timeout(std::time::Duration::from_secs(10), send(port, get(path))).await;
+            assert_eq!(Answer::read(answer.unwrap().unwrap()).await.status, 200, "{path}");
+        }
+    }
+}

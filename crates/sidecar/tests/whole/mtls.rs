@@ -356,6 +356,31 @@ async fn certificates_change_under_load_and_no_call_fails() {
     assert_eq!(fresh.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
 }
 
+#[tokio::test]
+async fn connections_end_with_their_certificates_and_health_says_why() {
+    let net = Net::secure_with("{workloadCertTTL: 8s, allowedClockSkew: 0s}").await;
+    let app = App::echo().await;
+    let (caller, callee) = net.pair(app.port).await;
+    assert_eq!(caller.ask(get("/v1.0/invoke/callee/method/m")).await.status, 200);
+    assert_eq!(caller.ask(get("/v1.0/healthz/outbound")).await.status, 204);
+    let expiry = "dapr_runtime_mtls_workload_cert_expiry_timestamp";
+    let shown = caller.metric(expiry, &[]).await.unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    assert!((shown - now.unwrap().as_secs_f64()).abs() < 60.0, "{shown}");
+    net.without_authority();
+    for node in [&caller, &callee] {
+        eventually(async || node.ask(get("/v1.0/healthz/outbound")).await.status == 500).await;
+        let answer = node.ask(get("/v1.0/healthz/outbound")).await;
+        let message = answer.error(500, "ERR_OUTBOUND_HEALTH_NOT_READY");
+        assert!(
+            message.contains("expired at") && message.contains("sentry at 127.0.0.1"),
+            "{message}"
+        );
+    }
+    // The connection over which the first call went does not outlive the certificates.
+    eventually(async || caller.ask(get("/v1.0/invoke/callee/method/m")).await.status == 500).await;
+}
+
 async fn slow_text() -> Response<Body> {
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     app::text(200, "ok")

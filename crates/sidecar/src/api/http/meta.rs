@@ -50,10 +50,9 @@ impl HttpApi {
     }
 
     pub(super) fn outbound_healthz(&self) -> Response<Body> {
-        if self.readiness.is_outbound_ready() {
-            empty_response(StatusCode::NO_CONTENT)
-        } else {
-            self.error(ApiError::outbound_not_ready())
+        match self.readiness.outbound() {
+            Ok(()) => empty_response(StatusCode::NO_CONTENT),
+            Err(reason) => self.error(ApiError::outbound_not_ready(reason.as_deref())),
         }
     }
 

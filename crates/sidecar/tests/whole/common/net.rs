@@ -114,6 +114,11 @@ impl Net {
         identity
     }
 
+    /// Ends the authority: nobody gets a certificate any more.
+    pub fn without_authority(&self) {
+        self.ca.as_ref().expect("an authority").drain.cancel();
+    }
+
     /// Makes an app id known at this port of another's sidecar. Some sidecar must have started before.
     pub fn register(&self, id: &str, port: u16) {
         let names = rusqlite::Connection::open(self.registry()).unwrap();

@@ -1,0 +1,102 @@
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+
+use super::*;
+
+/// Knows every app but those called `nobody…`, until they are `gone`.
+#[derive(Default)]
+struct Names {
+    watched: Mutex<Vec<watch::Sender<Addresses>>>,
+    gone: Mutex<Vec<String>>,
+}
+
+impl Names {
+    fn found(&self, app_id: &str) -> Addresses {
+        let gone = self.gone.lock().unwrap();
+        match app_id.starts_with("nobody") || gone.iter().any(|gone| gone == app_id) {
+            true => Addresses::from([]),
+            false => Addresses::from([Address::new("127.0.0.1", 1)]),
+        }
+    }
+
+    /// How many apps somebody keeps an eye on.
+    fn followed(&self) -> usize {
+        let watched = self.watched.lock().unwrap();
+        watched
+            .iter()
+            .filter(|sender| sender.receiver_count() > 0)
+            .count()
+    }
+}
+
+#[async_trait]
+impl Resolver for Names {
+    fn name(&self) -> &'static str {
+        "names"
+    }
+
+    async fn resolve(&self, app_id: &str, _namespace: &str) -> Result<Addresses, ResolveError> {
+        let found = self.found(app_id);
+        match found.is_empty() {
+            true => Err(ResolveError::NoHost),
+            false => Ok(found),
+        }
+    }
+
+    fn watch(&self, app_id: &str, _namespace: &str) -> watch::Receiver<Addresses> {
+        let (sender, receiver) = watch::channel(self.found(app_id));
+        self.watched.lock().unwrap().push(sender);
+        receiver
+    }
+
+    fn evict(&self, _app_id: &str, _namespace: &str, _address: &Address) {}
+
+    async fn close(&self) {}
+}
+
+fn peers() -> (Arc<Names>, Peers) {
+    let (names, peers) = (Arc::new(Names::default()), Peers::new(None));
+    peers.set_resolver(Arc::clone(&names) as Arc<dyn Resolver>);
+    (names, peers)
+}
+
+#[tokio::test]
+async fn names_that_nobody_has_leave_nothing_behind() {
+    let (names, peers) = peers();
+    let first = peers.pick("orders", "default").await.unwrap();
+    for number in 0..2 * MAX_APPS {
+        let failed = peers.pick(&format!("nobody{number}"), "default").await;
+        assert!(matches!(failed, Err(PeerError::Resolve(_))));
+    }
+    assert_eq!((peers.peers.load().len(), names.followed()), (1, 1));
+    let again = peers.pick("orders", "default").await.unwrap();
+    assert!(
+        Arc::ptr_eq(&first.instance, &again.instance),
+        "its connections are kept"
+    );
+}
+
+#[tokio::test]
+async fn an_app_that_is_gone_is_forgotten() {
+    let (names, peers) = peers();
+    peers.pick("orders", "default").await.unwrap();
+    names.gone.lock().unwrap().push("orders".to_owned());
+    names.watched.lock().unwrap()[0].send_replace(Addresses::from([]));
+    assert!(peers.pick("orders", "default").await.is_err());
+    assert_eq!((peers.peers.load().len(), names.followed()), (0, 0));
+}
+
+#[tokio::test]
+async fn the_app_not_called_for_longest_goes() {
+    let (names, peers) = peers();
+    for number in 0..MAX_APPS {
+        peers.pick(&format!("app{number}"), "default").await.unwrap();
+    }
+    peers.pick("app0", "default").await.unwrap();
+    peers.pick("one-more", "default").await.unwrap();
+    let table = peers.peers.load();
+    assert!(table.contains_key("app0.default") && table.contains_key("one-more.default"));
+    assert!(!table.contains_key("app1.default"));
+    assert_eq!((table.len(), names.followed()), (MAX_APPS, MAX_APPS));
+}

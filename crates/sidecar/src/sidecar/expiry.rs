@@ -1,0 +1,64 @@
+//! The end of the own certificate: shown, warned of, and told to those who ask whether calls are possible.
+
+use std::sync::Arc;
+
+use outrigger_identity::expiry::{last_quarter, reached, valid_until};
+use outrigger_identity::{Identity, Svid};
+use outrigger_telemetry::metrics::Metrics;
+use tokio_util::sync::CancellationToken;
+
+use crate::life::Readiness;
+
+const LOG: &str = "dapr.runtime.security";
+
+/// Follows the certificate of a sidecar.
+pub(super) struct CertificateWatch {
+    pub(super) identity: Identity,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) readiness: Readiness,
+    /// Who renews it, `host:port`.
+    pub(super) sentry: String,
+}
+
+impl CertificateWatch {
+    /// Runs until `stop`.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut current = self.identity.subscribe();
+        loop {
+            let svid = Arc::clone(&current.borrow_and_update());
+            let renewed = stop.run_until_cancelled(async {
+                tokio::select! {
+                    renewed = current.changed() => renewed.is_ok(),
+                    () = self.outlived(&svid) => false,
+                }
+            });
+            if renewed.await != Some(true) {
+                return;
+            }
+        }
+    }
+
+    /// Shows the end of a certificate, and says when it comes near and when it is there. Never ends by itself.
+    async fn outlived(&self, svid: &Svid) {
+        // An issuer may end before what it signs.
+        let end = valid_until(svid.chain()).unwrap_or_else(|_| svid.not_after());
+        self.metrics.runtime.certificate_expires(end.as_second());
+        self.readiness.outbound_possible();
+        reached(last_quarter(end)).await;
+        tracing::warn!(
+            target: LOG,
+            "the certificate of this sidecar expires at {end} and has not been renewed yet; calls to and from other \
+             sidecars will fail then. Check that sentry at {} can be reached",
+            self.sentry
+        );
+        reached(end).await;
+        let reason = format!(
+            "the certificate of this sidecar expired at {end} and could not be renewed by sentry at {}; \
+             other sidecars refuse it. The log says why the renewal fails",
+            self.sentry
+        );
+        tracing::error!(target: LOG, "{reason}");
+        self.readiness.outbound_impossible(reason);
+        std::future::pending().await
+    }
+}
