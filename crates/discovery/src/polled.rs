@@ -202,9 +202,9 @@ impl<R: Registry> Inner<R> {
             };
             forget(&mut apps, &oldest);
         }
-        let app = App::new();
+        let app = Arc::new(App::new());
         app.last_used.store(now, Ordering::Relaxed);
-        Ok(read(apps.entry(key.clone()).or_insert(Arc::new(app))))
+        Ok(read(apps.entry(key.clone()).or_insert(app)))
     }
 
     fn drop_unused(&self, key: &Key) {
