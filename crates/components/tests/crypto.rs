@@ -324,7 +324,12 @@ async fn unusable_keys_are_refused_with_their_name() {
             .success()
     );
     let error = storage(&folder).await.public_key("pipe.pem").await.unwrap_err();
-    assert!(error.to_string().contains("named pipe (FIFO), not a regular file"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("named pipe (FIFO), not a regular file"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
