@@ -1,22 +1,24 @@
 # Each target checks what the machine lacks and installs it where a package manager can.
 
-RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
-DIST := $(or $(CARGO_TARGET_DIR),target)/dist
-PEER_BIN := $(shell conformance/cache)/bin
+# Found when a target uses them, after what it needs was installed.
+RELEASE = $(shell scripts/target)/release
+DIST = $(shell scripts/target)/dist
+PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable mixed measure bench benchstate cost deny
+.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate cost deny fuzz clean-room
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 build: ## release binaries: daprd, sentry and the demo
 	@scripts/need cargo cc make
-	cargo build --release --workspace --bins --locked
+	scripts/build
 
 demo: ## the CA, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings
 	@scripts/need cargo cc make python3
-	cargo build --release --workspace --bins --locked
+	@echo "building daprd, sentry and the demo: some minutes the first time"
+	scripts/build
 	@echo
 	@$(RELEASE)/outrigger-demo run
 
@@ -37,8 +39,13 @@ sdk: build ## Dapr's official Python and Go SDKs against our binaries
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
 
-pluggable: build ## Components in a process of their own, by Dapr's Go SDK for them
+pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	conformance/pluggable/run $(RELEASE)
+
+cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; the recipes of the README, as printed
+	@scripts/need python3
+	conformance/cli/run $(RELEASE)
+	conformance/recipes $(RELEASE)
 
 mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
 	@scripts/need python3 venv
@@ -65,10 +72,18 @@ benchstate: ## get and save of state, in one run with Dapr where it is (45 minut
 	@scripts/dist
 	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 
-cost: build ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
-	@scripts/need valgrind
+cost: ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
+	@scripts/need cargo cc make valgrind
+	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
 
 deny: ## licences, bans and sources of every dependency
-	@cargo deny --version >/dev/null 2>&1 || { echo "missing cargo-deny: cargo install --locked cargo-deny" >&2; exit 1; }
-	cargo deny --all-features check licenses bans sources
+	@scripts/need cargo cc
+	scripts/deny
+
+fuzz: ## each fuzz target from its corpus, for a bounded time (FUZZ="TARGET SECONDS": one of them, for longer)
+	@scripts/need cargo cc
+	scripts/fuzz $(FUZZ)
+
+clean-room: ## .ci/run, make demo and make test as on a machine that has never seen the project (hours)
+	scripts/clean-room

@@ -18,6 +18,7 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import fleet as fleets  # noqa: E402  (the path above has to come first)
+import suite  # noqa: E402
 
 KEYS = HERE.parent / "crates/components/tests/data/keys.jwks.json"
 SEGMENT = 64 << 10
@@ -165,8 +166,8 @@ def main(ours, reference):
         (temporary / "peer").mkdir()
         with fleets.Fleet(ours) as own, fleets.Fleet(linked(ours, reference, temporary / "peer")) as peer:
             sides.update(ours=Side(own.sidecar("ours", flags=flags)), dapr=Side(peer.sidecar("dapr", flags=flags)))
-            suite = unittest.TestLoader().loadTestsFromModule(sys.modules["__main__"])
-            result = unittest.TextTestRunner(verbosity=2).run(suite)
+            cases = unittest.TestLoader().loadTestsFromModule(sys.modules["__main__"])
+            result = unittest.TextTestRunner(verbosity=2).run(cases)
     failed = len(result.failures) + len(result.errors)
     print(f"{max(result.testsRun - failed, 0)} passed, {failed} failed")
     return 0 if result.wasSuccessful() else 1
@@ -175,9 +176,7 @@ def main(ours, reference):
 if __name__ == "__main__":
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(__doc__)
-    cache = pathlib.Path(os.environ.get("PEER_CACHE") or pathlib.Path(
-        os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "outrigger/peer")
-    built = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else cache / "bin"
+    built = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else suite.cache() / "bin"
     if not (built / "daprd").exists():
         sys.exit(f"there is no daprd of Dapr in {built}: build it with conformance/build reference")
     sys.exit(main(sys.argv[1], built))
