@@ -6,7 +6,7 @@ DIST = $(shell scripts/target)/dist
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate cost deny fuzz clean-room
+.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate cost deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -78,12 +78,8 @@ cost: ## instructions and allocations of a call, against crates/cost/budget.toml
 	$(RELEASE)/outrigger-cost $(COST)
 
 deny: ## licences, bans and sources of every dependency
-	@scripts/need cargo cc
+	@scripts/need cargo cc venv
 	scripts/deny
-
-fuzz: ## each fuzz target from its corpus, for a bounded time (FUZZ="TARGET SECONDS": one of them, for longer)
-	@scripts/need cargo cc
-	scripts/fuzz $(FUZZ)
 
 clean-room: ## .ci/run, make demo and make test as on a machine that has never seen the project (hours)
 	scripts/clean-room
