@@ -1,0 +1,193 @@
+//! Constants in source text, and amounts in prose.
+
+/// How much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Amount {
+    /// Of things or bytes.
+    Count(u64),
+    /// Of time, milliseconds.
+    Time(u64),
+}
+
+impl Amount {
+    /// The amount a text begins with: `4 MiB`, `16,384`, `10 s`.
+    pub(crate) fn said(text: &str) -> Option<Self> {
+        let mut words = text.split(|c: char| c.is_whitespace() || c == ';' || c == ')');
+        let number: String = words.next()?.chars().filter(|c| *c != ',').collect();
+        let number: u64 = number.parse().ok()?;
+        Some(match words.next().unwrap_or_default().trim_end_matches(',') {
+            "ms" => Self::Time(number),
+            "s" => Self::Time(number * 1000),
+            "min" => Self::Time(number * 60_000),
+            "h" => Self::Time(number * 3_600_000),
+            "KiB" => Self::Count(number << 10),
+            "MiB" => Self::Count(number << 20),
+            "GiB" => Self::Count(number << 30),
+            _ => Self::Count(number),
+        })
+    }
+}
+
+/// Names of the constants of a source file that are numbers or times; those of its tests are left out.
+pub(crate) fn constants(text: &str) -> impl Iterator<Item = &str> {
+    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    code.lines().filter_map(|line| {
+        let (before, rest) = line.trim().split_once("const ")?;
+        let (name, kind) = rest.split_once(':')?;
+        let kind = kind.split('=').next()?.trim();
+        let number = [
+            "usize",
+            "u16",
+            "u32",
+            "u64",
+            "i32",
+            "i64",
+            "Duration",
+            "std::time::Duration",
+        ]
+        .contains(&kind);
+        let declares = before.is_empty() || before.starts_with("pub");
+        (declares && (number || kind.starts_with('(') || kind == "Limits")).then_some(name)
+    })
+}
+
+/// The value of a constant; `NAME.1` is the second of a tuple, `NAME.field` that of a structure.
+pub(crate) fn value(text: &str, name: &str) -> Option<Amount> {
+    let (name, index) = match name.split_once('.') {
+        Some((name, index)) => (name, Some(index)),
+        None => (name, None),
+    };
+    let (_, rest) = text.split_once(&format!("const {name}:"))?;
+    let (_, rest) = rest.split_once('=')?;
+    let (written, _) = rest.split_once(';')?;
+    let mut written = written.trim();
+    if let Some(index) = index {
+        written = part(written, index)?;
+    }
+    let mut reader = Reader {
+        rest: written,
+        file: text,
+        time: false,
+    };
+    let amount = reader.shifted()?;
+    match reader.rest.trim() {
+        "" if reader.time => Some(Amount::Time(amount)),
+        "" => Some(Amount::Count(amount)),
+        _ => None,
+    }
+}
+
+/// A part of a tuple or a structure.
+fn part<'a>(written: &'a str, index: &str) -> Option<&'a str> {
+    if let Ok(index) = index.parse::<usize>() {
+        let inner = written.strip_prefix('(')?.strip_suffix(')')?;
+        return inner.trim_end().trim_end_matches(',').split(", ").nth(index);
+    }
+    let (_, fields) = written.split_once('{')?;
+    let mut fields = fields.lines().map(str::trim);
+    fields.find_map(|field| field.strip_prefix(index)?.strip_prefix(": ")?.strip_suffix(','))
+}
+
+/// Reads an expression of integers and durations, the only ones limits are written as.
+struct Reader<'a> {
+    rest: &'a str,
+    /// For other constants of the same file.
+    file: &'a str,
+    /// Whether a duration was met: amounts are milliseconds then.
+    time: bool,
+}
+
+impl Reader<'_> {
+    fn takes(&mut self, token: &str) -> bool {
+        match self.rest.trim_start().strip_prefix(token) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn shifted(&mut self) -> Option<u64> {
+        let mut amount = self.sum()?;
+        while self.takes("<<") {
+            amount <<= self.sum()?;
+        }
+        Some(amount)
+    }
+
+    fn sum(&mut self) -> Option<u64> {
+        let mut amount = self.product()?;
+        loop {
+            if self.takes("+") {
+                amount += self.product()?;
+            } else if self.takes("-") {
+                amount -= self.product()?;
+            } else {
+                return Some(amount);
+            }
+        }
+    }
+
+    fn product(&mut self) -> Option<u64> {
+        let mut amount = self.factor()?;
+        while self.takes("*") {
+            amount *= self.factor()?;
+        }
+        Some(amount)
+    }
+
+    fn factor(&mut self) -> Option<u64> {
+        for (call, milliseconds) in [("from_secs(", 1000), ("from_millis(", 1), ("from_mins(", 60_000)] {
+            if self.takes(&format!("Duration::{call}")) || self.takes(&format!("std::time::Duration::{call}"))
+            {
+                let amount = self.shifted()?;
+                self.time = true;
+                return self.takes(")").then_some(amount * milliseconds);
+            }
+        }
+        if self.takes("(") {
+            let amount = self.shifted()?;
+            return self.takes(")").then_some(amount);
+        }
+        let rest = self.rest.trim_start();
+        let end = rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(rest.len());
+        let (word, rest) = rest.split_at(end);
+        self.rest = rest;
+        let digits = word.replace('_', "");
+        let number = match digits.strip_prefix("0x") {
+            Some(hex) => u64::from_str_radix(hex, 16),
+            None => digits.parse(),
+        };
+        number.ok().or_else(|| match value(self.file, word)? {
+            Amount::Count(amount) => Some(amount),
+            Amount::Time(amount) => {
+                self.time = true;
+                Some(amount)
+            }
+        })
+    }
+}
+
+#[test]
+fn constants_and_amounts_are_read() {
+    let file = "const A: usize = 1 << 4;\npub(super) const B: u64 = 2 * A as u64;\nconst C: (u32, u32) = (1_000, 4 * 4 + 1);\n\
+                const D: Duration = Duration::from_secs(5 * 60);\nconst E: &str = \"\";\nconst F: usize = 4 * A;\n\
+                const L: Limits = Limits {\n    connections: 8,\n    per_source: 2 * A,\n};";
+    assert_eq!(
+        constants(file).collect::<Vec<_>>(),
+        ["A", "B", "C", "D", "F", "L"]
+    );
+    assert_eq!(value(file, "A"), Some(Amount::Count(16)));
+    assert_eq!(value(file, "C.0"), Some(Amount::Count(1000)));
+    assert_eq!(value(file, "C.1"), Some(Amount::Count(17)));
+    assert_eq!(value(file, "D"), Amount::said("5 min, then more"));
+    assert_eq!(value(file, "F"), Some(Amount::Count(64)));
+    assert_eq!(value(file, "L.per_source"), Some(Amount::Count(32)));
+    assert_eq!(value(file, "G"), None);
+    assert_eq!(Amount::said("16,384 bytes"), Some(Amount::Count(16_384)));
+    assert_eq!(Amount::said("4 MiB"), Some(Amount::Count(4 << 20)));
+    assert_eq!(Amount::said("none"), None);
+}

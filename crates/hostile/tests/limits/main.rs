@@ -1,0 +1,270 @@
+//! `docs/limits.md` against the code: each row names the constant that holds its default, and a constant that is named
+//! as a limit has a row.
+#![expect(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
+
+mod constant;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use constant::{Amount, constants, value};
+
+/// Crates whose constants are looked at.
+const CRATES: &[&str] = &[
+    "accept",
+    "components",
+    "discovery",
+    "files",
+    "http2",
+    "identity",
+    "policy",
+    "resources",
+    "sentry",
+    "sidecar",
+    "telemetry",
+];
+/// Words in the names of constants that are limits.
+const LIMITING: &[&str] = &[
+    "MAX",
+    "LIMITS",
+    "MOST",
+    "LARGEST",
+    "LONGEST",
+    "LIMIT",
+    "TIMEOUT",
+    "PATIENCE",
+    "HANDSHAKE",
+    "DEADLINE",
+    "IDLE",
+    "CAP",
+];
+/// Constants with such a word that bound nothing a peer or a user can make grow, and why.
+const NOT_LIMITS: &[(&str, &str, &str)] = &[
+    ("components/src/redis/configuration.rs", "MOST_PAUSE", "a pause"),
+    (
+        "components/src/postgres/configuration.rs",
+        "MOST_PAUSE",
+        "a pause",
+    ),
+    (
+        "components/src/sqlite/settings.rs",
+        "DEFAULT_BUSY_TIMEOUT",
+        "a component's own setting",
+    ),
+    (
+        "components/src/sqlite/settings.rs",
+        "DEFAULT_TIMEOUT",
+        "a component's own setting",
+    ),
+    (
+        "components/src/pluggable/state.rs",
+        "MAX_SIZE",
+        "how long one question may take, once",
+    ),
+    ("discovery/src/mdns/browser.rs", "SEARCH_PAUSE_MAX", "a pause"),
+    (
+        "discovery/src/mdns/wire.rs",
+        "MAX_POINTER",
+        "a number of the format",
+    ),
+    ("discovery/src/polled.rs", "FAILURE_PAUSE_MAX", "a pause"),
+    (
+        "discovery/src/sqlite/config.rs",
+        "DEFAULT_TIMEOUT",
+        "a resolver's own setting",
+    ),
+    (
+        "discovery/src/sqlite/config.rs",
+        "DEFAULT_BUSY_TIMEOUT",
+        "a resolver's own setting",
+    ),
+    (
+        "http2/src/hpack/encode.rs",
+        "LONGEST",
+        "what is worth remembering, of our own fields",
+    ),
+    ("http2/src/hpack/huffman.rs", "LONGEST", "a number of the code"),
+    (
+        "http2/src/settings.rs",
+        "MAX_CONCURRENT_STREAMS",
+        "the number of a setting",
+    ),
+    (
+        "http2/src/settings.rs",
+        "MAX_FRAME_SIZE",
+        "the number of a setting",
+    ),
+    (
+        "http2/src/settings.rs",
+        "MAX_HEADER_LIST_SIZE",
+        "the number of a setting",
+    ),
+    ("http2/src/settings.rs", "MAX_WINDOW", "a number of the protocol"),
+    (
+        "policy/src/resiliency/breaker.rs",
+        "DEFAULT_TIMEOUT",
+        "a policy's own setting",
+    ),
+    (
+        "policy/src/resiliency/retry.rs",
+        "DEFAULT_MAX_INTERVAL",
+        "a policy's own setting",
+    ),
+    (
+        "policy/src/resiliency/retry.rs",
+        "MAX_ELAPSED",
+        "a policy's own setting",
+    ),
+    ("sidecar/src/main.rs", "MAX_WORKERS", "threads of our own"),
+    ("sidecar/src/main.rs", "LIMIT", "of the command `--wait`"),
+    (
+        "sidecar/src/reload/watch.rs",
+        "LONGEST",
+        "how often changes are reported",
+    ),
+    ("sidecar/src/wait.rs", "TIMEOUT", "of the command `--wait`"),
+    ("http2/src/limits.rs", "FIELD_MEMORY", "how memory is counted"),
+    (
+        "http2/src/limits.rs",
+        "STREAMS_PER_FRAME",
+        "how frames are counted",
+    ),
+    ("http2/src/limits.rs", "FREE_BYTES", "how frames are counted"),
+    ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
+];
+
+/// A row of the document.
+#[derive(Debug)]
+struct Row {
+    line: usize,
+    /// The first words of the column `default`.
+    default: String,
+    file: String,
+    name: String,
+}
+
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The rows of all tables: limit, default, set by, what exceeding gets, constant.
+fn rows() -> Vec<Row> {
+    let text = std::fs::read_to_string(crates().join("../docs/limits.md")).unwrap();
+    let mut rows = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let Some(cells) = line
+            .strip_prefix('|')
+            .and_then(|line| line.trim_end().strip_suffix('|'))
+        else {
+            continue;
+        };
+        let cells: Vec<&str> = cells.split('|').map(str::trim).collect();
+        let line = number + 1;
+        assert_eq!(cells.len(), 5, "docs/limits.md:{line} has five columns");
+        if cells[0] == "limit" || cells[0].starts_with("---") {
+            continue;
+        }
+        let source = cells[4].trim_matches('`').split_once(' ');
+        let (file, name) =
+            source.unwrap_or_else(|| panic!("docs/limits.md:{line} lacks `crate/src/file.rs CONSTANT`"));
+        rows.push(Row {
+            line,
+            default: cells[1].to_owned(),
+            file: file.to_owned(),
+            name: name.to_owned(),
+        });
+    }
+    rows
+}
+
+#[test]
+fn every_default_is_that_of_the_code() {
+    let rows = rows();
+    assert!(rows.len() > 50, "only {} rows were understood", rows.len());
+    let mut wrong = Vec::new();
+    for row in rows {
+        let Ok(text) = std::fs::read_to_string(crates().join(&row.file)) else {
+            wrong.push(format!("line {}: there is no crates/{}", row.line, row.file));
+            continue;
+        };
+        let said = Amount::said(&row.default);
+        match value(&text, &row.name) {
+            None => wrong.push(format!(
+                "line {}: crates/{} has no {}",
+                row.line, row.file, row.name
+            )),
+            Some(held) if said != Some(held) => wrong.push(format!(
+                "line {}: says {:?} ({said:?}); {} in crates/{} is {held:?}",
+                row.line, row.default, row.name, row.file
+            )),
+            Some(_) => {}
+        }
+    }
+    assert!(wrong.is_empty(), "docs/limits.md:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_constant_that_is_named_as_a_limit_has_a_row() {
+    let listed: BTreeSet<(String, String)> = rows()
+        .into_iter()
+        .map(|row| (row.file, row.name.split('.').next().unwrap().to_owned()))
+        .chain(
+            NOT_LIMITS
+                .iter()
+                .map(|(file, name, _)| ((*file).to_owned(), (*name).to_owned())),
+        )
+        .collect();
+    let mut missing = Vec::new();
+    for name in CRATES {
+        for file in sources(&crates().join(name).join("src")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let file = file.strip_prefix(crates()).unwrap().display().to_string();
+            for name in constants(&text) {
+                let limiting =
+                    file.ends_with("/limits.rs") || name.split('_').any(|word| LIMITING.contains(&word));
+                if limiting && !listed.contains(&(file.clone(), name.to_owned())) {
+                    missing.push(format!("crates/{file} {name}"));
+                }
+            }
+        }
+    }
+    assert!(
+        missing.is_empty(),
+        "limits without a row in docs/limits.md (or a reason in NOT_LIMITS):\n{}",
+        missing.join("\n")
+    );
+}
+
+#[test]
+fn every_exception_is_still_one() {
+    let stale: Vec<_> = NOT_LIMITS
+        .iter()
+        .filter(|(file, name, _)| {
+            let text = std::fs::read_to_string(crates().join(file)).unwrap_or_default();
+            !constants(&text).any(|constant| constant == *name)
+        })
+        .collect();
+    assert!(stale.is_empty(), "{stale:?}");
+}
+
+/// The source files below a folder, those of tests left out.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if name.starts_with("test") || name.ends_with("tests.rs") || name == "fuzzing.rs" {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
