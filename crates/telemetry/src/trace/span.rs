@@ -156,7 +156,7 @@ impl Span {
 
     /// Puts `traceparent` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
     pub fn inject_grpc(&self, headers: &mut HeaderMap) {
-        inject_grpc(self.context, headers);
+        inject_grpc(self.context, self.state.as_ref(), headers);
     }
 
     /// Puts `grpc-trace-bin` into gRPC metadata, replacing what is there: answers carry no more.

@@ -1,6 +1,8 @@
 //! W3C `tracestate`.
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
+
+use super::TRACESTATE;
 
 /// Longest `tracestate` passed on, in bytes.
 pub const MAX_TRACESTATE: usize = 512;
@@ -16,9 +18,22 @@ impl TraceState {
         well_formed(text).then(|| HeaderValue::from_str(text).ok().map(Self))?
     }
 
-    /// As [`TraceState::parse`], sharing the header's bytes.
-    pub fn from_header(value: &HeaderValue) -> Option<Self> {
-        well_formed(value.to_str().ok()?).then(|| Self(value.clone()))
+    /// As [`TraceState::parse`], from the headers of a request; several are joined (W3C Trace Context section 3.3.1).
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let mut all = headers.get_all(TRACESTATE).iter();
+        let first = all.next()?;
+        let Some(second) = all.next() else {
+            return well_formed(first.to_str().ok()?).then(|| Self(first.clone()));
+        };
+        let mut joined = first.to_str().ok()?.to_owned();
+        for value in std::iter::once(second).chain(all) {
+            joined.push(',');
+            joined.push_str(value.to_str().ok()?);
+            if joined.len() > MAX_TRACESTATE {
+                return None;
+            }
+        }
+        Self::parse(&joined)
     }
 
     /// The text.
@@ -83,6 +98,22 @@ fn value_ok(value: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn several_headers_are_one_state() {
+        let state = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(TRACESTATE, HeaderValue::from_static(value));
+            }
+            TraceState::from_headers(&headers).map(|state| state.as_str().to_owned())
+        };
+        assert_eq!(state(&[]), None);
+        assert_eq!(state(&["a=1"]).as_deref(), Some("a=1"));
+        assert_eq!(state(&["a=1", "b=2,c=3"]).as_deref(), Some("a=1,b=2,c=3"));
+        assert_eq!(state(&["a=1", "a=2"]), None);
+        assert_eq!(state(&["a=1", "broken"]), None);
+    }
 
     #[test]
     fn accepts_and_refuses() {

@@ -29,18 +29,16 @@ impl Parent {
     /// From `traceparent` and `tracestate` of an HTTP request.
     pub fn from_http(headers: &HeaderMap) -> Self {
         let context = headers.get(TRACEPARENT).and_then(TraceContext::from_header);
-        let state = context
-            .and_then(|_| headers.get(TRACESTATE))
-            .and_then(TraceState::from_header);
+        let state = context.and_then(|_| TraceState::from_headers(headers));
         Self { context, state }
     }
 
-    /// From gRPC metadata: `grpc-trace-bin`, else `traceparent` with `tracestate`.
+    /// From gRPC metadata: `grpc-trace-bin`, else `traceparent`, with `tracestate`.
     pub fn from_grpc(headers: &HeaderMap) -> Self {
         match headers.get(GRPC_TRACE_BIN).and_then(decode_bin) {
             Some(context) => Self {
                 context: Some(context),
-                state: None,
+                state: TraceState::from_headers(headers),
             },
             None => Self::from_http(headers),
         }
@@ -60,9 +58,9 @@ impl Parent {
         inject_http(self.context, self.state.as_ref(), headers);
     }
 
-    /// Puts `traceparent` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
+    /// Puts `traceparent`, `tracestate` and `grpc-trace-bin` into gRPC metadata, replacing what is there.
     pub fn inject_grpc(&self, headers: &mut HeaderMap) {
-        inject_grpc(self.context, headers);
+        inject_grpc(self.context, self.state.as_ref(), headers);
     }
 }
 
@@ -100,10 +98,13 @@ pub(super) fn inject_http(
     }
 }
 
-pub(super) fn inject_grpc(context: Option<TraceContext>, headers: &mut HeaderMap) {
-    let Some(context) = context else { return };
-    headers.insert(TRACEPARENT, context.traceparent().to_header());
-    inject_grpc_bin(Some(context), headers);
+pub(super) fn inject_grpc(
+    context: Option<TraceContext>,
+    state: Option<&TraceState>,
+    headers: &mut HeaderMap,
+) {
+    inject_http(context, state, headers);
+    inject_grpc_bin(context, headers);
 }
 
 pub(super) fn inject_grpc_bin(context: Option<TraceContext>, headers: &mut HeaderMap) {
