@@ -9,7 +9,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use outrigger_component::{
-    Catalog, Entry, Error, Result, StateStore,
+    Catalog, Entry, Error, Kind, Result, StateStore,
     catalog::Version,
     go_json::Html,
     state::{
@@ -118,13 +118,22 @@ impl InMemory {
             .values
             .get(key)
             .filter(|stored| stored.is_alive(SystemTime::now()));
-        let fits = match (etag, current) {
-            (Some(etag), Some(current)) => etag == self.etag(current.version),
-            (Some(_), None) => false,
-            (None, Some(_)) => concurrency != Concurrency::FirstWrite,
-            (None, None) => true,
+        // Texts that callers of the contract see behind its opening words.
+        let cause = match (etag, current) {
+            (Some(etag), Some(current)) => {
+                let version = self.etag(current.version);
+                if etag == version {
+                    return Ok(());
+                }
+                format!("state etag not match for key={key}: current={version}, expect={etag}")
+            }
+            (Some(_), None) => format!("state not exist or expired for key={key}"),
+            (None, Some(_)) if concurrency == Concurrency::FirstWrite => {
+                "item already exists and no etag was passed".to_owned()
+            }
+            (None, _) => return Ok(()),
         };
-        if fits { Ok(()) } else { Err(Error::etag_mismatch()) }
+        Err(Error::new(Kind::EtagMismatch, cause))
     }
 }
 

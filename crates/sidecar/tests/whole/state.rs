@@ -62,7 +62,7 @@ async fn a_value_lives_from_save_to_delete() {
     let message = node.ask(wrong).await.error(409, "ERR_STATE_DELETE");
     assert!(
         message
-            .starts_with("failed deleting state with key k: possible etag mismatch. error from state store"),
+            .starts_with("failed deleting state with key k: possible etag mismatch. error from state store: state etag not match for key="),
         "{message}"
     );
     let right = request("DELETE", "/v1.0/state/mem/k", &[&format!("if-match: {etag}")], "");
