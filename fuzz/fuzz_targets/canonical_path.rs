@@ -4,7 +4,8 @@
 use libfuzzer_sys::fuzz_target;
 use outrigger_policy::access::{AccessControl, AppProtocol, CallerId};
 use outrigger_policy::escape::path_unescape;
-use outrigger_policy::path::{canonical, clean};
+use outrigger_policy::path::{canonical, clean, grpc_method};
+use outrigger_policy::{readings, request_path};
 use outrigger_resources::configuration as spec;
 
 const CALLER: CallerId<'_> = CallerId {
@@ -38,6 +39,12 @@ fuzz_target!(|raw: &str| {
     let Ok(decoded) = path_unescape(raw) else {
         return;
     };
+    if let Ok(method) = grpc_method(raw) {
+        assert_eq!(canonical(method).as_deref(), Ok(raw));
+        assert_eq!(readings::others(method), Some(vec![]));
+    }
+    let spelled = request_path::of_invocation(raw, None, None);
+    assert_eq!(request_path::of_invocation(&spelled, None, None), spelled);
     let cleaned = clean(&decoded);
     assert_eq!(clean(&cleaned), cleaned);
     let Ok(method) = canonical(&decoded) else {

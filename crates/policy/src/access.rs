@@ -1,7 +1,8 @@
 //! Access control on the callee's side: which callers may use which operations of this app.
 //!
 //! Rules are compiled once. A decision takes the caller's certified identity and the canonical operation path
-//! (see [`crate::path::canonical`]), the same value that is then dispatched.
+//! (see [`crate::path::canonical`]), the same value that is then dispatched. Where the app behind could read that path
+//! in another way ([`crate::readings`]), every reading has to be allowed.
 
 mod pattern;
 mod rules;
@@ -12,6 +13,12 @@ use std::collections::HashMap;
 use outrigger_resources::configuration as spec;
 
 use rules::Rules;
+
+use crate::readings;
+
+/// Callbacks that an app offers to its own sidecar: they name what they do inside of their messages, or tell the app
+/// of events, so that a rule about methods cannot speak of them.
+const CALLBACKS: &str = "/dapr.proto.runtime.v1.AppCallback";
 
 /// What the app speaks, which decides how operations are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,13 +41,29 @@ pub struct CallerId<'a> {
 }
 
 /// A decision about one call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// Whether the call may go on.
     pub allowed: bool,
     /// Whether a policy for this caller with its own default action was in force, rather than the global default:
     /// the metric families are told apart by this.
     pub by_app_policy: bool,
+    /// Why it may not go on although no rule says so of the operation as it stands.
+    pub doubt: Option<Doubt>,
+}
+
+/// Why an operation is denied that is allowed by its spelling.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Doubt {
+    /// Servers may read it as another operation, which is denied.
+    #[error("a server may read it as {0}, which is denied")]
+    ReadAs(String),
+    /// There are more ways to read it than are looked at.
+    #[error("it can be read in too many ways")]
+    TooManyReadings,
+    /// A callback of the app, called as a method.
+    #[error("callbacks of an app are for its own sidecar; use InvokeService")]
+    Callback,
 }
 
 /// Access control cannot be compiled; fatal at startup. The text names the apps.
@@ -110,7 +133,15 @@ impl AccessControl {
         let global = Decision {
             allowed: self.default_allows,
             by_app_policy: false,
+            doubt: None,
         };
+        if operation.starts_with(CALLBACKS) {
+            return Decision {
+                allowed: false,
+                doubt: global.allowed.then_some(Doubt::Callback),
+                ..global
+            };
+        }
         let Some(caller) = caller else {
             return global;
         };
@@ -126,12 +157,40 @@ impl AccessControl {
         let Some(policy) = policy else {
             return global;
         };
+        let by_app_policy = policy.default_allows.is_some();
+        let doubt = if self.allows(policy, operation, verb) {
+            self.doubt(policy, operation, verb)
+        } else {
+            return Decision {
+                allowed: false,
+                by_app_policy,
+                doubt: None,
+            };
+        };
+        Decision {
+            allowed: doubt.is_none(),
+            by_app_policy,
+            doubt,
+        }
+    }
+
+    /// What speaks against an operation that is allowed as it stands.
+    fn doubt(&self, policy: &Caller, operation: &str, verb: &str) -> Option<Doubt> {
+        let Some(readings) = readings::others(operation) else {
+            return Some(Doubt::TooManyReadings);
+        };
+        let denied = |reading: &String| !self.allows(policy, reading, verb);
+        readings.into_iter().find(denied).map(Doubt::ReadAs)
+    }
+
+    /// The decision about one reading of an operation.
+    fn allows(&self, policy: &Caller, operation: &str, verb: &str) -> bool {
         let default = policy.default_allows.unwrap_or(self.default_allows);
         let operation = match self.protocol {
             AppProtocol::Http => fold(operation),
             AppProtocol::Grpc => Cow::Borrowed(operation),
         };
-        let allowed = match (policy.operations.find(&operation), self.protocol) {
+        match (policy.operations.find(&operation), self.protocol) {
             (None, _) => default,
             (Some(rule), AppProtocol::Grpc) => rule.allows,
             (Some(rule), AppProtocol::Http) => match verb {
@@ -139,10 +198,6 @@ impl AccessControl {
                 verb if rule.verbs.iter().any(|known| known == verb || known == "*") => rule.allows,
                 _ => default,
             },
-        };
-        Decision {
-            allowed,
-            by_app_policy: policy.default_allows.is_some(),
         }
     }
 }
@@ -171,9 +226,14 @@ impl Caller {
 }
 
 /// The text of a refusal; `id` is the caller's SPIFFE id. Answered as gRPC `PermissionDenied`.
-pub fn denial(id: &str, operation: &str, verb: &str) -> String {
+pub fn denial(id: &str, operation: &str, verb: &str, doubt: Option<&Doubt>) -> String {
     let verb = if is_verb(verb) { verb } else { "NONE" };
-    format!("access control policy has denied access to id: {id} operation: {operation} verb: {verb}")
+    let text =
+        format!("access control policy has denied access to id: {id} operation: {operation} verb: {verb}");
+    match doubt {
+        Some(doubt) => format!("{text} ({doubt})"),
+        None => text,
+    }
 }
 
 fn allows(action: &str) -> bool {

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+
 use crate::quote::Quoted;
 
 /// Why a percent-encoded text cannot be decoded.
@@ -13,6 +15,41 @@ pub enum EscapeError {
     /// The decoded bytes are not text; nothing in the protocol can carry them.
     #[error("invalid URL escape: the decoded bytes are not valid UTF-8")]
     NotText,
+}
+
+/// What stays as it is in a path; a literal percent sign does not, so that what is decoded is what was encoded.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b'[')
+    .remove(b']');
+/// What stays as it is in a segment that is decoded as a query component.
+const PARAMETER: &AsciiSet = &PATH.add(b'/').add(b'+');
+
+/// Encodes a decoded path: [`path_unescape`] gives it back. Slashes stay.
+pub fn path_escape(path: &[u8]) -> percent_encoding::PercentEncode<'_> {
+    percent_encode(path, PATH)
+}
+
+/// Encodes a decoded path parameter as one segment: [`query_unescape`] gives it back.
+pub fn parameter_escape(parameter: &str) -> percent_encoding::PercentEncode<'_> {
+    percent_encode(parameter.as_bytes(), PARAMETER)
 }
 
 /// Decodes a query component: `%XX` sequences, and `+` as a space.
@@ -32,10 +69,25 @@ pub fn path_unescape(text: &str) -> Result<Cow<'_, str>, EscapeError> {
 }
 
 fn unescape(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, EscapeError> {
+    Ok(match unescape_bytes(text, plus_is_space)? {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8(bytes).map_err(|_| EscapeError::NotText)?),
+    })
+}
+
+/// Decodes a path to bytes, whatever they are.
+///
+/// # Errors
+/// A malformed `%` sequence.
+pub fn path_unescape_bytes(text: &str) -> Result<Cow<'_, [u8]>, EscapeError> {
+    unescape_bytes(text, false)
+}
+
+fn unescape_bytes(text: &str, plus_is_space: bool) -> Result<Cow<'_, [u8]>, EscapeError> {
     let special = |byte: &u8| *byte == b'%' || (plus_is_space && *byte == b'+');
     let bytes = text.as_bytes();
     let Some(first) = bytes.iter().position(special) else {
-        return Ok(Cow::Borrowed(text));
+        return Ok(Cow::Borrowed(bytes));
     };
     let mut out = Vec::with_capacity(bytes.len());
     out.extend_from_slice(&bytes[..first]);
@@ -62,9 +114,7 @@ fn unescape(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, EscapeError
             }
         };
     }
-    String::from_utf8(out)
-        .map(Cow::Owned)
-        .map_err(|_| EscapeError::NotText)
+    Ok(Cow::Owned(out))
 }
 
 /// The value of a hexadecimal digit; only called after the digit was checked.
@@ -111,6 +161,15 @@ mod tests {
             let encoded: String = text.bytes().map(|byte| format!("%{byte:02x}")).collect();
             prop_assert_eq!(path_unescape(&encoded).unwrap(), text.as_str());
             prop_assert_eq!(query_unescape(&encoded).unwrap(), text.as_str());
+        }
+
+        #[test]
+        fn encoding_is_undone(text in ".*") {
+            let path = path_escape(text.as_bytes()).to_string();
+            prop_assert_eq!(path_unescape(&path).unwrap(), text.as_str());
+            let parameter = parameter_escape(&text).to_string();
+            prop_assert_eq!(query_unescape(&parameter).unwrap(), text.as_str());
+            prop_assert!(!parameter.contains(['/', '+', ' ', '?', '#']));
         }
     }
 }

@@ -8,6 +8,8 @@ pub mod apilist;
 pub mod escape;
 pub mod path;
 mod quote;
+pub mod readings;
+pub mod request_path;
 pub mod resiliency;
 pub mod status;
 pub mod target;

@@ -65,6 +65,37 @@ fn refusal(raw: &str) -> MethodError {
     }
 }
 
+/// The `:path` of a gRPC call that is passed on as it stands does not name one method in one way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "malformed method name {}: call /package.Service/Method, without escapes, parameters, empty or dot segments",
+    Quoted(.0)
+)]
+pub struct GrpcPathError(String);
+
+/// The method of a gRPC call, from its `:path`. Nothing is made canonical here, because frames are passed on as they
+/// are: it has to be `/service/method` in the form that [`canonical`] would give it, in characters that no server
+/// reads as something else.
+///
+/// # Errors
+/// [`GrpcPathError`] otherwise; answered as gRPC `InvalidArgument` before anything else looks at the call.
+pub fn grpc_method(path: &str) -> Result<&str, GrpcPathError> {
+    let one_reading =
+        |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'%' | b'?' | b'#' | b';' | b'\\');
+    let is_canonical = || matches!(canonical(path), Ok(Cow::Borrowed(same)) if same == path);
+    let mut segments = path.split('/');
+    let (root, service, method) = (segments.next(), segments.next(), segments.next());
+    let of_two = root == Some("")
+        && service.is_some_and(|service| !service.is_empty())
+        && method.is_some_and(|method| !method.is_empty())
+        && segments.next().is_none();
+    if of_two && path.bytes().all(one_reading) && is_canonical() {
+        Ok(path)
+    } else {
+        Err(GrpcPathError(path.to_owned()))
+    }
+}
+
 /// Drops what a cleaned relative path keeps of its attempts to leave the root.
 fn below_root(mut cleaned: &str) -> &str {
     while let Some(rest) = cleaned.strip_prefix("../") {
@@ -272,6 +303,51 @@ mod tests {
     }
 
     #[test]
+    fn grpc_methods_have_one_spelling() {
+        for good in [
+            "/pkg.Service/Method",
+            "/Service/m",
+            "/a/b.c",
+            "/pkg.Service/Method_2",
+            "/a.../b",
+        ] {
+            assert_eq!(grpc_method(good), Ok(good));
+        }
+        for bad in [
+            "",
+            "/",
+            "*",
+            "//",
+            "pkg.Service/Method",
+            "/pkg.Service",
+            "/pkg.Service/",
+            "/pkg.Service/Method/",
+            "/pkg.Service//Method",
+            "//pkg.Service/Method",
+            "/./pkg.Service/Method",
+            "/pkg.Public/../pkg.Admin/DropAll",
+            "/pkg.Admin/..",
+            "/../DropAll",
+            "/pkg.Admin/.",
+            "/a/pkg.Admin/DropAll",
+            "/pkg.Admin/Drop%41ll",
+            "/pkg.Admin%2FDropAll",
+            "/pkg.Admin/DropAll;x",
+            "/pkg.Admin;x/DropAll",
+            "/pkg.Admin/DropAll?x=1",
+            "/pkg.Admin/DropAll#x",
+            "/pkg.Admin\\DropAll",
+            "/pkg.Admin/DropAll\0",
+            "/pkg.Admin/Drop All",
+            "/pkg.Admin/DropAll\t",
+            "/pkg.Admin/DröpAll",
+        ] {
+            let error = grpc_method(bad).unwrap_err().to_string();
+            assert!(error.starts_with("malformed method name "), "{bad}: {error}");
+        }
+    }
+
+    #[test]
     fn names_are_single_segments() {
         for good in ["reminder", "my-reminder-1", "my.reminder", "a%25b"] {
             assert_eq!(validate_name(good), Ok(()), "{good}");
@@ -290,6 +366,16 @@ mod tests {
             prop_assert!(once.split('/').all(|segment| segment != ".." && segment != "."));
             prop_assert!(!once.contains("//"));
             prop_assert!(once == "/" || !once.ends_with('/'));
+        }
+
+        #[test]
+        fn a_grpc_method_is_canonical_and_read_in_one_way(path in "/?[a-cA-C./;%\\\\#? ]{0,16}") {
+            if let Ok(method) = grpc_method(&path) {
+                prop_assert_eq!(method, &*path);
+                prop_assert_eq!(&*canonical(method).unwrap(), method);
+                prop_assert_eq!(crate::readings::others(method), Some(vec![]));
+                prop_assert_eq!(method.split('/').count(), 3);
+            }
         }
 
         #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use base64::Engine as _;
 use base64::engine::{GeneralPurpose, GeneralPurposeConfig};
 
-use crate::escape::{EscapeError, path_unescape, query_unescape};
+use crate::escape::{EscapeError, path_unescape_bytes, query_unescape};
 use crate::path::{MethodError, canonical, clean};
 
 /// The request header that names the target app, and the user name of its basic authentication form.
@@ -22,14 +22,29 @@ pub enum TargetError {
     #[error("failed getting app id either from the URL path or the header dapr-app-id")]
     Missing,
     /// The method is refused: gRPC `InvalidArgument`, HTTP 500 `ERR_DIRECT_INVOKE`.
-    #[error("invalid method: {0}")]
-    Method(#[from] MethodError),
+    #[error("invalid method: {error}")]
+    Method {
+        /// Who was to be called.
+        id: String,
+        /// What is wrong with the method.
+        error: MethodError,
+    },
     /// The target id is empty.
     #[error("app id is empty")]
     EmptyAppId,
     /// The target id has more than one dot: HTTP 500 `ERR_DIRECT_INVOKE`.
     #[error("invalid app id {0}")]
     AppId(String),
+}
+
+impl TargetError {
+    /// The target that the request named all the same.
+    pub fn target(&self) -> Option<&str> {
+        match self {
+            Self::Method { id, .. } | Self::AppId(id) => Some(id),
+            Self::Path(_) | Self::Missing | Self::EmptyAppId => None,
+        }
+    }
 }
 
 /// A target id, taken apart.
@@ -85,6 +100,9 @@ pub struct Invocation<'a> {
     pub id: Cow<'a, str>,
     /// The canonical method path, never with a leading slash unless the caller encoded one.
     pub method: Cow<'a, str>,
+    /// The same in bytes where they are not UTF-8, which an app beside us or an endpoint can be sent but no peer:
+    /// `method` then has U+FFFD in their place.
+    pub octets: Option<Vec<u8>>,
     /// Where the target id was found.
     pub source: Source,
 }
@@ -101,7 +119,20 @@ impl<'a> Invocation<'a> {
         app_id: Option<&'a str>,
         authorization: Option<&str>,
     ) -> Result<Self, TargetError> {
-        let decoded = path_unescape(path)?;
+        match path_unescape_bytes(path)? {
+            Cow::Borrowed(_) => Self::of_text(Cow::Borrowed(path), app_id, authorization),
+            Cow::Owned(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => Self::of_text(Cow::Owned(text), app_id, authorization),
+                Err(other) => Self::of_octets(other.as_bytes(), app_id, authorization),
+            },
+        }
+    }
+
+    fn of_text(
+        decoded: Cow<'a, str>,
+        app_id: Option<&'a str>,
+        authorization: Option<&str>,
+    ) -> Result<Self, TargetError> {
         if let Some(id) = app_id.filter(|id| !id.is_empty()) {
             return Self::whole_path(Cow::Borrowed(id), decoded, Source::Header);
         }
@@ -114,6 +145,40 @@ impl<'a> Invocation<'a> {
         Self::from_path(&decoded)
     }
 
+    /// Reads a path that is not UTF-8, each byte as the character of the same number: whatever separates and climbs is
+    /// ASCII.
+    fn of_octets(
+        decoded: &[u8],
+        app_id: Option<&'a str>,
+        authorization: Option<&str>,
+    ) -> Result<Self, TargetError> {
+        let characters: String = decoded.iter().copied().map(char::from).collect();
+        let found = Self::of_text(Cow::Owned(characters), app_id, authorization)?;
+        let bytes = |text: &str| text.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>();
+        let id = match found.source {
+            Source::Path => bytes(&found.id)
+                .ok()
+                .and_then(|id| String::from_utf8(id).ok())
+                .map(Cow::Owned)
+                .ok_or(EscapeError::NotText)?,
+            Source::Header | Source::BasicAuth => found.id,
+        };
+        let method = bytes(&found.method).map_err(|_| EscapeError::NotText)?;
+        let (method, octets) = match String::from_utf8(method) {
+            Ok(text) => (text, None),
+            Err(other) => (
+                String::from_utf8_lossy(other.as_bytes()).into_owned(),
+                Some(other.into_bytes()),
+            ),
+        };
+        Ok(Self {
+            id,
+            method: Cow::Owned(method),
+            octets,
+            source: found.source,
+        })
+    }
+
     /// The target id, taken apart.
     ///
     /// # Errors
@@ -123,15 +188,33 @@ impl<'a> Invocation<'a> {
     }
 
     fn whole_path(id: Cow<'a, str>, decoded: Cow<'a, str>, source: Source) -> Result<Self, TargetError> {
-        let method = map(decoded, |path| {
-            Ok(match clean(path) {
-                Cow::Borrowed(cleaned) => canonical(cleaned.strip_prefix('/').unwrap_or(cleaned))?,
-                Cow::Owned(cleaned) => {
-                    Cow::Owned(canonical(cleaned.strip_prefix('/').unwrap_or(&cleaned))?.into_owned())
-                }
-            })
-        })?;
-        Ok(Self { id, method, source })
+        let method = map(decoded, |path| match clean(path) {
+            Cow::Borrowed(cleaned) => canonical(cleaned.strip_prefix('/').unwrap_or(cleaned)),
+            Cow::Owned(cleaned) => {
+                let method = canonical(cleaned.strip_prefix('/').unwrap_or(&cleaned))?;
+                Ok(Cow::Owned(method.into_owned()))
+            }
+        });
+        Self::named(id, method, source)
+    }
+
+    fn named(
+        id: Cow<'a, str>,
+        method: Result<Cow<'a, str>, MethodError>,
+        source: Source,
+    ) -> Result<Self, TargetError> {
+        match method {
+            Ok(method) => Ok(Self {
+                id,
+                method,
+                octets: None,
+                source,
+            }),
+            Err(error) => Err(TargetError::Method {
+                id: id.into_owned(),
+                error,
+            }),
+        }
     }
 
     fn from_path(decoded: &Cow<'a, str>) -> Result<Self, TargetError> {
@@ -143,35 +226,36 @@ impl<'a> Invocation<'a> {
             .ok_or(TargetError::Missing)?;
         let end = start + length;
         // Decoded a second time on purpose: a URL may arrive as one segment that was escaped twice.
-        let id = map(part(decoded, start..end), |id| {
-            Ok(match query_unescape(id) {
-                Ok(unescaped) if !unescaped.is_empty() => unescaped,
-                _ => Cow::Borrowed(id),
-            })
-        })?;
+        let id = match part(decoded, start..end) {
+            Cow::Borrowed(id) => twice_decoded(id),
+            Cow::Owned(id) => Cow::Owned(twice_decoded(&id).into_owned()),
+        };
         let method = map(
             part(decoded, end + SEPARATOR.len()..decoded.len()),
             |method| match clean(method) {
-                Cow::Borrowed(cleaned) => Ok(canonical(cleaned)?),
+                Cow::Borrowed(cleaned) => canonical(cleaned),
                 Cow::Owned(cleaned) => Ok(Cow::Owned(canonical(&cleaned)?.into_owned())),
             },
-        )?;
-        Ok(Self {
-            id,
-            method,
-            source: Source::Path,
-        })
+        );
+        Self::named(id, method, Source::Path)
     }
 }
 
 /// Applies a borrowing transformation to a text that may be owned.
 fn map<'a>(
     text: Cow<'a, str>,
-    transform: impl for<'t> Fn(&'t str) -> Result<Cow<'t, str>, TargetError>,
-) -> Result<Cow<'a, str>, TargetError> {
+    transform: impl for<'t> Fn(&'t str) -> Result<Cow<'t, str>, MethodError>,
+) -> Result<Cow<'a, str>, MethodError> {
     match text {
         Cow::Borrowed(text) => transform(text),
         Cow::Owned(text) => Ok(Cow::Owned(transform(&text)?.into_owned())),
+    }
+}
+
+fn twice_decoded(id: &str) -> Cow<'_, str> {
+    match query_unescape(id) {
+        Ok(unescaped) if !unescaped.is_empty() => unescaped,
+        _ => Cow::Borrowed(id),
     }
 }
 
@@ -362,7 +446,26 @@ mod tests {
             refused.to_string(),
             r#"invalid method: method contains forbidden character: "b#c""#
         );
+        assert!(matches!(refused, TargetError::Method { id, .. } if id == "a"));
         assert!(Invocation::parse("/a%0Ab", Some("a"), None).is_err());
+    }
+
+    #[test]
+    fn a_method_may_be_no_text_but_the_target_is() {
+        for (path, app_id) in [
+            ("/v1.0/invoke/a/method/x//%ff/../%FE%2F./b", None),
+            ("/x/%fe/b", Some("a")),
+        ] {
+            let invocation = Invocation::parse(path, app_id, None).unwrap();
+            assert_eq!((&*invocation.id, &*invocation.method), ("a", "x/\u{fffd}/b"));
+            assert_eq!(invocation.octets.as_deref(), Some(&b"x/\xfe/b"[..]));
+        }
+        let cleaned_away = Invocation::parse("/v1.0/invoke/a/method/%ff/../%C3%BC", None, None).unwrap();
+        assert_eq!((&*cleaned_away.method, cleaned_away.octets), ("ü", None));
+        assert!(Invocation::parse("/v1.0/invoke/%ff/method/b", None, None).is_err());
+        assert!(Invocation::parse("/v1.0/invoke/a/method/%ff%0A", None, None).is_err());
+        let umlaut = Invocation::parse("/v1.0/invoke/%C3%BC/method/%ff", None, None).unwrap();
+        assert_eq!(umlaut.id, "ü");
     }
 
     #[test]

@@ -39,7 +39,8 @@ impl Access {
         if decision.allowed {
             return Ok(());
         }
-        let text = denial(peer.map_or("", SpiffeId::as_str), operation, verb);
+        let id = peer.map_or("", SpiffeId::as_str);
+        let text = denial(id, operation, verb, decision.doubt.as_ref());
         tracing::debug!(target: "dapr.runtime.acl", "{text}");
         Err(Status::permission_denied(text))
     }

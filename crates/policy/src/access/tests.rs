@@ -170,25 +170,91 @@ fn incomplete_policies_are_refused() {
     );
 }
 
+fn denying(path: &str, protocol: AppProtocol) -> AccessControl {
+    let rules = vec![operation(path, &["*"], "deny")];
+    let spec = spec("deny", vec![policy("a", "td", "ns", "allow", rules)]);
+    AccessControl::build(&spec, protocol).unwrap().unwrap()
+}
+
+#[test]
+fn an_operation_that_can_be_read_as_a_denied_one_is_denied() {
+    for protocol in [AppProtocol::Http, AppProtocol::Grpc] {
+        let control = denying("/admin", protocol);
+        for spelling in [
+            "admin;x",
+            "admin;/users",
+            "public/..;/admin",
+            "public\\..\\admin",
+            "%61dmin",
+            "public/%2e%2e/admin",
+        ] {
+            let decision = control.decide(Some(id("td/ns/a")), spelling, "GET");
+            assert!(!decision.allowed, "{spelling}");
+            let doubt = decision.doubt.unwrap().to_string();
+            assert!(doubt.contains("admin"), "{doubt}");
+        }
+        for other in ["public;x", "a\\b", "50%", "administration;x", "open/admin;x"] {
+            assert!(allowed(&control, "td/ns/a", other, "GET"), "{other}");
+        }
+        let riddle = format!("%{}61dmin", "25".repeat(40));
+        let decision = control.decide(Some(id("td/ns/a")), &riddle, "GET");
+        assert_eq!(decision.doubt, Some(Doubt::TooManyReadings));
+    }
+}
+
+#[test]
+fn what_is_allowed_by_rule_does_not_open_what_is_denied_by_default() {
+    let rules = vec![operation("/public/**", &["*"], "allow")];
+    let spec = spec("deny", vec![policy("a", "td", "ns", "deny", rules)]);
+    let control = AccessControl::build(&spec, AppProtocol::Http).unwrap().unwrap();
+    assert!(allowed(&control, "td/ns/a", "public/a;b", "GET"));
+    assert!(!allowed(&control, "td/ns/a", "public/..;/admin", "GET"));
+}
+
+#[test]
+fn callbacks_cannot_be_called_past_the_rules_about_their_methods() {
+    let control = denying("/admin", AppProtocol::Grpc);
+    for callback in [
+        "/dapr.proto.runtime.v1.AppCallback/OnInvoke",
+        "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent",
+        "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1",
+    ] {
+        assert!(!allowed(&control, "td/ns/a", callback, "NONE"), "{callback}");
+    }
+    let open = AccessControl::build(&spec("allow", vec![]), AppProtocol::Grpc)
+        .unwrap()
+        .unwrap();
+    let decision = open.decide(None, "/dapr.proto.runtime.v1.AppCallback/OnInvoke", "NONE");
+    assert_eq!((decision.allowed, decision.doubt), (false, Some(Doubt::Callback)));
+}
+
 #[test]
 fn the_text_of_a_refusal() {
     assert_eq!(
-        denial("spiffe://public/ns/a/b", "op", "get"),
+        denial("spiffe://public/ns/a/b", "op", "get", None),
         "access control policy has denied access to id: spiffe://public/ns/a/b operation: op verb: NONE"
     );
+    let doubt = Doubt::ReadAs("op".to_owned());
+    let text = denial("x", "op;y", "GET", Some(&doubt));
+    assert!(text.ends_with("operation: op;y verb: GET (a server may read it as op, which is denied)"));
 }
 
 /// One spelling of a path that an HTTP server would treat as `plain`.
 fn spelled(plain: &str, choices: &[u8]) -> String {
     let mut out = String::new();
     for (byte, choice) in plain.bytes().zip(choices.iter().cycle()) {
-        match (byte, choice % 6) {
+        match (byte, choice % 12) {
             (b'/', 1) => out.push_str("//"),
             (b'/', 2) => out.push_str("/./"),
             (b'/', 3) => out.push_str("/x/../"),
             (b'/', 4) => out.push_str("%2F"),
             (b'/', 5) => out.push_str("/x%2f%2e%2E/"),
+            (b'/', 6) => out.push_str(";p=1/"),
+            (b'/', 7) => out.push_str("/x/..;q/"),
+            (b'/', 8) => out.push_str("%5C"),
+            (b'/', 9) => out.push_str("%252f"),
             (byte, 1 | 2) => out.push(char::from(byte.to_ascii_uppercase())),
+            (byte, 6) => out.push_str(&format!("%25{byte:02x}")),
             (byte, 3) => out.push_str(&format!("%{byte:02X}")),
             (byte, 4) => out.push_str(&format!("%{:02x}", byte.to_ascii_uppercase())),
             (byte, _) => out.push(char::from(byte)),

@@ -187,6 +187,14 @@ impl Breaker {
         })
     }
 
+    /// Takes back the right to make a call that was not made, or that says nothing about who is called.
+    pub fn release(&self, permit: Permit) {
+        let mut state = self.lock();
+        if permit.generation == state.generation {
+            state.counts.requests = state.counts.requests.saturating_sub(1);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // The state is consistent after every statement, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

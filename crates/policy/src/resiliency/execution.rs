@@ -45,6 +45,9 @@ pub enum Outcome {
     TimedOut,
     /// It failed in a way no retry helps with, or the request cannot be sent again. The breaker counts it.
     Final,
+    /// The request itself could not be read or sent, which says nothing about who is called: no retry helps, and the
+    /// breaker does not count it.
+    Unsendable,
 }
 
 /// What to do next.
@@ -153,7 +156,14 @@ impl<'p> Execution<'p> {
 
     /// Ends an attempt.
     pub fn after(&mut self, outcome: Outcome, now: Instant) -> Next {
-        self.tell_breaker(outcome == Outcome::Success, now);
+        match outcome {
+            Outcome::Unsendable => {
+                if let (Some(breaker), Some((permit, _))) = (&self.breaker, self.permit.take()) {
+                    breaker.release(permit);
+                }
+            }
+            _ => self.tell_breaker(outcome == Outcome::Success, now),
+        }
         let code = match outcome {
             Outcome::Success => {
                 if self.retry_seen {
@@ -163,7 +173,7 @@ impl<'p> Execution<'p> {
                 }
                 return Next::Done;
             }
-            Outcome::Final => return Next::GiveUp,
+            Outcome::Final | Outcome::Unsendable => return Next::GiveUp,
             Outcome::Failure { code } => code,
             Outcome::TimedOut => {
                 if !std::mem::replace(&mut self.timeout_seen, true) {

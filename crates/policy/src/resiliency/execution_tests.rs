@@ -144,6 +144,28 @@ fn a_breaker_that_opens_ends_the_retries() {
 }
 
 #[test]
+fn a_request_that_cannot_be_sent_is_not_repeated_and_opens_no_breaker() {
+    let (policy, now) = (policy(Some(10), Some("consecutiveFailures > 0")), Instant::now());
+    for _ in 0..5 {
+        let mut run = policy.start(key(), now);
+        run.before(now).unwrap();
+        assert_eq!(run.after(Outcome::Unsendable, now), Next::GiveUp);
+        assert_eq!(run.breaker_state(now), Some(BreakerState::Closed));
+    }
+    // Nor does it close one, or keep the place of the probe.
+    let mut run = policy.start(key(), now);
+    run.before(now).unwrap();
+    let _retry = run.after(FAILED, now);
+    let later = now + Duration::from_secs(61);
+    for _ in 0..2 {
+        let mut probe = policy.start(key(), later);
+        probe.before(later).unwrap();
+        assert_eq!(probe.after(Outcome::Unsendable, later), Next::GiveUp);
+        assert_eq!(probe.breaker_state(later), Some(BreakerState::HalfOpen));
+    }
+}
+
+#[test]
 fn a_cancelled_probe_gives_its_place_back() {
     let (policy, now) = (policy(None, Some("consecutiveFailures > 0")), Instant::now());
     let fail = |now| {

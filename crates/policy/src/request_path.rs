@@ -1,0 +1,149 @@
+//! The one spelling of a request path that middleware sees, so that a rule about a path holds however the path was
+//! written.
+
+use std::borrow::Cow;
+
+use crate::escape::{parameter_escape, path_escape, query_unescape};
+use crate::path::clean;
+use crate::target::{Invocation, Source};
+
+/// The canonical path of a request that goes to a route with parameters: repeated slashes and dot segments resolved,
+/// each segment escaped where it has to be and nowhere else.
+pub fn of_route(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for (index, segment) in clean(path).split('/').enumerate() {
+        if index > 0 {
+            out.push('/');
+        }
+        match query_unescape(segment) {
+            // A parameter of dots is no dot segment, and must not become one.
+            Ok(dots) if matches!(&*dots, "." | "..") => out.push_str(&"%2E".repeat(dots.len())),
+            Ok(decoded) => out.extend(parameter_escape(&decoded)),
+            Err(_) => out.push_str(segment),
+        }
+    }
+    out
+}
+
+/// The canonical path of a request that invokes a method, or that nothing else answers: it names the same target and
+/// method, but for slashes in front of the method. What names none is only cleaned.
+///
+/// `app_id` and `authorization` are the values of those headers.
+pub fn of_invocation(path: &str, app_id: Option<&str>, authorization: Option<&str>) -> String {
+    let cleaned = clean(path);
+    // A URL as target has two slashes that cleaning would take for one.
+    let spellings = [path, &*cleaned];
+    let mut read = spellings
+        .iter()
+        .map(|spelling| Invocation::parse(spelling, app_id, authorization));
+    match read.find_map(Result::ok) {
+        Some(invocation) => spelled(&invocation),
+        None => of_route(path),
+    }
+}
+
+fn spelled(invocation: &Invocation<'_>) -> String {
+    let method = match &invocation.octets {
+        Some(octets) => octets,
+        None => invocation.method.as_bytes(),
+    };
+    let method = path_escape(method.strip_prefix(b"/").unwrap_or(method));
+    match invocation.source {
+        Source::Header | Source::BasicAuth => format!("/{method}"),
+        Source::Path => {
+            let id = target(&invocation.id);
+            format!("/v1.0/invoke/{}/method/{method}", path_escape(id.as_bytes()))
+        }
+    }
+}
+
+/// A target id as it stands in a decoded path, where it is decoded once more.
+fn target(id: &str) -> Cow<'_, str> {
+    if id.contains(['%', '+']) || id.contains("/method") || id.starts_with('/') {
+        parameter_escape(id).into()
+    } else {
+        Cow::Borrowed(id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn routes_have_one_spelling() {
+        for (path, expected) in [
+            ("/v1.0/metadata", "/v1.0/metadata"),
+            ("//v1.0/metadata", "/v1.0/metadata"),
+            ("/v1.0/healthz/../metadata", "/v1.0/metadata"),
+            ("/v1.0/metadata/", "/v1.0/metadata"),
+            ("/v1.0/secrets/s/%61dmin", "/v1.0/secrets/s/admin"),
+            (
+                "/v1.0/state/s/a%2fb+c%20d%C3%BC",
+                "/v1.0/state/s/a%2Fb%20c%20d%C3%BC",
+            ),
+            ("/v1.0/state/s/%2e%2E", "/v1.0/state/s/%2E%2E"),
+            ("/v1.0/state/s/%zz", "/v1.0/state/s/%zz"),
+        ] {
+            assert_eq!(of_route(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn invocations_have_one_spelling() {
+        for (path, expected) in [
+            ("/v1.0/invoke/a/method/b", "/v1.0/invoke/a/method/b"),
+            ("//v1.0//invoke//a/method//b//c/", "/v1.0/invoke/a/method/b/c"),
+            (
+                "/v1.0/invoke/a/method/x/../%61dmin",
+                "/v1.0/invoke/a/method/admin",
+            ),
+            (
+                "/v1.0/invoke/a/method/x%2F..%2Fadmin",
+                "/v1.0/invoke/a/method/admin",
+            ),
+            ("/v1.0/invoke/a/method/../../admin", "/v1.0/invoke/a/method/admin"),
+            ("/v1.0/invoke/a/method/", "/v1.0/invoke/a/method/"),
+            ("/v1.0/invoke/a/method/%ff%20", "/v1.0/invoke/a/method/%FF%20"),
+            ("/v1.0/x/../invoke/a/method/b", "/v1.0/invoke/a/method/b"),
+            ("/v1.0/invoke/%61/method/b", "/v1.0/invoke/a/method/b"),
+            (
+                "/v1.0/invoke/https%3A%2F%2Fh:1%2Fp/method/../b",
+                "/v1.0/invoke/https://h:1/p/method/b",
+            ),
+            ("/v1.0//metadata/../other", "/v1.0/other"),
+        ] {
+            assert_eq!(of_invocation(path, None, None), expected, "{path}");
+        }
+        assert_eq!(of_invocation("/x/..//%61%2Fb", Some("a"), None), "/a/b");
+    }
+
+    proptest! {
+        #[test]
+        fn one_invocation_has_one_spelling_that_names_it(
+            path in "(/{1,2}v1.0/{1,2}invoke/)?[a-c%+/.:25Ff]{0,12}(/method/)?[a-c%+/.;25Ff]{0,12}",
+            app_id in proptest::option::of("[a-c]{0,2}"),
+        ) {
+            let app_id = app_id.as_deref();
+            let spelling = of_invocation(&path, app_id, None);
+            prop_assert_eq!(&of_invocation(&spelling, app_id, None), &spelling);
+            if let Ok(meant) = Invocation::parse(&path, app_id, None) {
+                let read = Invocation::parse(&spelling, app_id, None).unwrap();
+                prop_assert_eq!(&read.id, &meant.id);
+                prop_assert_eq!(read.source, meant.source);
+                prop_assert_eq!(&*read.method, meant.method.strip_prefix('/').unwrap_or(&meant.method));
+                let rooted = |octets: Vec<u8>| octets.strip_prefix(b"/").map_or(octets.clone(), <[u8]>::to_vec);
+                prop_assert_eq!(read.octets, meant.octets.map(rooted));
+            }
+        }
+
+        #[test]
+        fn one_route_has_one_spelling(path in "/[a-c%+/.25Ff ]{0,16}") {
+            let spelling = of_route(&path);
+            prop_assert_eq!(&of_route(&spelling), &spelling);
+            prop_assert!(!spelling.contains("//") && !spelling.contains("/../"));
+        }
+    }
+}
