@@ -220,7 +220,8 @@ impl Known {
 }
 
 fn parse(scheme: &[u8], authority: Option<Bytes>, path: Bytes) -> Result<Uri, Malformed> {
-    if path.is_empty() {
+    // A fragment is no part of a path (RFC 9113 section 8.3.1), and would be cut off without a word.
+    if path.is_empty() || path.contains(&b'#') {
         return Err(Malformed);
     }
     let path = PathAndQuery::from_maybe_shared(path).map_err(|_| Malformed)?;

@@ -1,6 +1,8 @@
 //! The body type that travels through the data path: one concrete enum instead of a boxed trait object per hop,
 //! plus the replay buffer that makes a call repeatable.
 
+mod failure;
+
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -11,6 +13,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use outrigger_http2::{Cut, Reason};
 use tokio::sync::OwnedSemaphorePermit;
+
+pub use failure::Failure;
 
 use crate::conn::PooledBody;
 

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use outrigger_policy::escape::path_escape;
 use outrigger_telemetry::trace::Parent;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use prost_types::Any;
 
 use crate::body::Body;
@@ -12,6 +12,8 @@ use crate::body::Body;
 pub struct Call {
     /// Canonical decoded method path without leading slash; what access control saw is what is dispatched.
     pub method: String,
+    /// The same where it is not UTF-8: only HTTP can carry it, so that it goes no further than this sidecar's own calls.
+    pub octets: Option<Box<[u8]>>,
     /// HTTP verb; `None` when a gRPC caller gave none.
     pub verb: Option<Method>,
     /// Raw query string without `?`.
@@ -92,37 +94,20 @@ impl Reply {
     }
 }
 
-/// What stays as it is in a request path; a literal percent sign does not, so that what the app decodes is what was
-/// decided on.
-const PATH: &AsciiSet = &NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~')
-    .remove(b'/')
-    .remove(b':')
-    .remove(b'@')
-    .remove(b'!')
-    .remove(b'$')
-    .remove(b'&')
-    .remove(b'\'')
-    .remove(b'(')
-    .remove(b')')
-    .remove(b'*')
-    .remove(b'+')
-    .remove(b',')
-    .remove(b';')
-    .remove(b'=')
-    .remove(b'[')
-    .remove(b']');
+impl Call {
+    /// Path and query of the request that an HTTP server gets: it decodes to the method that was decided on.
+    pub fn target(&self) -> String {
+        let method = self.octets.as_deref().unwrap_or(self.method.as_bytes());
+        request_target(method, &self.query)
+    }
+}
 
-/// A decoded method path and a raw query as request target (`/path?query`).
-pub fn request_target(method: &str, query: &str) -> String {
+fn request_target(method: &[u8], query: &str) -> String {
     let mut target = String::with_capacity(method.len() + query.len() + 2);
-    if !method.starts_with('/') {
+    if !method.starts_with(b"/") {
         target.push('/');
     }
-    target.extend(utf8_percent_encode(method, PATH));
+    target.extend(path_escape(method));
     if !query.is_empty() {
         target.push('?');
         target.push_str(query);
@@ -144,9 +129,10 @@ mod tests {
 
     #[test]
     fn the_target_decodes_to_the_method() {
-        assert_eq!(request_target("a/b", ""), "/a/b");
-        assert_eq!(request_target("/a", "x=1&y=%20"), "/a?x=1&y=%20");
-        assert_eq!(request_target("a b%41/ü", ""), "/a%20b%2541/%C3%BC");
-        assert_eq!(request_target("", ""), "/");
+        assert_eq!(request_target(b"a/b", ""), "/a/b");
+        assert_eq!(request_target(b"/a", "x=1&y=%20"), "/a?x=1&y=%20");
+        assert_eq!(request_target("a b%41/ü".as_bytes(), ""), "/a%20b%2541/%C3%BC");
+        assert_eq!(request_target(b"\xff\xfe", ""), "/%FF%FE");
+        assert_eq!(request_target(b"", ""), "/");
     }
 }

@@ -6,6 +6,7 @@ use http::header::{CONTENT_TYPE, HeaderName, TE};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
+use outrigger_policy::path::grpc_method;
 use prost::Message;
 use tonic::{Code, Status};
 
@@ -25,6 +26,15 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(CONTENT_TYPE)
         .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The method that a request calls, from its path: the first thing that is looked at, and the only form that is taken.
+///
+/// # Errors
+/// `InvalidArgument` when the path does not name one method in one way.
+pub fn method(request: &Request<Body>) -> Result<&str, Status> {
+    let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+    grpc_method(path).map_err(|error| Status::invalid_argument(error.to_string()))
 }
 
 /// One message with its prefix.

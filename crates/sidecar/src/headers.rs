@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue};
+use outrigger_identity::SpiffeId;
 
 /// Names this runtime adds or reads.
 pub mod names {
@@ -83,8 +84,52 @@ fn is_hop_by_hop(name: &HeaderName) -> bool {
     )
 }
 
+/// Takes out what says who calls: only sidecars say that, of calls that they pass on.
+pub fn strip_identities(headers: &mut HeaderMap) {
+    for name in [
+        names::CALLER_APP_ID,
+        names::CALLER_NAMESPACE,
+        names::CALLEE_APP_ID,
+        names::DESTINATION_APP_ID,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Who calls whom, as the caller's certificate has it and not as the caller says. `headers` are a peer's; those that
+/// concern its connection are taken out first, because they could name these.
+pub fn put_identities(headers: &mut HeaderMap, caller: &SpiffeId, callee: &str) {
+    if headers.contains_key(header::CONNECTION) {
+        strip_hop_by_hop(headers);
+    }
+    headers.remove(names::DESTINATION_APP_ID);
+    for (name, value) in [
+        (names::CALLER_APP_ID, caller.app_id()),
+        (names::CALLER_NAMESPACE, caller.namespace()),
+        (names::CALLEE_APP_ID, callee),
+    ] {
+        // Honest peers say the same, and cost nothing.
+        let mut said = headers.get_all(&name).iter();
+        if said.next().is_some_and(|said| said == value) && said.next().is_none() {
+            continue;
+        }
+        match HeaderValue::try_from(value) {
+            Ok(value) => headers.insert(name, value),
+            Err(_) => headers.remove(name),
+        };
+    }
+}
+
 fn is_binary(name: &HeaderName) -> bool {
     name.as_str().ends_with("-bin")
+}
+
+/// Whether a caller asks for server-sent events, and for nothing else.
+pub fn wants_events(headers: &HeaderMap) -> bool {
+    headers.get(header::ACCEPT).is_some_and(|accept| {
+        let accept = accept.as_bytes().trim_ascii();
+        accept.eq_ignore_ascii_case(b"text/event-stream")
+    })
 }
 
 /// Whether internal metadata came in over gRPC.
@@ -124,28 +169,49 @@ fn move_all(headers: &mut HeaderMap, from: &HeaderName, to: HeaderName) {
     }
 }
 
+/// What gRPC's own protocol puts into metadata (gRPC over HTTP/2): it concerns one call, and no callee behind it.
+const OF_ONE_CALL: [&str; 7] = [
+    "grpc-timeout",
+    "grpc-encoding",
+    "grpc-accept-encoding",
+    "grpc-status",
+    "grpc-message",
+    "grpc-message-type",
+    "grpc-status-details-bin",
+];
+
 /// gRPC request or response metadata as internal metadata: binary values become padded base64 text.
 pub fn grpc_to_internal(mut headers: HeaderMap) -> HeaderMap {
     strip_hop_by_hop(&mut headers);
-    for name in [
-        "grpc-timeout",
-        "grpc-encoding",
-        "grpc-accept-encoding",
-        "grpc-status",
-        "grpc-message",
-    ] {
+    for name in OF_ONE_CALL {
         headers.remove(name);
     }
-    headers.remove("grpc-status-details-bin");
+    keep_binary(&mut headers);
+    headers
+}
+
+/// Leaves of binary metadata what is base64, in the padded form: other bytes would fail the whole call at its other
+/// end.
+fn keep_binary(headers: &mut HeaderMap) {
     let binary: Vec<HeaderName> = headers.keys().filter(|n| is_binary(n)).cloned().collect();
+    let mut dropped = None;
     for name in binary {
-        let values: Vec<HeaderValue> = headers.get_all(&name).iter().filter_map(padded).collect();
+        let all: Vec<_> = headers.get_all(&name).iter().map(padded).collect();
         headers.remove(&name);
-        for value in values {
-            headers.append(name.clone(), value);
+        for value in all {
+            match value {
+                Some(value) => drop(headers.append(name.clone(), value)),
+                None => dropped = Some(name.clone()),
+            }
         }
     }
-    headers
+    // One line for a call, whatever it brings.
+    if let Some(name) = dropped {
+        tracing::warn!(
+            target: "dapr.runtime.direct_messaging",
+            "The value of the header {name} is not base64, as its name promises: it is not passed on"
+        );
+    }
 }
 
 fn padded(value: &HeaderValue) -> Option<HeaderValue> {
@@ -153,13 +219,21 @@ fn padded(value: &HeaderValue) -> Option<HeaderValue> {
     HeaderValue::try_from(STANDARD.encode(raw)).ok()
 }
 
-/// Internal metadata as gRPC metadata. `from_http`: the metadata are an HTTP app's response headers, whose standard
+/// Internal metadata as gRPC metadata. `from_http`: they are headers of an HTTP request or response, whose standard
 /// names get the prefix `dapr-`. Trace metadata are left out; the caller sets the current ones.
 pub fn internal_to_grpc(mut metadata: HeaderMap, from_http: bool) -> HeaderMap {
-    metadata.remove(names::DESTINATION_APP_ID);
-    metadata.remove(names::TRACEPARENT);
-    metadata.remove(names::TRACESTATE);
-    metadata.remove(names::GRPC_TRACE_BIN);
+    strip_hop_by_hop(&mut metadata);
+    for name in [
+        names::DESTINATION_APP_ID,
+        names::TRACEPARENT,
+        names::TRACESTATE,
+        names::GRPC_TRACE_BIN,
+    ] {
+        metadata.remove(name);
+    }
+    for name in OF_ONE_CALL {
+        metadata.remove(name);
+    }
     if from_http {
         let standard: Vec<HeaderName> = metadata
             .keys()
@@ -172,10 +246,10 @@ pub fn internal_to_grpc(mut metadata: HeaderMap, from_http: bool) -> HeaderMap {
             }
         }
     }
-    strip_hop_by_hop(&mut metadata);
-    metadata.remove(header::CONTENT_TYPE);
-    metadata.remove(header::CONTENT_LENGTH);
-    metadata.remove(header::HOST);
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::HOST] {
+        metadata.remove(name);
+    }
+    keep_binary(&mut metadata);
     metadata
 }
 
@@ -187,11 +261,6 @@ fn is_permanent(name: &str) -> bool {
             | "accept-charset"
             | "accept-language"
             | "accept-ranges"
-            | "connection"
-            | "keep-alive"
-            | "proxy-connection"
-            | "transfer-encoding"
-            | "upgrade"
             | "cache-control"
             | "content-type"
             | "content-length"
@@ -283,5 +352,45 @@ mod tests {
         assert_eq!(grpc, map(&[("dapr-content-type", "text/plain"), ("x-a", "1")]));
         let grpc = internal_to_grpc(map(&[("content-type", "application/grpc"), ("x-a", "1")]), false);
         assert_eq!(grpc, map(&[("x-a", "1")]));
+    }
+
+    #[test]
+    fn grpc_gets_no_metadata_that_would_fail_or_steer_the_call() {
+        let headers = map(&[
+            ("x-bin", "!"),
+            ("x-bin", "AQI"),
+            ("y-bin", "not base64"),
+            ("grpc-timeout", "1n"),
+            ("grpc-encoding", "gzip"),
+            ("connection", "x-private"),
+            ("x-private", "1"),
+            ("x-a", "1"),
+        ]);
+        let expected = map(&[("x-bin", "AQI="), ("x-a", "1")]);
+        assert_eq!(internal_to_grpc(headers.clone(), true), expected);
+        assert_eq!(internal_to_grpc(headers.clone(), false), expected);
+        assert_eq!(grpc_to_internal(headers), expected);
+    }
+
+    #[test]
+    fn identities_are_those_of_the_certificate() {
+        let caller = "spiffe://public/ns/shop/a".parse().unwrap();
+        let mut headers = map(&[
+            ("connection", "dapr-caller-app-id, x-private"),
+            ("dapr-caller-app-id", "admin"),
+            ("dapr-caller-app-id", "root"),
+            ("dapr-caller-namespace", "kube-system"),
+            ("destination-app-id", "c"),
+            ("x-private", "1"),
+            ("x-a", "1"),
+        ]);
+        put_identities(&mut headers, &caller, "b");
+        let expected = map(&[
+            ("x-a", "1"),
+            ("dapr-caller-app-id", "a"),
+            ("dapr-caller-namespace", "shop"),
+            ("dapr-callee-app-id", "b"),
+        ]);
+        assert_eq!(headers, expected);
     }
 }

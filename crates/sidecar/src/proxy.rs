@@ -17,9 +17,9 @@ use tonic::{Code, Status};
 
 use crate::access::Access;
 use crate::app::AppChannel;
-use crate::body::{Body, BoxError, Replay};
+use crate::body::{Body, BoxError, Failure, Replay};
 use crate::grpc;
-use crate::headers::{names, strip_hop_by_hop};
+use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
 use crate::peer::{PeerError, Peers};
 use crate::resilience::{Again, Resilience, Run, grpc_outcome};
@@ -66,7 +66,7 @@ impl Proxy {
         let started = Instant::now();
         let method = request.uri().path().to_owned();
         let counted = request.headers().contains_key(names::APP_ID);
-        let (response, span) = match self.route(peer, request, &method).await {
+        let (response, span) = match self.route(side, peer, request, &method).await {
             Ok(done) => done,
             Err(status) => (grpc::status_response(&status), Span::none()),
         };
@@ -94,8 +94,10 @@ impl Proxy {
         }
     }
 
+    /// `method` is the path of `request`, in the one form that [`grpc::method`] takes.
     async fn route(
         &self,
+        side: Side,
         peer: Option<&SpiffeId>,
         mut request: Request<Body>,
         method: &str,
@@ -119,11 +121,24 @@ impl Proxy {
             Err(error) => return Err(Status::unknown(error.to_string())),
         };
         let local = *app_id == *self.app_id && *namespace == *self.namespace;
+        if side == Side::Internal && !local {
+            // Forwarded, it would be a call in this app's name.
+            return Err(Status::permission_denied(format!(
+                "the sidecar of {} takes calls of other sidecars for {} only, not for {id}",
+                self.app_id, self.app_id
+            )));
+        }
         let kind = if local { SpanKind::Server } else { SpanKind::Client };
         let span = self.tracer.start(kind, method, &Parent::from_grpc(headers));
         let headers = request.headers_mut();
         headers.remove(names::APP_ID);
         strip_hop_by_hop(headers);
+        match (side, peer) {
+            (Side::Api, _) => strip_identities(headers),
+            (Side::Internal, Some(peer)) => put_identities(headers, peer, &self.app_id),
+            (Side::Internal, None) => {}
+        }
+        headers.remove(names::TRACESTATE);
         headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
         span.inject_grpc(headers);
         *request.uri_mut() = origin_form(request.uri());
@@ -170,12 +185,13 @@ impl Proxy {
         let long_lived = request.headers().get(names::STREAM).is_some_and(truthy);
         let repeat = !long_lived && policy.is_some_and(Policy::may_retry);
         self.metrics.invoke_sent_streaming(app_id);
-        let (head, body) = request.into_parts();
+        let (head, mut body) = request.into_parts();
+        let failure = Failure::watch(&mut body);
         let replay = Replay::new(body);
         let mut run = Run::start(policy, Key::app(id, method), self.metrics.as_ref());
         loop {
             run.before().map_err(|e| Status::unavailable(e.to_string()))?;
-            let attempt = self.attempt(app_id, namespace, &head, &replay);
+            let attempt = self.attempt(app_id, namespace, &head, &replay, &failure);
             let result = match run.limit(attempt).await {
                 Some(result) => result,
                 None => Err(Status::deadline_exceeded("context deadline exceeded")),
@@ -183,6 +199,7 @@ impl Proxy {
             let (result, code) = known_code(result, repeat).await;
             let can_repeat = repeat && replay.can_repeat();
             let outcome = match grpc_outcome(code) {
+                Outcome::Failure { .. } if failure.reason().is_some() => Outcome::Unsendable,
                 Outcome::Failure { .. } if !can_repeat => Outcome::Final,
                 other => other,
             };
@@ -200,6 +217,7 @@ impl Proxy {
         namespace: &str,
         head: &http::request::Parts,
         replay: &Replay,
+        failure: &Failure,
     ) -> Result<Response<Body>, Status> {
         for last in [false, true] {
             let picked = self
@@ -218,7 +236,7 @@ impl Proxy {
             *request.headers_mut() = head.headers.clone();
             match picked.instance.send(request).await {
                 Ok(response) => return Ok(response),
-                Err(error) if error.is_unavailable() => {
+                Err(error) if failure.reason().is_none() && error.is_unavailable() => {
                     self.peers.failed(&picked);
                     if last || !error.is_repeatable() || !replay.can_repeat() {
                         return Err(grpc::send_status(&error));

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::blocks::metadata::MetadataError;
 use crate::body::Body;
 
 /// Media type of nearly every body.
@@ -127,19 +128,41 @@ impl ApiError {
         )
     }
 
-    /// An invocation that got no answer from the app.
-    pub fn invoke(target: &str, denied: bool, cause: &str) -> Self {
-        let (http, grpc) = if denied {
-            (StatusCode::FORBIDDEN, Code::PermissionDenied)
-        } else {
-            (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal)
-        };
+    /// An invocation that got no answer from the app; over gRPC always `Internal`, with the cause in its text.
+    pub fn invoke(target: &str, http: StatusCode, cause: &str) -> Self {
         Self::new(
             "ERR_DIRECT_INVOKE",
             "service-invocation",
             http,
-            grpc,
+            Code::Internal,
             format!("failed to invoke, id: {target}, err: {cause}"),
+        )
+    }
+
+    /// A request with a method that is none of HTTP's own.
+    pub fn method_not_implemented(method: &str) -> Self {
+        Self::new(
+            "ERR_API_UNIMPLEMENTED",
+            "common",
+            StatusCode::NOT_IMPLEMENTED,
+            Code::Unimplemented,
+            format!(
+                "the method {method} is not implemented: use GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS or TRACE"
+            ),
+        )
+    }
+
+    /// A metadata attribute that is not kept.
+    pub fn metadata(error: &MetadataError) -> Self {
+        Self::new(
+            "ERR_BAD_REQUEST",
+            "common",
+            StatusCode::BAD_REQUEST,
+            match error {
+                MetadataError::TooMany => Code::ResourceExhausted,
+                MetadataError::Key | MetadataError::Value => Code::InvalidArgument,
+            },
+            error.to_string(),
         )
     }
 

@@ -6,6 +6,8 @@ mod unary;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use bytes::Bytes;
+use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use outrigger_policy::apilist::ApiList;
@@ -78,6 +80,22 @@ fn too_large(status: &Status) -> Option<Status> {
     )))
 }
 
+/// Clients look for what an app or a component said in the head of a response, which a failure usually has not: it
+/// comes apart into a head and a status.
+fn with_head(mut response: Response<Body>) -> Response<Body> {
+    let is_said = |name: &HeaderName| name.as_str().starts_with("metadata.") || *name == names::HTTP_STATUS;
+    if !response.headers().keys().any(is_said) {
+        return response;
+    }
+    let mut trailers = HeaderMap::new();
+    for name in ["grpc-status", "grpc-message", "grpc-status-details-bin"] {
+        if let Some(value) = response.headers_mut().remove(name) {
+            trailers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    response.map(|_| Body::trailed(Bytes::new(), trailers))
+}
+
 /// Bytes of the message in a body of known length; 0 otherwise.
 fn message_length(body: &Body) -> u64 {
     body.known_length()
@@ -142,12 +160,13 @@ impl Handler for GrpcApi {
 
 impl GrpcApi {
     fn admit(&self, request: &Request<Body>) -> Result<(), Status> {
+        let method = grpc::method(request)?;
         if !grpc::is_grpc(request.headers()) {
             return Err(Status::invalid_argument(
                 "this port speaks gRPC: content-type must be application/grpc (the HTTP API has another port)",
             ));
         }
-        if !self.list.grpc_allows(request.uri().path()) {
+        if !self.list.grpc_allows(method) {
             return Err(hidden());
         }
         self.token.admit_grpc(request.headers())
@@ -186,7 +205,9 @@ impl GrpcApi {
         if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
             span.set_status(SpanStatus::Error(status.message().to_owned()));
         }
-        if name != "InvokeService" {
+        if name == "InvokeService" {
+            span.inject_grpc(response.headers_mut());
+        } else {
             span.inject_grpc_bin(response.headers_mut());
         }
         if let Some(baggage) = baggage {
@@ -197,8 +218,8 @@ impl GrpcApi {
             self.metrics
                 .grpc_server(method, code, started.elapsed(), received, sent);
         }
-        if code != Code::Ok && name == "InvokeBinding" {
-            response = dapr::bindings::with_head(response);
+        if code != Code::Ok && matches!(name, "InvokeBinding" | "InvokeService") {
+            response = with_head(response);
         }
         (response, code)
     }

@@ -14,16 +14,19 @@ mod route;
 mod secrets;
 mod state;
 mod subtle;
+mod verb;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
-use http::header::USER_AGENT;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
 use outrigger_component::Pairs;
 use outrigger_component::middleware::Peer;
 use outrigger_policy::path::clean_escaped_path;
+use outrigger_policy::request_path;
 use outrigger_telemetry::apilog::{ApiLog, HttpCall};
 use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 
@@ -32,7 +35,7 @@ pub use route::{Endpoint, Kind, Routes};
 #[cfg(feature = "fuzzing")]
 pub use state::fuzz_bodies as fuzz_state_bodies;
 
-use super::error::text_response;
+use super::error::{ApiError, text_response};
 use crate::admit::Token;
 use crate::blocks::Blocks;
 use crate::blocks::invoke::Invoker;
@@ -100,12 +103,18 @@ impl<'a> Lent<'a> {
 
 impl Handler for HttpApi {
     async fn handle(self: Arc<Self>, client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
+        if let Err(other) = verb::standardise(&mut request) {
+            return self.error(ApiError::method_not_implemented(&other));
+        }
         self.serve(&client, &mut request).await
     }
 }
 
 impl Handler for PublicApi {
-    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Body>) -> Response<Body> {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
+        if let Err(other) = verb::standardise(&mut request) {
+            return self.0.error(ApiError::method_not_implemented(&other));
+        }
         let path = clean_escaped_path(request.uri().path()).into_owned();
         match self.0.routes.find(request.method(), &path) {
             Some(matched) if matched.endpoint.is_public() => {
@@ -194,9 +203,9 @@ impl HttpApi {
         matched: Option<route::Match>,
         span: &mut Span,
     ) -> Response<Body> {
-        let origin = match self.cors.admit(request) {
+        let mark = match self.cors.admit(request) {
             cors::Admission::Answer(response) => return response,
-            cors::Admission::Continue(origin) => origin,
+            cors::Admission::Continue(mark) => mark,
         };
         let open = matched.as_ref().is_some_and(|m| m.endpoint.is_health());
         let mut response = if !open && !self.token.admits_http(request.headers()) {
@@ -206,25 +215,44 @@ impl HttpApi {
             let context = Lent { request, span };
             match self.blocks.middlewares.server.current() {
                 None => self.route(matched, context).await,
-                Some(chain) => Box::pin(self.through(&chain, client, context)).await,
+                Some(chain) => Box::pin(self.through(&chain, client, matched, context)).await,
             }
         };
-        if let Some(origin) = origin {
-            origin.mark(response.headers_mut());
-        }
+        mark.put(response.headers_mut());
         response
     }
 
-    /// Takes a request through middleware. Where it goes is what they made of it.
-    async fn through(&self, chain: &Chain, client: &Client, context: Lent<'_>) -> Response<Body> {
+    /// Takes a request through middleware, which sees its path in the one canonical form. Where it goes is what they
+    /// made of it.
+    async fn through(
+        &self,
+        chain: &Chain,
+        client: &Client,
+        matched: Option<route::Match>,
+        context: Lent<'_>,
+    ) -> Response<Body> {
         let Context { mut request, span } = context.take();
         if let Some(address) = client.address {
             request.extensions_mut().insert(Peer(address));
         }
+        let shown = canonical_path(&request, matched.as_ref());
+        let Some(uri) = with_path(request.uri(), &shown) else {
+            return text_response(StatusCode::BAD_REQUEST, "the path of the request cannot be read");
+        };
+        let given = request.uri().path().to_owned();
+        *request.uri_mut() = uri;
         let end = |mut request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
             Box::pin(async move {
-                let path = clean_escaped_path(request.uri().path()).into_owned();
-                let matched = self.routes.find(request.method(), &path);
+                let matched = if request.uri().path() == shown {
+                    // As it was given: gRPC apps are told of a slash in front of their method.
+                    if let Some(uri) = with_path(request.uri(), &given) {
+                        *request.uri_mut() = uri;
+                    }
+                    matched
+                } else {
+                    let path = clean_escaped_path(request.uri().path());
+                    self.routes.find(request.method(), &path)
+                };
                 let request = &mut request;
                 Ok(self.route(matched, Lent { request, span }).await)
             })
@@ -328,9 +356,36 @@ impl HttpApi {
     }
 
     /// Counts an error reply by its code.
-    fn error(&self, error: super::error::ApiError) -> Response<Body> {
+    fn error(&self, error: ApiError) -> Response<Body> {
         self.metrics.error_code(error.counted_as(), error.category);
         error.into_response()
+    }
+}
+
+/// The path of a request as middleware sees it, whatever way it was spelled in.
+fn canonical_path(request: &Request<Body>, matched: Option<&route::Match>) -> String {
+    let path = request.uri().path();
+    match matched {
+        Some(matched) if matched.endpoint.kind != Kind::Invoke => request_path::of_route(path),
+        _ => {
+            let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+            request_path::of_invocation(path, text(names::APP_ID), text(AUTHORIZATION))
+        }
+    }
+}
+
+/// The same address with another path; `None` when it is none.
+fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(joined(path, uri)?);
+    Uri::from_parts(parts).ok()
+}
+
+/// A path, and the query of an address.
+fn joined(path: &str, uri: &Uri) -> Option<PathAndQuery> {
+    match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
+        None => PathAndQuery::try_from(path).ok(),
     }
 }
 

@@ -10,15 +10,15 @@ use outrigger_telemetry::trace::Parent;
 
 use super::{AppChannel, AppError, Transport};
 use crate::body::{Body, BoxError};
-use crate::call::{AppStatus, Call, Reply, request_target};
+use crate::call::{AppStatus, Call, Reply};
 use crate::headers::{internal_to_http, names, strip_hop_by_hop};
 
 pub(super) async fn send(channel: &AppChannel, call: Call) -> Result<Reply, AppError> {
+    let target = call.target();
     let method = match call.verb {
         Some(verb) if verb != Method::CONNECT => verb,
         _ => return Err(AppError::InvalidVerb),
     };
-    let target = request_target(&call.method, &call.query);
     let mut headers = request_headers(call.metadata, &call.trace, &call.body);
     if let Some(content_type) = call.content_type {
         headers.insert(CONTENT_TYPE, content_type);
@@ -73,11 +73,7 @@ async fn transmit(channel: &AppChannel, request: Request<Body>) -> Result<Respon
 /// The headers an HTTP server gets for internal metadata and the current span.
 pub fn request_headers(mut metadata: HeaderMap, trace: &Parent, body: &Body) -> HeaderMap {
     let length = metadata.get(CONTENT_LENGTH).cloned();
-    let from_grpc = crate::headers::is_from_grpc(&metadata);
-    if from_grpc {
-        metadata.remove(names::TRACEPARENT);
-        metadata.remove(names::TRACESTATE);
-    }
+    let trace = take_trace(&mut metadata, trace);
     let mut headers = internal_to_http(metadata);
     // A length that contradicts the bytes at hand would break the connection; without a known length the caller's
     // word is what the app should see, as far as it is a number.
@@ -89,6 +85,22 @@ pub fn request_headers(mut metadata: HeaderMap, trace: &Parent, body: &Body) -> 
     }
     trace.inject_http(&mut headers);
     headers
+}
+
+/// Takes the trace headers of the caller out of a call, and gives the current ones: with the caller's state, if it is
+/// of the same trace. A state without a valid parent, or of another, means nothing (W3C Trace Context section 3.3).
+pub(super) fn take_trace(metadata: &mut HeaderMap, current: &Parent) -> Parent {
+    let mut trace = current.clone();
+    if trace.state.is_none() && metadata.contains_key(names::TRACESTATE) {
+        let caller = Parent::from_http(metadata);
+        let id = |parent: &Parent| parent.context.map(|context| context.trace_id);
+        if id(&caller) == id(&trace) {
+            trace.state = caller.state;
+        }
+    }
+    metadata.remove(names::TRACEPARENT);
+    metadata.remove(names::TRACESTATE);
+    trace
 }
 
 fn build(

@@ -6,18 +6,18 @@ mod repeat;
 use std::sync::Arc;
 use std::time::Instant;
 
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
-use outrigger_policy::target::Target;
+use outrigger_policy::target::{Target, TargetError};
 use tonic::{Code, Status};
 
 pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
 use repeat::Repeatable;
 
 use crate::app::{AppChannel, AppError};
-use crate::body::{Body, REPLAY_LIMIT};
+use crate::body::{Body, Failure, REPLAY_LIMIT};
 use crate::call::{AppStatus, Call, Reply};
-use crate::headers::names;
+use crate::headers::{names, strip_identities};
 use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use crate::metrics::SidecarMetrics;
 use crate::peer::Peers;
@@ -122,12 +122,44 @@ pub enum InvokeError {
     /// A circuit breaker is open.
     #[error("{0}")]
     Refused(String),
+    /// The body of the request could not be read, or is over the limit.
+    #[error("the body of the request cannot be sent: {0}")]
+    Body(String),
+    /// The method has bytes that only HTTP can carry.
+    #[error(
+        "the method is not UTF-8: only apps beside this sidecar that speak HTTP, and endpoints, can be sent it"
+    )]
+    NotText,
 }
 
 impl InvokeError {
-    /// True when the callee's access control said no.
-    pub fn is_denied(&self) -> bool {
-        matches!(self, Self::Peer(status) if status.code() == Code::PermissionDenied)
+    /// What an HTTP caller is answered.
+    pub fn http_status(&self) -> StatusCode {
+        match self {
+            Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
+            Self::NotText => StatusCode::BAD_REQUEST,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+/// What holds for every attempt at a call.
+struct Terms<'a> {
+    policy: Option<&'a Policy>,
+    key: Key<'a>,
+    /// Whether the user has rules for this target.
+    has_target: bool,
+    /// Set when the body of the request failed.
+    failure: Failure,
+}
+
+impl Terms<'_> {
+    /// A call that failed by its own body says so, and not what became of the connection.
+    fn judged(&self, result: Result<Reply, InvokeError>) -> Result<Reply, InvokeError> {
+        match self.failure.reason() {
+            Some(reason) if result.is_err() => Err(InvokeError::Body(reason.to_owned())),
+            _ => result,
+        }
     }
 }
 
@@ -137,13 +169,13 @@ impl Invoker {
         *id == *self.app_id && namespace.is_none_or(|ns| *ns == *self.namespace)
     }
 
-    /// Sends a call to what `id` names and waits for the reply's head. Whatever an app answers is `Ok`.
-    ///
-    /// # Errors
-    /// [`InvokeError`] when no app answered.
-    pub async fn invoke(&self, id: &str, call: Call) -> Result<Reply, InvokeError> {
-        let target = Target::parse(id).map_err(|e| InvokeError::Target(e.to_string()))?;
-        let route = match target {
+    /// Whether a call to `id` goes through another sidecar.
+    pub fn is_remote(&self, id: &str) -> bool {
+        matches!(self.route(id), Ok(Route::Remote { .. }))
+    }
+
+    fn route<'a>(&'a self, id: &'a str) -> Result<Route<'a>, TargetError> {
+        Ok(match Target::parse(id)? {
             Target::Url(url) => Route::Url(url),
             Target::App { id: name, .. } if self.endpoints.contains(name) => Route::Endpoint(name),
             Target::App { id, namespace } if self.is_self(id, namespace) => Route::Local,
@@ -151,25 +183,50 @@ impl Invoker {
                 id,
                 namespace: namespace.unwrap_or(&self.namespace),
             },
-        };
+        })
+    }
+
+    /// Sends a call to what `id` names and waits for the reply's head. Whatever an app answers is `Ok`.
+    ///
+    /// # Errors
+    /// [`InvokeError`] when no app answered.
+    pub async fn invoke(&self, id: &str, mut call: Call) -> Result<Reply, InvokeError> {
+        let route = self
+            .route(id)
+            .map_err(|error| InvokeError::Target(error.to_string()))?;
         let rules = self.resilience.policies.app(id);
         let base_url = match route {
             Route::Endpoint(name) => self.endpoints.base_url(name).unwrap_or_default(),
             _ => String::new(),
         };
+        let in_http = match route {
+            Route::Remote { .. } => false,
+            Route::Local => self.app.as_ref().is_none_or(|app| !app.is_grpc()),
+            Route::Endpoint(_) | Route::Url(_) => true,
+        };
+        if call.octets.is_some() && !in_http {
+            return Err(InvokeError::NotText);
+        }
         let method = call.method.clone();
         let key = match route {
             Route::Url(url) => Key::url(url, &method),
             Route::Endpoint(name) => Key::http_endpoint(name, &base_url),
             _ => Key::app(id, &method),
         };
-        let call = buffer_small(call).await?;
-        let policy = rules.policy.as_deref();
+        buffer_small(&mut call.body).await?;
+        let terms = Terms {
+            policy: rules.policy.as_deref(),
+            key,
+            has_target: rules.has_target,
+            failure: Failure::watch(&mut call.body),
+        };
         match route {
-            Route::Remote { id, namespace } => {
-                Box::pin(self.remote(id, namespace, call, policy, key, rules.has_target)).await
+            Route::Remote { id, namespace } => Box::pin(self.remote(id, namespace, call, &terms)).await,
+            other => {
+                // Whoever calls through this sidecar alone cannot speak for another.
+                strip_identities(&mut call.metadata);
+                Box::pin(self.direct(&other, call, &terms)).await
             }
-            other => Box::pin(self.direct(&other, call, policy, key)).await,
         }
     }
 
@@ -178,16 +235,14 @@ impl Invoker {
         id: &str,
         namespace: &str,
         mut call: Call,
-        policy: Option<&Policy>,
-        key: Key<'_>,
-        has_target: bool,
+        terms: &Terms<'_>,
     ) -> Result<Reply, InvokeError> {
         self.forwarded.add(&mut call, id);
         let mut request = open_request(call, true).map_err(InvokeError::Peer)?;
-        let mut run = Run::start(policy, key, &self.metrics);
+        let mut run = Run::start(terms.policy, terms.key, &self.metrics);
         loop {
             run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
-            let attempt = self.remote_attempts(id, namespace, &mut request, has_target);
+            let attempt = self.remote_attempts(id, namespace, &mut request, terms);
             let result = run.limit(attempt).await.unwrap_or(Err(InvokeError::Timeout));
             let outcome = outcome(&result, request.can_repeat());
             if run.after(outcome).await == Again::Stop {
@@ -203,17 +258,18 @@ impl Invoker {
         id: &str,
         namespace: &str,
         request: &mut OpenRequest,
-        has_target: bool,
+        terms: &Terms<'_>,
     ) -> Result<Reply, InvokeError> {
-        if has_target {
-            return self.remote_once(id, namespace, request).await.map_err(|e| e.0);
+        if terms.has_target {
+            let once = self.remote_once(id, namespace, request, terms);
+            return once.await.map_err(|e| e.0);
         }
         let builtin = self.resilience.policies.builtin(Builtin::ServiceRetries);
         let mut run = Run::start(Some(builtin), Key::NONE, &self.metrics);
         let mut retries = 0;
         loop {
             run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
-            let (error, connection) = match self.remote_once(id, namespace, request).await {
+            let (error, connection) = match self.remote_once(id, namespace, request, terms).await {
                 Ok(reply) => {
                     run.after(Outcome::Success).await;
                     return Ok(reply);
@@ -245,6 +301,7 @@ impl Invoker {
         id: &str,
         namespace: &str,
         request: &mut OpenRequest,
+        terms: &Terms<'_>,
     ) -> Result<Reply, (InvokeError, bool)> {
         let picked = self.peers.pick(id, namespace).await;
         let picked = picked.map_err(|e| (InvokeError::Resolve(e.to_string()), false))?;
@@ -257,6 +314,9 @@ impl Invoker {
                 Ok(reply)
             }
             Err(RemoteError { status, connection }) => {
+                if let Some(reason) = terms.failure.reason() {
+                    return Err((InvokeError::Body(reason.to_owned()), false));
+                }
                 let connection = connection || status.code() == Code::Unauthenticated;
                 if connection {
                     self.peers.failed(&picked);
@@ -267,15 +327,9 @@ impl Invoker {
     }
 
     /// The app beside us, or an endpoint outside.
-    async fn direct(
-        &self,
-        route: &Route<'_>,
-        call: Call,
-        policy: Option<&Policy>,
-        key: Key<'_>,
-    ) -> Result<Reply, InvokeError> {
-        let mut call = Repeatable::new(call, policy.is_some_and(Policy::may_retry));
-        let mut run = Run::start(policy, key, &self.metrics);
+    async fn direct(&self, route: &Route<'_>, call: Call, terms: &Terms<'_>) -> Result<Reply, InvokeError> {
+        let mut call = Repeatable::new(call, terms.policy.is_some_and(Policy::may_retry));
+        let mut run = Run::start(terms.policy, terms.key, &self.metrics);
         loop {
             run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
             let attempt = match call.attempt() {
@@ -284,7 +338,7 @@ impl Invoker {
                     "the request body is spent",
                 )))),
             };
-            let result = attempt.unwrap_or(Err(InvokeError::Timeout));
+            let result = terms.judged(attempt.unwrap_or(Err(InvokeError::Timeout)));
             let outcome = outcome(&result, call.can_repeat());
             if run.after(outcome).await == Again::Stop {
                 return result;
@@ -326,6 +380,7 @@ fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
             }
             _ => Outcome::Success,
         },
+        Err(InvokeError::Body(_)) => Outcome::Unsendable,
         Err(InvokeError::Timeout) if can_repeat => Outcome::TimedOut,
         Err(_) if can_repeat => Outcome::Failure { code: None },
         Err(_) => Outcome::Final,
@@ -333,17 +388,16 @@ fn outcome(result: &Result<Reply, InvokeError>, can_repeat: bool) -> Outcome {
 }
 
 /// A body that is announced as small is taken whole: one frame, one write, repeatable without bookkeeping.
-async fn buffer_small(mut call: Call) -> Result<Call, InvokeError> {
-    match call.body.known_length() {
+async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
+    match body.known_length() {
         Some(length) if length > 0 && length <= REPLAY_LIMIT as u64 => {
-            let body = std::mem::take(&mut call.body);
-            let bytes = body.collect_up_to(REPLAY_LIMIT).await;
-            call.body = bytes.map_err(|e| AppError::Body(e.to_string()))?.into();
+            let whole = std::mem::take(body).collect_up_to(REPLAY_LIMIT).await;
+            *body = whole.map_err(|e| InvokeError::Body(e.to_string()))?.into();
         }
-        Some(0) => call.body = Body::Empty,
+        Some(0) => *body = Body::Empty,
         _ => {}
     }
-    Ok(call)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -11,8 +11,28 @@ use crate::blocks::invoke::Endpoints;
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 
+/// The state of placement where nothing hosts actors.
+const DISCONNECTED: &str = "placement: disconnected";
 /// Extended attributes at most.
-const MAX_EXTENDED: usize = 10_000;
+const MAX_ATTRIBUTES: usize = 256;
+/// Longest name of an attribute, bytes.
+const MAX_KEY: usize = 1024;
+/// Longest value of an attribute, bytes.
+pub const MAX_VALUE: usize = 16 * 1024;
+
+/// Why an extended attribute is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// There are as many as are kept.
+    #[error("the sidecar keeps at most {MAX_ATTRIBUTES} metadata attributes: set one of those again")]
+    TooMany,
+    /// Its name is too long.
+    #[error("the name of a metadata attribute has at most {MAX_KEY} bytes")]
+    Key,
+    /// Its value is too long.
+    #[error("the value of a metadata attribute has at most {MAX_VALUE} bytes")]
+    Value,
+}
 
 /// Facts fixed at start, and attributes anybody may set.
 pub struct Metadata {
@@ -52,11 +72,25 @@ impl Metadata {
     }
 
     /// Sets an extended attribute; an empty key is ignored.
-    pub fn set(&self, key: String, value: String) {
-        let mut extended = self.extended();
-        if !key.is_empty() && (extended.len() < MAX_EXTENDED || extended.contains_key(&key)) {
-            extended.insert(key, value);
+    ///
+    /// # Errors
+    /// [`MetadataError`] when it is too large, or one too many.
+    pub fn set(&self, key: String, value: String) -> Result<(), MetadataError> {
+        if key.is_empty() {
+            return Ok(());
         }
+        if key.len() > MAX_KEY {
+            return Err(MetadataError::Key);
+        }
+        if value.len() > MAX_VALUE {
+            return Err(MetadataError::Value);
+        }
+        let mut extended = self.extended();
+        if extended.len() >= MAX_ATTRIBUTES && !extended.contains_key(&key) {
+            return Err(MetadataError::TooMany);
+        }
+        extended.insert(key, value);
+        Ok(())
     }
 
     /// As the HTTP API shows it.
@@ -81,7 +115,7 @@ impl Metadata {
         all.insert("appConnectionProperties".into(), self.connection_json());
         all.insert(
             "actorRuntime".into(),
-            json!({ "runtimeStatus": "DISABLED", "hostReady": false }),
+            json!({ "runtimeStatus": "DISABLED", "hostReady": false, "placement": DISCONNECTED }),
         );
         all.insert("workflows".into(), json!({}));
         Value::Object(all)
@@ -160,6 +194,7 @@ impl Metadata {
             }),
             actor_runtime: Some(proto::ActorRuntime {
                 runtime_status: proto::actor_runtime::ActorRuntimeStatus::Disabled.into(),
+                placement: DISCONNECTED.to_owned(),
                 ..proto::ActorRuntime::default()
             }),
             workflows: Some(proto::MetadataWorkflows::default()),

@@ -21,7 +21,7 @@ use crate::app::AppChannel;
 use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
 use crate::grpc::{self, CONTENT_TYPE_GRPC};
-use crate::headers::names;
+use crate::headers::{names, put_identities, wants_events};
 use crate::listen::{Client, Handler};
 use crate::metrics::SidecarMetrics;
 use crate::proxy::Proxy;
@@ -52,7 +52,10 @@ pub struct InternalApi {
 impl Handler for InternalApi {
     async fn handle(self: Arc<Self>, client: Arc<Client>, request: Request<Body>) -> Response<Body> {
         let started = Instant::now();
-        let path = request.uri().path();
+        let path = match grpc::method(&request) {
+            Ok(path) => path,
+            Err(status) => return grpc::status_response(&status),
+        };
         let unary = path.starts_with(SERVICE) && !path.ends_with("Stream");
         let method = if unary { path.to_owned() } else { String::new() };
         let response = self.answer(client.identity.as_ref(), request).await;
@@ -109,6 +112,7 @@ impl InternalApi {
         let reply = app.invoke(call).await.map_err(|e| e.status());
         self.finish_span(&mut span, reply.as_ref().err());
         let reply = reply?;
+        // A caller that asked for events gets events or an error, never an app's error page.
         if wants_events && !reply.status.is_success() {
             return Err(Status::internal(
                 "error invoking app channel: no response received from stream",
@@ -149,13 +153,18 @@ impl InternalApi {
             .ok_or_else(|| Status::internal("app channel is not initialized"))
     }
 
-    /// Normalises the method once and decides on that value, which is the one dispatched.
+    /// Takes the caller's word for nothing that its certificate says; normalises the method once and decides on that
+    /// value, which is the one dispatched.
     fn admit(
         &self,
         peer: Option<&SpiffeId>,
         headers: &HeaderMap,
-        head: RequestHead,
+        mut head: RequestHead,
     ) -> Result<(Span, RequestHead, String), Status> {
+        head.metadata.remove(names::API_TOKEN);
+        if let Some(peer) = peer {
+            put_identities(&mut head.metadata, peer, &self.app_id);
+        }
         let method = outrigger_policy::path::canonical(&head.method)
             .map_err(|e| Status::invalid_argument(format!("invalid method: {e}")))?
             .into_owned();
@@ -217,15 +226,6 @@ impl InternalApi {
     }
 }
 
-/// A caller that asked for server-sent events gets events or an error, never an app's error page.
-fn wants_events(metadata: &HeaderMap) -> bool {
-    metadata.get(http::header::ACCEPT).is_some_and(|v| {
-        v.as_bytes()
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"text/event-stream")
-    })
-}
-
 fn no_head() -> Status {
     Status::invalid_argument(
         "parsing InternalInvokeRequest error: \
@@ -246,6 +246,7 @@ fn may_lack_body(head: &RequestHead) -> bool {
 fn call(head: RequestHead, method: String, body: Body, span: &Span) -> Call {
     Call {
         method,
+        octets: None,
         verb: method_of(head.verb),
         query: head.query,
         content_type: head.content_type,

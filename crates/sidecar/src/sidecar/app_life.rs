@@ -108,6 +108,7 @@ async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) {
     }
     let call = Call {
         method: "dapr/config".to_owned(),
+        octets: None,
         verb: Some(Method::GET),
         query: String::new(),
         content_type: Some(HeaderValue::from_static("application/json")),

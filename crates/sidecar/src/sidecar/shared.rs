@@ -18,7 +18,7 @@ use crate::access::Access;
 use crate::admit::Token;
 use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
-use crate::app::{AppChannel, Health, sensitive};
+use crate::app::{AppChannel, Health};
 use crate::blocks::Blocks;
 use crate::blocks::bindings::Surroundings;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
@@ -125,7 +125,6 @@ impl Shared {
         let common = EndpointCommon {
             max_concurrency: config.app.max_concurrency,
             unverified_urls: config.app.protocol == AppProtocol::Https,
-            token: config.app.api_token.as_deref().and_then(sensitive),
             metrics: Arc::clone(&self.metrics),
             middlewares: Arc::clone(&self.middlewares),
         };

@@ -1,6 +1,6 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
-pub(super) mod bindings;
+mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
@@ -12,7 +12,7 @@ mod subtle;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use outrigger_policy::status::{grpc_from_http, reason_phrase};
 use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
@@ -91,12 +91,12 @@ impl Dapr for DaprService {
         let method = outrigger_policy::path::canonical(&message.method);
         let method = match method {
             Ok(method) => method.into_owned(),
-            Err(error) => return Err(self.failed(&id, false, &format!("invalid method: {error}"))),
+            Err(error) => return Err(self.failed(&id, &format!("invalid method: {error}"))),
         };
         let call = call(method, message, metadata.into_headers(), trace);
         match self.invoker.invoke(&id, call).await {
             Ok(reply) => self.answer(reply).await,
-            Err(error) => Err(self.failed(&id, error.is_denied(), &error.to_string())),
+            Err(error) => Err(self.failed(&id, &error.to_string())),
         }
     }
 
@@ -306,8 +306,10 @@ impl Dapr for DaprService {
 
     async fn set_metadata(&self, request: Request<SetMetadataRequest>) -> Result<Response<()>, Status> {
         let SetMetadataRequest { key, value } = request.into_inner();
-        self.metadata.set(key, value);
-        Ok(Response::new(()))
+        match self.metadata.set(key, value) {
+            Ok(()) => Ok(Response::new(())),
+            Err(error) => Err(self.fail(&ApiError::metadata(&error))),
+        }
     }
 
     async fn shutdown(&self, request: Request<ShutdownRequest>) -> Result<Response<()>, Status> {
@@ -332,6 +334,7 @@ fn call(
     metadata.insert(http::header::CONTENT_TYPE, crate::grpc::CONTENT_TYPE_GRPC);
     Call {
         method,
+        octets: None,
         verb: method_of(http.verb()),
         query: http.querystring,
         content_type: HeaderValue::try_from(message.content_type)
@@ -345,8 +348,8 @@ fn call(
 }
 
 impl DaprService {
-    fn failed(&self, id: &str, denied: bool, cause: &str) -> Status {
-        self.fail(&ApiError::invoke(id, denied, cause))
+    fn failed(&self, id: &str, cause: &str) -> Status {
+        self.fail(&ApiError::invoke(id, StatusCode::INTERNAL_SERVER_ERROR, cause))
     }
 
     /// Counts an error by its code.

@@ -6,11 +6,13 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 
+use super::verb::standard;
 use crate::api::error::empty_response;
 use crate::body::Body;
 use crate::config;
 
-const METHODS: [Method; 6] = [
+const METHODS: [Method; 7] = [
+    Method::OPTIONS,
     Method::HEAD,
     Method::GET,
     Method::POST,
@@ -66,18 +68,26 @@ impl Pattern {
 pub enum Admission {
     /// It is answered here: a preflight.
     Answer(Response<Body>),
-    /// It goes on; a response to an allowed origin must be marked.
-    Continue(Option<AllowedOrigin>),
+    /// It goes on, and its response must be marked.
+    Continue(Mark),
 }
 
-/// The value of `Access-Control-Allow-Origin`.
-pub struct AllowedOrigin(HeaderValue);
+/// What the response to a cross-origin request, or to one that could have been, says.
+pub enum Mark {
+    /// Nothing: origins do not matter here.
+    None,
+    /// That it depends on the origin, and the value of `Access-Control-Allow-Origin` if this one is allowed.
+    Depends(Option<HeaderValue>),
+}
 
-impl AllowedOrigin {
+impl Mark {
     /// Marks a response.
-    pub fn mark(&self, headers: &mut HeaderMap) {
+    pub fn put(self, headers: &mut HeaderMap) {
+        let Self::Depends(allowed) = self else { return };
         headers.append(VARY, HeaderValue::from_static("Origin"));
-        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
+        if let Some(origin) = allowed {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        }
     }
 }
 
@@ -105,19 +115,22 @@ impl Cors {
     /// Decides on a request.
     pub fn admit(&self, request: &Request<Body>) -> Admission {
         if matches!(self, Self::Off) {
-            return Admission::Continue(None);
+            return Admission::Continue(Mark::None);
         }
         let headers = request.headers();
         let origin = headers.get(ORIGIN);
         let allowed = origin.and_then(|o| self.allowed(o));
-        if request.method() == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD) {
-            return Admission::Answer(preflight(headers, allowed));
+        let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD);
+        match asked.filter(|method| !method.is_empty()) {
+            Some(method) if request.method() == Method::OPTIONS => {
+                Admission::Answer(preflight(headers, method, allowed))
+            }
+            _ => Admission::Continue(Mark::Depends(allowed)),
         }
-        Admission::Continue(allowed.map(AllowedOrigin))
     }
 }
 
-fn preflight(headers: &HeaderMap, allowed: Option<HeaderValue>) -> Response<Body> {
+fn preflight(headers: &HeaderMap, method: &HeaderValue, allowed: Option<HeaderValue>) -> Response<Body> {
     let mut response = empty_response(StatusCode::OK);
     let answer = response.headers_mut();
     for name in [
@@ -128,14 +141,15 @@ fn preflight(headers: &HeaderMap, allowed: Option<HeaderValue>) -> Response<Body
         answer.append(VARY, HeaderValue::from_static(name));
     }
     let Some(origin) = allowed else { return response };
-    let Some(method) = headers.get(ACCESS_CONTROL_REQUEST_METHOD) else {
+    let method = Method::from_bytes(method.as_bytes()).ok();
+    let Some(method) = method.as_ref().and_then(standard).filter(|m| METHODS.contains(m)) else {
         return response;
     };
-    if !METHODS.iter().any(|m| m.as_str().as_bytes() == method.as_bytes()) && method != "OPTIONS" {
+    let Ok(method) = HeaderValue::try_from(method.as_str()) else {
         return response;
-    }
+    };
     answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    answer.insert(ACCESS_CONTROL_ALLOW_METHODS, method.clone());
+    answer.insert(ACCESS_CONTROL_ALLOW_METHODS, method);
     if let Some(requested) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
         answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
     }

@@ -1,7 +1,8 @@
 //! `/v1.0/invoke/…` and every request that names its target in a header.
 
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http_body_util::BodyExt;
 use outrigger_policy::status::http_from_grpc;
 use outrigger_policy::target::{Invocation, TargetError};
 
@@ -9,23 +10,43 @@ use super::{Context, HttpApi};
 use crate::api::error::{ApiError, status_json, text_response};
 use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
-use crate::headers::{internal_to_http, names, strip_hop_by_hop};
+use crate::headers::{internal_to_http, names, strip_hop_by_hop, wants_events};
 
 impl HttpApi {
     pub(super) async fn invoke(&self, context: Context<'_>) -> Response<Body> {
         let Context { request, span, .. } = context;
         let (mut head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
-        let text = |name| head.headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
-        let invocation = Invocation::parse(&path, text(names::APP_ID), text(AUTHORIZATION));
-        let (id, method) = match invocation {
-            Ok(invocation) => (invocation.id.into_owned(), invocation.method.into_owned()),
+        let failed = StatusCode::INTERNAL_SERVER_ERROR;
+        let app_id = match head
+            .headers
+            .get(names::APP_ID)
+            .map(|id| std::str::from_utf8(id.as_bytes()))
+        {
+            None => None,
+            Some(Ok(id)) => Some(id),
+            Some(Err(_)) => {
+                let id = String::from_utf8_lossy(head.headers[names::APP_ID].as_bytes());
+                let cause = "the header dapr-app-id is not UTF-8";
+                return self.error(ApiError::invoke(&id, failed, cause));
+            }
+        };
+        let authorization = head.headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
+        let Invocation {
+            id, method, octets, ..
+        } = match Invocation::parse(&path, app_id, authorization) {
+            Ok(invocation) => invocation,
             Err(TargetError::Missing) => return self.error(ApiError::no_app_id()),
             Err(TargetError::Path(error)) => {
                 return text_response(StatusCode::BAD_REQUEST, &error.to_string());
             }
-            Err(error) => return self.error(ApiError::invoke("", false, &error.to_string())),
+            Err(error) => {
+                let id = error.target().unwrap_or_default();
+                return self.error(ApiError::invoke(id, failed, &error.to_string()));
+            }
         };
+        let (id, method) = (id.into_owned(), method.into_owned());
+        let events = wants_events(&head.headers).then_some(head.version);
         head.headers.remove(names::APP_ID);
         if span.is_recording() {
             span.set_name(format!("CallLocal/{id}/{method}"));
@@ -34,6 +55,7 @@ impl HttpApi {
         }
         let call = Call {
             method,
+            octets: octets.map(Vec::into_boxed_slice),
             verb: Some(head.method),
             query: head.uri.query().unwrap_or_default().to_owned(),
             content_type: head.headers.get(CONTENT_TYPE).cloned(),
@@ -43,13 +65,21 @@ impl HttpApi {
             trace: span.as_parent(),
         };
         match self.invoker.invoke(&id, call).await {
-            Ok(reply) => self.reply(reply),
+            Ok(reply) => {
+                let may_be_events = matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304)
+                    && self.invoker.is_remote(&id);
+                let response = self.reply(reply);
+                match events {
+                    Some(version) if may_be_events => as_events(response, version),
+                    _ => response,
+                }
+            }
             Err(error) => {
                 tracing::debug!(
                     target: "dapr.runtime.http",
                     "HTTP service invocation failed to complete with error: {error}"
                 );
-                self.error(ApiError::invoke(&id, error.is_denied(), &error.to_string()))
+                self.error(ApiError::invoke(&id, error.http_status(), &error.to_string()))
             }
         }
     }
@@ -76,6 +106,20 @@ impl HttpApi {
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
         response
     }
+}
+
+/// The response to a caller that asked for events: of no known length, and nothing that a cache would keep.
+fn as_events(response: Response<Body>, version: Version) -> Response<Body> {
+    // Whoever sends a body that is here whole would say how long it is.
+    let mut response = response.map(|body| Body::stream(body.map_frame(|frame| frame)));
+    let headers = response.headers_mut();
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    if version == Version::HTTP_11 {
+        headers.insert(CONNECTION, HeaderValue::from_static("keep-alive"));
+    }
+    response
 }
 
 /// The caller's headers as internal metadata.

@@ -5,10 +5,8 @@ use outrigger_policy::escape::query_unescape;
 
 use super::HttpApi;
 use crate::api::error::{ApiError, empty_response, json_response, text_response};
-use crate::body::Body;
-
-/// Largest value of a metadata item, bytes.
-const MAX_VALUE: usize = 1024 * 1024;
+use crate::blocks::metadata::{MAX_VALUE, MetadataError};
+use crate::body::{Body, TooLarge};
 
 impl HttpApi {
     pub(super) fn get_metadata(&self) -> Response<Body> {
@@ -23,13 +21,19 @@ impl HttpApi {
                 return text_response(StatusCode::BAD_REQUEST, &text);
             }
         };
-        match request.into_body().collect_up_to(MAX_VALUE).await {
-            Ok(value) => {
-                self.metadata
-                    .set(key, String::from_utf8_lossy(&value).into_owned());
-                empty_response(StatusCode::NO_CONTENT)
+        let value = match request.into_body().collect_up_to(MAX_VALUE).await {
+            Ok(value) => String::from_utf8_lossy(&value).into_owned(),
+            Err(error) => {
+                let mut text = error.to_string();
+                if matches!(error.downcast_ref(), Some(TooLarge { limit }) if *limit == MAX_VALUE) {
+                    text = MetadataError::Value.to_string();
+                }
+                return self.error(ApiError::body_read(&text));
             }
-            Err(error) => self.error(ApiError::body_read(&error.to_string())),
+        };
+        match self.metadata.set(key, value) {
+            Ok(()) => empty_response(StatusCode::NO_CONTENT),
+            Err(error) => self.error(ApiError::metadata(&error)),
         }
     }
 

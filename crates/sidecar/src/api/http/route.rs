@@ -102,11 +102,11 @@ impl Endpoint {
         self.group == "healthz"
     }
 
-    /// On the public port.
+    /// On the public port, where anybody may ask and nobody may change anything.
     pub fn is_public(&self) -> bool {
         matches!(
             self.kind,
-            Kind::GetMetadata | Kind::PutMetadata | Kind::Healthz | Kind::OutboundHealthz
+            Kind::GetMetadata | Kind::Healthz | Kind::OutboundHealthz
         )
     }
 }

@@ -83,6 +83,7 @@ impl Delivery {
             run.before().map_err(not_invoked)?;
             let call = Call {
                 method: self.input.route.clone(),
+                octets: None,
                 verb: Some(Method::POST),
                 query: String::new(),
                 content_type: Some(HeaderValue::from_static("application/json")),

@@ -194,6 +194,7 @@ impl Input {
     async fn has_route(&self, app: &AppChannel) -> Result<bool, String> {
         let call = Call {
             method: self.route.clone(),
+            octets: None,
             verb: Some(Method::OPTIONS),
             query: String::new(),
             content_type: Some(HeaderValue::from_static("application/json")),

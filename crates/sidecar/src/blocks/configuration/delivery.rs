@@ -94,6 +94,7 @@ impl App {
     async fn attempt(&self, method: &str, body: Bytes) -> Result<(), String> {
         let call = Call {
             method: method.to_owned(),
+            octets: None,
             verb: Some(Method::POST),
             query: String::new(),
             content_type: Some(HeaderValue::from_static("application/json")),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyDataStream;
 use reqwest::{ClientBuilder, redirect};
 use rustls::pki_types::pem::PemObject;
@@ -18,12 +18,14 @@ use tokio::sync::{OnceCell, Semaphore};
 use crate::app::{http_reply, http_request_headers, unverified_config};
 use crate::blocks::middleware::Middlewares;
 use crate::body::{Body, BoxError};
-use crate::call::{Call, Reply, request_target};
-use crate::headers::names;
+use crate::call::{Call, Reply};
 use crate::metrics::SidecarMetrics;
 
 /// Time to connect and to shake hands, each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Redirects followed in one call.
+const MAX_REDIRECTS: usize = 10;
 
 /// An HTTPEndpoint with its secrets resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +84,6 @@ pub struct Endpoints {
     anonymous: OnceCell<reqwest::Client>,
     unverified_urls: bool,
     permits: Option<Arc<Semaphore>>,
-    token: Option<HeaderValue>,
     metrics: Arc<SidecarMetrics>,
     middlewares: Arc<Middlewares>,
 }
@@ -93,8 +94,6 @@ pub struct Common {
     pub max_concurrency: Option<usize>,
     /// Skip certificate checks of absolute URLs (`--app-protocol https`).
     pub unverified_urls: bool,
-    /// Token sent with calls to absolute URLs.
-    pub token: Option<HeaderValue>,
     /// Counts calls.
     pub metrics: Arc<SidecarMetrics>,
     /// What calls pass on their way out.
@@ -111,7 +110,6 @@ impl Endpoints {
             anonymous: OnceCell::new(),
             unverified_urls: common.unverified_urls,
             permits: permits(common.max_concurrency),
-            token: common.token,
             metrics: common.metrics,
             middlewares: common.middlewares,
         };
@@ -212,19 +210,14 @@ impl Endpoints {
             .clone()
             .filter(|v| *v != Method::CONNECT)
             .ok_or(EndpointError::InvalidVerb)?;
-        let url = format!("{base}{}", request_target(&call.method, &call.query));
+        let url = format!("{base}{}", call.target());
         let mut headers = http_request_headers(call.metadata, &call.trace, &call.body);
         headers.remove(HOST);
         if let Some(content_type) = call.content_type {
             headers.insert(CONTENT_TYPE, content_type);
         }
-        match extra {
-            Some(extra) => headers.extend(extra.clone()),
-            None => {
-                if let Some(token) = &self.token {
-                    headers.insert(names::API_TOKEN, token.clone());
-                }
-            }
+        if let Some(extra) = extra {
+            headers.extend(extra.clone());
         }
         let mut request = Request::new(call.body);
         *request.method_mut() = method.clone();
@@ -305,6 +298,7 @@ fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpo
     };
     let client = client(roots, identity)
         .map_err(|e| EndpointError::ClientCertificate(spec.name.clone(), e.to_string()))?
+        .redirect(redirect::Policy::custom(redirected))
         .build();
     Ok(Endpoint {
         base_url: spec.base_url.trim_end_matches('/').to_owned(),
@@ -313,6 +307,22 @@ fn endpoint(spec: EndpointSpec, permits: Option<Arc<Semaphore>>) -> Result<Endpo
         permits,
         spec,
     })
+}
+
+/// Redirects of a named endpoint that are followed: to where its headers and certificate belong as well, and only those
+/// that repeat nothing but a `GET` (RFC 9110 section 15.4). All others are the caller's to follow.
+fn redirected(attempt: redirect::Attempt<'_>) -> redirect::Action {
+    let followed = match (attempt.previous().first(), attempt.status()) {
+        (Some(first), StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER) => {
+            first.origin() == attempt.url().origin() && attempt.previous().len() <= MAX_REDIRECTS
+        }
+        _ => false,
+    };
+    if followed {
+        attempt.follow()
+    } else {
+        attempt.stop()
+    }
 }
 
 async fn anonymous(unverified: bool) -> Result<reqwest::Client, EndpointError> {

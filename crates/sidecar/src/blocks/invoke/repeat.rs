@@ -14,6 +14,7 @@ pub(super) enum Repeatable {
 
 pub(super) struct Head {
     method: String,
+    octets: Option<Box<[u8]>>,
     verb: Option<Method>,
     query: String,
     content_type: Option<HeaderValue>,
@@ -39,6 +40,7 @@ impl Repeatable {
         };
         let head = Head {
             method: call.method,
+            octets: call.octets,
             verb: call.verb,
             query: call.query,
             content_type: call.content_type,
@@ -63,6 +65,7 @@ impl Repeatable {
         };
         Some(Call {
             method: head.method.clone(),
+            octets: head.octets.clone(),
             verb: head.verb.clone(),
             query: head.query.clone(),
             content_type: head.content_type.clone(),

@@ -1,8 +1,6 @@
 //! Bindings.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use http_body::Frame;
-use http_body_util::StreamBody;
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
 use outrigger_telemetry::trace::Baggage;
@@ -14,7 +12,6 @@ use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::{CurrentSpan, describe_database};
 use crate::blocks::bindings::attach_trace;
-use crate::body::{Body, BoxError};
 use crate::headers::names;
 
 impl DaprService {
@@ -80,23 +77,6 @@ fn add_headers(metadata: &mut Pairs, headers: &HeaderMap) -> Result<(), Status> 
 
 fn text(value: &HeaderValue) -> String {
     String::from_utf8_lossy(value.as_bytes()).into_owned()
-}
-
-/// Clients look for response metadata in the head of a response, which a failure usually has not: it comes apart into
-/// a head and a status.
-pub(in crate::api::grpc) fn with_head(mut response: http::Response<Body>) -> http::Response<Body> {
-    let is_metadata = |name: &HeaderName| name.as_str().starts_with("metadata.");
-    if !response.headers().keys().any(is_metadata) {
-        return response;
-    }
-    let mut trailers = HeaderMap::new();
-    for name in ["grpc-status", "grpc-message", "grpc-status-details-bin"] {
-        if let Some(value) = response.headers_mut().remove(name) {
-            trailers.insert(HeaderName::from_static(name), value);
-        }
-    }
-    let frames = futures::stream::iter([Ok::<_, BoxError>(Frame::trailers(trailers))]);
-    response.map(|_| Body::stream(StreamBody::new(frames)))
 }
 
 /// Response metadata as gRPC metadata `metadata.KEY`.
