@@ -75,6 +75,75 @@ async fn an_endpoint_is_called_by_name() {
 }
 
 #[tokio::test]
+async fn redirects_that_send_anything_but_a_question_elsewhere_are_the_callers() {
+    let net = Net::plain();
+    let other = App::echo().await;
+    let elsewhere = format!("http://127.0.0.1:{}/there", other.port);
+    let app = App::start(move |request| {
+        let elsewhere = elsewhere.clone();
+        async move {
+            let path = request.uri().path();
+            let (status, location) = match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
+                Some((status, "elsewhere")) => (status, elsewhere.as_str()),
+                Some((status, _)) => (status, path),
+                None => ("404", path),
+            };
+            let mut response = app::text(status.parse().unwrap(), "moved");
+            response
+                .headers_mut()
+                .insert("location", location.parse().unwrap());
+            response
+        }
+    })
+    .await;
+    let headers = "  headers:\n  - name: x-key\n    value: secret";
+    let spec = format!("  baseUrl: http://127.0.0.1:{}\n{headers}", app.port);
+    let node = net.sidecar("me").resource(&resource("shop", &spec)).start().await;
+    for (verb, method, calls) in [
+        ("GET", "307/here", 1),
+        ("POST", "308/here", 1),
+        ("GET", "301/elsewhere", 1),
+        ("GET", "302/elsewhere", 1),
+        ("GET", "307/elsewhere", 1),
+        // To itself, until the limit.
+        ("GET", "302/here", 11),
+    ] {
+        let before = app.calls();
+        let target = format!("/v1.0/invoke/shop/method/{method}");
+        let answer = node.ask(request(verb, &target, &[], Body::Empty)).await;
+        let status = method.split_once('/').unwrap().0;
+        assert_eq!(
+            (answer.status.as_str(), answer.text()),
+            (status, "moved"),
+            "{method}"
+        );
+        assert!(answer.headers.contains_key("location"), "{method}");
+        assert_eq!(app.calls() - before, calls, "{method}");
+    }
+    assert_eq!(other.calls(), 0);
+}
+
+#[tokio::test]
+async fn a_method_that_is_no_text_goes_where_http_carries_it() {
+    let net = Net::plain();
+    let app = App::start(outside).await;
+    let spec = format!("  baseUrl: http://127.0.0.1:{}", app.port);
+    let node = net.sidecar("me").app(app.port);
+    let node = node.resource(&resource("shop", &spec)).start().await;
+    for id in ["me", "shop"] {
+        let target = format!("/v1.0/invoke/{id}/method/a/../%ff%fe/b?c=%ff");
+        assert_eq!(node.ask(get(&target)).await.status, 200, "{id}");
+        assert_eq!(app.last().target, "/%FF%FE/b?c=%ff", "{id}");
+    }
+    let answer = node.ask(get("/v1.0/invoke/other/method/%ff%fe")).await;
+    let message = answer.error(400, "ERR_DIRECT_INVOKE");
+    assert!(
+        message.starts_with("failed to invoke, id: other, err: the method is not UTF-8"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
 async fn an_endpoint_is_called_by_url() {
     let net = Net::plain();
     let app = App::start(outside).await;
@@ -91,7 +160,11 @@ async fn an_endpoint_is_called_by_url() {
             .await;
         assert_eq!((answer.status.as_u16(), answer.text()), (200, "data"), "{id}");
         assert_eq!(app.last().target, "/base/x?y=1");
-        assert_eq!(app.last().header("dapr-api-token"), Some("for the app"));
+        assert_eq!(
+            app.last().header("dapr-api-token"),
+            None,
+            "the token is for the own app"
+        );
     }
     let answer = node
         .ask(get(&format!("/v1.0/invoke/{base}/method/base/moved")))

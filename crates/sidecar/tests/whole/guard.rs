@@ -194,6 +194,29 @@ async fn browsers_of_allowed_origins_may_call() {
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
     }
+    // What is answered depends on the origin, also for those who sent none or another.
+    for headers in [&[][..], &["origin: https://evil.example"]] {
+        let answer = node
+            .ask(request("GET", "/v1.0/metadata", headers, Body::Empty))
+            .await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("vary"), Some("Origin"), "{headers:?}");
+        assert_eq!(answer.header("access-control-allow-origin"), None);
+    }
+    let lower = [
+        "origin: https://shop.example",
+        "access-control-request-method: patch",
+    ];
+    let answer = node
+        .ask(request("OPTIONS", "/v1.0/metadata", &lower, Body::Empty))
+        .await;
+    assert_eq!(answer.header("access-control-allow-methods"), Some("PATCH"));
+    // Without a method it is no preflight.
+    let none = ["origin: https://shop.example", "access-control-request-method: "];
+    let answer = node
+        .ask(request("OPTIONS", "/v1.0/metadata", &none, Body::Empty))
+        .await;
+    answer.error(404, "ERR_DIRECT_INVOKE");
     for origin in ["https://evil.example", "https://shop.example.evil", "null"] {
         let answer = node.ask(preflight(origin)).await;
         assert!(
@@ -237,7 +260,11 @@ async fn bodies_over_the_limit_are_cut_off() {
         (200, &*limit.to_string())
     );
     let answer = caller.ask(post(target, "x".repeat(limit + 1))).await;
-    answer.error(500, "ERR_DIRECT_INVOKE");
+    let message = answer.error(500, "ERR_DIRECT_INVOKE");
+    assert!(
+        message.contains("stream too large: more than 1048576 bytes"),
+        "{message}"
+    );
     let (sender, body) = fed();
     tokio::spawn(async move {
         // The sidecar may stop reading at any time.

@@ -114,12 +114,17 @@ async fn an_http_failure_is_a_status_with_its_code_and_words() {
             .trim_start_matches('/')
             .parse()
             .unwrap_or(404);
-        app::text(code, words)
+        let mut response = app::text(code, words);
+        for (name, value) in [("content-type", "text/plain"), ("x-said", "the app")] {
+            response.headers_mut().insert(name, value.parse().unwrap());
+        }
+        response
     })
     .await;
     let (caller, _callee) = net.pair(app.port).await;
     for (http, code, phrase) in [
         (400, Code::Internal, "Bad Request"),
+        (302, Code::Unknown, "Found"),
         (401, Code::Unauthenticated, "Unauthorized"),
         (403, Code::PermissionDenied, "Forbidden"),
         (404, Code::NotFound, "Not Found"),
@@ -139,7 +144,13 @@ async fn an_http_failure_is_a_status_with_its_code_and_words() {
         assert_eq!((info.reason.as_str(), info.domain.as_str()), (phrase, "dapr.io"));
         assert_eq!(info.metadata["http.code"], http.to_string());
         assert_eq!(info.metadata["http.error_message"], words[..63]);
+        // SDKs look for these in front of the status.
+        assert!(!outcome.headers.contains_key("grpc-status"));
         assert_eq!(outcome.header("dapr-http-status"), Some(&*http.to_string()));
+        assert_eq!(outcome.header("dapr-content-type"), Some("text/plain"));
+        assert_eq!(outcome.header("x-said"), Some("the app"));
+        assert!(outcome.header("traceparent").is_some());
+        assert_eq!(outcome.trailer("dapr-http-status"), None);
     }
 }
 
@@ -353,4 +364,82 @@ async fn what_cannot_be_called_is_an_error_of_the_contract() {
     let outcome = grpc::invoke(caller.ports.grpc, "callee", "m", &[("x-bin", "!")], "fine").await;
     let response: InvokeResponse = outcome.message();
     assert_eq!(data(&response), "fine");
+}
+
+#[tokio::test]
+async fn standard_headers_of_an_http_caller_reach_a_grpc_app_under_names_of_their_own() {
+    let net = Net::plain();
+    let app = GrpcApp::start(|_| grpc::ok(&grpc::invoked("done", ""))).await;
+    let (caller, callee) = app.pair(&net).await;
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let sent = || {
+        let traceparent = format!("traceparent: {parent}");
+        let headers = [
+            "accept: text/plain",
+            "cookie: a=1",
+            "content-type: text/csv",
+            "x-own: 1",
+            "grpc-timeout: 1n",
+            "x-good-bin: AQI",
+            "x-bad-bin: not base64!",
+            &traceparent,
+            "tracestate: vendor=1",
+        ];
+        request("POST", "/v1.0/invoke/callee/method/m", &headers, "1,2,3")
+    };
+    for node in [&caller, &callee] {
+        let answer = node.ask(sent()).await;
+        assert_eq!((answer.status.as_u16(), answer.text()), (200, "done"));
+        let seen = app.app.last();
+        for (name, value) in [
+            ("dapr-accept", "text/plain"),
+            ("dapr-cookie", "a=1"),
+            ("dapr-content-type", "text/csv"),
+            ("dapr-content-length", "5"),
+            ("content-type", "application/grpc"),
+            ("x-own", "1"),
+            ("tracestate", "vendor=1"),
+        ] {
+            assert_eq!(seen.header(name), Some(value), "{name}");
+        }
+        assert_eq!(
+            seen.header("x-good-bin").map(|v| v.trim_end_matches('=')),
+            Some("AQI")
+        );
+        assert!(
+            seen.header("traceparent")
+                .unwrap()
+                .contains("0af7651916cd43dd8448eb211c80319c")
+        );
+        for name in ["accept", "cookie", "content-length", "grpc-timeout", "x-bad-bin"] {
+            assert_eq!(seen.header(name), None, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_binary_header_of_an_app_that_is_not_base64_is_left_out() {
+    let net = Net::plain();
+    let app = App::start(|request| async move {
+        let mut response = app::echo(request).await;
+        for (name, value) in [("x-bad-bin", "!"), ("x-good-bin", "AQI="), ("x-own", "1")] {
+            response.headers_mut().insert(name, value.parse().unwrap());
+        }
+        response
+    })
+    .await;
+    let (caller, callee) = net.pair(app.port).await;
+    for node in [&caller, &callee] {
+        let outcome = grpc::invoke(node.ports.grpc, "callee", "m", &[], "fine").await;
+        let response: InvokeResponse = outcome.message();
+        assert_eq!(data(&response), "fine");
+        assert_eq!(
+            outcome.header("x-good-bin").map(|v| v.trim_end_matches('=')),
+            Some("AQI")
+        );
+        assert_eq!(
+            (outcome.header("x-own"), outcome.header("x-bad-bin")),
+            (Some("1"), None)
+        );
+    }
 }

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::common::client::{absolute, http1_client, http2_client, raw, with_host};
-use crate::common::{Answer, App, Net, app, get, post, request, within};
+use crate::common::{Answer, App, Net, Node, app, get, post, request, within};
 
 fn basic(user: &str, id: &str) -> String {
     format!("authorization: Basic {}", STANDARD.encode(format!("{user}:{id}")))
@@ -444,5 +444,127 @@ async fn a_client_may_upgrade_to_http2() {
             assert_eq!((head.stream, payload[0]), (1, 0x80 | 9), "{payload:?}");
             return;
         }
+    }
+}
+
+#[tokio::test]
+async fn the_letters_of_a_method_do_not_matter() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, callee) = net.pair(app.port).await;
+    for node in [&caller, &callee] {
+        for (sent, seen) in [("patch", "PATCH"), ("Delete", "DELETE"), ("get", "GET")] {
+            let sent = request(sent, "/v1.0/invoke/callee/method/m", &[], Body::Empty);
+            assert_eq!(node.ask(sent).await.status, 200);
+            assert_eq!(app.last().method.as_str(), seen);
+        }
+    }
+    assert_eq!(
+        caller
+            .ask(request("get", "/v1.0/metadata", &[], Body::Empty))
+            .await
+            .status,
+        200
+    );
+}
+
+#[tokio::test]
+async fn methods_that_http_does_not_have_are_refused_by_name_wherever_they_go() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, callee) = net.pair(app.port).await;
+    for node in [&caller, &callee] {
+        for target in ["/v1.0/invoke/callee/method/m", "/v1.0/metadata", "/"] {
+            for verb in ["PROPFIND", "QUERY", "brew"] {
+                let answer = node.ask(request(verb, target, &[], Body::Empty)).await;
+                let message = answer.error(501, "ERR_API_UNIMPLEMENTED");
+                assert!(message.contains(verb), "{message}");
+            }
+        }
+    }
+    assert_eq!(app.calls(), 0);
+}
+
+#[tokio::test]
+async fn a_target_that_cannot_be_one_is_named_and_no_other_is_called() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, _callee) = net.pair(app.port).await;
+    let target = "/v1.0/invoke/callee/method/m";
+    for (id, shown) in [
+        (&b"\xc3\xbc"[..], "ü"),
+        (b"\xfc", "\u{fffd}"),
+        (b"a.b.c", "a.b.c"),
+    ] {
+        let mut sent = get(target);
+        let id = http::HeaderValue::from_bytes(id).unwrap();
+        sent.headers_mut().insert("dapr-app-id", id);
+        let message = caller.ask(sent).await.error(500, "ERR_DIRECT_INVOKE");
+        let expected = format!("failed to invoke, id: {shown}, err: ");
+        assert!(message.starts_with(&expected), "{message}");
+    }
+    let answer = caller.ask(get("/v1.0/invoke/callee/method/x%3Fy")).await;
+    let message = answer.error(500, "ERR_DIRECT_INVOKE");
+    assert!(
+        message.starts_with("failed to invoke, id: callee, err: invalid method"),
+        "{message}"
+    );
+    assert_eq!(app.calls(), 0);
+}
+
+#[tokio::test]
+async fn an_app_that_calls_itself_is_not_told_of_another_caller() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let node = net.sidecar("me").app(app.port).start().await;
+    let headers = [
+        "dapr-caller-app-id: admin",
+        "dapr-caller-namespace: kube-system",
+        "dapr-callee-app-id: other",
+    ];
+    let sent = request("GET", "/v1.0/invoke/me/method/m", &headers, Body::Empty);
+    assert_eq!(node.ask(sent).await.status, 200);
+    for name in [
+        "dapr-caller-app-id",
+        "dapr-caller-namespace",
+        "dapr-callee-app-id",
+    ] {
+        assert_eq!(app.last().header(name), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_a_remote_app_for_events_gets_a_stream_of_them() {
+    let net = Net::plain();
+    let app = App::start(|request| async move {
+        let status = request.uri().path().trim_start_matches('/').parse().unwrap();
+        let mut response = app::text(status, if status == 200 { "data: 1\n\n" } else { "" });
+        response
+            .headers_mut()
+            .insert("content-type", "text/plain".parse().unwrap());
+        response
+    })
+    .await;
+    let (caller, callee) = net.pair(app.port).await;
+    let ask = async |node: &Node, status: u16| {
+        let target = format!("/v1.0/invoke/callee/method/{status}");
+        node.ask(request(
+            "GET",
+            &target,
+            &["accept: Text/Event-Stream "],
+            Body::Empty,
+        ))
+        .await
+    };
+    let answer = ask(&caller, 200).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "data: 1\n\n"));
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    assert_eq!(answer.header("cache-control"), Some("no-cache"));
+    assert_eq!(answer.header("content-length"), None);
+    for (node, status) in [(&caller, 204), (&caller, 304), (&callee, 200)] {
+        let answer = ask(node, status).await;
+        assert_eq!(answer.status, status);
+        assert_eq!(answer.header("content-type"), Some("text/plain"), "{status}");
+        assert_eq!(answer.header("cache-control"), None, "{status}");
     }
 }

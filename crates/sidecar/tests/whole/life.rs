@@ -15,6 +15,8 @@ use tonic::Code;
 use crate::common::client::{self, with_host};
 use crate::common::{Answer, App, Net, Node, app, eventually, fed, get, grpc, post, request, within};
 
+const SET_METADATA: &str = "/dapr.proto.runtime.v1.Dapr/SetMetadata";
+
 #[tokio::test]
 async fn readiness_waits_for_the_app_and_outbound_calls_do_not() {
     let net = Net::plain();
@@ -59,13 +61,7 @@ async fn metadata_can_be_read_and_extended_through_both_apis() {
         key: "two".into(),
         value: "value two".into(),
     };
-    let outcome = grpc::unary(
-        node.ports.grpc,
-        "/dapr.proto.runtime.v1.Dapr/SetMetadata",
-        &[],
-        &set,
-    )
-    .await;
+    let outcome = grpc::unary(node.ports.grpc, SET_METADATA, &[], &set).await;
     assert_eq!(outcome.status.code(), Code::Ok);
     let answer = node.ask(get("/v1.0/metadata")).await;
     assert_eq!(answer.header("content-type"), Some("application/json"));
@@ -81,6 +77,7 @@ async fn metadata_can_be_read_and_extended_through_both_apis() {
     });
     assert_eq!(metadata["appConnectionProperties"], connection);
     assert_eq!(metadata["actorRuntime"]["runtimeStatus"], "DISABLED");
+    assert_eq!(metadata["actorRuntime"]["placement"], "placement: disconnected");
     assert_eq!(metadata["workflows"], json!({}));
     let outcome = grpc::call(
         node.ports.grpc,
@@ -115,6 +112,12 @@ async fn the_public_port_tells_and_does_nothing() {
     assert_eq!(ask(get("/v1.0/metadata")).await.json()["id"], "me");
     assert_eq!(ask(get("/v1.0/invoke/me/method/m")).await.status, 404);
     assert_eq!(ask(post("/v1.0/shutdown", "")).await.status, 404);
+    let set = request("PUT", "/v1.0/metadata/key", &[], "value");
+    assert_eq!(ask(set).await.status, 404);
+    assert_eq!(
+        ask(get("/v1.0/metadata")).await.json()["extended"].get("key"),
+        None
+    );
     assert_eq!(app.calls(), 0);
     assert!(!node.is_over());
 }
@@ -332,4 +335,44 @@ async fn unix_sockets_serve_both_apis_and_vanish() {
     assert!(folder.path().join("dapr-me-grpc.socket").exists());
     node.stop().await.unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn what_callers_keep_in_the_metadata_is_bounded() {
+    let net = Net::plain();
+    let node = net.sidecar("me").start().await;
+    let set = async |key: &str, value: String| {
+        let target = format!("/v1.0/metadata/{key}");
+        node.ask(request("PUT", &target, &[], value)).await
+    };
+    assert_eq!(set("large", "x".repeat(16 * 1024)).await.status, 204);
+    let refused = set("larger", "x".repeat(16 * 1024 + 1)).await;
+    let message = refused.error(400, "ERR_BODY_READ");
+    assert!(message.contains("at most 16384 bytes"), "{message}");
+    let message = set(&"k".repeat(1025), String::new())
+        .await
+        .error(400, "ERR_BAD_REQUEST");
+    assert!(message.contains("at most 1024 bytes"), "{message}");
+    let mut kept = 0;
+    while set(&format!("key{kept}"), "x".to_owned()).await.status == 204 {
+        kept += 1;
+        assert!(kept < 1000, "there is no end");
+    }
+    let message = set("another", String::new()).await.error(400, "ERR_BAD_REQUEST");
+    assert!(message.contains("at most 256 metadata attributes"), "{message}");
+    assert_eq!(set("key0", "again".to_owned()).await.status, 204);
+    let message = SetMetadataRequest {
+        key: "another".to_owned(),
+        value: String::new(),
+    };
+    let outcome = grpc::unary(node.ports.grpc, SET_METADATA, &[], &message).await;
+    assert_eq!(
+        outcome.status.code(),
+        Code::ResourceExhausted,
+        "{:?}",
+        outcome.status
+    );
+    let all = node.ask(get("/v1.0/metadata")).await.json();
+    assert_eq!(all["extended"]["key0"], "again");
+    assert_eq!(all["extended"].as_object().unwrap().len(), 256);
 }

@@ -275,6 +275,93 @@ async fn only_targets_that_match_are_let_through() {
     assert_eq!((refused.status.as_u16(), refused.text()), (400, "invalid router"));
 }
 
+/// A sidecar that lets nothing through but what matches a rule, beside an app that tells what it was asked.
+async fn ruled(net: &Net, app: &App, rule: &str) -> Node {
+    net.sidecar("me")
+        .app(app.port)
+        .spec(&pipeline("httpPipeline", &[("rule", "routerchecker")]))
+        .resource(&component(
+            "rule",
+            "routerchecker",
+            &[&format!("{{name: rule, value: '{rule}'}}")],
+        ))
+        .start()
+        .await
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_gets_around_middleware() {
+    let net = Net::plain();
+    let app = telling().await;
+    let node = ruled(&net, &app, "^/v1.0/(healthz|invoke/me/method/public)").await;
+    for path in [
+        "/v1.0/metadata",
+        "//v1.0/metadata",
+        "/v1.0/healthz/../metadata",
+        "/v1.0/healthz/.././metadata",
+        "/v1.0/invoke/me/method/admin",
+        "/v1.0/invoke/me/method/public/../admin",
+        "/v1.0/invoke/me/method/public%2F..%2Fadmin",
+        "/v1.0/invoke/me/method/public/%2e%2e/admin",
+        "/v1.0/invoke/me/method//admin",
+        "/v1.0/healthz/../invoke/me/method/admin",
+    ] {
+        let refused = node.ask(get(path)).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.text()),
+            (400, "invalid router"),
+            "{path}"
+        );
+    }
+    let by_header = request("GET", "/v1.0/healthz/../admin", &["dapr-app-id: me"], "");
+    assert_eq!(node.ask(by_header).await.status, 400);
+    assert_eq!(app.calls(), 0);
+    for path in [
+        "/v1.0/invoke/me/method/public",
+        "//v1.0//invoke/me/method/admin/../public",
+        "/v1.0/invoke/me/method/%70ublic",
+        "/v1.0/invoke/%6de/method//public/",
+    ] {
+        let answer = node.ask(get(path)).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.text()),
+            (200, "/public "),
+            "{path}"
+        );
+    }
+    assert_eq!(node.ask(get("//v1.0/healthz")).await.status, 204);
+}
+
+#[tokio::test]
+async fn what_middleware_makes_of_a_path_is_where_a_request_goes() {
+    let net = Net::plain();
+    let app = telling().await;
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .spec(&pipeline("httpPipeline", &[("alias", "routeralias")]))
+        .resource(&component(
+            "alias",
+            "routeralias",
+            &["{name: /v1.0/invoke/me/method/from, value: /v1.0/invoke/me/method/to}"],
+        ))
+        .start()
+        .await;
+    for path in ["from", "x/../from", "%66rom"] {
+        let answer = node.ask(get(&format!("/v1.0/invoke/me/method/{path}?a=b"))).await;
+        assert_eq!(
+            (answer.status.as_u16(), answer.text()),
+            (200, "/to?a=b "),
+            "{path}"
+        );
+    }
+    let base = format!("http://127.0.0.1:{}", app.port);
+    let answer = node
+        .ask(get(&format!("/v1.0/invoke/{base}/method/a//b?c=d")))
+        .await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (200, "/a/b?c=d "));
+}
+
 #[tokio::test]
 async fn only_tokens_of_the_issuer_are_let_through() {
     let pair = EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).unwrap();

@@ -250,3 +250,72 @@ async fn half_a_message_does_not_confuse_the_next_call() {
     let outcome = grpc::call(caller.ports.grpc, ECHO, &[CALLEE], &[b"whole"]).await;
     assert_eq!(outcome.messages, ["whole"]);
 }
+
+#[tokio::test]
+async fn only_paths_that_can_be_read_in_one_way_are_methods() {
+    let net = Net::plain();
+    let app = App::start(orders).await;
+    let (caller, callee) = pair(&net, &app).await;
+    for port in [caller.ports.grpc, callee.ports.grpc, callee.ports.internal] {
+        for path in [
+            "/shop.v1.Public/../shop.v1.Orders/Count",
+            "//shop.v1.Orders/Count",
+            "/shop.v1.Orders//Count",
+            "/./shop.v1.Orders/Count",
+            "/shop.v1.Orders/./Count",
+            "/shop.v1.Orders/Co%75nt",
+            "/shop.v1.Orders%2FCount",
+            "/shop.v1.Orders/Count;x",
+            "/shop.v1.Orders;x/Count",
+            "/shop.v1.Orders/Count?x=1",
+            "/shop.v1.Orders\\Count",
+            "/shop.v1.Orders/Count/",
+            "/a/shop.v1.Orders/Count",
+            "/Count",
+            "/dapr.proto.runtime.v1.Dapr/../Dapr/GetMetadata",
+            "/dapr.proto.internals.v1.ServiceInvocation/./CallLocal",
+        ] {
+            let outcome = grpc::call(port, path, &[CALLEE], &[b""]).await;
+            assert_eq!(
+                outcome.status.code(),
+                Code::InvalidArgument,
+                "{path}: {:?}",
+                outcome.status
+            );
+            let message = outcome.status.message();
+            assert!(message.starts_with("malformed method name "), "{path}: {message}");
+        }
+    }
+    assert_eq!(app.calls(), 0);
+    let outcome = grpc::call(caller.ports.grpc, COUNT, &[CALLEE], &[b""]).await;
+    assert_eq!(outcome.messages, ["1"]);
+}
+
+#[tokio::test]
+async fn a_sidecar_takes_calls_of_others_for_its_own_app_only() {
+    let net = Net::plain();
+    let app = App::start(orders).await;
+    let (between, callee) = pair(&net, &app).await;
+    let port = between.ports.internal;
+    for metadata in [
+        &[("dapr-callee-app-id", "callee")][..],
+        &[("dapr-app-id", "callee")],
+        &[("dapr-app-id", "caller"), ("dapr-callee-app-id", "callee")],
+        &[("dapr-callee-app-id", "caller.other")],
+        &[("dapr-app-id", "nobody")],
+    ] {
+        let outcome = grpc::call(port, COUNT, metadata, &[b""]).await;
+        assert_eq!(
+            outcome.status.code(),
+            Code::PermissionDenied,
+            "{metadata:?}: {:?}",
+            outcome.status
+        );
+        let message = outcome.status.message();
+        assert!(message.contains("for caller only"), "{message}");
+    }
+    assert_eq!(app.calls(), 0);
+    let metadata = [("dapr-callee-app-id", "callee")];
+    let outcome = grpc::call(callee.ports.internal, COUNT, &metadata, &[b""]).await;
+    assert_eq!(outcome.messages, ["1"]);
+}

@@ -122,6 +122,45 @@ async fn small_streamed_bodies_are_repeated_and_large_ones_are_not() {
 }
 
 #[tokio::test]
+async fn a_body_over_the_limit_is_not_repeated_and_opens_no_breaker() {
+    let net = Net::plain();
+    let app = App::start(|request| async move {
+        let whole = request.into_body().collect().await.is_ok();
+        app::text(if whole { 200 } else { 500 }, "read")
+    })
+    .await;
+    let callee = net.sidecar("callee").app(app.port).start().await;
+    let rules = "    retries:\n      few: {policy: constant, duration: 10ms, maxRetries: 3}\n    circuitBreakers:\n      \
+                 strict: {maxRequests: 1, timeout: 60s, trip: consecutiveFailures > 0}";
+    let caller = net
+        .sidecar("caller")
+        .flag("--max-body-size=1Ki")
+        .resource(&policies(rules, "{retry: few, circuitBreaker: strict}"))
+        .start()
+        .await;
+    for _ in 0..3 {
+        let (sender, body) = fed();
+        tokio::spawn(async move {
+            for _ in 0..3 {
+                // The sidecar may stop reading at any time.
+                let _over = sender.send(Ok(vec![b'x'; 512].into())).await;
+            }
+        });
+        let before = app.calls();
+        let answer = caller.ask(post("/v1.0/invoke/callee/method/m", body)).await;
+        let message = answer.error(500, "ERR_DIRECT_INVOKE");
+        assert!(
+            message.contains("stream too large: more than 1024 bytes"),
+            "{message}"
+        );
+        assert!(app.calls() <= before + 1);
+    }
+    let answer = caller.ask(post("/v1.0/invoke/callee/method/m", "small")).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    drop(callee);
+}
+
+#[tokio::test]
 async fn an_attempt_has_its_time_limit() {
     let net = Net::plain();
     let slow = Arc::new(AtomicUsize::new(1));

@@ -70,6 +70,36 @@ async fn a_trace_goes_on_through_both_sidecars() {
 }
 
 #[tokio::test]
+async fn a_trace_state_needs_its_trace() {
+    let app = App::echo().await;
+    for spec in [
+        "  tracing:\n    samplingRate: \"1\"",
+        "  tracing:\n    samplingRate: \"0\"",
+    ] {
+        let net = Net::plain();
+        let callee = net.sidecar("callee").app(app.port).spec(spec).start().await;
+        let caller = net.sidecar("caller").spec(spec).start().await;
+        for node in [&caller, &callee] {
+            for (headers, expected) in [
+                (&["tracestate: vendor=1"][..], None),
+                (&["traceparent: nonsense", "tracestate: vendor=1"], None),
+                (&[PARENT, "tracestate: a=1", "tracestate: b=2"], Some("a=1,b=2")),
+                (&[PARENT, "tracestate: vendor=1"], Some("vendor=1")),
+            ] {
+                let target = "/v1.0/invoke/callee/method/m";
+                assert_eq!(
+                    node.ask(request("GET", target, headers, Body::Empty))
+                        .await
+                        .status,
+                    200
+                );
+                assert_eq!(app.last().header("tracestate"), expected, "{spec} {headers:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_unsampled_parent_stays_unsampled() {
     let net = Net::plain();
     let app = App::echo().await;

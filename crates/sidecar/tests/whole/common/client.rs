@@ -6,9 +6,11 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use outrigger_identity::{Expect, Identity, server_name};
 use outrigger_sidecar::body::Body;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use super::within;
 
@@ -107,6 +109,24 @@ pub async fn http1_client(port: u16) -> http1::SendRequest<Body> {
 pub async fn http2_client(port: u16) -> http2::SendRequest<Body> {
     let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
+    http2_over(stream).await
+}
+
+/// A connection to the sidecar of `callee` as its peers open them, with this identity.
+pub async fn peer_client(identity: &Identity, callee: &str, port: u16) -> http2::SendRequest<Body> {
+    let expect = Expect::Path {
+        namespace: "default".to_owned(),
+        app_id: callee.to_owned(),
+    };
+    let tls = TlsConnector::from(identity.client_config(expect));
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    http2_over(tls.connect(server_name("127.0.0.1"), stream).await.unwrap()).await
+}
+
+async fn http2_over<I>(stream: I) -> http2::SendRequest<Body>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let io = TokioIo::new(stream);
     let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
     tokio::spawn(connection);

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
+use hyper::client::conn::http2::SendRequest;
 use outrigger_sidecar::body::{Body, BoxError};
 use outrigger_wire::common::v1::{HttpExtension, InvokeRequest, InvokeResponse, http_extension::Verb};
 use outrigger_wire::runtime::v1::InvokeServiceRequest;
@@ -120,13 +121,22 @@ pub async fn next(body: &mut Incoming) -> Option<Bytes> {
 
 /// Starts a call and waits for the head of the response.
 pub async fn start(port: u16, path: &str, metadata: &[(&str, &str)], body: Body) -> Response<Incoming> {
-    let mut request = Request::post(format!("http://localhost:{port}{path}"))
+    start_over(&mut http2_client(port).await, path, metadata, body).await
+}
+
+/// The same over a connection that is open.
+pub async fn start_over(
+    client: &mut SendRequest<Body>,
+    path: &str,
+    metadata: &[(&str, &str)],
+    body: Body,
+) -> Response<Incoming> {
+    let mut request = Request::post(format!("http://localhost{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
     for (name, value) in metadata {
         request = request.header(*name, *value);
     }
-    let mut client = http2_client(port).await;
     within(client.send_request(request.body(body).unwrap()))
         .await
         .unwrap()
@@ -136,6 +146,17 @@ pub async fn start(port: u16, path: &str, metadata: &[(&str, &str)], body: Body)
 pub async fn call(port: u16, path: &str, metadata: &[(&str, &str)], sent: &[&[u8]]) -> Outcome {
     let body = sent.iter().flat_map(|m| framed(m)).collect::<Bytes>();
     Outcome::read(start(port, path, metadata, body.into()).await).await
+}
+
+/// A unary call over a connection that is open.
+pub async fn unary_over(
+    client: &mut SendRequest<Body>,
+    path: &str,
+    metadata: &[(&str, &str)],
+    message: &impl Message,
+) -> Outcome {
+    let body = framed(&message.encode_to_vec());
+    Outcome::read(start_over(client, path, metadata, body.into()).await).await
 }
 
 /// A unary call.
