@@ -9,7 +9,7 @@ import threading
 
 import grpc
 from dapr.proto import common_v1
-from google.protobuf import any_pb2, json_format
+from google.protobuf import any_pb2, text_format
 
 from differential import wire
 
@@ -149,7 +149,7 @@ class GrpcApp(grpc.GenericRpcHandler):
     @staticmethod
     def _read(method, message):
         if method == f"{CALLBACK}/OnInvoke":
-            return json_format.MessageToJson(common_v1.InvokeRequest.FromString(message), indent=None)
+            return text_format.MessageToString(common_v1.InvokeRequest.FromString(message), as_one_line=True)
         return message.decode("latin-1")
 
     @staticmethod

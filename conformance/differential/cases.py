@@ -6,7 +6,7 @@ import json
 
 import grpc
 from dapr.proto.runtime.v1 import dapr_pb2
-from google.protobuf import json_format, message_factory
+from google.protobuf import json_format, message_factory, text_format
 from google.rpc import error_details_pb2, status_pb2  # noqa: F401  (the details have to be known to be printed)
 
 from differential import apps, wire
@@ -40,7 +40,6 @@ class Http:
         headers = list(self.headers)
         if not any(wire.octets(name).lower() == b"host" for name, _ in headers):
             headers.insert(0, ("Host", "sidecar"))
-        headers.append(("Connection", "close"))
         head = b"%s %s HTTP/1.1\r\n" % (wire.octets(self.method), wire.octets(self.target)) + wire.block(headers)
         if self.body is None:
             return head + b"\r\n"
@@ -102,8 +101,8 @@ class Grpc:
 def printed(message):
     try:
         return json_format.MessageToJson(message, indent=None, sort_keys=True)
-    except TypeError:  # details of a type that is not known here
-        return str(message)
+    except TypeError:  # it has an Any of a type that is not known here
+        return text_format.MessageToString(message, as_one_line=True)
 
 
 @functools.cache

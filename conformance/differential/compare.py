@@ -11,6 +11,8 @@ from differential.product import SPAN, TRACE
 DOCUMENT = pathlib.Path(__file__).resolve().parent.parent / "known-differences.md"
 # JSON that the API itself writes is compared as JSON.
 SPELLING = "json-spelling"
+# A sidecar of Dapr that a request brings down is started again.
+CRASH = "crash"
 ABSENT = "(absent)"
 
 
