@@ -324,9 +324,11 @@ impl HttpBody for Limited {
 
 /// How much of a streamed body is kept so that a failed attempt can be repeated, in bytes.
 pub const REPLAY_LIMIT: usize = 64 * 1024;
+/// The same, in pieces: each takes some hundred bytes, however small it is.
+const REPLAY_FRAMES: usize = 512;
 
 /// The source of a repeatable call: hands out one [`ReplayBody`] per attempt. What an attempt reads is kept (by
-/// reference count, not copied) up to [`REPLAY_LIMIT`]; past it, or once the source failed, no attempt can follow.
+/// reference count, not copied) up to [`REPLAY_LIMIT`] and [`REPLAY_FRAMES`]; past them, or once the source failed, no attempt can follow.
 pub struct Replay(Arc<Mutex<ReplayState>>);
 
 struct ReplayState {
@@ -412,7 +414,8 @@ impl HttpBody for ReplayBody {
         match ready!(Pin::new(source).poll_frame(cx)) {
             Some(Ok(frame)) => {
                 let size = frame.data_ref().map_or(0, Bytes::len);
-                if state.lost || state.kept_bytes + size > REPLAY_LIMIT {
+                let much = state.kept_bytes + size > REPLAY_LIMIT || state.kept.len() == REPLAY_FRAMES;
+                if state.lost || much {
                     state.lost = true;
                     state.kept = Vec::new();
                     this.next = 0;
@@ -495,6 +498,23 @@ mod tests {
         let replay = Replay::new(chunks(&TWICE));
         let first = replay.attempt().unwrap();
         assert_eq!(first.collect_up_to(usize::MAX).await.unwrap().len(), 80 * 1024);
+        assert!(replay.attempt().is_none());
+    }
+
+    #[tokio::test]
+    async fn many_small_pieces_are_not_kept_either() {
+        static BYTES: [&[u8]; REPLAY_FRAMES + 1] = [b"x"; REPLAY_FRAMES + 1];
+        let replay = Replay::new(chunks(&BYTES[1..]));
+        assert_eq!(
+            replay.attempt().unwrap().collect_up_to(9999).await.unwrap().len(),
+            512
+        );
+        assert!(replay.attempt().is_some());
+        let replay = Replay::new(chunks(&BYTES));
+        assert_eq!(
+            replay.attempt().unwrap().collect_up_to(9999).await.unwrap().len(),
+            513
+        );
         assert!(replay.attempt().is_none());
     }
 
