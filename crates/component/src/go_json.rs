@@ -3,8 +3,13 @@
 //! Keys sorted by bytes, no white space, numbers in shortest form, the last of equal keys wins. One difference
 //! on purpose: whole numbers of 64 bits keep all digits, where Go's decoder rounds them to a double.
 
+mod repair;
+
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+pub use repair::{out_of_range, repaired};
 
 /// Whether characters that mean something to HTML are written as `\u` escapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +20,35 @@ pub enum Html {
     Keep,
 }
 
+/// A value from a JSON text, read as Go does: see [`repaired`].
+///
+/// # Errors
+/// The decoder's error when `text` is not JSON, or not that of such a value.
+pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Error> {
+    serde_json::from_slice(text).or_else(|error| match repaired(text) {
+        Some(repaired) => serde_json::from_slice(&repaired),
+        None => Err(error),
+    })
+}
+
+/// A JSON text as [`canonical`] writes it with [`Html::Keep`], written with [`Html::Escape`]. The three characters
+/// stand in strings only.
+pub fn escaped(kept: &Bytes) -> Bytes {
+    let is_html = |byte: &u8| matches!(byte, b'<' | b'>' | b'&');
+    if !kept.iter().any(is_html) {
+        return kept.clone();
+    }
+    let mut out = Vec::with_capacity(kept.len() + kept.len() / 8);
+    for byte in kept {
+        if is_html(byte) {
+            escape(char::from(*byte), &mut out);
+        } else {
+            out.push(*byte);
+        }
+    }
+    out.into()
+}
+
 /// Rewrites a JSON text.
 ///
 /// # Errors
@@ -23,7 +57,7 @@ pub fn canonical(text: &[u8], html: Html) -> Result<Bytes, serde_json::Error> {
     if stays(text, html) {
         return Ok(Bytes::copy_from_slice(text));
     }
-    let value: Value = serde_json::from_slice(text)?;
+    let value: Value = from_slice(text)?;
     let mut out = Vec::with_capacity(text.len());
     write(&value, html, &mut out);
     Ok(out.into())
@@ -193,7 +227,7 @@ mod tests {
         ] {
             assert_eq!(go(given), written);
         }
-        for wrong in [&b"\""[..], b"\"a", b"\"a\"b\"", b"\"a\nb\"", b"\"\xff\""] {
+        for wrong in [&b"\""[..], b"\"a", b"\"a\"b\"", b"\"a\nb\"", b"\xff"] {
             assert!(canonical(wrong, Html::Escape).is_err(), "{wrong:?}");
         }
     }
@@ -206,6 +240,22 @@ mod tests {
         );
         let kept = canonical(br#""<a>&""#, Html::Keep).unwrap();
         assert_eq!(&kept[..], br#""<a>&""#);
+    }
+
+    #[test]
+    fn what_is_no_character_becomes_the_one_that_says_so() {
+        for (given, written) in [
+            (&br#""\ud800""#[..], "\"\u{fffd}\""),
+            (
+                br#"{"\ud800a": ["\udc00", "\uD83D\uDE00"]}"#,
+                "{\"\u{fffd}a\":[\"\u{fffd}\",\"😀\"]}",
+            ),
+            (b"{\"a\xff\":1}", "{\"a\u{fffd}\":1}"),
+        ] {
+            assert_eq!(canonical(given, Html::Escape).unwrap(), written);
+        }
+        let text: String = from_slice(br#""\udfff""#).unwrap();
+        assert_eq!(text, "\u{fffd}");
     }
 
     #[test]
@@ -224,7 +274,9 @@ mod tests {
             prop_assert_eq!(&back["text"], &value["text"]);
             prop_assert_eq!(back["number"].as_f64(), Some(number));
             let twice = canonical(&once, Html::Escape).unwrap();
-            prop_assert_eq!(once, twice);
+            prop_assert_eq!(&once, &twice);
+            let kept = canonical(value.to_string().as_bytes(), Html::Keep).unwrap();
+            prop_assert_eq!(escaped(&kept), once);
         }
     }
 }

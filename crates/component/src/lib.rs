@@ -23,6 +23,7 @@ pub mod go_json;
 pub mod lock;
 mod metadata;
 pub mod middleware;
+pub mod offload;
 pub mod secrets;
 pub mod state;
 

@@ -124,14 +124,21 @@ impl Set {
         self.etag.as_deref().filter(|etag| !etag.is_empty())
     }
 
-    /// The shared part of the check every store makes: a key, and a TTL that is one.
+    /// # Errors
+    /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest) without a key.
+    pub fn check(&self) -> Result<()> {
+        if self.key.is_empty() {
+            return Err(Error::invalid_request("missing key in set operation"));
+        }
+        Ok(())
+    }
+
+    /// The check that most stores make: a key, and a TTL that is one.
     ///
     /// # Errors
     /// [`Kind::InvalidRequest`](crate::Kind::InvalidRequest).
     pub fn checked_ttl(&self) -> Result<Option<i32>> {
-        if self.key.is_empty() {
-            return Err(Error::invalid_request("missing key in set operation"));
-        }
+        self.check()?;
         ttl_seconds(&self.metadata)
     }
 }

@@ -150,10 +150,10 @@ struct Prepared {
 
 impl Prepared {
     fn of(set: &Set) -> Result<Self> {
-        let ttl = set.checked_ttl()?;
+        set.check()?;
         Ok(Self {
+            expires: expiry::of(&set.metadata)?,
             data: set.value.stored(Html::Escape)?.into_owned(),
-            expires: expiry::after(ttl),
         })
     }
 

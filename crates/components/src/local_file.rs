@@ -4,7 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Catalog, Entry, Error, Kind, Metadata, Pairs, Result, SecretStore, catalog::Version, secrets::Feature,
+    Catalog, Entry, Error, Kind, Metadata, Pairs, Result, SecretStore, catalog::Version, go_json,
+    secrets::Feature,
 };
 use outrigger_files::read_async;
 use serde_json::{Map, Value};
@@ -34,7 +35,7 @@ async fn read(metadata: &Metadata) -> Result<Secrets> {
     let unreadable = |error| failed("cannot be read").because(error);
     let text = read_async(path.as_ref(), LARGEST).await.map_err(unreadable)?;
     let document: Map<String, Value> =
-        serde_json::from_slice(&text).map_err(|error| failed("no JSON object").because(error))?;
+        go_json::from_slice(&text).map_err(|error| failed("no JSON object").because(error))?;
     let secrets = if multi_valued {
         multiple(document, separator)
     } else {

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use outrigger_component::{
     CryptoProvider, Error, Kind, Result,
     crypto::{Parameters, PublicKey, Sealed, Secret},
+    offload::{INLINE, offload},
 };
 
 use super::{
@@ -32,7 +33,46 @@ pub(super) fn not_found() -> Error {
     Error::new(Kind::NotFound, "key not found")
 }
 
+/// What an operation with a private key counts for: it takes milliseconds, whatever the length of the message.
+const PRIVATE: usize = usize::MAX;
+
+/// [`Parameters`] on their way to another thread.
+struct Owned {
+    key: String,
+    algorithm: String,
+    nonce: Vec<u8>,
+    associated_data: Vec<u8>,
+}
+
+impl Owned {
+    fn of(with: Parameters<'_>) -> Self {
+        Self {
+            key: with.key.to_owned(),
+            algorithm: with.algorithm.to_owned(),
+            nonce: with.nonce.to_vec(),
+            associated_data: with.associated_data.to_vec(),
+        }
+    }
+
+    fn borrowed(&self) -> Parameters<'_> {
+        Parameters {
+            key: &self.key,
+            algorithm: &self.algorithm,
+            nonce: &self.nonce,
+            associated_data: &self.associated_data,
+        }
+    }
+}
+
 impl Key {
+    /// What opening a message of `length` bytes counts for.
+    fn cost(&self, length: usize) -> usize {
+        match self.material {
+            Material::Symmetric(_) => length,
+            Material::Asymmetric(_) => PRIVATE,
+        }
+    }
+
     fn asymmetric(&self) -> Result<&Asymmetric> {
         match &self.material {
             Material::Asymmetric(key) => Ok(key),
@@ -58,6 +98,25 @@ impl Key {
 }
 
 impl<S: KeySource> Local<S> {
+    async fn seal(&self, operation: &str, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
+        let key = self.key_for(operation, with.key, with.algorithm).await?;
+        if plaintext.len() <= INLINE {
+            return key.seal(plaintext, with);
+        }
+        let (plaintext, with) = (Secret::new(plaintext.to_vec()), Owned::of(with));
+        offload(plaintext.len(), move || key.seal(&plaintext, with.borrowed())).await
+    }
+
+    async fn open(&self, operation: &str, message: &Sealed, with: Parameters<'_>) -> Result<Secret> {
+        let key = self.key_for(operation, with.key, with.algorithm).await?;
+        let size = key.cost(message.ciphertext.len());
+        if size <= INLINE {
+            return key.open(message, with);
+        }
+        let (message, with) = (message.clone(), Owned::of(with));
+        offload(size, move || key.open(&message, with.borrowed())).await
+    }
+
     async fn key_for(&self, operation: &str, key: &str, algorithm: &str) -> Result<Arc<Key>> {
         let found = self.0.key(key).await.map_err(|error| {
             let text = "failed to retrieve the key";
@@ -83,28 +142,26 @@ impl<S: KeySource> CryptoProvider for Local<S> {
     }
 
     async fn encrypt(&self, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
-        let key = self.key_for("encrypt", with.key, with.algorithm).await?;
-        key.seal(plaintext, with)
+        self.seal("encrypt", plaintext, with).await
     }
 
     async fn decrypt(&self, message: &Sealed, with: Parameters<'_>) -> Result<Secret> {
-        let key = self.key_for("decrypt", with.key, with.algorithm).await?;
-        key.open(message, with)
+        self.open("decrypt", message, with).await
     }
 
     async fn wrap_key(&self, plaintext: &[u8], with: Parameters<'_>) -> Result<Sealed> {
-        let key = self.key_for("wrapKey", with.key, with.algorithm).await?;
-        key.seal(plaintext, with)
+        self.seal("wrapKey", plaintext, with).await
     }
 
     async fn unwrap_key(&self, wrapped: &Sealed, with: Parameters<'_>) -> Result<Secret> {
-        let key = self.key_for("unwrapKey", with.key, with.algorithm).await?;
-        key.open(wrapped, with)
+        self.open("unwrapKey", wrapped, with).await
     }
 
     async fn sign(&self, digest: &[u8], algorithm: &str, key: &str) -> Result<Vec<u8>> {
         let key = self.key_for("sign", key, algorithm).await?;
-        asymmetric::sign(Signature::named(algorithm)?, key.asymmetric()?, digest)
+        let (algorithm, digest) = (Signature::named(algorithm)?, digest.to_vec());
+        let sign = move || asymmetric::sign(algorithm, key.asymmetric()?, &digest);
+        offload(PRIVATE, sign).await
     }
 
     async fn verify(&self, digest: &[u8], signature: &[u8], algorithm: &str, key: &str) -> Result<bool> {

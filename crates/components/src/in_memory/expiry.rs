@@ -2,12 +2,37 @@
 
 use std::time::{Duration, SystemTime};
 
-use outrigger_component::{Pairs, state::TTL_EXPIRES};
+use outrigger_component::{
+    Error, Pairs, Result,
+    state::{TTL, TTL_EXPIRES},
+};
 
-/// The end of a value with `ttl` seconds; zero and less is no end.
-pub(super) fn after(ttl: Option<i32>) -> Option<SystemTime> {
-    let seconds = u64::try_from(ttl?).ok().filter(|seconds| *seconds > 0)?;
-    Some(SystemTime::now() + Duration::from_secs(seconds))
+/// Seconds from 1970 to the year 10000, which RFC 3339 cannot write: as good as never.
+const END_OF_TIME: u64 = 253_402_300_800;
+
+/// The end of a value, as its metadata say: `ttlInSeconds` of zero and less is no end. This store takes any 64-bit
+/// number where the others take 32 bits.
+///
+/// # Errors
+/// Kind `InvalidRequest` for what is no whole number.
+pub(super) fn of(metadata: &Pairs) -> Result<Option<SystemTime>> {
+    let Some(text) = metadata.get(TTL).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let seconds: i64 = text.parse().map_err(|error| {
+        let text = format!(
+            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is no number of seconds"
+        );
+        Error::invalid_request(text).because(error)
+    })?;
+    Ok(after(seconds))
+}
+
+fn after(seconds: i64) -> Option<SystemTime> {
+    let seconds = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
+    let last = SystemTime::UNIX_EPOCH + Duration::from_secs(END_OF_TIME);
+    let end = SystemTime::now().checked_add(Duration::from_secs(seconds))?;
+    (end < last).then_some(end)
 }
 
 /// The response metadata about `expires`.
@@ -55,9 +80,16 @@ mod tests {
 
     #[test]
     fn only_positive_ttls_end_a_value() {
-        assert!(after(Some(1)).is_some());
-        for never in [None, Some(0), Some(-1)] {
-            assert!(after(never).is_none());
+        let end = |ttl: &str| of(&Pairs::from([(TTL.to_owned(), ttl.to_owned())]));
+        for some in ["1", "2147483648", "99999999999"] {
+            assert!(end(some).unwrap().is_some(), "{some}");
         }
+        for never in ["", "0", "-1", "9223372036854775807"] {
+            assert!(end(never).unwrap().is_none(), "{never}");
+        }
+        for wrong in ["ten", "1.5", "9223372036854775808"] {
+            assert!(end(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(of(&Pairs::new()).unwrap(), None);
     }
 }

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use outrigger_component::{
     Error, Metadata, OutputBinding, Pairs, Result,
     bindings::{Invoke, Invoked},
+    go_json,
 };
 use outrigger_resources::value::format_go_duration;
 use serde_json::Value;
@@ -101,7 +102,7 @@ fn arguments(metadata: &Pairs) -> Result<Vec<Argument>> {
     let Some(text) = metadata.get(PARAMETERS).filter(|text| !text.is_empty()) else {
         return Ok(Vec::new());
     };
-    let values: Vec<Value> = serde_json::from_str(text).map_err(|error| {
+    let values: Vec<Value> = go_json::from_slice(text.as_bytes()).map_err(|error| {
         let text = format!("invalid metadata property {PARAMETERS}: failed to unserialize into an array");
         Error::invalid_request(text).because(error)
     })?;

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
     configuration::{Item, Items, Request, Subscription},
+    go_json,
 };
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -81,7 +82,8 @@ fn text(value: Value) -> String {
 
 /// The row in the `data` of a notification; names in any case.
 fn notified(payload: &str) -> Result<(String, Item), String> {
-    let mut payload: Map<String, Value> = serde_json::from_str(payload).map_err(|error| error.to_string())?;
+    let mut payload: Map<String, Value> =
+        go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
     let Some(Value::Object(row)) = payload.remove("data") else {
         return Err("it has no object \"data\"".to_owned());
     };
@@ -135,7 +137,7 @@ impl Values {
             let item = Item {
                 value: row.get::<_, Option<String>>(1).unwrap_or_default(),
                 version,
-                metadata: pairs(metadata.and_then(|text| serde_json::from_str(&text).ok())),
+                metadata: pairs(metadata.and_then(|text| go_json::from_slice(text.as_bytes()).ok())),
             };
             newest.insert(key, (number, item));
         }

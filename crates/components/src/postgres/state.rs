@@ -135,7 +135,7 @@ impl PostgresState {
                 let text = format!("\"{}\"", BASE64_STANDARD.encode(bytes));
                 (boxed(text, Type::TEXT), true)
             }
-            (Generation::V1, json @ Value::Json(_)) => {
+            (Generation::V1, json @ (Value::Json(_) | Value::Canonical(_))) => {
                 let text = json.stored(Html::Escape)?;
                 let text = String::from_utf8_lossy(&text).into_owned();
                 (boxed(text, Type::TEXT), false)

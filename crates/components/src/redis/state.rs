@@ -1,5 +1,5 @@
 //! `state.redis`. A key is a hash with the fields `data` and `version` (a number that grows by one per write), and
-//! `first-write` after a write with that option: Dapr's layout.
+//! `first-write` after a write with that option, though not one in a transaction: Dapr's layout.
 //!
 //! A transaction is one script, so it happens as a whole or not at all; in a cluster that is so for the keys of
 //! each hash slot. Values with content type JSON are kept like all others: the layout for servers with the JSON
@@ -152,11 +152,13 @@ impl<'a> Step<'a> {
         })
     }
 
+    /// Of a transaction, where no write leaves the mark of a first one: plain writes would fail from then on.
     fn of(operation: &'a Operation, default_ttl: Option<i32>) -> Result<Self> {
-        match operation {
-            Operation::Set(set) => Self::set(set, default_ttl),
-            Operation::Delete(delete) => Self::delete(delete),
-        }
+        let step = match operation {
+            Operation::Set(set) => Self::set(set, default_ttl)?,
+            Operation::Delete(delete) => Self::delete(delete)?,
+        };
+        Ok(Self { first: b"1", ..step })
     }
 }
 

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use outrigger_component::{
     ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
     configuration::{Item, Items, Request, Subscription},
+    go_json,
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc;
@@ -74,7 +75,7 @@ fn select(connection: &Connection, sql: &str, keys: &HashSet<String>) -> Result<
         let metadata: Option<String> = row.get(3).map_err(failure)?;
         let metadata = match metadata.filter(|text| !text.is_empty()) {
             None => Pairs::new(),
-            Some(text) => serde_json::from_str(&text).map_err(|error| {
+            Some(text) => go_json::from_slice(text.as_bytes()).map_err(|error| {
                 let what = format!("SQLite: the metadata of the key {key} is no JSON object of texts");
                 Error::new(Kind::Internal, what).because(error)
             })?,

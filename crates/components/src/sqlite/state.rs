@@ -178,7 +178,7 @@ impl Ready {
         let ttl = set.checked_ttl()?.filter(|seconds| *seconds > 0);
         let (value, binary) = match &set.value {
             Value::Bytes(bytes) => (BASE64_STANDARD.encode(bytes), true),
-            json @ Value::Json(_) => {
+            json @ (Value::Json(_) | Value::Canonical(_)) => {
                 let text = json.stored(Html::Escape)?;
                 (String::from_utf8_lossy(&text).into_owned(), false)
             }

@@ -82,6 +82,18 @@ async fn the_layout_is_daprs() {
     };
     store.set(&first).await.unwrap();
     assert_eq!(cli(&["HGET", "first", "first-write"]), "0");
+    // In a transaction no write leaves a mark, and plain writes go on.
+    let several = Transaction {
+        operations: vec![Operation::Set(Set {
+            key: "several".to_owned(),
+            ..first
+        })],
+        ..Transaction::default()
+    };
+    store.transact(&several).await.unwrap();
+    assert_eq!(cli(&["HGETALL", "several"]), "data\nx\nversion\n1");
+    store.set(&set("several", "y")).await.unwrap();
+    assert_eq!(cli(&["HGETALL", "several"]), "data\ny\nversion\n2");
     let mut short = set("short", "x");
     short.metadata.insert(TTL.to_owned(), "100".to_owned());
     store.set(&short).await.unwrap();

@@ -31,7 +31,7 @@ pub(super) fn get(request: &Get) -> GetRequest {
 /// JSON that is none, and `null`, which Dapr does not give to these stores.
 pub(super) fn set(request: &Set) -> Result<SetRequest> {
     let value = request.value.stored(Html::Escape)?.into_owned();
-    if matches!(request.value, Value::Json(_)) && value.as_ref() == b"null" {
+    if !matches!(request.value, Value::Bytes(_)) && value.as_ref() == b"null" {
         return Err(Error::invalid_request(
             "an attempt to set a nil value was received, try to use Delete instead",
         ));

@@ -1,0 +1,150 @@
+//! What Go's decoder takes and ours does not.
+
+/// What stands for something that is no character.
+const REPLACEMENT: &str = "\u{fffd}";
+/// The same as an escape.
+const ESCAPED_REPLACEMENT: &[u8] = b"\\ufffd";
+/// Length of `\u0000`.
+const ESCAPE: usize = 6;
+
+/// A JSON text with U+FFFD in place of what is no character: each half of a surrogate pair that is alone, as
+/// JavaScript writes it, and each byte that is not UTF-8. `None` where there is none of that. What is no JSON stays so.
+pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
+    let mut characters = Vec::with_capacity(text.len());
+    for chunk in text.utf8_chunks() {
+        characters.extend_from_slice(chunk.valid().as_bytes());
+        for _ in chunk.invalid() {
+            characters.extend_from_slice(REPLACEMENT.as_bytes());
+        }
+    }
+    let mut changed = characters.len() != text.len();
+    let mut at = 0;
+    while let Some(found) = characters
+        .get(at..)
+        .and_then(|rest| rest.iter().position(|byte| *byte == b'\\'))
+    {
+        at += found;
+        at += match unit(&characters[at..]) {
+            // Of an escaped backslash the second is none of its own.
+            None => 2,
+            Some(0xd800..=0xdbff) if is_low(unit(&characters[at + ESCAPE..])) => 2 * ESCAPE,
+            Some(0xd800..=0xdfff) => {
+                characters[at..at + ESCAPE].copy_from_slice(ESCAPED_REPLACEMENT);
+                changed = true;
+                ESCAPE
+            }
+            Some(_) => ESCAPE,
+        };
+    }
+    changed.then_some(characters)
+}
+
+fn is_low(unit: Option<u16>) -> bool {
+    matches!(unit, Some(0xdc00..=0xdfff))
+}
+
+/// The UTF-16 unit of the escape that a text begins with.
+fn unit(text: &[u8]) -> Option<u16> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    let digits = std::str::from_utf8(digits)
+        .ok()
+        .filter(|digits| !digits.starts_with('+'))?;
+    u16::from_str_radix(digits, 16).ok()
+}
+
+/// The first number of a JSON text that no double can hold, which Go's decoder refuses.
+pub fn out_of_range(json: &str) -> Option<&str> {
+    // Digits that no sum of them can take out of range, and no exponent.
+    const SHORT: usize = 300;
+    let is_part = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E');
+    let bytes = json.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at = after_string(bytes, at + 1),
+            b'-' | b'0'..=b'9' => {
+                let length = bytes[at..].iter().take_while(|byte| is_part(**byte)).count();
+                let number = json.get(at..at + length)?;
+                let may_be = length > SHORT || number.contains(['e', 'E']);
+                if may_be && number.parse::<f64>().is_ok_and(f64::is_infinite) {
+                    return Some(number);
+                }
+                at += length;
+            }
+            _ => at += 1,
+        }
+    }
+    None
+}
+
+/// The place behind the string that `from` is in.
+fn after_string(bytes: &[u8], from: usize) -> usize {
+    let mut at = from;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn repair(text: &[u8]) -> Option<String> {
+        repaired(text).map(|text| String::from_utf8(text).unwrap())
+    }
+
+    #[test]
+    fn lone_halves_are_replaced_and_pairs_stay() {
+        for (given, expected) in [
+            (r#""\ud800""#, r#""\ufffd""#),
+            (r#""\uDFFF\ud83d\ude00""#, r#""\ufffd\ud83d\ude00""#),
+            (r#""\ud83d\ud83d\ude00x""#, r#""\ufffd\ud83d\ude00x""#),
+            (r#""\ud83d\u0041""#, r#""\ufffd\u0041""#),
+            (r#""\\\ud800\\ud800""#, r#""\\\ufffd\\ud800""#),
+            (r#"{"\udc00":"\udc00"}"#, r#"{"\ufffd":"\ufffd"}"#),
+        ] {
+            assert_eq!(repair(given.as_bytes()).as_deref(), Some(expected), "{given}");
+        }
+        for fine in [
+            r#""""#,
+            r#""\ud83d\ude00""#,
+            r#""\\ud800""#,
+            r#""\u00e9é""#,
+            "\"\\",
+            "\"\\u",
+            r#""\u+d80""#,
+        ] {
+            assert_eq!(repair(fine.as_bytes()), None, "{fine}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_replaced_one_by_one() {
+        assert_eq!(repair(b"\"a\xffb\"").unwrap(), "\"a\u{fffd}b\"");
+        assert_eq!(repair(b"\"\xe2\x82\"").unwrap(), "\"\u{fffd}\u{fffd}\"");
+    }
+
+    #[test]
+    fn numbers_have_a_range() {
+        let long = "9".repeat(400);
+        for (json, expected) in [
+            ("1E400", Some("1E400")),
+            ("[1, -1e999]", Some("-1e999")),
+            (r#"{"a\"": {"b": 2e308}}"#, Some("2e308")),
+            (&long, Some(long.as_str())),
+            ("1e308", None),
+            ("1e-999", None),
+            (r#""1E400""#, None),
+            (r#"["\\", "1E400", true, null, 12]"#, None),
+            ("", None),
+            ("\"", None),
+        ] {
+            assert_eq!(out_of_range(json), expected, "{json}");
+        }
+    }
+}
