@@ -135,6 +135,11 @@ impl<T: ?Sized> Section<T> {
         self.entries.push(Arc::new(entry));
     }
 
+    /// Whether there is an implementation of this name, without category, in any version; any case.
+    pub fn has(&self, name: &str) -> bool {
+        self.by_name.contains_key(&name.to_lowercase())
+    }
+
     /// The implementation of `kind` (`state.redis`, any case) in `version`.
     ///
     /// # Errors

@@ -43,7 +43,10 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
 }
 
 async fn catalog(folder: &Path, wait: Duration) -> Catalog {
-    let mut catalog = Catalog::empty();
+    discovered(Catalog::empty(), folder, wait).await
+}
+
+async fn discovered(mut catalog: Catalog, folder: &Path, wait: Duration) -> Catalog {
     let options = Options {
         folder: folder.to_owned(),
         wait,
@@ -434,6 +437,59 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     assert_eq!(last().response_error.unwrap().message, "input binding is closed");
     within(reading).await.unwrap().unwrap();
     assert_eq!(seen(), 4);
+}
+
+#[tokio::test]
+async fn a_built_in_type_is_not_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let desk = Desk::new();
+    let _processes = ["sqlite", "Cron", "ship"].map(|name| Process::start(folder.path(), name, &desk));
+    let wait = Duration::from_secs(2);
+    let catalog = discovered(outrigger_components::builtin(), folder.path(), wait).await;
+    let builtin = outrigger_components::builtin();
+    let added = |now: Vec<String>, before: Vec<String>| -> Vec<String> {
+        now.into_iter().filter(|kind| !before.contains(kind)).collect()
+    };
+    // SQLite is a state store and no secret store; cron is an input binding, and so no output binding either.
+    assert_eq!(
+        added(catalog.state.known(), builtin.state.known()),
+        ["state.cron", "state.ship"]
+    );
+    let secrets = ["secretstores.cron", "secretstores.ship", "secretstores.sqlite"];
+    assert_eq!(added(catalog.secrets.known(), builtin.secrets.known()), secrets);
+    let bindings = ["bindings.ship", "bindings.sqlite"];
+    assert_eq!(
+        added(catalog.input_bindings.known(), builtin.input_bindings.known()),
+        bindings
+    );
+    assert_eq!(
+        added(catalog.output_bindings.known(), builtin.output_bindings.known()),
+        bindings
+    );
+    // The name alone does not say whose it is: a store of the process would know what it was initialised with.
+    let path = folder.path().join("real.db");
+    let metadata = [("connectionString".to_owned(), path.display().to_string())];
+    let setup = Setup {
+        metadata: Metadata::new("real", metadata).unwrap(),
+        app_id: "app".to_owned(),
+    };
+    let entry = catalog.state.find("state.sqlite", "v1").unwrap();
+    within(entry.build(setup)).await.unwrap();
+    assert!(desk.inits.lock().unwrap().is_empty() && path.exists());
+}
+
+#[tokio::test]
+async fn a_folder_that_all_can_write_to_is_not_used() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let desk = Desk::new();
+    let _ship = Process::start(folder.path(), "ship", &desk);
+    for (mode, expected) in [(0o777, &[][..]), (0o755, &["state.ship"])] {
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+        let catalog = catalog(folder.path(), Duration::from_secs(2)).await;
+        assert_eq!(catalog.state.known(), expected, "{mode:o}");
+    }
 }
 
 #[tokio::test]

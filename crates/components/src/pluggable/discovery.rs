@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -32,37 +32,80 @@ const LIST: usize = 256 << 10;
 /// Between two tries to reach a socket that is there but refuses.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How a service becomes a type of component.
-type Add = fn(&mut Catalog, &str, &Path, &Options);
+/// Bits of a mode: whoever is neither the owner nor of the group may write.
+const OTHERS_WRITE: u32 = 0o002;
 
-/// The services that are components.
-const SERVICES: [(&str, Add); 4] = [
-    ("dapr.proto.components.v1.StateStore", state::add),
-    ("dapr.proto.components.v1.SecretStore", secrets::add),
-    ("dapr.proto.components.v1.InputBinding", input::add),
-    ("dapr.proto.components.v1.OutputBinding", output::add),
+/// A service that is a component.
+struct Service {
+    name: &'static str,
+    /// Makes a type of component of it.
+    add: fn(&mut Catalog, &str, &Path, &Options),
+    /// The type it would be.
+    kind: fn(&str) -> String,
+    /// Whether a catalog has a type of this category and name.
+    knows: fn(&Catalog, &str) -> bool,
+}
+
+/// Input and output of a binding are one type: what only one of them has is built in for both.
+const SERVICES: [Service; 4] = [
+    Service {
+        name: "dapr.proto.components.v1.StateStore",
+        add: state::add,
+        kind: |name| format!("state.{name}"),
+        knows: |catalog, name| catalog.state.has(name),
+    },
+    Service {
+        name: "dapr.proto.components.v1.SecretStore",
+        add: secrets::add,
+        kind: |name| format!("secretstores.{name}"),
+        knows: |catalog, name| catalog.secrets.has(name),
+    },
+    Service {
+        name: "dapr.proto.components.v1.InputBinding",
+        add: input::add,
+        kind: |name| format!("bindings.{name}"),
+        knows: has_binding,
+    },
+    Service {
+        name: "dapr.proto.components.v1.OutputBinding",
+        add: output::add,
+        kind: |name| format!("bindings.{name}"),
+        knows: has_binding,
+    },
 ];
+
+fn has_binding(catalog: &Catalog, name: &str) -> bool {
+    catalog.input_bindings.has(name) || catalog.output_bindings.has(name)
+}
+
 /// One that this release has no block for.
 const PUBSUB: &str = "dapr.proto.components.v1.PubSub";
 
-/// Adds what the sockets of the folder offer to `catalog`. What cannot be reached is logged and left out.
+/// Adds what the sockets of the folder offer to `catalog`. What cannot be reached is logged and left out, and so is what
+/// has the name of a type that is there already: whoever can write to the folder could take its secrets.
 pub async fn discover(catalog: &mut Catalog, options: &Options) {
-    let sockets = match sockets(&options.folder) {
+    let sockets = match own(&options.folder).and_then(|()| sockets(&options.folder)) {
         Ok(sockets) => sockets,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return,
         Err(error) => {
             tracing::error!(
                 target: LOG,
-                "could not initialize pluggable components: cannot list the folder {}: {error}",
+                "could not initialize pluggable components: the folder {}: {error}",
                 options.folder.display()
             );
             return;
         }
     };
     let lists = sockets.iter().map(|(_, socket)| services(socket, options.wait));
-    for ((name, socket), services) in sockets.iter().zip(join_all(lists).await) {
+    let lists = join_all(lists).await;
+    let built_in = |service: &Service, name: &str| (service.knows)(catalog, name);
+    let known: Vec<Vec<bool>> = sockets
+        .iter()
+        .map(|(name, _)| SERVICES.iter().map(|service| built_in(service, name)).collect())
+        .collect();
+    for (((name, socket), services), known) in sockets.iter().zip(lists).zip(known) {
         match services {
-            Ok(services) => register(catalog, name, socket, &services, options),
+            Ok(services) => register(catalog, name, socket, (&services, &known), options),
             Err(cause) => tracing::error!(
                 target: LOG,
                 "pluggable component '{name}' is left out: socket {}: {cause}; start its process before the \
@@ -73,21 +116,65 @@ pub async fn discover(catalog: &mut Catalog, options: &Options) {
     }
 }
 
-fn register(catalog: &mut Catalog, name: &str, socket: &Path, services: &[String], options: &Options) {
-    for service in services {
-        if let Some((_, add)) = SERVICES.iter().find(|(known, _)| known == service) {
-            add(catalog, name, socket, options);
-            tracing::info!(
-                target: LOG,
-                "pluggable component '{name}' was successfully registered for '{service}'"
-            );
-        } else if service == PUBSUB {
-            tracing::warn!(
-                target: LOG,
-                "pluggable component '{name}' serves '{service}', which this release does not use"
-            );
+/// `offered` are the services behind the socket, and which of [`SERVICES`] have a built-in type of its name.
+fn register(
+    catalog: &mut Catalog,
+    name: &str,
+    socket: &Path,
+    (offered, built_in): (&[String], &[bool]),
+    options: &Options,
+) {
+    for (service, built_in) in SERVICES.iter().zip(built_in) {
+        if !offered.iter().any(|offered| offered == service.name) {
+            continue;
         }
+        let kind = (service.kind)(name);
+        if *built_in {
+            tracing::error!(
+                target: LOG,
+                "pluggable component '{name}' is not used for '{}': {kind} is a built-in type, which a socket must not \
+                 replace; give the socket {} another name",
+                service.name,
+                socket.display()
+            );
+            continue;
+        }
+        (service.add)(catalog, name, socket, options);
+        tracing::info!(
+            target: LOG,
+            "pluggable component '{name}' was successfully registered for '{}'",
+            service.name
+        );
     }
+    if offered.iter().any(|offered| offered == PUBSUB) {
+        tracing::warn!(
+            target: LOG,
+            "pluggable component '{name}' serves '{PUBSUB}', which this release does not use"
+        );
+    }
+}
+
+/// Whether nobody but this user, root and their groups can put sockets into a folder.
+fn own(folder: &Path) -> io::Result<()> {
+    let file = std::fs::metadata(folder)?;
+    // The owner of this process's own entry is the user it runs as.
+    let user = std::fs::metadata("/proc/self")?.uid();
+    let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    if ![0, user].contains(&file.uid()) {
+        return refuse(format!(
+            "it belongs to user {}: sockets are taken from a folder of this user ({user}) or of root only; change its \
+             owner, or name another folder in {FOLDER_VARIABLE}",
+            file.uid()
+        ));
+    }
+    if file.mode() & OTHERS_WRITE != 0 {
+        return refuse(format!(
+            "every user of this machine can write to it (mode {:o}): whoever puts a socket there gets the secrets of \
+             components; run chmod o-w on it, or name another folder in {FOLDER_VARIABLE}",
+            file.mode() & 0o7777
+        ));
+    }
+    Ok(())
 }
 
 /// Names and paths of the sockets of a folder, in the order of their names.
@@ -192,6 +279,39 @@ mod tests {
         assert_eq!(name("my.store.sock").as_deref(), Some("my.store"));
         assert_eq!(name("plain").as_deref(), Some("plain"));
         assert_eq!(name(".sock"), None);
+    }
+
+    #[test]
+    fn the_folder_is_nobody_elses() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        for (mode, fine) in [
+            (0o700, true),
+            (0o755, true),
+            (0o775, true),
+            (0o777, false),
+            (0o1777, false),
+            (0o702, false),
+        ] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let result = own(path);
+            assert_eq!(result.is_ok(), fine, "{mode:o}");
+            if let Err(error) = result {
+                assert!(error.to_string().contains("chmod o-w"), "{error}");
+            }
+        }
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        // Only root can give a folder away.
+        if std::os::unix::fs::chown(path, Some(12_345), None).is_ok() {
+            let error = own(path).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 12345"), "{error}");
+        }
+        assert_eq!(
+            own(&path.join("absent")).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]
