@@ -96,6 +96,31 @@ async fn ratelimit_keeps_the_rules() {
     let wrong = ["many", "0", "-1", "inf", "NaN"].map(|value| [(rate, value)]);
     let wrong: Vec<Wrong<'_>> = wrong.iter().map(|properties| (rate, &properties[..])).collect();
     refuses_settings("ratelimit", &wrong).await;
+    let wrong: &[Wrong<'_>] = &[("trustedProxies", &[("trustedProxies", "10.0.0.0/99")])];
+    refuses_settings("ratelimit", wrong).await;
+}
+
+/// How many of some requests, each with another forwarded address, are let through.
+async fn admitted(properties: &[(&str, &str)]) -> usize {
+    let middleware = open("ratelimit", properties).await;
+    let mut admitted = 0;
+    for number in 0..20 {
+        let mut request = request("/x").map(|()| full(""));
+        let forwarded = HeaderValue::try_from(format!("198.51.100.{number}")).unwrap();
+        request.headers_mut().insert("x-forwarded-for", forwarded);
+        let only = Next::new(&[], |_| Box::pin(async { Ok(http::Response::new(full(""))) }));
+        let response = middleware.handle(request, only).await.unwrap();
+        admitted += usize::from(response.status() == StatusCode::OK);
+    }
+    admitted
+}
+
+#[tokio::test]
+async fn ratelimit_believes_only_proxies_it_knows() {
+    let rate = ("maxRequestsPerSecond", "0.001");
+    assert_eq!(admitted(&[rate]).await, 1);
+    assert_eq!(admitted(&[rate, ("trustedProxies", "10.0.0.0/8")]).await, 1);
+    assert_eq!(admitted(&[rate, ("trustedProxies", "192.0.2.0/24")]).await, 20);
 }
 
 /// Answers every request with `text`; the address.
