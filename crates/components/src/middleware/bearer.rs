@@ -5,11 +5,14 @@ mod keys;
 mod tests;
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, StatusCode};
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk};
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyOperations, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use outrigger_component::middleware::{Body, Next, Outcome, answer};
 use outrigger_component::{Catalog, Entry, Middleware, Setup, catalog::Version};
@@ -98,8 +101,14 @@ fn token(headers: &HeaderMap) -> Option<&str> {
 
 #[derive(Debug, thiserror::Error)]
 enum TokenError {
-    #[error("no key of the issuer has the id {0:?}, and an algorithm for {1:?}")]
-    NoKey(Option<String>, Algorithm),
+    #[error("it names no key (kid)")]
+    NoKeyId,
+    #[error("its header has a crit, and no extension is understood")]
+    Critical,
+    #[error("the claim {0} is not what it must be")]
+    Claim(&'static str),
+    #[error("no key of the issuer has the id {0:?}, is for signatures, and has an algorithm for {1:?}")]
+    NoKey(String, Algorithm),
     #[error(transparent)]
     Invalid(#[from] jsonwebtoken::errors::Error),
 }
@@ -108,21 +117,48 @@ impl Rules {
     /// Whether a token is signed with one of `keys`, is of this issuer, for this audience, and valid now.
     fn check(&self, token: &str, keys: &Keys) -> Result<(), TokenError> {
         let header = decode_header(token)?;
+        let Some(id) = header.kid else {
+            return Err(TokenError::NoKeyId);
+        };
+        if has_critical_extensions(token) {
+            return Err(TokenError::Critical);
+        }
         let validation = self.validation(header.alg);
         let fitting = |key: &&Jwk| {
-            let named = header.kid.is_none() || key.common.key_id == header.kid;
-            named && algorithms(key).contains(&header.alg)
+            let named = key.common.key_id.as_ref() == Some(&id);
+            named && is_for_signatures(key) && algorithms(key).contains(&header.alg)
         };
-        let mut result = Err(TokenError::NoKey(header.kid.clone(), header.alg));
+        let mut result = Err(TokenError::NoKey(id.clone(), header.alg));
         for key in keys.iter().filter(fitting) {
             let checked = DecodingKey::from_jwk(key)
                 .and_then(|key| decode::<serde_json::Value>(token, &key, &validation));
             match checked {
-                Ok(_) => return Ok(()),
+                Ok(token) => return self.check_claims(&token.claims),
                 Err(error) => result = Err(error.into()),
             }
         }
         result
+    }
+
+    /// What the library leaves open: claims of another type than theirs, and tokens from the future.
+    fn check_claims(&self, claims: &serde_json::Value) -> Result<(), TokenError> {
+        if claims["iss"].as_str() != Some(&self.issuer) {
+            return Err(TokenError::Claim("iss"));
+        }
+        for name in ["exp", "nbf", "iat"] {
+            if claims.get(name).is_some_and(|time| !time.is_number()) {
+                return Err(TokenError::Claim(name));
+            }
+        }
+        let latest = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64()
+            + Duration::from_secs(CLOCK_SKEW).as_secs_f64();
+        match claims["iat"].as_f64() {
+            Some(issued) if issued > latest => Err(TokenError::Claim("iat")),
+            _ => Ok(()),
+        }
     }
 
     fn validation(&self, algorithm: Algorithm) -> Validation {
@@ -135,6 +171,24 @@ impl Rules {
         validation.set_audience(&[&self.audience]);
         validation
     }
+}
+
+/// Whether the header names extensions that must be understood. There are none that we do.
+fn has_critical_extensions(token: &str) -> bool {
+    let header = token
+        .split('.')
+        .next()
+        .and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+    let header = header.and_then(|json| serde_json::from_slice::<serde_json::Value>(&json).ok());
+    header.is_none_or(|header| header.get("crit").is_some())
+}
+
+/// Whether a key may verify signatures: one for encryption must not.
+fn is_for_signatures(key: &Jwk) -> bool {
+    let for_it = key.common.public_key_use.as_ref();
+    let for_it = for_it.is_none_or(|for_what| *for_what == PublicKeyUse::Signature);
+    let operations = key.common.key_operations.as_ref();
+    for_it && operations.is_none_or(|listed| listed.contains(&KeyOperations::Verify))
 }
 
 /// What a key can verify: what it says, else everything its kind can. Shared secrets verify nothing: whoever knows

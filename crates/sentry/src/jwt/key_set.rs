@@ -20,6 +20,8 @@ pub(super) struct Jwk {
     /// The only algorithm the key may be used with, when given.
     pub alg: Option<String>,
     usage: Option<String>,
+    /// What the key may be used for, when given.
+    operations: Option<Vec<Value>>,
     /// `None` for types of keys that cannot verify a signature here.
     pub key: Option<PublicKey>,
 }
@@ -75,14 +77,16 @@ impl Jwk {
             kid: text("kid"),
             alg: text("alg"),
             usage: text("use"),
+            operations: jwk.get("key_ops").and_then(Value::as_array).cloned(),
             key: PublicKey::from_jwk(jwk)?,
         })
     }
 
     /// Whether the key is meant for signatures: a key that says nothing is.
     pub(super) fn is_for_signatures(&self) -> bool {
-        self.usage
-            .as_deref()
-            .is_none_or(|usage| usage.is_empty() || usage == "sig")
+        let usage = self.usage.as_deref();
+        let operations = self.operations.as_ref();
+        usage.is_none_or(|usage| usage.is_empty() || usage == "sig")
+            && operations.is_none_or(|listed| listed.iter().any(|operation| operation == "verify"))
     }
 }

@@ -284,6 +284,7 @@ fn a_key_decides_how_it_is_used() {
     for (from, to) in [
         ("\"ES256\"", "\"ES384\""),
         ("\"sig\"", "\"enc\""),
+        ("\"sig\"", "\"sig\",\"key_ops\":[\"encrypt\"]"),
         (&*thumbprint, "another"),
     ] {
         let changed = set.replace(from, to);
@@ -325,6 +326,14 @@ fn tokens_without_signature_are_refused() {
             Rejected::Signature("no key of this id made the signature"),
         ),
         (json!({"alg": "ES256"}), Rejected::NoKeyId),
+        (
+            json!({"alg": "ES256", "kid": "it", "crit": ["x"]}),
+            Rejected::Critical,
+        ),
+        (
+            json!({"alg": "ES256", "kid": "it", "crit": null}),
+            Rejected::Critical,
+        ),
         (json!({"kid": "it"}), Rejected::Syntax),
     ] {
         assert_eq!(check(&token(header.clone()), &jwks), Err(wanted), "{header}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Algorithm, KeySet, claims::Claims, decode_segment, key_set::Jwk};
 
@@ -26,6 +27,8 @@ pub(crate) enum Rejected {
     Syntax,
     #[error("the token's header names no key (\"kid\")")]
     NoKeyId,
+    #[error("the token's header has extensions that must be understood (\"crit\"), and none is")]
+    Critical,
     #[error("could not verify message using any of the signatures or keys: {0}")]
     Signature(&'static str),
     #[error("\"{0}\" not satisfied: {1}")]
@@ -44,7 +47,11 @@ pub(crate) fn verify(token: &str, keys: &KeySet, expected: &Expected<'_>) -> Res
     let (message, signature) = token.trim().rsplit_once('.').ok_or(Rejected::Syntax)?;
     let (header, claims) = message.split_once('.').ok_or(Rejected::Syntax)?;
     let header = decode_segment(header).ok_or(Rejected::Syntax)?;
-    let header: Header = serde_json::from_slice(&header).map_err(|_| Rejected::Syntax)?;
+    let header: Value = serde_json::from_slice(&header).map_err(|_| Rejected::Syntax)?;
+    if header.get("crit").is_some() {
+        return Err(Rejected::Critical);
+    }
+    let header = Header::deserialize(header).map_err(|_| Rejected::Syntax)?;
     let claims = decode_segment(claims).ok_or(Rejected::Syntax)?;
     let signature = decode_segment(signature).ok_or(Rejected::Syntax)?;
 

@@ -34,6 +34,14 @@ impl Signer {
         header.kid = kid.map(str::to_owned);
         encode(&header, claims, &self.key).unwrap()
     }
+
+    /// A token with a header of its own, rightly signed.
+    fn token_with(&self, header: &Value, claims: &Value) -> String {
+        let part = |json: &Value| URL_SAFE_NO_PAD.encode(json.to_string());
+        let message = format!("{}.{}", part(header), part(claims));
+        let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &self.key, Algorithm::ES256);
+        format!("{message}.{}", signature.unwrap())
+    }
 }
 
 fn rules() -> Rules {
@@ -82,6 +90,61 @@ fn a_token_must_be_of_the_issuer_for_the_audience_and_valid_now() {
     assert!(!passes(json!({"iss": null})));
     assert!(!passes(json!({"aud": "other"})));
     assert!(!passes(json!({"aud": null})));
+    for unfit in [
+        json!({"iss": ["https://issuer"]}),
+        json!({"iss": ["https://other", "https://issuer"]}),
+        json!({"iat": in_seconds(360)}),
+        json!({"iat": "now"}),
+        json!({"exp": in_seconds(60).to_string()}),
+        json!({"nbf": [in_seconds(-60)]}),
+    ] {
+        assert!(!passes(unfit.clone()), "{unfit}");
+    }
+    assert!(passes(json!({"iat": in_seconds(240), "nbf": 1.5})));
+}
+
+#[test]
+fn extensions_that_must_be_understood_are_not() {
+    let signer = Signer::new("k1");
+    let keys = keys(&[&signer]);
+    let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
+    let passes = |more: Value| {
+        let mut header = json!({"alg": "ES256", "kid": "k1"});
+        header
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        rules().check(&signer.token_with(&header, &claims), &keys).is_ok()
+    };
+    assert!(passes(json!({})));
+    for crit in [json!(["x"]), json!(["b64"]), json!([]), json!("x"), json!(null)] {
+        assert!(!passes(json!({"crit": crit, "x": 1, "b64": true})), "{crit}");
+    }
+}
+
+#[test]
+fn a_key_for_something_else_verifies_nothing() {
+    let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
+    let passes = |more: Value| {
+        let mut signer = Signer::new("k1");
+        let key = signer.jwk.as_object_mut().unwrap();
+        key.remove("use");
+        key.extend(more.as_object().unwrap().clone());
+        rules()
+            .check(&signer.token(Some("k1"), &claims), &keys(&[&signer]))
+            .is_ok()
+    };
+    for fit in [json!({}), json!({"use": "sig"}), json!({"key_ops": ["verify"]})] {
+        assert!(passes(fit.clone()), "{fit}");
+    }
+    for unfit in [
+        json!({"use": "enc"}),
+        json!({"use": "tls"}),
+        json!({"key_ops": ["encrypt"]}),
+        json!({"use": "enc", "key_ops": ["verify"]}),
+    ] {
+        assert!(!passes(unfit.clone()), "{unfit}");
+    }
 }
 
 #[test]
@@ -91,10 +154,7 @@ fn only_a_key_of_the_issuer_can_sign() {
     let claims = json!({"iss": "https://issuer", "aud": "app", "exp": in_seconds(60)});
     let passes = |token: &str| rules().check(token, &keys).is_ok();
     assert!(passes(&two.token(Some("two"), &claims)));
-    assert!(
-        passes(&two.token(None, &claims)),
-        "any key may fit a token that names none"
-    );
+    assert!(!passes(&two.token(None, &claims)), "no key is named");
     assert!(!passes(&two.token(Some("one"), &claims)));
     assert!(!passes(&foreign.token(Some("one"), &claims)));
     assert!(!passes("not a token at all"));
