@@ -1,10 +1,10 @@
 //! `bindings.http`: calls of one URL and what is below it.
 
 mod client;
+mod gzip;
 mod metadata;
 
 use std::{
-    error::Error as _,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -18,8 +18,10 @@ use outrigger_component::{
     Catalog, Entry, Error, Kind, Metadata, OutputBinding, Result, Unit,
     bindings::{Invoke, Invoked},
     catalog::Version,
+    offload::offload,
 };
 use outrigger_resources::value::truthy;
+use outrigger_webclient::{causes, shown, within};
 use reqwest::{Client, Method, Request, Response, Url};
 
 const LOG: &str = "dapr.contrib";
@@ -41,6 +43,8 @@ pub(crate) fn add(catalog: &mut Catalog) {
 struct HttpBinding {
     client: Client,
     url: String,
+    /// What no request leaves.
+    base: Url,
     /// Name and value of the header every request carries.
     token: Option<metadata::Header>,
     timeout: Option<Duration>,
@@ -63,6 +67,7 @@ impl HttpBinding {
         Ok(Self {
             client: client::build(metadata, &parsed)?,
             url,
+            base: parsed,
             token: metadata::token(metadata)?,
             timeout: timeout.and_then(outrigger_component::GoDuration::positive),
             most: usize::try_from(size.unwrap_or(MOST))
@@ -87,6 +92,12 @@ impl HttpBinding {
         let url = Url::parse(&url).map_err(|error| {
             Error::invalid_request(format!("the metadata item path gives no URL: {error}"))
         })?;
+        if !within(&self.base, &url) {
+            let base = shown(&self.base);
+            return Err(Error::invalid_request(format!(
+                "the metadata item path leads out of the binding's url, {base}: requests stay below it"
+            )));
+        }
         let mut request = Request::new(method, url);
         *request.headers_mut() = metadata::headers(&call.metadata, self.token.as_ref(), has_body)?;
         if has_body {
@@ -101,13 +112,29 @@ impl HttpBinding {
             Some(text) => truthy(text),
             None => self.only_success,
         };
-        let request = self.request(call)?;
+        let mut request = self.request(call)?;
+        let asked = gzip::ask_for(&mut request);
         let shown = format!("{} {}", request.method(), shown(request.url()));
         let failed = |error: reqwest::Error| failure(&shown, error);
         let response = self.client.execute(request).await.map_err(failed)?;
         let status = response.status();
-        let answer = metadata::answer(&response);
-        let data = self.body(response, &shown).await.map_err(failed)?;
+        let packed = asked && gzip::is_packed(&response);
+        let answer = metadata::answer(&response, packed);
+        let (data, whole) = self.body(response).await.map_err(failed)?;
+        let (data, whole) = if packed {
+            self.unpacked(data, whole, &shown).await?
+        } else {
+            (data, whole)
+        };
+        if !whole {
+            tracing::warn!(
+                target: LOG,
+                "http binding {}: the response of {shown} is cut after {} bytes; raise maxResponseBodySize to have all \
+                 of it",
+                self.component,
+                data.len()
+            );
+        }
         if only_success && !status.is_success() {
             let text = format!("received status code {}", status.as_u16());
             return Err(Error::new(Kind::Internal, text).with_metadata(answer));
@@ -119,25 +146,29 @@ impl HttpBinding {
         })
     }
 
-    /// The body as far as the limit goes.
-    async fn body(&self, mut response: Response, shown: &str) -> Result<Bytes, reqwest::Error> {
+    /// The body as far as the limit goes, and whether that is all of it.
+    async fn body(&self, mut response: Response) -> Result<(Bytes, bool), reqwest::Error> {
         let mut body = BytesMut::new();
         while let Some(chunk) = response.chunk().await? {
             let room = self.most.map_or(usize::MAX, |most| most - body.len());
             if chunk.len() > room {
                 body.extend_from_slice(&chunk[..room]);
-                tracing::warn!(
-                    target: LOG,
-                    "http binding {}: the response of {shown} is cut after {} bytes; raise maxResponseBodySize to \
-                     have all of it",
-                    self.component,
-                    body.len()
-                );
-                break;
+                return Ok((body.freeze(), false));
             }
             body.extend_from_slice(&chunk);
         }
-        Ok(body.freeze())
+        Ok((body.freeze(), true))
+    }
+
+    /// The content of a packed body: the limit is that of what comes out.
+    async fn unpacked(&self, data: Bytes, whole: bool, shown: &str) -> Result<(Bytes, bool)> {
+        let most = self.most;
+        // Content grows by much when it is unpacked, so it is never small.
+        let unpacked = offload(usize::MAX, move || gzip::unpack(&data, whole, most)).await;
+        unpacked.map_err(|error| {
+            let text = format!("{shown}: the server sent a gzip body that cannot be unpacked");
+            Error::new(Kind::Internal, text).because(error)
+        })
     }
 }
 
@@ -156,13 +187,6 @@ fn method(operation: &str) -> Result<(Method, bool)> {
     })
 }
 
-/// A URL for error texts: its account and query may be secrets.
-fn shown(url: &Url) -> String {
-    let host = url.host_str().unwrap_or_default();
-    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
-    format!("{}://{host}{port}{}", url.scheme(), url.path())
-}
-
 fn failure(shown: &str, error: reqwest::Error) -> Error {
     let kind = if error.is_timeout() {
         Kind::Timeout
@@ -171,14 +195,7 @@ fn failure(shown: &str, error: reqwest::Error) -> Error {
     } else {
         Kind::Unavailable
     };
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    Error::new(kind, shown).because(text)
+    Error::new(kind, shown).because(causes(&error))
 }
 
 #[async_trait]

@@ -2,8 +2,6 @@
 //!
 //! Storage layouts are Dapr's wherever Dapr has the store, so both can work on the same data.
 
-#[cfg(any(feature = "conversation", feature = "crypto"))]
-mod bounded;
 #[cfg(feature = "conversation")]
 mod conversation;
 #[cfg(feature = "cron")]
@@ -47,9 +45,15 @@ mod roots;
 mod sqlite;
 #[cfg(any(feature = "postgres", feature = "redis", feature = "sqlite"))]
 mod subscriptions;
-#[cfg(any(feature = "http", feature = "mqtt"))]
+#[cfg(any(
+    feature = "conversation",
+    feature = "crypto",
+    feature = "http",
+    feature = "middleware",
+    feature = "mqtt"
+))]
 mod tls;
-#[cfg(any(feature = "conversation", feature = "crypto"))]
+#[cfg(any(feature = "conversation", feature = "crypto", feature = "middleware"))]
 mod web;
 
 use outrigger_component::Catalog;

@@ -14,10 +14,21 @@ pub(crate) fn client_config(
     roots: Option<&[u8]>,
     identity: Option<(&[u8], &[u8])>,
 ) -> Result<ClientConfig, String> {
+    verifying(store(roots)?, identity)
+}
+
+/// The same with the certificates of `roots`.
+///
+/// # Errors
+/// What is wrong with `identity`.
+pub(crate) fn verifying(
+    roots: RootCertStore,
+    identity: Option<(&[u8], &[u8])>,
+) -> Result<ClientConfig, String> {
     let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(store(roots)?);
+        .with_root_certificates(roots);
     let Some((chain, key)) = identity else {
         return Ok(builder.with_no_client_auth());
     };

@@ -1,9 +1,12 @@
 //! The HTTP client of components that call services on the web.
 
-use std::{error::Error as _, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use outrigger_component::{Error, Kind, Result};
+use outrigger_webclient::{builder, causes, shown};
 use reqwest::{Client, Url};
+
+use crate::{roots, tls};
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -13,51 +16,21 @@ const CONNECT: Duration = Duration::from_secs(30);
 /// # Errors
 /// Kind `Configuration`.
 pub(crate) fn client(url: &Url) -> Result<Client> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Error::new(
-            Kind::Configuration,
-            format!("cannot set up HTTPS for {url}: {error}"),
-        )
+    let failed = |error: String| {
+        let text = format!("cannot set up HTTPS for {}: {error}", shown(url));
+        Error::new(Kind::Configuration, text)
     };
     // The system's certificates take time and memory.
     let roots = if url.scheme() == "https" {
-        let roots = crate::roots::system();
-        if roots.is_empty() {
-            return Err(failed(
-                &"the system has no root certificates; install ca-certificates",
-            ));
-        }
-        roots
+        roots::system()
     } else {
         rustls::RootCertStore::empty()
     };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(&error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Client::builder()
-        .tls_backend_preconfigured(tls)
-        .connect_timeout(CONNECT)
-        .build()
-        .map_err(|error| failed(&causes(&error)))
-}
-
-/// What went wrong, with its causes: reqwest's own text leaves them out. Without the URL, which may have secrets.
-pub(crate) fn causes(error: &reqwest::Error) -> String {
-    let mut text = if error.is_timeout() {
-        "timed out".to_owned()
-    } else if error.is_connect() {
-        "cannot connect".to_owned()
-    } else {
-        "the request failed".to_owned()
-    };
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
+    if url.scheme() == "https" && roots.is_empty() {
+        let text = "the system has no root certificates; install ca-certificates";
+        return Err(failed(text.to_owned()));
     }
-    text
+    let tls = tls::verifying(roots, None).map_err(failed)?;
+    let client = builder(tls).connect_timeout(CONNECT).build();
+    client.map_err(|error| failed(causes(&error)))
 }

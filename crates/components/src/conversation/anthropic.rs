@@ -8,6 +8,7 @@ use outrigger_component::{
     conversation::{
         Choice, Message, PromptDetails, Request, Response, Role, Tool, ToolCall, ToolChoice, Usage,
     },
+    go_json,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -83,7 +84,7 @@ impl Protocol for Messages {
     }
 
     fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error> {
-        serde_json::from_slice::<Answer>(body).map(Answer::into_response)
+        go_json::from_slice::<Answer>(body).map(Answer::into_response)
     }
 }
 
@@ -137,7 +138,7 @@ fn input(call: &ToolCall) -> Result<Map<String, Value>> {
     if call.arguments.trim().is_empty() {
         return Ok(Map::new());
     }
-    serde_json::from_str(&call.arguments).map_err(|error| {
+    go_json::from_slice(call.arguments.as_bytes()).map_err(|error| {
         let text = format!("the arguments of the call of {} are no JSON object", call.name);
         Error::invalid_request(text).because(error)
     })

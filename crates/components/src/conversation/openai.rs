@@ -9,6 +9,7 @@ use outrigger_component::{
         Choice, CompletionDetails, Message, PromptDetails, Request, Response, Role, Tool, ToolCall,
         ToolChoice, Usage,
     },
+    go_json,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -185,7 +186,7 @@ impl Protocol for Chat {
     }
 
     fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error> {
-        serde_json::from_slice::<Completion>(body).map(Completion::into_response)
+        go_json::from_slice::<Completion>(body).map(Completion::into_response)
     }
 }
 

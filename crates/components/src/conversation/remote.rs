@@ -1,23 +1,22 @@
 //! A model behind an HTTP API: what both protocols have in common.
 
-use std::env;
+use std::{borrow::Cow, env, sync::Arc};
 
 use async_trait::async_trait;
 use outrigger_component::{
     Conversation, Error, Kind, Metadata, Result, Unit,
-    conversation::{Request, Response, ToolChoice},
+    conversation::{Message, Request, Response, ToolChoice},
+    offload::offload,
 };
+use outrigger_webclient::{BodyError, Secrets, causes, read_body};
 use reqwest::{
     Client, StatusCode, Url,
     header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
 };
 use serde_json::Value;
 
-use super::cache::Cache;
-use crate::{
-    bounded::{BodyError, read_body},
-    web,
-};
+use super::cache::{Cache, Key};
+use crate::web;
 
 /// The largest answer that is read, bytes.
 const LARGEST: usize = 16 << 20;
@@ -35,10 +34,12 @@ pub(super) trait Protocol: Send + Sync + 'static {
 
 /// A model behind an HTTP API.
 pub(super) struct Remote<P> {
-    protocol: P,
-    model: String,
+    protocol: Arc<P>,
+    model: Arc<str>,
     url: Url,
     headers: HeaderMap,
+    /// What the provider must not tell apps.
+    secrets: Secrets,
     client: Client,
     cache: Option<Cache>,
 }
@@ -56,17 +57,19 @@ impl<P: Protocol> Remote<P> {
         let mut secret = HeaderValue::try_from(value)
             .map_err(|_| metadata.wrong(&["key"], "a key has visible ASCII characters only"))?;
         secret.set_sensitive(true);
+        let key = value.strip_prefix("Bearer ").unwrap_or(value);
         let mut headers = HeaderMap::new();
         headers.insert(name, secret);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         let ttl = metadata.duration(&["responseCacheTTL", "cacheTTL"], Unit::Seconds)?;
         Ok(Self {
-            protocol,
-            model,
+            protocol: Arc::new(protocol),
+            model: model.into(),
             client: web::client(&url)?,
             url,
             headers,
+            secrets: Secrets::new([key]),
             cache: ttl.and_then(|ttl| ttl.positive()).map(Cache::new),
         })
     }
@@ -87,15 +90,32 @@ impl<P: Protocol> Remote<P> {
         let status = response.status();
         let body = read_body(response, LARGEST).await.map_err(|error| match error {
             BodyError::Http(error) => unreachable(&error),
-            large => Error::new(Kind::Internal, "the model's provider").because(large),
+            large @ BodyError::TooLarge(_) => {
+                Error::new(Kind::Internal, "the model's provider").because(large)
+            }
         })?;
         if !status.is_success() {
-            return Err(refused(status, &body));
+            return Err(refused(status, &body, &self.secrets));
         }
-        self.protocol.answer(&body).map_err(|error| {
+        let protocol = Arc::clone(&self.protocol);
+        let answer = offload(body.len(), move || protocol.answer(&body)).await;
+        answer.map_err(|error| {
             let text = "the model's provider sent an answer that cannot be read";
-            Error::new(Kind::Internal, text).because(error)
+            Error::new(Kind::Internal, text).because(self.secrets.cut_out_of(&error.to_string()))
         })
+    }
+
+    /// The body of a request, and what identifies it where answers are kept.
+    async fn written(&self, request: &Request) -> Result<(Vec<u8>, Option<Key>)> {
+        let (protocol, model) = (Arc::clone(&self.protocol), Arc::clone(&self.model));
+        let (size, request) = (size(request), request.clone());
+        let kept = self.cache.is_some();
+        let work = move || {
+            let question = protocol.question(&model, &request)?.to_string().into_bytes();
+            let key = kept.then(|| Cache::key(&question));
+            Ok((question, key))
+        };
+        offload(size, work).await
     }
 }
 
@@ -105,11 +125,21 @@ fn unreachable(error: &reqwest::Error) -> Error {
     } else {
         Kind::Unavailable
     };
-    Error::new(kind, format!("the model's provider: {}", web::causes(error)))
+    Error::new(kind, format!("the model's provider: {}", causes(error)))
+}
+
+/// How much a request says, bytes.
+fn size(request: &Request) -> usize {
+    let said = |message: &Message| {
+        let texts: usize = message.content.iter().map(String::len).sum();
+        let calls: usize = message.calls.iter().map(|call| call.arguments.len()).sum();
+        texts + calls
+    };
+    request.messages.iter().map(said).sum()
 }
 
 /// An answer that is none; both protocols put the text in `error.message`.
-fn refused(status: StatusCode, body: &[u8]) -> Error {
+fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
     let kind = match status.as_u16() {
         401 | 403 => Kind::Denied,
         408 | 504 => Kind::Timeout,
@@ -118,10 +148,9 @@ fn refused(status: StatusCode, body: &[u8]) -> Error {
     };
     let parsed: Option<Value> = serde_json::from_slice(body).ok();
     let told = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
-    let text = told.map_or_else(
-        || String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).into_owned(),
-        |text| text.chars().take(SHOWN).collect(),
-    );
+    let text = told.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
+    // First the secrets, then the rest: half of one would be told else.
+    let text: String = secrets.cut_out_of(&text).chars().take(SHOWN).collect();
     let code = status.as_u16();
     Error::new(
         kind,
@@ -132,12 +161,8 @@ fn refused(status: StatusCode, body: &[u8]) -> Error {
 #[async_trait]
 impl<P: Protocol> Conversation for Remote<P> {
     async fn converse(&self, request: &Request) -> Result<Response> {
-        let question = self
-            .protocol
-            .question(&self.model, request)?
-            .to_string()
-            .into_bytes();
-        let key = self.cache.as_ref().map(|cache| (cache, Cache::key(&question)));
+        let (question, key) = self.written(request).await?;
+        let key = self.cache.as_ref().zip(key);
         if let Some((cache, key)) = &key
             && let Some(answer) = cache.get(key)
         {
@@ -227,12 +252,20 @@ mod tests {
 
     #[test]
     fn refusals_show_the_providers_text() {
+        let refused = |status, body: &[u8]| refused(status, body, &Secrets::new(["sk-secret"]));
         let error = refused(StatusCode::UNAUTHORIZED, br#"{"error":{"message":"bad key"}}"#);
         assert_eq!(error.kind(), Kind::Denied);
         assert_eq!(
             error.to_string(),
             "API returned unexpected status code: 401: bad key"
         );
+        for echo in ["sk-secret", r#"{"error":{"message":"no such key: sk-secret"}}"#] {
+            let error = refused(StatusCode::UNAUTHORIZED, echo.as_bytes()).to_string();
+            assert!(!error.contains("sk-"), "{error}");
+        }
+        let cut = format!("{}sk-secret", "x".repeat(SHOWN - 4));
+        let error = refused(StatusCode::UNAUTHORIZED, cut.as_bytes()).to_string();
+        assert!(!error.contains("sk-"), "{error}");
         let error = refused(StatusCode::BAD_GATEWAY, b"<html>");
         assert!(error.retryable() && error.to_string().ends_with("502: <html>"));
     }

@@ -13,6 +13,7 @@ use outrigger_component::{
     Catalog, CryptoProvider, Entry, Error, GoDuration, Kind, Metadata, Result, Unit, catalog::Version,
     crypto::Secret,
 };
+use outrigger_webclient::{causes, read_body, shown};
 use reqwest::{Client, Url};
 use tokio::{sync::Mutex, time::Instant};
 
@@ -21,7 +22,7 @@ use super::{
     key::Key,
     local::{KeySource, Local, not_found},
 };
-use crate::{bounded::read_body, web};
+use crate::web;
 
 /// The largest key set, bytes.
 const LARGEST: usize = 1 << 20;
@@ -184,17 +185,17 @@ impl Source {
                 url, client, timeout, ..
             } => {
                 let failed = |cause: String| {
-                    Error::new(Kind::Unavailable, format!("failed to fetch JWKS from {url}")).because(cause)
+                    let text = format!("failed to fetch JWKS from {}", shown(url));
+                    Error::new(Kind::Unavailable, text).because(cause)
                 };
                 let response = client.get(url.clone()).timeout(*timeout).send().await;
-                let response = response.and_then(reqwest::Response::error_for_status);
-                let response = response.map_err(|error| match error.status() {
-                    Some(status) => failed(status.to_string()),
-                    None => failed(web::causes(&error)),
-                })?;
+                let response = response.map_err(|error| failed(causes(&error)))?;
+                if !response.status().is_success() {
+                    return Err(failed(response.status().to_string()));
+                }
                 let text = read_body(response, LARGEST).await;
                 let text = text.map_err(|error| failed(error.to_string()))?;
-                parse(url.as_str(), &Secret::new(text))
+                parse(&shown(url), &Secret::new(text))
             }
         }
     }

@@ -1,7 +1,8 @@
 use std::{net::IpAddr, time::Duration};
 
 use outrigger_component::{Metadata, Result};
-use reqwest::{Client, Url};
+use outrigger_webclient::{MOST_REDIRECTS, builder, within};
+use reqwest::{Client, Url, redirect::Policy};
 
 use crate::tls::client_config;
 
@@ -13,7 +14,7 @@ const IDLE: Duration = Duration::from_secs(90);
 /// Largest file of a certificate or a key, in bytes.
 const MAX_FILE: usize = 1 << 20;
 
-/// A client with the TLS settings of the component. Proxies of the environment are used, redirects followed.
+/// A client with the TLS settings of the component. Proxies of the environment are used.
 pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     let roots = pem(metadata, "MTLSRootCA")?;
     let certificate = pem(metadata, "MTLSClientCert")?;
@@ -35,17 +36,28 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     renegotiation(metadata)?;
     let tls = client_config(roots.as_deref(), identity)
         .map_err(|error| metadata.wrong(&["MTLSRootCA", "MTLSClientCert"], &error))?;
-    let mut builder = Client::builder();
+    let mut builder = builder(tls).redirect(below(url.clone()));
     if is_local(url) {
         builder = builder.no_proxy();
     }
     let client = builder
-        .tls_backend_preconfigured(tls)
         .connect_timeout(CONNECT)
         .pool_idle_timeout(IDLE)
         .tcp_nodelay(true)
         .build();
     client.map_err(|error| metadata.wrong(&["url"], &error.to_string()).into())
+}
+
+/// Follows redirects that stay below the component's URL, like all of its requests. Others are the answer: the caller
+/// may know what to do with it.
+fn below(base: Url) -> Policy {
+    Policy::custom(move |attempt| {
+        if within(&base, attempt.url()) && attempt.previous().len() <= MOST_REDIRECTS {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    })
 }
 
 /// What is on this machine is reached without proxy.

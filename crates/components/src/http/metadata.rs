@@ -2,8 +2,8 @@ use outrigger_component::{Error, Metadata, Pairs, Result};
 use reqwest::{
     Response,
     header::{
-        ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER,
-        TRANSFER_ENCODING,
+        ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+        TRAILER, TRANSFER_ENCODING,
     },
 };
 
@@ -69,14 +69,19 @@ fn header(key: &str, value: &str) -> Result<Header> {
     Ok((name, value))
 }
 
-/// Status and headers of a response; several of a name are joined.
-pub(super) fn answer(response: &Response) -> Pairs {
+/// Status and headers of a response; several of a name are joined. Of a body that was `packed`, and is not any more,
+/// without those about its form.
+pub(super) fn answer(response: &Response, packed: bool) -> Pairs {
     let (status, headers) = (response.status(), response.headers());
     let mut answer = Pairs::with_capacity(headers.len() + 2);
     answer.insert("statusCode".to_owned(), status.as_str().to_owned());
     let reason = status.canonical_reason().unwrap_or_default();
     answer.insert("status".to_owned(), format!("{} {reason}", status.as_str()));
-    for name in headers.keys() {
+    let of_the_form = [CONTENT_ENCODING, CONTENT_LENGTH];
+    for name in headers
+        .keys()
+        .filter(|name| !packed || !of_the_form.contains(name))
+    {
         let values = headers.get_all(name).iter();
         let values: Vec<_> = values
             .map(|value| String::from_utf8_lossy(value.as_bytes()))

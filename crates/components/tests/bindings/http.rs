@@ -123,6 +123,93 @@ async fn time_and_size_are_limited() {
 }
 
 #[tokio::test]
+async fn requests_stay_below_the_url() {
+    let (web, other) = (Web::start().await, Web::start().await);
+    let base = format!("{}/api/v1", web.url());
+    let properties = [
+        ("url", base.as_str()),
+        ("securityToken", "s3cret"),
+        ("securityTokenHeader", "X-Key"),
+    ];
+    let binding = support::output(HTTP, "v1", &properties).await.unwrap();
+    for path in [
+        "../../admin",
+        "..",
+        "%2e%2e/admin",
+        "..%2fadmin",
+        "..\\admin",
+        "%252e%252e/admin",
+        "a/..;/..;/admin",
+        "../v1x",
+    ] {
+        let error = binding
+            .invoke(&call("get", &[("path", path)], ""))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidRequest, "{path}: {error}");
+        assert!(
+            error.to_string().contains("path") && error.to_string().contains(&base),
+            "{error}"
+        );
+    }
+    assert_eq!(web.count(), 0);
+    let fine = binding
+        .invoke(&call("get", &[("path", "a/../b%2Fc?x=../..")], ""))
+        .await;
+    assert_eq!(fine.unwrap().unwrap().metadata["statusCode"], "200");
+    assert!(
+        web.head().starts_with("get /api/v1/b%2fc?x=../.. "),
+        "{}",
+        web.head()
+    );
+
+    let below = [("path", "there?/api/v1/end")];
+    let followed = binding.invoke(&call("get", &below, "")).await.unwrap().unwrap();
+    assert_eq!(followed.metadata["statusCode"], "200");
+    assert!(web.head().starts_with("get /api/v1/end "), "{}", web.head());
+    let sent = web.count();
+    for there in [
+        "/admin".to_owned(),
+        "../../admin".to_owned(),
+        format!("{}/api/v1", other.url()),
+    ] {
+        let path = format!("there?{there}");
+        let lax = [("path", path.as_str()), ("errorIfNot2XX", "false")];
+        let answer = binding
+            .invoke(&call("post", &lax, "prompt"))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(answer.metadata["statusCode"], "307", "{there}");
+        assert_eq!(answer.metadata["Location"], there);
+    }
+    assert_eq!((web.count(), other.count()), (sent + 3, 0));
+}
+
+#[tokio::test]
+async fn packed_answers_are_unpacked_unless_the_caller_asked_for_them() {
+    let web = Web::start().await;
+    let url = web.url();
+    let binding = support::output(HTTP, "v1", &[("url", &url)]).await.unwrap();
+    let answer = binding.invoke(&call("get", &[("path", "packed")], "")).await;
+    let answer = answer.unwrap().unwrap();
+    assert!(web.head().contains("accept-encoding: gzip"), "{}", web.head());
+    assert_eq!(answer.data, "content");
+    for gone in ["Content-Encoding", "Content-Length"] {
+        assert!(!answer.metadata.contains_key(gone), "{gone}");
+    }
+    let own = [("path", "packed"), ("Accept-Encoding", "gzip, br")];
+    let answer = binding.invoke(&call("get", &own, "")).await.unwrap().unwrap();
+    assert_eq!(answer.metadata["Content-Encoding"], "gzip");
+    assert_eq!(answer.data[..2], [0x1f, 0x8b]);
+
+    let short = [("url", url.as_str()), ("maxResponseBodySize", "3")];
+    let binding = support::output(HTTP, "v1", &short).await.unwrap();
+    let answer = binding.invoke(&call("get", &[("path", "packed")], "")).await;
+    assert!("content".starts_with(&text(answer.unwrap())));
+}
+
+#[tokio::test]
 async fn wrong_properties_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");

@@ -1,10 +1,14 @@
 //! A small HTTP server that answers with what it was sent.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    io::Write,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
+use flate2::{Compression, write::GzEncoder};
 use outrigger_component::conformance::Link;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufStream},
@@ -13,7 +17,8 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Answers `/status/N` with N, `/big` with a kilobyte, `/slow` never, everything else with the request.
+/// Answers `/status/N` with N, `/big` with a kilobyte, `/packed` with `content` as gzip, `…/there?URL` with a redirect to
+/// the URL, `/slow` never, everything else with the request.
 pub(crate) struct Web {
     port: u16,
     _server: AbortOnDropHandle<()>,
@@ -36,6 +41,11 @@ impl Web {
 
     pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// How many requests there were.
+    pub(crate) fn count(&self) -> usize {
+        self.heads.lock().unwrap().len()
     }
 
     /// The last request's line and headers, in small letters.
@@ -93,6 +103,18 @@ async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>, down: &AtomicBo
         let (status, body) = match path.as_str() {
             "/slow" => std::future::pending().await,
             "/big" => ("200 OK".to_owned(), vec![b'x'; 1024]),
+            "/packed" => {
+                let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+                packed.write_all(b"content").unwrap();
+                (
+                    "200 OK\r\ncontent-encoding: gzip".to_owned(),
+                    packed.finish().unwrap(),
+                )
+            }
+            path if path.contains("/there?") => {
+                let (_, there) = path.split_once('?').unwrap();
+                (format!("307 There\r\nlocation: {there}"), body)
+            }
             path => match path.strip_prefix("/status/") {
                 Some(status) => (format!("{status} Word"), body),
                 None => ("200 OK".to_owned(), body),

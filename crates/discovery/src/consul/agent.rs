@@ -2,6 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
+use outrigger_webclient::{BodyError, Secrets, builder, causes, read_body};
 use reqwest::{RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,6 +20,8 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 const WAIT_SLACK: Duration = Duration::from_secs(15);
 /// Largest answer read.
 const MAX_BODY: usize = 8 << 20;
+/// Most characters of an error that are shown.
+const MAX_SHOWN: usize = 200;
 
 /// Why the agent could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -99,8 +102,7 @@ impl Agent {
             // nothing to send either.
             tls.enable_sni = false;
         }
-        let http = reqwest::Client::builder()
-            .tls_backend_preconfigured(tls)
+        let http = builder(tls)
             .no_proxy()
             .connect_timeout(REQUEST_TIMEOUT)
             .build()
@@ -210,39 +212,26 @@ impl Agent {
             return Ok(response);
         }
         let body = body(response).await.unwrap_or_default();
-        let shown = &body[..body.len().min(200)];
+        let password = self
+            .config
+            .basic_auth
+            .as_ref()
+            .map(|(_, password)| password.as_str());
+        let secrets = Secrets::new([token.or(self.token.as_deref()), password].into_iter().flatten());
+        let text = secrets.cut_out_of(&String::from_utf8_lossy(&body));
         Err(AgentError::Status {
             status: status.as_u16(),
-            body: String::from_utf8_lossy(shown).trim().to_owned(),
+            body: text.trim().chars().take(MAX_SHOWN).collect(),
         })
     }
 }
 
-async fn body(mut response: Response) -> Result<Vec<u8>, AgentError> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response
-        .chunk()
-        .await
-        .map_err(|error| AgentError::Http(causes(&error)))?
-    {
-        if body.len() + chunk.len() > MAX_BODY {
-            return Err(AgentError::Answer(format!("it is longer than {MAX_BODY} bytes")));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
-}
-
-/// The error with what caused it; reqwest's own text leaves the cause out.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
+async fn body(response: Response) -> Result<Vec<u8>, AgentError> {
+    let body = read_body(response, MAX_BODY).await;
+    body.map_err(|error| match error {
+        BodyError::Http(error) => AgentError::Http(causes(&error)),
+        large @ BodyError::TooLarge(_) => AgentError::Answer(large.to_string()),
+    })
 }
 
 /// Largest file of a certificate or a key, in bytes.

@@ -237,11 +237,7 @@ pub(crate) async fn get_trusting(url: &str, roots: &[CertificateDer<'static>]) -
             .unwrap()
             .with_root_certificates(store)
             .with_no_client_auth();
-    let client = reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
-        .no_proxy()
-        .build()
-        .unwrap();
+    let client = outrigger_webclient::builder(tls).no_proxy().build().unwrap();
     let response = client.get(url).send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())
 }

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, JwkSet};
 use outrigger_component::{Error, Kind};
-use reqwest::{Client, StatusCode};
-use rustls::ClientConfig;
+use outrigger_webclient::{causes, read_body, shown};
+use reqwest::{Client, StatusCode, Url};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::LOG;
+use crate::web;
 
 /// Longest wait for an answer of the issuer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -44,11 +45,12 @@ pub(super) struct KeyCache {
 impl KeyCache {
     /// Fetches the keys at `url`, or where the issuer says they are.
     pub(super) async fn start(issuer: &str, url: Option<&str>) -> Result<Self, Error> {
-        let client = client()?;
         let url = match url {
             Some(url) => url.to_owned(),
-            None => discover(&client, issuer).await?,
+            None => discover(issuer).await?,
         };
+        let url = parse(&url)?;
+        let client = web::client(&url)?;
         let keys = Arc::new(Mutex::new(Arc::new(fetch(&client, &url).await?)));
         let stop = CancellationToken::new();
         let task = tokio::spawn(refresh(client, url, Arc::clone(&keys), stop.clone()));
@@ -77,7 +79,7 @@ impl KeyCache {
     }
 }
 
-async fn refresh(client: Client, url: String, keys: Arc<Mutex<Arc<Keys>>>, stop: CancellationToken) {
+async fn refresh(client: Client, url: Url, keys: Arc<Mutex<Arc<Keys>>>, stop: CancellationToken) {
     let mut pause = REFRESH;
     loop {
         let fetched = tokio::select! {
@@ -104,29 +106,21 @@ fn unavailable(message: String) -> Error {
     Error::new(Kind::Unavailable, message)
 }
 
-fn client() -> Result<Client, Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let failed =
-        |cause: &dyn std::fmt::Display| unavailable(format!("no HTTP client for the issuer: {cause}"));
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(&error))?
-        .with_root_certificates(crate::roots::system())
-        .with_no_client_auth();
-    let client = Client::builder().timeout(TIMEOUT).tls_backend_preconfigured(tls);
-    client.build().map_err(|error| failed(&error))
+fn parse(url: &str) -> Result<Url, Error> {
+    url.parse()
+        .map_err(|error| unavailable(format!("the issuer's keys: {error}; a URL is expected")))
 }
 
 /// Where the issuer's keys are, by its own word.
-async fn discover(client: &Client, issuer: &str) -> Result<String, Error> {
+async fn discover(issuer: &str) -> Result<String, Error> {
     let slash = issuer.strip_suffix('/').unwrap_or(issuer);
-    let url = format!("{slash}/.well-known/openid-configuration");
+    let url = parse(&format!("{slash}/.well-known/openid-configuration"))?;
     let failed = |cause: String| {
         unavailable(format!(
             "failed to retrieve OpenID Configuration document: {cause}; set jwksURL if the issuer has none"
         ))
     };
-    let found: Discovery = read(client, &url).await.map_err(failed)?;
+    let found: Discovery = read(&web::client(&url)?, &url).await.map_err(failed)?;
     if found.jwks_uri.is_empty() {
         let text = "the OpenID Configuration document does not contain a 'jwks_uri'";
         return Err(failed(text.to_owned()));
@@ -141,7 +135,7 @@ async fn discover(client: &Client, issuer: &str) -> Result<String, Error> {
     Ok(found.jwks_uri)
 }
 
-async fn fetch(client: &Client, url: &str) -> Result<Keys, Error> {
+async fn fetch(client: &Client, url: &Url) -> Result<Keys, Error> {
     let set: Result<Loose, String> = read(client, url).await;
     let set = set.map_err(|cause| unavailable(format!("failed to fetch JWKS: {cause}")))?;
     Ok(set.known())
@@ -164,21 +158,15 @@ impl Loose {
     }
 }
 
-async fn read<T: DeserializeOwned>(client: &Client, url: &str) -> Result<T, String> {
-    let failed = |error: reqwest::Error| format!("GET {url}: {}", error.without_url());
-    let mut response = client.get(url).send().await.map_err(failed)?;
+async fn read<T: DeserializeOwned>(client: &Client, url: &Url) -> Result<T, String> {
+    let failed = |cause: String| format!("GET {}: {cause}", shown(url));
+    let request = client.get(url.clone()).timeout(TIMEOUT);
+    let response = request.send().await.map_err(|error| failed(causes(&error)))?;
     if response.status() != StatusCode::OK {
-        return Err(format!(
-            "GET {url}: invalid response status code: {}",
-            response.status().as_u16()
-        ));
+        let status = response.status().as_u16();
+        return Err(failed(format!("invalid response status code: {status}")));
     }
-    let mut document = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(failed)? {
-        document.extend_from_slice(&piece);
-        if document.len() > MAX_DOCUMENT {
-            return Err(format!("GET {url}: more than {MAX_DOCUMENT} bytes"));
-        }
-    }
-    serde_json::from_slice(&document).map_err(|error| format!("GET {url}: not the JSON expected: {error}"))
+    let document = read_body(response, MAX_DOCUMENT).await;
+    let document = document.map_err(|error| failed(error.to_string()))?;
+    serde_json::from_slice(&document).map_err(|error| failed(format!("not the JSON expected: {error}")))
 }

@@ -11,7 +11,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use outrigger_files::read_async;
 use outrigger_identity::pem;
-use reqwest::redirect;
+use outrigger_webclient::{BodyError, builder, read_body, shown};
 
 use crate::{
     jwt::{KeySet, KeySetError},
@@ -123,7 +123,7 @@ impl Source {
                 let contents = read_async(path, MAX_SIZE).await.map_err(fail)?;
                 parse(&path.display().to_string(), &contents)
             }
-            Self::Url { url, client, .. } => parse(url.as_str(), &fetch(client, url).await?),
+            Self::Url { url, client, .. } => parse(&shown(url), &fetch(client, url).await?),
         }
     }
 
@@ -161,26 +161,24 @@ fn parse(origin: &str, contents: &[u8]) -> Result<KeySet, JwksError> {
 
 async fn fetch(client: &reqwest::Client, url: &reqwest::Url) -> Result<Vec<u8>, JwksError> {
     let fail = |source: reqwest::Error| JwksError::Fetch {
-        url: url.to_string(),
+        url: shown(url),
         source: source.without_url(),
     };
-    let mut response = client
+    let response = client
         .get(url.clone())
         .send()
         .await
         .and_then(reqwest::Response::error_for_status)
         .map_err(fail)?;
-    let mut contents = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(fail)? {
-        if contents.len() + chunk.len() > MAX_SIZE {
-            return Err(JwksError::TooLarge(url.to_string()));
-        }
-        contents.extend_from_slice(&chunk);
-    }
-    Ok(contents)
+    let contents = read_body(response, MAX_SIZE).await;
+    contents.map_err(|error| match error {
+        BodyError::Http(source) => fail(source),
+        BodyError::TooLarge(_) => JwksError::TooLarge(shown(url)),
+    })
 }
 
-/// A client that trusts the configured CA, or else those of the system; TLS 1.2 at least.
+/// A client that trusts the configured CA, or else those of the system; TLS 1.2 at least. Whoever could redirect the
+/// request to another origin would say whose tokens count, and the builder has that refused.
 fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
     let fail = |error: String| JwksError::Client(error);
     let mut roots = rustls::RootCertStore::empty();
@@ -199,26 +197,10 @@ fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
             .map_err(|error| fail(error.to_string()))?
             .with_root_certificates(roots)
             .with_no_client_auth();
-    reqwest::Client::builder()
-        .tls_backend_preconfigured(tls)
+    builder(tls)
         .timeout(options.request_timeout)
-        // Whoever could redirect the request would say whose tokens count.
-        .redirect(redirect::Policy::custom(same_origin))
         .build()
         .map_err(|error| fail(error.to_string()))
-}
-
-/// Redirects stay where the keys were asked for.
-fn same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
-    const MOST: usize = 5;
-    let asked = attempt.previous().first().map(reqwest::Url::origin);
-    if asked.is_none_or(|asked| asked != attempt.url().origin()) {
-        return attempt.error("the redirect leads to another origin; configure the address that it leads to");
-    }
-    match attempt.previous().len() {
-        0..MOST => attempt.follow(),
-        _ => attempt.error("too many redirects"),
-    }
 }
 
 /// The option is a path, or PEM itself.

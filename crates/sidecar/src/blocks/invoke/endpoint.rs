@@ -386,8 +386,7 @@ fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<Client
 }
 
 fn with_tls(config: ClientConfig) -> ClientBuilder {
-    reqwest::Client::builder()
+    outrigger_webclient::builder(config)
         .connect_timeout(CONNECT_TIMEOUT)
         .no_proxy()
-        .tls_backend_preconfigured(config)
 }

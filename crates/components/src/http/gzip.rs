@@ -1,0 +1,114 @@
+//! Bodies that servers pack because we say that we can unpack them: Go's client does so unless the caller speaks of
+//! encodings itself.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+use flate2::read::MultiGzDecoder;
+use reqwest::{
+    Method, Request, Response,
+    header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderValue, RANGE},
+};
+
+const GZIP: HeaderValue = HeaderValue::from_static("gzip");
+/// Bytes that are unpacked at a time.
+const PIECE: usize = 64 << 10;
+
+/// Asks for a packed body, where nobody else speaks of encodings; whether it did.
+pub(super) fn ask_for(request: &mut Request) -> bool {
+    let silent = [ACCEPT_ENCODING, RANGE]
+        .iter()
+        .all(|name| !request.headers().contains_key(name));
+    let asks = silent && *request.method() != Method::HEAD;
+    if asks {
+        request.headers_mut().insert(ACCEPT_ENCODING, GZIP);
+    }
+    asks
+}
+
+/// Whether a body came packed.
+pub(super) fn is_packed(response: &Response) -> bool {
+    let encoding = response.headers().get(CONTENT_ENCODING);
+    encoding.is_some_and(|encoding| encoding.as_bytes().eq_ignore_ascii_case(b"gzip"))
+}
+
+/// The content of `packed`, up to `most` bytes, and whether that is all of it. `whole`: whether `packed` is; what is
+/// not gives as much as there is.
+///
+/// # Errors
+/// What is wrong with `packed`.
+pub(super) fn unpack(packed: &Bytes, whole: bool, most: Option<usize>) -> io::Result<(Bytes, bool)> {
+    if packed.is_empty() {
+        return Ok((Bytes::new(), whole));
+    }
+    let mut decoder = MultiGzDecoder::new(&packed[..]);
+    let (mut content, mut piece) = (Vec::new(), vec![0; PIECE]);
+    loop {
+        let read = match decoder.read(&mut piece) {
+            Ok(0) => return Ok((content.into(), whole)),
+            Ok(read) => &piece[..read],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) if !whole => return Ok((content.into(), false)),
+            Err(error) => return Err(error),
+        };
+        let room = most.map_or(usize::MAX, |most| most - content.len());
+        if read.len() > room {
+            content.extend_from_slice(&read[..room]);
+            return Ok((content.into(), false));
+        }
+        content.extend_from_slice(read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::{Compression, write::GzEncoder};
+
+    use super::*;
+
+    fn packed(content: &[u8]) -> Bytes {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    #[test]
+    fn content_comes_back_as_far_as_the_limit_goes() {
+        let content = b"0123456789".repeat(20_000);
+        let packed = packed(&content);
+        assert_eq!(
+            unpack(&packed, true, None).unwrap(),
+            (content.clone().into(), true)
+        );
+        let exactly = Some(content.len());
+        assert_eq!(
+            unpack(&packed, true, exactly).unwrap(),
+            (content.clone().into(), true)
+        );
+        let less = Some(100_001);
+        let (cut, whole) = unpack(&packed, true, less).unwrap();
+        assert!(cut == content[..100_001] && !whole);
+        let two = [&packed[..], &packed].concat().into();
+        assert_eq!(unpack(&two, true, None).unwrap().0.len(), 2 * content.len());
+    }
+
+    #[test]
+    fn a_bomb_fills_no_more_than_its_room() {
+        let bomb = packed(&vec![0; 64 << 20]);
+        assert!(bomb.len() < 128 << 10);
+        let (content, whole) = unpack(&bomb, true, Some(1000)).unwrap();
+        assert_eq!((content.len(), whole), (1000, false));
+    }
+
+    #[test]
+    fn what_is_not_all_there_is_an_error_unless_we_cut_it() {
+        let packed = packed(&b"0123456789".repeat(20_000));
+        let part = packed.slice(..packed.len() / 2);
+        assert!(unpack(&part, true, None).is_err());
+        assert!(!unpack(&part, false, None).unwrap().1);
+        assert!(unpack(&Bytes::from_static(b"no gzip"), true, None).is_err());
+        assert_eq!(unpack(&Bytes::new(), true, None).unwrap(), (Bytes::new(), true));
+    }
+}

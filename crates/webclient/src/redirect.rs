@@ -1,0 +1,150 @@
+use reqwest::{Url, redirect::Policy};
+
+/// Most redirects that are followed for one request.
+pub const MOST_REDIRECTS: usize = 10;
+
+/// A redirect that is not followed.
+#[derive(Debug, thiserror::Error)]
+pub enum Elsewhere {
+    /// To another scheme, host or port; which one.
+    #[error(
+        "the server redirects to another origin, {0}, where credentials must not go: configure that address if it is \
+         the right one"
+    )]
+    Origin(String),
+    /// One of too many.
+    #[error("the server redirects more than {MOST_REDIRECTS} times")]
+    TooMany,
+}
+
+/// Follows redirects that stay where they are.
+pub(crate) fn inside_of_the_origin() -> Policy {
+    Policy::custom(|attempt| {
+        let from = attempt.previous().last();
+        if from.is_none_or(|from| from.origin() != attempt.url().origin()) {
+            let origin = attempt.url().origin().ascii_serialization();
+            attempt.error(Elsewhere::Origin(origin))
+        } else if attempt.previous().len() > MOST_REDIRECTS {
+            attempt.error(Elsewhere::TooMany)
+        } else {
+            attempt.follow()
+        }
+    })
+}
+
+/// Whether `url` is `base` or below it, however a server may read its path: escapes are decoded as often as there are
+/// any, backslashes count as slashes, and parameters of a segment (`..;x`) do not hide that it leads upwards.
+pub fn within(base: &Url, url: &Url) -> bool {
+    let account = |url: &Url| (url.username().to_owned(), url.password().map(str::to_owned));
+    if base.origin() != url.origin() || account(base) != account(url) {
+        return false;
+    }
+    let folder = base.path().trim_end_matches('/');
+    let below = url
+        .path()
+        .strip_prefix(folder)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    below && !climbs(url.path().as_bytes())
+}
+
+/// Whether some reading of `path` has a segment that leads upwards.
+fn climbs(path: &[u8]) -> bool {
+    let mut read = path.to_vec();
+    loop {
+        let up = |segment: &[u8]| segment.split(|byte| *byte == b';').next() == Some(b"..");
+        if read.split(|byte| matches!(byte, b'/' | b'\\')).any(up) {
+            return true;
+        }
+        let decoded = decoded(&read);
+        // Each round makes it shorter, so there is a last one.
+        if decoded.len() == read.len() {
+            return false;
+        }
+        read = decoded;
+    }
+}
+
+/// Percent escapes decoded, once.
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let digit = |byte: &u8| {
+        char::from(*byte)
+            .to_digit(16)
+            .and_then(|digit| u8::try_from(digit).ok())
+    };
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, others)) = rest.split_first() {
+        let escape = match others {
+            [high, low, ..] if *first == b'%' => digit(high).zip(digit(low)),
+            _ => None,
+        };
+        match escape {
+            Some((high, low)) => {
+                decoded.push(high << 4 | low);
+                rest = &others[2..];
+            }
+            None => {
+                decoded.push(*first);
+                rest = others;
+            }
+        }
+    }
+    decoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_below_its_base_in_every_reading() {
+        let stays = |base: &str, path: &str| {
+            let base: Url = base.parse().unwrap();
+            let url = format!("{}/{path}", base.as_str().trim_end_matches('/'));
+            within(&base, &url.parse().unwrap())
+        };
+        let base = "https://h/api/v1/";
+        for inside in [
+            "",
+            "items?x=../..",
+            "a/../b",
+            "a%2Fb",
+            "..a",
+            "a..",
+            "...",
+            "%",
+            "%2",
+            "%zz..",
+            "a/./b",
+        ] {
+            assert!(stays(base, inside), "{inside}");
+        }
+        for outside in [
+            "..",
+            "../../admin",
+            "%2e%2e/admin",
+            "%2E./admin",
+            ".%2e/admin",
+            "..\\admin",
+            "..%2fadmin",
+            "..%5cadmin",
+            "%252e%252e%252fadmin",
+            "%25252e%25252e/admin",
+            "a/..;x/..;/admin",
+            "..%3b/admin",
+            ".\t./admin",
+            "../v1x/admin",
+        ] {
+            assert!(!stays(base, outside), "{outside}");
+        }
+        assert!(stays("https://h", "anything/at/all"));
+        assert!(!within(
+            &"https://h/a".parse().unwrap(),
+            &"https://h/ab".parse().unwrap()
+        ));
+        for elsewhere in ["http://h/a", "https://i/a", "https://h:1/a", "https://u:p@h/a"] {
+            let base = "https://h/a".parse().unwrap();
+            assert!(!within(&base, &elsewhere.parse().unwrap()), "{elsewhere}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+/// The shortest text that is taken for a secret, bytes: shorter ones would tear holes into ordinary words.
+const SHORTEST: usize = 4;
+const IN_ITS_PLACE: &str = "***";
+
+/// Secrets that a server was shown, and may show again in its errors.
+#[derive(Clone, Default)]
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// Of these texts; what is shorter than four bytes is none.
+    pub fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut texts: Vec<String> = texts
+            .into_iter()
+            .filter(|text| text.len() >= SHORTEST)
+            .map(str::to_owned)
+            .collect();
+        // One that is part of another must not leave the rest of it.
+        texts.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
+        Self(texts)
+    }
+
+    /// `text` with `***` in place of each secret.
+    #[must_use]
+    pub fn cut_out_of(&self, text: &str) -> String {
+        let start = text.to_owned();
+        self.0.iter().fold(start, |text, secret| {
+            if text.contains(secret.as_str()) {
+                text.replace(secret.as_str(), IN_ITS_PLACE)
+            } else {
+                text
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Secrets({})", self.0.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_go_and_the_rest_stays() {
+        let secrets = Secrets::new(["sk-1234", "sk-1234-long", "", "abc"]);
+        for (text, expected) in [
+            ("key sk-1234-long, sk-1234!", "key ***, ***!"),
+            ("abc", "abc"),
+            ("", ""),
+        ] {
+            assert_eq!(secrets.cut_out_of(text), expected);
+        }
+        assert_eq!(format!("{secrets:?}"), "Secrets(2)");
+    }
+}
