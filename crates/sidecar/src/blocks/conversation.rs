@@ -8,9 +8,11 @@ mod tests;
 use std::sync::Arc;
 
 use outrigger_component::Conversation;
-use outrigger_component::conversation::{Message, Request, Response, Role};
+use outrigger_component::conversation::{Choice, Message, Request, Response, Role};
+use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_wire::runtime::v1 as proto;
+use prost::Message as _;
 
 use super::outbound::{FamilyNames, Operation, Outbound};
 use super::registry::{Registry, Users};
@@ -20,6 +22,9 @@ const FAMILIES: FamilyNames = FamilyNames {
     count: "component_conversation_count",
     latencies: "component_conversation_latencies",
 };
+
+/// How much more work a byte is for scrubbing than for what else is done to content.
+const SCRUBBING: usize = 8;
 
 /// Why there was no conversation.
 #[derive(Debug)]
@@ -137,23 +142,26 @@ impl Model {
         if request.inputs.is_empty() {
             return Err(self.missing_inputs());
         }
-        let messages = request.inputs.into_iter().map(|input| {
+        let inputs = request.inputs;
+        let wanted = inputs.iter().filter(|input| input.scrub_pii.unwrap_or_default());
+        let size = SCRUBBING * wanted.map(|input| input.content.len()).sum::<usize>();
+        let read = |input: proto::ConversationInput| {
             let role = role_named(input.role());
             let text = scrubbed(input.scrub_pii.unwrap_or_default(), input.content);
             Message::new(role, vec![text])
-        });
+        };
         let question = Request {
-            messages: messages.collect(),
+            messages: offload(size, move || inputs.into_iter().map(read).collect()).await,
             temperature: request.temperature.unwrap_or_default(),
             ..Request::default()
         };
         let response = self.ask(&question).await?;
-        let scrub = request.scrub_pii.unwrap_or_default();
+        let response = without_personal_data(request.scrub_pii.unwrap_or_default(), response).await;
         let outputs = response
             .choices
             .into_iter()
             .map(|choice| proto::ConversationResult {
-                result: scrubbed(scrub, choice.content),
+                result: choice.content,
                 parameters: request.parameters.clone(),
             });
         Ok(proto::ConversationResponse {
@@ -171,16 +179,40 @@ impl Model {
         }
         let scrub = request.scrub_pii.unwrap_or_default();
         let context_id = request.context_id.clone().filter(|id| !id.is_empty());
-        let question = messages::question(request).map_err(|what| ConversationError::InvalidParameters {
+        let scrubs = request
+            .inputs
+            .iter()
+            .any(|input| input.scrub_pii.unwrap_or_default());
+        let size = if scrubs {
+            SCRUBBING * request.encoded_len()
+        } else {
+            0
+        };
+        let question = offload(size, move || messages::question(request)).await;
+        let question = question.map_err(|what| ConversationError::InvalidParameters {
             component: self.name.clone(),
             what,
         })?;
-        let response = self.ask(&question).await?;
+        let response = without_personal_data(scrub, self.ask(&question).await?).await;
         Ok(proto::ConversationResponseAlpha2 {
             context_id,
-            outputs: messages::outputs(response, |text| scrubbed(scrub, text)),
+            outputs: messages::outputs(response),
         })
     }
+}
+
+async fn without_personal_data(wanted: bool, mut response: Response) -> Response {
+    if !wanted {
+        return response;
+    }
+    let said: usize = response.choices.iter().map(|choice| choice.content.len()).sum();
+    let scrub = |choice: Choice| Choice {
+        content: pii::scrub(&choice.content),
+        ..choice
+    };
+    let choices = std::mem::take(&mut response.choices);
+    response.choices = offload(SCRUBBING * said, move || choices.into_iter().map(scrub).collect()).await;
+    response
 }
 
 fn scrubbed(wanted: bool, text: String) -> String {

@@ -125,17 +125,14 @@ fn json_number(number: f64) -> Value {
 }
 
 /// One output per answer of the model.
-pub(super) fn outputs(
-    response: Response,
-    scrub: impl Fn(String) -> String,
-) -> Vec<proto::ConversationResultAlpha2> {
+pub(super) fn outputs(response: Response) -> Vec<proto::ConversationResultAlpha2> {
     let usage = response.usage.map(tokens);
     let model = Some(response.model).filter(|model| !model.is_empty());
     let choices = (0..).zip(response.choices);
     choices
         .map(|(index, choice)| {
             let message = proto::ConversationResultMessage {
-                content: scrub(choice.content),
+                content: choice.content,
                 tool_calls: choice.calls.into_iter().map(told_call).collect(),
             };
             proto::ConversationResultAlpha2 {

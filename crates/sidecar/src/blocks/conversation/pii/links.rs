@@ -1,0 +1,102 @@
+//! Links have numbers and signs of their own, which are nobody's; what is somebody's goes all the same.
+
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// What of a match inside of a link is personal.
+pub(super) type InLink = fn(&str, Range<usize>) -> Option<Range<usize>>;
+
+static LINKS: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?i-u:https?|git|ssh)://[^\s<>]+").expect("a pattern of this file"));
+
+/// The links of a text, in its order.
+pub(super) fn find(text: &str) -> Vec<Range<usize>> {
+    LINKS.find_iter(text).map(|link| link.range()).collect()
+}
+
+/// A pass over links, in the order of the text.
+pub(super) struct Passing<'l> {
+    left: &'l [Range<usize>],
+    #[cfg(test)]
+    looks: usize,
+}
+
+impl<'l> Passing<'l> {
+    pub(super) fn of(links: &'l [Range<usize>]) -> Self {
+        Self {
+            left: links,
+            #[cfg(test)]
+            looks: 0,
+        }
+    }
+
+    /// Whether `at` is inside of a link; never asked for an earlier place than before.
+    pub(super) fn are_around(&mut self, at: usize) -> bool {
+        while let [first, others @ ..] = self.left {
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            if first.end > at {
+                return first.start <= at;
+            }
+            self.left = others;
+        }
+        false
+    }
+
+    #[cfg(test)]
+    pub(super) fn looks(&self) -> usize {
+        self.looks
+    }
+}
+
+/// What is as clear in a link as outside of one.
+pub(super) fn as_anywhere(_text: &str, found: Range<usize>) -> Option<Range<usize>> {
+    Some(found)
+}
+
+/// What links are full of.
+pub(super) fn never(_text: &str, _found: Range<usize>) -> Option<Range<usize>> {
+    None
+}
+
+/// The address without what the link has before it. The account of a repository is nobody's.
+pub(super) fn mailbox(text: &str, found: Range<usize>) -> Option<Range<usize>> {
+    let address = &text[found.clone()];
+    let local = &address[..address.find('@')?];
+    let before = local
+        .rfind(['/', '?', '&', '=', '#', '\''])
+        .map_or(0, |at| at + 1);
+    let own = &local[before..];
+    (!own.is_empty() && own != "git").then_some(found.start + before..found.end)
+}
+
+/// Long numbers count when their last digit is right.
+pub(super) fn card(text: &str, found: Range<usize>) -> Option<Range<usize>> {
+    let digits = text[found.clone()].bytes().rev().filter(u8::is_ascii_digit);
+    let sum: u32 = digits
+        .zip([1, 2].into_iter().cycle())
+        .map(|(digit, weight)| {
+            let weighted = u32::from(digit - b'0') * weight;
+            weighted / 10 + weighted % 10
+        })
+        .sum();
+    (sum % 10 == 0).then_some(found)
+}
+
+/// Numbers that are written like those of telephones, or are the value of a parameter.
+pub(super) fn phone(text: &str, found: Range<usize>) -> Option<Range<usize>> {
+    let candidate = &text[found.clone()];
+    let before = text[..found.start].chars().next_back();
+    let after = text[found.end..].chars().next();
+    let alone = [before, after]
+        .iter()
+        .flatten()
+        .all(|c| !c.is_alphanumeric() && *c != '-');
+    let written = candidate.starts_with('+') || candidate.contains(['-', '.', '(', ' ']);
+    let value = before == Some('=') && candidate.len() >= 10;
+    (alone && !candidate.contains('/') && (written || value)).then_some(found)
+}
