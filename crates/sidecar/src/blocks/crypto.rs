@@ -23,7 +23,7 @@ pub use document::Output;
 pub use document::fuzz_document_header;
 pub use scheme::{Cipher, Wrapping};
 
-use self::scheme::{FileKey, LONGEST_HEADER, Manifest};
+use self::scheme::{FileKey, LONGEST_HEADER, Manifest, NoKey};
 use self::segments::Direction;
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
 use super::registry::{Registry, Users};
@@ -236,6 +236,7 @@ impl Provider {
             ));
         }
         let file_key = self.unwrap(&manifest, key).await;
+        let file_key = file_key.map_err(|error| failed(&error.to_string()))?;
         let mac = STANDARD
             .decode(&header.mac)
             .map_err(|_| failed("failed to decode header's signature: it is not base64"))?;
@@ -253,7 +254,7 @@ impl Provider {
         ))
     }
 
-    async fn unwrap(&self, manifest: &Manifest, key: &str) -> FileKey {
+    async fn unwrap(&self, manifest: &Manifest, key: &str) -> Result<FileKey, NoKey> {
         let with = Parameters {
             key,
             algorithm: manifest.wrapping.name(),

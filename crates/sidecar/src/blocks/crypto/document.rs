@@ -1,14 +1,20 @@
-//! Documents as they stream through: whatever their size, a segment is held and no more.
+//! Documents as they stream through: whatever their size, little is held. Segments are encrypted and decrypted away from
+//! the threads that serve calls, as many at a time as have come already.
 
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
+use futures::FutureExt;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
+use outrigger_component::offload::offload;
 
 use super::CryptoError;
 use super::scheme::{LONGEST_HEADER, NAME};
 use super::segments::{Direction, SegmentError, Segments};
 use crate::body::BoxError;
+
+/// Most bytes of input that are taken before they are worked on, give or take a piece.
+const BATCH: usize = 256 << 10;
 
 /// What comes out of encryption and decryption, in pieces.
 pub type Output = BoxStream<'static, Result<Bytes, CryptoError>>;
@@ -71,10 +77,21 @@ fn header(read: &BytesMut, first: usize, second: usize, third: usize) -> Result<
 
 struct Pump<S> {
     input: S,
-    segments: Segments,
+    /// Absent while they are worked on.
+    segments: Option<Segments>,
     direction: Direction,
     ready: VecDeque<Bytes>,
-    ended: bool,
+    state: PumpState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PumpState {
+    /// More input may come.
+    Open,
+    /// All input is here.
+    Last,
+    /// All output is made, or there was an error.
+    Done,
 }
 
 /// `opening`, and then the segments of `input` encrypted or decrypted. `begun` was read of the input before.
@@ -92,10 +109,10 @@ where
     let ready = [opening].into_iter().filter(|opening| !opening.is_empty());
     let pump = Pump {
         input,
-        segments,
+        segments: Some(segments),
         direction,
         ready: ready.collect(),
-        ended: false,
+        state: PumpState::Open,
     };
     stream::try_unfold(pump, |mut pump| async move {
         let piece = pump.next().await?;
@@ -113,20 +130,43 @@ where
             if let Some(piece) = self.ready.pop_front() {
                 return Ok(Some(piece));
             }
-            if self.ended {
+            let Some(mut segments) = self.segments.take().filter(|_| self.state != PumpState::Done) else {
                 return Ok(None);
+            };
+            if self.state == PumpState::Open && !segments.has_next(self.direction) {
+                self.state = self.take(&mut segments).await?;
             }
-            if let Some(segment) = self.segments.next(self.direction).map_err(failed)? {
-                return Ok(Some(segment));
+            let (direction, last) = (self.direction, self.state == PumpState::Last);
+            let held = segments.held();
+            let work = move || {
+                let ready = segments.work(direction, last)?;
+                Ok((segments, ready))
+            };
+            let worked: Result<_, SegmentError> = offload(held, work).await;
+            let (segments, ready) = worked.map_err(failed)?;
+            self.segments = Some(segments);
+            self.ready.extend(ready);
+            if last {
+                self.state = PumpState::Done;
             }
-            match self.input.next().await {
-                Some(Ok(piece)) => self.segments.push(&piece),
+        }
+    }
+
+    /// Waits for input, and takes what else is there already.
+    async fn take(&mut self, segments: &mut Segments) -> Result<PumpState, CryptoError> {
+        let mut came = self.input.next().await;
+        loop {
+            match came {
+                Some(Ok(piece)) => segments.push(&piece),
                 Some(Err(error)) => return Err(CryptoError::Stream(error.to_string())),
-                None => {
-                    self.ended = true;
-                    self.ready
-                        .extend(self.segments.last(self.direction).map_err(failed)?);
-                }
+                None => return Ok(PumpState::Last),
+            }
+            if segments.held() >= BATCH {
+                return Ok(PumpState::Open);
+            }
+            match self.input.next().now_or_never() {
+                Some(more) => came = more,
+                None => return Ok(PumpState::Open),
             }
         }
     }
@@ -143,8 +183,6 @@ fn failed(error: SegmentError) -> CryptoError {
 /// When the two readings differ, or a manifest does not survive its own encoding.
 #[cfg(feature = "fuzzing")]
 pub fn fuzz_document_header(bytes: &[u8], size: usize) {
-    use futures::FutureExt;
-
     use super::scheme::Manifest;
 
     let read = |pieces: Vec<Bytes>| {

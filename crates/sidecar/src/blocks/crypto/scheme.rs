@@ -207,11 +207,15 @@ impl FileKey {
         Ok((Self(key), prefix))
     }
 
-    /// An unwrapped key. One that could not be unwrapped, or is none, becomes zeros: the MAC does not fit then, and
-    /// whoever sent the document does not learn whether the key exists.
-    pub(super) fn of(unwrapped: Option<&[u8]>) -> Self {
-        let key = unwrapped.and_then(|bytes| <[u8; KEY]>::try_from(bytes).ok());
-        Self(Zeroizing::new(key.unwrap_or([0; KEY])))
+    /// An unwrapped key. One that could not be unwrapped, or is none, becomes a random one that nobody knows: no MAC
+    /// fits it, and whoever sent the document does not learn whether the key exists.
+    pub(super) fn of(unwrapped: Option<&[u8]>) -> Result<Self, NoKey> {
+        let mut key = Zeroizing::new([0; KEY]);
+        aws_lc_rs::rand::fill(key.as_mut_slice()).map_err(|_| NoKey)?;
+        if let Some(unwrapped) = unwrapped.filter(|unwrapped| unwrapped.len() == KEY) {
+            key.copy_from_slice(unwrapped);
+        }
+        Ok(Self(key))
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

@@ -40,6 +40,16 @@ pub(super) enum Direction {
     Decrypt,
 }
 
+impl Direction {
+    /// Length of a segment that goes in, bytes.
+    fn length(self) -> usize {
+        match self {
+            Self::Encrypt => SEGMENT,
+            Self::Decrypt => SEGMENT + TAG,
+        }
+    }
+}
+
 impl Segments {
     pub(super) fn new(key: LessSafeKey, prefix: [u8; PREFIX]) -> Self {
         Self {
@@ -55,20 +65,39 @@ impl Segments {
         self.held.extend_from_slice(piece);
     }
 
+    /// Whether there is a segment that another follows for sure.
+    pub(super) fn has_next(&self, direction: Direction) -> bool {
+        self.held.len() > direction.length()
+    }
+
+    /// Bytes that wait to be worked on.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// All segments that are here; with the `last` one, when nothing follows any more.
+    pub(super) fn work(&mut self, direction: Direction, last: bool) -> Result<Vec<Bytes>, SegmentError> {
+        let mut ready = Vec::new();
+        while let Some(segment) = self.next(direction)? {
+            ready.push(segment);
+        }
+        if last {
+            ready.extend(self.last(direction)?);
+        }
+        Ok(ready)
+    }
+
     /// The next segment, if it is sure that another follows it.
-    pub(super) fn next(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
-        let full = match direction {
-            Direction::Encrypt => SEGMENT,
-            Direction::Decrypt => SEGMENT + TAG,
-        };
-        if self.held.len() <= full {
+    fn next(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
+        if !self.has_next(direction) {
             return Ok(None);
         }
-        let segment = self.held.split_to(full);
+        let segment = self.held.split_to(direction.length());
         self.process(direction, segment, false).map(Some)
     }
 
-    /// The last segment, when nothing follows any more; none of an empty payload.
+    /// The last segment, when nothing follows any more; none of an empty payload. That is Dapr's format, in which an
+    /// empty document and one that was cut behind its header are the same.
     pub(super) fn last(&mut self, direction: Direction) -> Result<Option<Bytes>, SegmentError> {
         if self.held.is_empty() {
             return Ok(None);

@@ -254,6 +254,19 @@ async fn whatever_is_changed_is_noticed() {
     }
 }
 
+/// The one cut that cannot be noticed: Dapr writes no segment for an empty document, so that is what the rest looks like.
+#[tokio::test]
+async fn a_header_alone_is_an_empty_document() {
+    let block = block().await;
+    let document = sealed(&block, b"text", &options("oct32", "AES")).await;
+    let newlines = document.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
+    let (third, _) = newlines.clone().nth(2).unwrap();
+    assert_eq!(opened(&block, &document[..=third], "").await.unwrap(), b"");
+    let (_, empty) = document!("empty");
+    assert_eq!(empty.iter().filter(|byte| **byte == b'\n').count(), 3);
+    assert!(empty.ends_with(b"\n"), "Dapr's empty document is a header alone");
+}
+
 #[tokio::test]
 async fn headers_that_are_none_say_so() {
     let block = block().await;
@@ -313,6 +326,73 @@ async fn a_key_that_is_not_there_looks_like_one_that_does_not_fit() {
     }
     texts.dedup();
     assert_eq!(texts, ["failed to validate the document's signature"]);
+}
+
+/// A document that whoever knows `file_key` could write, with `wrapped` as the wrapped file key.
+fn forged(file_key: &FileKey, key: &str, wrapping: Wrapping, wrapped: &[u8]) -> Vec<u8> {
+    let prefix = [7; scheme::PREFIX];
+    let manifest = Manifest {
+        key: key.to_owned(),
+        wrapping,
+        file_key: wrapped.to_vec(),
+        cipher: Cipher::AesGcm,
+        prefix: prefix.to_vec(),
+    };
+    let header = file_key.sign(&serde_json::to_string(&manifest).unwrap()).unwrap();
+    let mut segments = file_key.segments(Cipher::AesGcm, prefix).unwrap();
+    segments.push(b"the forger's text");
+    let payload = segments.last(Direction::Encrypt).unwrap().unwrap();
+    [header.as_bytes(), &payload].concat()
+}
+
+#[tokio::test]
+async fn nobody_knows_the_key_that_stands_in_for_one_that_was_not_unwrapped() {
+    let block = block().await;
+    let provider = block.provider("keys").unwrap();
+    let wrapped_short = {
+        let with = Parameters {
+            key: "oct32",
+            algorithm: "A256KW",
+            ..Parameters::default()
+        };
+        provider
+            .component
+            .wrap_key(&[0; 16], with)
+            .await
+            .unwrap()
+            .ciphertext
+    };
+    let guesses = [[0; 32], [0xff; 32]];
+    for file_key in guesses.map(|bytes| FileKey::of(Some(&bytes)).unwrap()) {
+        for (what, key, wrapping, wrapped) in [
+            ("noise", "oct32", Wrapping::Aes256Kw, &[0xa5; 40][..]),
+            ("no key of this name", "absent", Wrapping::Aes256Kw, &[0xa5; 40]),
+            ("a key of another kind", "rsa", Wrapping::Aes256Kw, &[0xa5; 40]),
+            ("noise for RSA", "rsa", Wrapping::RsaOaep256, &[0xa5; 256]),
+            (
+                "a file key that is too short",
+                "oct32",
+                Wrapping::Aes256Kw,
+                &wrapped_short,
+            ),
+        ] {
+            let document = forged(&file_key, key, wrapping, wrapped);
+            let result = opened(&block, &document, "").await;
+            let Err(CryptoError::Operation(text)) = result else {
+                panic!("{what}: {result:?}")
+            };
+            assert_eq!(text, "failed to validate the document's signature", "{what}");
+        }
+        // The forger's tools work: with the right key the document is read.
+        let with = Parameters {
+            key: "oct32",
+            algorithm: "A256KW",
+            ..Parameters::default()
+        };
+        let wrapped = provider.component.wrap_key(file_key.bytes(), with).await.unwrap();
+        let document = forged(&file_key, "oct32", Wrapping::Aes256Kw, &wrapped.ciphertext);
+        assert_eq!(opened(&block, &document, "").await.unwrap(), b"the forger's text");
+    }
 }
 
 #[tokio::test]
