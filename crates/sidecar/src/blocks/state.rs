@@ -9,8 +9,9 @@ mod query;
 
 use std::sync::Arc;
 
+use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::state::{
-    Consistency, Delete, Feature, Get, Item, Operation as Step, QueryPage, Set, Transaction,
+    Consistency, Delete, Feature, Get, Item, Operation as Step, QueryPage, Set, Transaction, Value,
 };
 use outrigger_component::{Pairs, StateStore};
 use outrigger_policy::resiliency::ComponentKind;
@@ -89,7 +90,7 @@ pub struct Store {
     name: String,
     component: Arc<dyn StateStore>,
     keys: Keys,
-    cipher: Option<Cipher>,
+    cipher: Option<Arc<Cipher>>,
     outbound: Outbound,
     operations: Operations,
 }
@@ -159,7 +160,7 @@ impl Store {
             name,
             component,
             keys,
-            cipher,
+            cipher: cipher.map(Arc::new),
         }
     }
 
@@ -198,10 +199,10 @@ impl Store {
         let found = self.outbound.run(&self.operations.get, attempt).await;
         match found.map_err(failed)? {
             None => Ok(None),
-            Some(item) => self
-                .open(item)
-                .map(Some)
-                .map_err(|error| failed(Cause::Own(error.to_string()))),
+            Some(item) => match self.open(item).await {
+                Ok(item) => Ok(Some(item)),
+                Err(error) => Err(failed(Cause::Own(error.to_string()))),
+            },
         }
     }
 
@@ -230,15 +231,18 @@ impl Store {
         let component = &self.component;
         let attempt = || component.bulk_get(requests, parallelism);
         let items = self.outbound.run(&self.operations.bulk_get, attempt).await;
-        let items = items.map_err(StateError::BulkGet)?.into_iter().map(|item| Found {
-            key: original(&item.key).to_owned(),
-            item: match item.item {
-                Ok(Some(item)) => self.open(item).map(Some).map_err(|error| error.to_string()),
-                Ok(None) => Ok(None),
-                Err(error) => Err(error.to_string()),
-            },
-        });
-        Ok(items.collect())
+        let mut found = Vec::with_capacity(requests.len());
+        for item in items.map_err(StateError::BulkGet)? {
+            found.push(Found {
+                key: original(&item.key).to_owned(),
+                item: match item.item {
+                    Ok(Some(item)) => self.open(item).await.map(Some).map_err(|error| error.to_string()),
+                    Ok(None) => Ok(None),
+                    Err(error) => Err(error.to_string()),
+                },
+            });
+        }
+        Ok(found)
     }
 
     /// Writes values, each for itself. Keys are the app's.
@@ -247,7 +251,14 @@ impl Store {
     /// [`StateError`]; values that are not named in it may have been written.
     pub async fn save(&self, mut sets: Vec<Set>) -> Result<(), StateError> {
         for set in &mut sets {
-            self.prepare(set)?;
+            set.key = self.stored(&set.key)?;
+        }
+        let size = sets.iter().map(|set| set.value.size()).sum();
+        if self.prepares(size) {
+            let values = sets.iter_mut().map(|set| &mut set.value).collect();
+            self.prepare(values, size)
+                .await
+                .map_err(|cause| self.not_saved(cause))?;
         }
         let saved = match sets.as_slice() {
             [] => return Ok(()),
@@ -341,10 +352,20 @@ impl Store {
                 most,
             });
         }
-        for operation in &mut operations {
-            if let Step::Set(set) = operation {
-                self.seal(set).map_err(StateError::Transaction)?;
-            }
+        let value = |operation: &Step| match operation {
+            Step::Set(set) => set.value.size(),
+            Step::Delete(_) => 0,
+        };
+        let size = operations.iter().map(value).sum();
+        if self.prepares(size) {
+            let values = operations.iter_mut().filter_map(|operation| match operation {
+                Step::Set(set) => Some(&mut set.value),
+                Step::Delete(_) => None,
+            });
+            let values = values.collect();
+            self.prepare(values, size)
+                .await
+                .map_err(StateError::Transaction)?;
         }
         let transaction = &Transaction { operations, metadata };
         let component = &self.component;
@@ -399,23 +420,32 @@ impl Store {
         })
     }
 
-    fn prepare(&self, set: &mut Set) -> Result<(), StateError> {
-        set.key = self.stored(&set.key)?;
-        self.seal(set).map_err(|cause| self.not_saved(cause))
+    /// Whether values of `size` bytes together need work before the store gets them.
+    fn prepares(&self, size: usize) -> bool {
+        self.cipher.is_some() || size > INLINE
     }
 
-    fn seal(&self, set: &mut Set) -> Result<(), Cause> {
-        if let Some(cipher) = &self.cipher {
-            let sealed = cipher.seal(&set.value);
-            set.value = sealed.map_err(|error| Cause::Own(error.to_string()))?;
+    /// Does the work on values that grows with them: encryption and, of what is large, the JSON.
+    async fn prepare(&self, mut values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
+        let cipher = self.cipher.clone();
+        let given: Vec<Value> = values.iter_mut().map(|value| std::mem::take(*value)).collect();
+        let prepare = move |value: Value| match &cipher {
+            Some(cipher) => cipher.seal(&value).map_err(|error| Cause::Own(error.to_string())),
+            None => value.canonical().map_err(Cause::from),
+        };
+        let work = move || given.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
+        let prepared = offload(size, work).await?;
+        for (value, prepared) in values.into_iter().zip(prepared) {
+            *value = prepared;
         }
         Ok(())
     }
 
-    fn open(&self, mut item: Item) -> Result<Item, CipherError> {
+    async fn open(&self, mut item: Item) -> Result<Item, CipherError> {
         if let Some(cipher) = &self.cipher {
             let stored = std::mem::take(&mut item.data);
-            item.data = cipher.open(&stored, &self.name)?;
+            let (cipher, name) = (Arc::clone(cipher), self.name.clone());
+            item.data = offload(stored.len(), move || cipher.open(&stored, &name)).await?;
         }
         Ok(item)
     }

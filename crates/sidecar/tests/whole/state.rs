@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use outrigger_wire::common::v1::{Etag, StateItem};
 use outrigger_wire::runtime::v1::{
     DeleteBulkStateRequest, DeleteStateRequest, ExecuteStateTransactionRequest, GetBulkStateRequest,
@@ -217,6 +218,100 @@ async fn bad_requests_get_the_codes_of_the_contract() {
     let answer = bare.ask(post("/v1.0/state/mem", "")).await;
     let message = answer.error(500, "ERR_STATE_STORE_NOT_CONFIGURED");
     assert_eq!(message, "state store mem is not configured");
+}
+
+/// A value of the in-memory store, as text.
+async fn stored(node: &Node, escaped_key: &str) -> String {
+    let answer = node.ask(get(&format!("/v1.0/state/mem/{escaped_key}"))).await;
+    assert_eq!(answer.status, 200, "{escaped_key}");
+    answer.text().to_owned()
+}
+
+#[tokio::test]
+async fn bodies_are_read_as_go_reads_them() {
+    let node = with_memory().await;
+    for (path, status, text) in [
+        ("/v1.0/state/mem", 204, ""),
+        ("/v1.0/state/mem/transaction", 204, ""),
+        ("/v1.0/state/mem/bulk", 200, "[]"),
+    ] {
+        let answer = node.ask(post(path, "null")).await;
+        assert_eq!((answer.status.as_u16(), answer.text()), (status, text), "{path}");
+    }
+    // Half of a surrogate pair, as JavaScript writes it, and a byte that is no text: in values, keys and their members.
+    for (body, key) in [
+        (&br#"[{"key":"v","value":"a\ud800b"}]"#[..], "v"),
+        (
+            br#"[{"key":"k\udfff","value":{"\ud83d":["\ude00",1]}}]"#,
+            "k%EF%BF%BD",
+        ),
+        (b"[{\"key\":\"b\",\"value\":\"\xff\"}]", "b"),
+    ] {
+        let saved = node.ask(post("/v1.0/state/mem", Bytes::from_static(body))).await;
+        assert_eq!(saved.status, 204, "{}", saved.text());
+        assert!(stored(&node, key).await.contains('\u{fffd}'), "{key}");
+    }
+    assert_eq!(
+        stored(&node, "k%EF%BF%BD").await,
+        "{\"\u{fffd}\":[\"\u{fffd}\",1]}"
+    );
+    let steps = r#"{"operations":[{"operation":"upsert","request":{"key":"t","value":"\udc00"}}]}"#;
+    let done = node.ask(post("/v1.0/state/mem/transaction", steps)).await;
+    assert_eq!(done.status, 204, "{}", done.text());
+    assert_eq!(stored(&node, "t").await, "\"\u{fffd}\"");
+}
+
+#[tokio::test]
+async fn numbers_out_of_range_are_refused_before_anything_is_written() {
+    let node = with_memory().await;
+    for (path, body) in [
+        (
+            "",
+            r#"[{"key":"first","value":1},{"key":"k","value":{"a":[1E400]}}]"#,
+        ),
+        (
+            "/transaction",
+            r#"{"operations":[{"operation":"upsert","request":{"key":"first","value":-1e999}}]}"#,
+        ),
+    ] {
+        let answer = node.ask(post(&format!("/v1.0/state/mem{path}"), body)).await;
+        let message = answer.error(400, "ERR_MALFORMED_REQUEST");
+        assert!(message.contains("out of range"), "{message}");
+    }
+    assert_eq!(node.ask(get("/v1.0/state/mem/first")).await.status, 204);
+}
+
+#[tokio::test]
+async fn the_memory_store_takes_any_number_of_seconds() {
+    let node = with_memory().await;
+    let body = r#"[{"key":"k","value":1,"metadata":{"ttlInSeconds":"99999999999"}}]"#;
+    assert_eq!(node.ask(post("/v1.0/state/mem", body)).await.status, 204);
+    let answer = node.ask(get("/v1.0/state/mem/k")).await;
+    let expires = answer.header("metadata.ttlexpiretime").unwrap();
+    assert!(
+        expires.starts_with("51") || expires.starts_with("52"),
+        "{expires}"
+    );
+}
+
+#[tokio::test]
+async fn large_values_are_what_small_ones_are() {
+    let node = with_memory().await;
+    let long = "x<é".repeat(100_000);
+    let large = json!([
+        {"key": "large", "value": {"b": long, "a": 1.0}},
+        {"key": "small", "value": {"b": "x<é", "a": 1.0}},
+    ]);
+    let saved = node.ask(post("/v1.0/state/mem", large.to_string())).await;
+    assert_eq!(saved.status, 204, "{}", saved.text());
+    assert_eq!(stored(&node, "small").await, r#"{"a":1,"b":"x\u003cé"}"#);
+    let expected = format!(r#"{{"a":1,"b":"{}"}}"#, r"x\u003cé".repeat(100_000));
+    assert!(stored(&node, "large").await == expected);
+    let bulk = node
+        .ask(post("/v1.0/state/mem/bulk", r#"{"keys":["large","absent"]}"#))
+        .await;
+    assert_eq!(bulk.json()[0]["data"]["b"].as_str(), Some(long.as_str()));
+    assert_eq!(bulk.json()[1], json!({"key": "absent"}));
 }
 
 #[tokio::test]

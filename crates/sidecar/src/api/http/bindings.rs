@@ -1,5 +1,6 @@
 //! `/v1.0/bindings/{name}`.
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
@@ -7,7 +8,7 @@ use outrigger_component::go_json::{Html, canonical};
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use super::json::{Object, Of, parse, value};
+use super::json::{Object, Of, parse, read, undecoded, value};
 use super::route::Parameters;
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
@@ -41,14 +42,12 @@ impl<'de> Object<'de> for Request<'de> {
 }
 
 /// Reads a body; the payload is rewritten as Dapr's encoder would.
-fn read(body: &[u8]) -> Result<Invoke, ApiError> {
-    let undecoded =
-        |error: serde_json::Error| ApiError::malformed(format!("failed deserializing HTTP body: {error}"));
-    let Of(request) = parse::<Of<Request<'_>>>(body).map_err(undecoded)?;
+fn call(body: &Bytes) -> Result<Invoke, serde_json::Error> {
+    let Of(request) = parse::<Of<Request<'_>>>(body)?;
     let data = request.data.map_or("null", RawValue::get);
     Ok(Invoke {
         operation: request.operation,
-        data: canonical(data.as_bytes(), Html::Escape).map_err(undecoded)?,
+        data: canonical(data.as_bytes(), Html::Escape)?,
         metadata: request.metadata,
     })
 }
@@ -75,11 +74,10 @@ impl HttpApi {
             Ok(body) => body,
             Err(error) => return self.error(ApiError::malformed(error.to_string())),
         };
-        let mut call = match read(&body) {
+        let mut call = match read(body, call).await {
             Ok(call) => call,
-            Err(error) => return self.error(error),
+            Err(error) => return self.error(undecoded(error)),
         };
-        drop(body);
         attach_trace(&mut call.metadata, &context.span.as_parent(), true);
         if let Some(baggage) = baggage.as_ref().and_then(|value| value.to_str().ok()) {
             call.metadata.insert("baggage".to_owned(), baggage.to_owned());
@@ -116,14 +114,16 @@ mod tests {
 
     #[test]
     fn payloads_are_any_json() {
-        let data = |body: &str| read(body.as_bytes()).unwrap().data;
+        let call = |body: &'static str| call(&Bytes::from_static(body.as_bytes()));
+        let data = |body| call(body).unwrap().data;
         assert_eq!(
             data(r#"{"operation":"create","data":{"b":1, "a":"<"}}"#),
             r#"{"a":"\u003c","b":1}"#
         );
         assert_eq!(data(r#"{"Data":"text"}"#), r#""text""#);
         assert_eq!(data("{}"), "null");
-        assert!(read(b"{").is_err());
-        assert!(read(br#"{"metadata":{"a":1}}"#).is_err());
+        assert!(call("{").is_err());
+        assert!(call(r#"{"metadata":{"a":1}}"#).is_err());
+        assert!(call(r#"{"data":1E400}"#).is_err());
     }
 }

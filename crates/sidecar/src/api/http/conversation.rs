@@ -23,6 +23,7 @@ impl HttpApi {
         };
         let outcome = self.blocks.conversation.alpha1(message).await;
         self.message_response("ConversationResponse", outcome.map_err(Into::into))
+            .await
     }
 
     pub(super) async fn converse_alpha2(
@@ -41,5 +42,6 @@ impl HttpApi {
         };
         let outcome = self.blocks.conversation.alpha2(message).await;
         self.message_response("ConversationResponseAlpha2", outcome.map_err(Into::into))
+            .await
     }
 }

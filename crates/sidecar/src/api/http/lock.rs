@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
-use serde::de::MapAccess;
+use serde::de::{Error as _, MapAccess};
 use serde_json::{Value, json};
 
 use super::route::Parameters;
@@ -12,14 +12,15 @@ use crate::body::Body;
 
 impl HttpApi {
     pub(super) async fn try_lock(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, request) = match self.lock_request(&parameters, context).await {
+        let (store, Lease::<true>(request)) = match self.lock_request(&parameters, context).await {
             Ok(found) => found,
             Err(response) => return *response,
         };
-        let Lease {
+        let Fields {
             resource,
             owner,
             expiry,
+            ..
         } = &request;
         match self.blocks.locks.try_lock(&store, resource, owner, *expiry).await {
             Ok(success) => json_response(StatusCode::OK, &json!({ "success": success })),
@@ -28,7 +29,7 @@ impl HttpApi {
     }
 
     pub(super) async fn unlock(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, request) = match self.lock_request(&parameters, context).await {
+        let (store, Lease::<false>(request)) = match self.lock_request(&parameters, context).await {
             Ok(found) => found,
             Err(response) => return *response,
         };
@@ -43,11 +44,11 @@ impl HttpApi {
         }
     }
 
-    async fn lock_request(
+    async fn lock_request<const EXPIRES: bool>(
         &self,
         parameters: &Parameters,
         context: Context<'_>,
-    ) -> Result<(String, Lease), Box<Response<Body>>> {
+    ) -> Result<(String, Lease<EXPIRES>), Box<Response<Body>>> {
         let store = self.parameter("storeName", &parameters[0])?;
         // The limit of the API is around the body already.
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
@@ -56,36 +57,55 @@ impl HttpApi {
         if body.is_empty() {
             return Ok((store, Lease::default()));
         }
-        match json::parse::<json::Of<Lease>>(&body) {
+        match json::parse_all::<json::Of<Lease<EXPIRES>>>(&body) {
             Ok(json::Of(lease)) => Ok((store, lease)),
             Err(error) => Err(Box::new(self.error(json::undecoded(error)))),
         }
     }
 }
 
-/// What both requests say, in the JSON of protocol buffers.
+/// What a request says, in the JSON of protocol buffers: a field in one of its two spellings, and once. `EXPIRES`: whether
+/// it has an expiry, or does not know such a field.
 #[derive(Default)]
-struct Lease {
+struct Lease<const EXPIRES: bool>(Fields);
+
+#[derive(Default)]
+struct Fields {
     resource: String,
     owner: String,
     /// Seconds.
     expiry: i32,
+    /// The names of the fields that were there, as they are spelled first.
+    seen: Vec<&'static str>,
 }
 
-impl<'de> json::Object<'de> for Lease {
+impl<'de, const EXPIRES: bool> json::Object<'de> for Lease<EXPIRES> {
     const NAME: &'static str = "an object with resourceId, lockOwner and expiryInSeconds";
 
     fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
-        match name {
-            "resourceId" | "resource_id" => self.resource = json::value(map)?,
-            "lockOwner" | "lock_owner" => self.owner = json::value(map)?,
-            "expiryInSeconds" | "expiry_in_seconds" => {
+        let field = match name {
+            "storeName" | "store_name" => "storeName",
+            "resourceId" | "resource_id" => "resourceId",
+            "lockOwner" | "lock_owner" => "lockOwner",
+            "expiryInSeconds" | "expiry_in_seconds" if EXPIRES => "expiryInSeconds",
+            _ => return Ok(false),
+        };
+        let fields = &mut self.0;
+        if fields.seen.contains(&field) {
+            return Err(A::Error::custom(format!("duplicate field {name}")));
+        }
+        fields.seen.push(field);
+        match field {
+            // The path names it.
+            "storeName" => drop(json::value::<_, String>(map)?),
+            "resourceId" => fields.resource = json::value(map)?,
+            "lockOwner" => fields.owner = json::value(map)?,
+            _ => {
                 let given: Value = json::value(map)?;
-                self.expiry = seconds(&given).ok_or_else(|| {
-                    serde::de::Error::custom(format!("invalid value for int32 field {name}: {given}"))
+                fields.expiry = seconds(&given).ok_or_else(|| {
+                    A::Error::custom(format!("invalid value for int32 field {name}: {given}"))
                 })?;
             }
-            _ => return Ok(false),
         }
         Ok(true)
     }
@@ -116,8 +136,25 @@ mod tests {
     use super::*;
 
     fn lease(text: &str) -> Option<(String, String, i32)> {
-        let json::Of(lease) = json::parse::<json::Of<Lease>>(text.as_bytes()).ok()?;
+        let json::Of(Lease(lease)) = json::parse_all::<json::Of<Lease<true>>>(text.as_bytes()).ok()?;
         Some((lease.resource, lease.owner, lease.expiry))
+    }
+
+    #[test]
+    fn what_gives_a_lock_back_knows_no_expiry() {
+        let read = |text: &str| json::parse_all::<json::Of<Lease<false>>>(text.as_bytes()).map(|_| ());
+        for fine in [
+            r#"{"expiryInSeconds":"soon","other":[{}]}"#,
+            r#"{"resourceId":"r","expiryInSeconds":{}}"#,
+        ] {
+            assert!(read(fine).is_ok(), "{fine}");
+        }
+        for wrong in [
+            r#"{"resourceId":"r"}x"#,
+            r#"{"resourceId":"r","resource_id":"r"}"#,
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -143,6 +180,13 @@ mod tests {
             r#"{"expiryInSeconds":3000000000}"#,
             r#"{"expiryInSeconds":"soon"}"#,
             r#"{"expiryInSeconds":true}"#,
+            r#"{"resourceId":"r"} x"#,
+            r#"{"resourceId":"r"}{}"#,
+            r#"{"resourceId":"r","resourceId":"r"}"#,
+            r#"{"lockOwner":"o","lock_owner":null}"#,
+            r#"{"storeName":1}"#,
+            r#"{"resourceId":"\ud800"}"#,
+            "null",
         ] {
             assert_eq!(lease(text), None, "{text}");
         }

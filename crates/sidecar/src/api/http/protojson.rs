@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
+use outrigger_component::offload::offload;
 use prost::Message;
 use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{
@@ -14,6 +15,8 @@ use super::HttpApi;
 use crate::api::error::{ApiError, JSON, bytes_response};
 use crate::body::Body;
 
+/// How much more work a byte is here than where messages are read and written directly.
+const REFLECTION: usize = 4;
 const PACKAGE: &str = "dapr.proto.runtime.v1";
 /// The files whose messages are used, and what they import.
 const FILES: [&str; 2] = [
@@ -77,28 +80,32 @@ fn encode<M: Message>(name: &str, message: &M) -> Result<Bytes, String> {
 
 impl HttpApi {
     /// The message that a request carries.
-    pub(super) async fn message<M: Message + Default>(
+    pub(super) async fn message<M: Message + Default + 'static>(
         &self,
-        name: &str,
+        name: &'static str,
         request: Request<Body>,
     ) -> Result<M, Box<Response<Body>>> {
         let limit = self.max_body.unwrap_or(usize::MAX);
         let body = request.into_body().collect_up_to(limit).await;
         let body = body.map_err(|error| Box::new(self.error(ApiError::body_read(&error.to_string()))))?;
-        decode(name, &body).map_err(|cause| Box::new(self.error(ApiError::malformed_message(&cause))))
+        let decoded = offload(REFLECTION * body.len(), move || decode(name, &body)).await;
+        decoded.map_err(|cause| Box::new(self.error(ApiError::malformed_message(&cause))))
     }
 
     /// A response with a message, or the error there is.
-    pub(super) fn message_response<M: Message>(
+    pub(super) async fn message_response<M: Message + 'static>(
         &self,
-        name: &str,
+        name: &'static str,
         outcome: Result<M, ApiError>,
     ) -> Response<Body> {
-        let encoded = outcome
-            .and_then(|message| encode(name, &message).map_err(|cause| ApiError::malformed_response(&cause)));
-        match encoded {
+        let message = match outcome {
+            Ok(message) => message,
+            Err(error) => return self.error(error),
+        };
+        let size = REFLECTION * message.encoded_len();
+        match offload(size, move || encode(name, &message)).await {
             Ok(json) => bytes_response(StatusCode::OK, JSON, json),
-            Err(error) => self.error(error),
+            Err(cause) => self.error(ApiError::malformed_response(&cause)),
         }
     }
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::header::{ETAG, IF_MATCH};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use outrigger_component::Pairs;
+use outrigger_component::offload::offload;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Item};
 
 use super::route::Parameters;
@@ -45,21 +46,13 @@ impl HttpApi {
             Ok(found) => found,
             Err(response) => return *response,
         };
-        let items = match json::parse::<Vec<json::Of<body::SetItem<'_>>>>(&body) {
-            Ok(items) => items,
-            Err(error) => return self.error(ApiError::malformed(error.to_string())),
-        };
-        let mut sets = Vec::with_capacity(items.len());
-        for json::Of(item) in items {
-            if item.key.is_empty() {
-                return self.error(ApiError::malformed("\"key\" is a required field"));
-            }
-            match item.into_set(&body, &query.metadata) {
-                Ok(set) => sets.push(set),
-                Err(error) => return self.state_error(store.not_saved(error)),
-            }
+        let read = json::read(body, move |body| body::sets(body, &query.metadata)).await;
+        match read {
+            Ok(Ok(sets)) => self.done(store.save(sets).await),
+            Ok(Err(body::SetError::NoKey)) => self.error(ApiError::malformed("\"key\" is a required field")),
+            Ok(Err(body::SetError::Option(error))) => self.state_error(store.not_saved(error)),
+            Err(error) => self.error(ApiError::malformed(error.to_string())),
         }
-        self.done(store.save(sets).await)
     }
 
     pub(super) async fn delete_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
@@ -100,14 +93,18 @@ impl HttpApi {
             Ok(found) => found,
             Err(response) => return *response,
         };
-        let mut request = match json::parse::<json::Of<body::BulkGet>>(&body) {
+        let read = json::read(body, |body| json::parse::<json::Of<body::BulkGet>>(body));
+        let mut request = match read.await {
             Ok(json::Of(request)) => request,
             Err(error) => return self.error(json::undecoded(error)),
         };
         request.metadata.extend(query.metadata);
         let found = store.bulk_get(&request.keys, request.parallelism, &request.metadata);
         match found.await {
-            Ok(items) => bytes_response(StatusCode::OK, JSON, answer::bulk(items)),
+            Ok(items) => {
+                let answer = offload(answer::size(&items), move || answer::bulk(items)).await;
+                bytes_response(StatusCode::OK, JSON, answer)
+            }
             Err(error) => self.state_error(error),
         }
     }
@@ -124,20 +121,11 @@ impl HttpApi {
         if let Err(error) = store.check_transactional() {
             return self.state_error(error);
         }
-        let mut request = match json::parse::<json::Of<body::Transaction<'_>>>(&body) {
-            Ok(json::Of(request)) => request,
-            Err(error) => return self.error(json::undecoded(error)),
-        };
-        let mut steps = Vec::with_capacity(request.operations.len());
-        for json::Of(operation) in std::mem::take(&mut request.operations) {
-            match operation.into_step(&body, &query.metadata) {
-                Ok(step) => steps.push(step),
-                Err(body::StepError::Malformed(error)) => return self.error(json::undecoded(error)),
-                Err(body::StepError::State(error)) => return self.state_error(error),
-            }
+        match json::read(body, move |body| body::steps(body, &query.metadata)).await {
+            Ok(Ok((steps, metadata))) => self.done(store.transact(steps, metadata).await),
+            Ok(Err(error)) => self.state_error(error),
+            Err(error) => self.error(json::undecoded(error)),
         }
-        request.metadata.extend(query.metadata);
-        self.done(store.transact(steps, request.metadata).await)
     }
 
     pub(super) async fn query_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
@@ -148,7 +136,11 @@ impl HttpApi {
         };
         match store.query(&body, &query.metadata).await {
             Ok(page) if page.items.is_empty() => empty_response(StatusCode::NO_CONTENT),
-            Ok(page) => bytes_response(StatusCode::OK, JSON, answer::page(page)),
+            Ok(page) => {
+                let size = page.items.iter().map(|item| item.data.len()).sum();
+                let answer = offload(size, move || answer::page(page)).await;
+                bytes_response(StatusCode::OK, JSON, answer)
+            }
             Err(error) => self.state_error(error),
         }
     }

@@ -15,6 +15,7 @@ macro_rules! operation {
                 component_of(&mut message, $component);
                 let outcome = $api.blocks.crypto.$operation(message).await;
                 $api.message_response($response, outcome.map_err(Into::into))
+                    .await
             }
         }
     }};

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use outrigger_component::bindings::{Event, EventHandler, Invoke};
 use outrigger_component::go_json::{Html, canonical};
+use outrigger_component::offload::offload;
 use outrigger_component::{Error, Kind, Pairs};
 use outrigger_policy::resiliency::{Key, Outcome};
 use outrigger_telemetry::trace::{Parent, Span, TraceContext};
@@ -176,7 +177,9 @@ impl Delivery {
             return answer.data;
         }
         // What is not JSON is left out, as Dapr does.
-        let data = canonical(&answer.data, Html::Escape).unwrap_or_else(|_| Bytes::from_static(b"null"));
+        let given = answer.data.clone();
+        let data = offload(given.len(), move || canonical(&given, Html::Escape)).await;
+        let data = data.unwrap_or_else(|_| Bytes::from_static(b"null"));
         let call = |data: &Bytes| Invoke {
             operation: "create".to_owned(),
             data: data.clone(),

@@ -7,7 +7,7 @@ use aws_lc_rs::aead::{
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use outrigger_component::go_json::{Html, canonical};
+use outrigger_component::go_json::{Html, canonical, from_slice};
 use outrigger_component::state::Value;
 
 const SEPARATOR: &[u8] = b"||";
@@ -157,11 +157,11 @@ fn plain(value: &Value) -> Result<Bytes, CipherError> {
     let not_json = |error: serde_json::Error| CipherError::NotJson(error.to_string());
     match value {
         Value::Bytes(bytes) => Ok(bytes.clone()),
-        Value::Json(text) if text.starts_with(b"\"") => {
-            let text: String = serde_json::from_slice(text).map_err(not_json)?;
+        Value::Json(text) | Value::Canonical(text) if text.starts_with(b"\"") => {
+            let text: String = from_slice(text).map_err(not_json)?;
             Ok(text.into())
         }
-        Value::Json(text) => canonical(text, Html::Keep).map_err(not_json),
+        Value::Json(text) | Value::Canonical(text) => canonical(text, Html::Keep).map_err(not_json),
     }
 }
 
@@ -178,7 +178,7 @@ mod tests {
     fn sealed(cipher: &Cipher, value: &Value) -> Bytes {
         match cipher.seal(value).unwrap() {
             Value::Bytes(bytes) => bytes,
-            Value::Json(_) => panic!("sealed values are no JSON"),
+            other => panic!("a sealed value is no JSON: {other:?}"),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The JSON of a query.
 
+use outrigger_component::go_json::from_slice;
 use outrigger_component::state::{Filter, Order, Query, Sort};
 use serde_json::{Map, Value};
 
@@ -8,7 +9,7 @@ const MAX_DEPTH: usize = 64;
 
 /// Parses `{"filter": …, "sort": […], "page": {"limit", "token"}}`.
 pub(super) fn parse(text: &[u8]) -> Result<Query, String> {
-    let query: Value = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let query: Value = from_slice(text).map_err(|error| error.to_string())?;
     let Value::Object(query) = query else {
         return Err("the query must be a JSON object".to_owned());
     };

@@ -7,6 +7,15 @@ use serde_json::value::RawValue;
 
 use crate::blocks::state::Found;
 
+/// How many bytes of values there are.
+pub(super) fn size(items: &[Found]) -> usize {
+    let found = |found: &Found| match &found.item {
+        Ok(Some(item)) => item.data.len(),
+        Ok(None) | Err(_) => 0,
+    };
+    items.iter().map(found).sum()
+}
+
 /// `[{"key","data","etag","metadata","error"}]`, empty members left out.
 pub(super) fn bulk(items: Vec<Found>) -> Bytes {
     let mut out = BytesMut::with_capacity(64 * (items.len() + 1));

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
-use outrigger_component::{Error, Pairs};
-use serde::de::MapAccess;
+use outrigger_component::{Error, Pairs, go_json};
+use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
 use crate::api::http::json::{Object, Of, parse, value};
@@ -12,8 +12,8 @@ use crate::blocks::state::{StateError, StepKind};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]
-pub(super) struct SetItem<'de> {
-    pub(super) key: String,
+struct SetItem<'de> {
+    key: String,
     value: Option<&'de RawValue>,
     etag: Option<String>,
     metadata: Pairs,
@@ -29,7 +29,11 @@ impl<'de> Object<'de> for SetItem<'de> {
         if is("key") {
             self.key = value(map)?;
         } else if is("value") {
-            self.value = Some(map.next_value()?);
+            let value: &RawValue = map.next_value()?;
+            if let Some(number) = go_json::out_of_range(value.get()) {
+                return Err(A::Error::custom(format!("the number {number} is out of range")));
+            }
+            self.value = Some(value);
         } else if is("etag") {
             self.etag = map.next_value()?;
         } else if is("metadata") {
@@ -47,7 +51,7 @@ impl<'de> Object<'de> for SetItem<'de> {
 
 impl SetItem<'_> {
     /// The value stays a part of `body`; metadata of the URL wins.
-    pub(super) fn into_set(mut self, body: &Bytes, metadata: &Pairs) -> Result<Set, Error> {
+    fn into_set(mut self, body: &Bytes, metadata: &Pairs) -> Result<Set, Error> {
         extend(&mut self.metadata, metadata);
         Ok(Set {
             concurrency: Concurrency::parse(&self.options.0.concurrency)?,
@@ -100,6 +104,45 @@ impl<'de> Object<'de> for Options {
     }
 }
 
+/// Why a value is not written.
+pub(super) enum SetError {
+    /// Its key is missing.
+    NoKey,
+    /// An option is none.
+    Option(Error),
+}
+
+/// The values of a body; its own error only where it is not such a body.
+pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, SetError>, serde_json::Error> {
+    let items = parse::<Option<Vec<Of<SetItem<'_>>>>>(body)?.unwrap_or_default();
+    let set = |Of(item): Of<SetItem<'_>>| {
+        if item.key.is_empty() {
+            return Err(SetError::NoKey);
+        }
+        item.into_set(body, metadata).map_err(SetError::Option)
+    };
+    Ok(items.into_iter().map(set).collect())
+}
+
+/// The steps of a body and the metadata of the whole; its own error only where it is not such a body.
+pub(super) fn steps(
+    body: &Bytes,
+    metadata: &Pairs,
+) -> Result<Result<(Vec<Step>, Pairs), StateError>, serde_json::Error> {
+    let Of(request) = parse::<Of<Transaction<'_>>>(body)?;
+    let mut steps = Vec::with_capacity(request.operations.len());
+    for Of(operation) in request.operations {
+        match operation.into_step(body, metadata) {
+            Ok(step) => steps.push(step),
+            Err(StepError::Malformed(error)) => return Err(error),
+            Err(StepError::State(error)) => return Ok(Err(error)),
+        }
+    }
+    let mut all = request.metadata;
+    extend(&mut all, metadata);
+    Ok(Ok((steps, all)))
+}
+
 /// Keys to read.
 #[derive(Default)]
 pub(super) struct BulkGet {
@@ -127,9 +170,9 @@ impl<'de> Object<'de> for BulkGet {
 
 /// Steps to take together.
 #[derive(Default)]
-pub(super) struct Transaction<'de> {
-    pub(super) operations: Vec<Of<Operation<'de>>>,
-    pub(super) metadata: Pairs,
+struct Transaction<'de> {
+    operations: Vec<Of<Operation<'de>>>,
+    metadata: Pairs,
 }
 
 impl<'de> Object<'de> for Transaction<'de> {
@@ -149,7 +192,7 @@ impl<'de> Object<'de> for Transaction<'de> {
 
 /// A step; what its request means depends on the operation, which may come later in the text.
 #[derive(Default)]
-pub(super) struct Operation<'de> {
+struct Operation<'de> {
     operation: String,
     request: Option<&'de RawValue>,
 }
@@ -170,7 +213,7 @@ impl<'de> Object<'de> for Operation<'de> {
 }
 
 /// Why a step cannot be taken.
-pub(super) enum StepError {
+enum StepError {
     /// Its request is not what it should be.
     Malformed(serde_json::Error),
     /// The block would refuse it.
@@ -178,7 +221,7 @@ pub(super) enum StepError {
 }
 
 impl Operation<'_> {
-    pub(super) fn into_step(self, body: &Bytes, metadata: &Pairs) -> Result<Step, StepError> {
+    fn into_step(self, body: &Bytes, metadata: &Pairs) -> Result<Step, StepError> {
         let text = self.request.map_or("{}", RawValue::get).as_bytes();
         let item = || parse::<Of<SetItem<'_>>>(text).map_err(StepError::Malformed);
         let failed = |error: Error| StepError::State(StateError::Transaction(Cause::from(error)));
@@ -198,7 +241,7 @@ impl Operation<'_> {
 pub fn fuzz_bodies(body: &Bytes) {
     let metadata = Pairs::new();
     let within = |set: &Set| match &set.value {
-        Value::Json(value) | Value::Bytes(value) => {
+        Value::Json(value) | Value::Canonical(value) | Value::Bytes(value) => {
             assert!(value == "null" || body.as_ptr_range().contains(&value.as_ptr()));
         }
     };
