@@ -25,6 +25,7 @@ const CRATES: &[&str] = &[
     "sentry",
     "sidecar",
     "telemetry",
+    "webclient",
 ];
 /// Words in the names of constants that are limits.
 const LIMITING: &[&str] = &[
