@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Time in which a peer must read something of what is written to it.
-pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Waits for a peer's next step. There is no timer before the first wait.
 #[derive(Debug, Default)]

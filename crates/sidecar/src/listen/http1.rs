@@ -45,7 +45,7 @@ const FIELD: usize = 32;
 const MIN_FIELDS: usize = 100;
 /// Time that a connection may be without a request: longer than clients keep theirs, mostly, so that they do not send one
 /// on a connection that is being closed.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time without any byte of a request's body that is waited for.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a client to read the last answer of a connection on which it still sends.
