@@ -100,7 +100,7 @@ impl State {
         stream.begun = true;
         stream.coming = Coming::Ended;
         self.insert(1, stream);
-        self.opened.push((1, upgrade.request));
+        self.opened.push_back((1, upgrade.request));
     }
 
     fn open(&mut self, number: u32, list: List) -> Result<(), Broken> {
