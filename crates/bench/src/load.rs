@@ -18,6 +18,7 @@ mod call;
 mod connection;
 mod driver;
 mod grpc;
+mod http1;
 mod pacer;
 mod queue;
 mod record;

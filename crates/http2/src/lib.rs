@@ -26,6 +26,6 @@ mod wire;
 pub use body::{Incoming, Received};
 pub use client::{Client, Connection, Unanswered, connect};
 pub use error::{Broken, Cut, Ended, Reason};
-pub use server::{Service, Times, serve};
+pub use server::{Service, Times, Upgrade, serve, serve_upgraded};
 pub use settings::Config;
 pub use turns::Silence;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::body::Incoming;
 use crate::error::{Ended, Reason};
 use crate::sending::Sending;
-use crate::settings::Config;
+use crate::settings::{Asked, Config};
 use crate::state::{Opened, Role};
 use crate::turns::{Silence, Turns};
 use crate::wire::Wire;
@@ -45,6 +45,22 @@ pub struct Times {
     pub silence: Silence,
 }
 
+/// A request without a body that asked, over HTTP/1.1, for its answer over HTTP/2 (RFC 7540 section 3.2).
+#[derive(Debug)]
+pub struct Upgrade {
+    pub(crate) request: Request<()>,
+    pub(crate) asked: Asked,
+}
+
+impl Upgrade {
+    /// `settings` is the decoded value of its `HTTP2-Settings`; `None` when they cannot be settings.
+    pub fn new(request: Request<()>, settings: &[u8]) -> Option<Self> {
+        let mut asked = Asked::default();
+        asked.update(settings).ok()?;
+        Some(Self { request, asked })
+    }
+}
+
 /// Serves a connection until the client is done, or, once `drain` is ready, until the calls in flight are.
 ///
 /// # Errors
@@ -61,11 +77,55 @@ where
     S: Service,
     D: Future<Output = ()>,
 {
+    serve_from(None, io, service, config, times, drain).await
+}
+
+/// As [`serve`], on a connection on which the answer to the upgrade has been sent: its request is that of stream 1.
+///
+/// # Errors
+/// Why the connection ended early.
+pub async fn serve_upgraded<I, S, D>(
+    upgrade: Upgrade,
+    io: I,
+    service: Arc<S>,
+    config: &Config,
+    times: Times,
+    drain: D,
+) -> Result<(), Ended>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service,
+    D: Future<Output = ()>,
+{
+    serve_from(Some(upgrade), io, service, config, times, drain).await
+}
+
+async fn serve_from<I, S, D>(
+    upgrade: Option<Upgrade>,
+    io: I,
+    service: Arc<S>,
+    config: &Config,
+    times: Times,
+    drain: D,
+) -> Result<(), Ended>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    S: Service,
+    D: Future<Output = ()>,
+{
     let mut drain = pin!(drain);
     let mut draining = false;
     let wire = Wire::new(io, config, Role::Server);
-    let mut turns = Turns::new(wire, Some(times.preface), Some(times.silence));
     let mut opened = Vec::new();
+    if let Some(upgrade) = upgrade {
+        let mut state = wire.core.state();
+        state.upgrade(upgrade);
+        state.take_opened(&wire.core, &mut opened);
+    }
+    opened
+        .drain(..)
+        .for_each(|request| begin(&wire, &service, request));
+    let mut turns = Turns::new(wire, Some(times.preface), Some(times.silence));
     std::future::poll_fn(|cx| {
         if !draining && drain.as_mut().poll(cx).is_ready() {
             draining = true;

@@ -474,10 +474,16 @@ impl State {
         std::mem::take(&mut self.heard)
     }
 
-    /// Begins to end: the peer is told that it should open no more streams.
+    /// Begins to end: the peer is told that it should open no more streams. One that has said nothing yet is not waited
+    /// for.
     pub(crate) fn leave(&mut self) {
-        if self.phase == Phase::Open {
-            self.set_phase(Phase::Leaving);
+        if self.phase != Phase::Open {
+            return;
+        }
+        self.set_phase(Phase::Leaving);
+        if self.awaits_preface() {
+            self.leave_now();
+        } else {
             self.out.go_away(MAX_WINDOW, Reason::NO_ERROR);
             self.out.ping(LEAVE);
         }

@@ -32,7 +32,7 @@ pub enum Body {
     /// All bytes at once, and trailers.
     Trailed(Box<Trailed>),
     /// From an HTTP/1.1 client.
-    Http1(outrigger_http1::Received),
+    Http1(crate::listen::Received),
     /// From a shared HTTP/2 connection.
     Http2(outrigger_http2::Received),
     /// From a pooled HTTP/1.1 connection.
@@ -151,16 +151,6 @@ impl From<String> for Body {
 impl From<&'static str> for Body {
     fn from(text: &'static str) -> Self {
         Bytes::from_static(text.as_bytes()).into()
-    }
-}
-
-impl From<outrigger_http1::Incoming> for Body {
-    fn from(incoming: outrigger_http1::Incoming) -> Self {
-        match incoming {
-            outrigger_http1::Incoming::Empty => Self::Empty,
-            outrigger_http1::Incoming::Whole(data) => data.into(),
-            outrigger_http1::Incoming::Stream(received) => Self::Http1(received),
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The one form every invocation takes inside the sidecar, whoever asked and however it travels on.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_policy::escape::path_escape;
@@ -7,6 +9,7 @@ use outrigger_telemetry::trace::Parent;
 use prost_types::Any;
 
 use crate::body::Body;
+use crate::target::escape_all;
 
 /// A request on its way to an app.
 pub struct Call {
@@ -111,6 +114,10 @@ fn request_target(method: &[u8], query: &str) -> String {
     if !query.is_empty() {
         target.push('?');
         target.push_str(query);
+        // Peers and the gRPC API hand on what a target cannot carry.
+        if let Cow::Owned(escaped) = escape_all(&target) {
+            target = escaped;
+        }
     }
     target
 }
@@ -134,5 +141,7 @@ mod tests {
         assert_eq!(request_target("a b%41/ü".as_bytes(), ""), "/a%20b%2541/%C3%BC");
         assert_eq!(request_target(b"\xff\xfe", ""), "/%FF%FE");
         assert_eq!(request_target(b"", ""), "/");
+        let raw = "filter={\"a\":<1>}&b= #`é";
+        assert_eq!(request_target(b"a", raw), "/a?filter={%22a%22:%3C1%3E}&b=%20%23`é");
     }
 }

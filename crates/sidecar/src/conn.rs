@@ -4,9 +4,19 @@ mod dial;
 mod h1;
 mod h2;
 
+use http::Method;
+
 pub use dial::{DialError, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
 pub use h2::H2Pool;
+
+/// Fields of the head of an HTTP/1.1 response.
+pub const MAX_FIELDS: usize = 1000;
+
+/// Whether requests of a method tell that they have no body (RFC 9110 section 8.6).
+pub fn mostly_has_body(method: &Method) -> bool {
+    [Method::POST, Method::PUT, Method::PATCH].contains(method)
+}
 
 /// Why a request got no response head.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +40,8 @@ pub enum SendError {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
     /// HTTP/1.1.
-    #[error(transparent)]
-    Http1(#[from] outrigger_http1::Failed),
+    #[error("{}", crate::error::chain(.0))]
+    Http1(#[from] hyper::Error),
     /// HTTP/2.
     #[error(transparent)]
     Http2(#[from] outrigger_http2::Cut),
@@ -41,7 +51,7 @@ impl ConnectionError {
     /// Whether the connection failed, as against the request or the answer.
     fn is_lost(&self) -> bool {
         match self {
-            Self::Http1(failed) => failed.is_lost(),
+            Self::Http1(error) => !error.is_parse() && !error.is_user(),
             Self::Http2(cut) => !cut.is_too_large(),
         }
     }

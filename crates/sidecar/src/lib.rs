@@ -27,4 +27,7 @@ pub mod reflection;
 pub mod reload;
 pub mod resilience;
 pub mod sidecar;
+pub mod stall;
+pub mod target;
+pub mod tcp;
 pub mod wait;

@@ -22,6 +22,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
 
+pub use http1::Received;
+
 const LOG: &str = "dapr.runtime.listen";
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
@@ -268,8 +270,8 @@ pub async fn serve<H: Handler>(
         let server = Arc::clone(&server);
         match accepted {
             Ok(Accepted::Tcp(stream, address)) => {
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(target: LOG, "TCP_NODELAY on a connection of {address}: {error}");
+                if let Err(error) = crate::tcp::prepare(&stream) {
+                    tracing::debug!(target: LOG, "options of a connection of {address}: {error}");
                 }
                 connections.spawn(server.tcp(stream, address));
             }
@@ -320,7 +322,11 @@ impl<H: Handler> Server<H> {
             return self.drive(stream, client, &self.drain).await;
         };
         let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
-        let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
+        let handshake = tokio::select! {
+            handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => handshake,
+            () = self.drain.cancelled() => return,
+        };
+        let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(target: LOG, "TLS handshake of {address} failed: {error}");
@@ -360,7 +366,7 @@ impl<H: Handler> Server<H> {
     {
         let handler = Arc::clone(&self.handler);
         let result = match self.options.versions {
-            Versions::Http2 => http2::serve(io, handler, client, &self.options, drain)
+            Versions::Http2 => http2::serve(io, handler, client, &self.options, drain, None)
                 .await
                 .map_err(Into::into),
             _ => http1::serve(io, handler, client, &self.options, drain).await,

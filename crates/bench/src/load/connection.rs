@@ -3,9 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
-use outrigger_http1::{Answer as Coming, Client, Cut, Unanswered};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::Instant;
 
@@ -13,6 +10,7 @@ use super::GRACE;
 use super::call::{Call, Wire};
 use super::driver::{self, DriverError};
 use super::grpc::{self, Fault};
+use super::http1;
 use super::wire::{Counted, Traffic};
 
 /// Why a call counts as failed.
@@ -21,11 +19,7 @@ pub(crate) enum CallError {
     #[error("cannot connect: {0}")]
     Connect(#[from] std::io::Error),
     #[error("connection: {0}")]
-    Http1(#[from] Unanswered),
-    #[error("connection: {0}")]
-    Cut(#[from] Cut),
-    #[error("connection: closed after the last answer")]
-    Closed,
+    Http1(#[from] hyper::Error),
     #[error("connection: {0}")]
     Http2(#[from] Fault),
     #[error("status {0}")]
@@ -47,8 +41,7 @@ pub(crate) struct Answer {
 }
 
 enum Sender {
-    /// Between two calls, as long as the server keeps it open.
-    Http1(Option<Client<Counted>>),
+    Http1(Box<http1::Client>),
     Grpc(Box<grpc::Client>),
     Driver(Box<driver::Client>),
 }
@@ -93,7 +86,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let counted = Counted::new(stream, Arc::clone(traffic));
         let sender = if call.wire == Wire::Http1 {
-            Sender::Http1(Some(Client::new(counted)))
+            Sender::Http1(Box::new(http1::Client::open(counted).await?))
         } else {
             Sender::Grpc(Box::new(grpc::Client::open(counted, GRACE).await?))
         };
@@ -123,14 +116,10 @@ impl Connection {
             }
             Sender::Grpc(client) => client.call(&self.call).await?,
             Sender::Http1(client) => {
-                let free = client.take().ok_or(CallError::Closed)?;
-                let response = free.call(self.call.request()).await?;
-                let head = Instant::now();
-                if !response.status().is_success() {
-                    return Err(CallError::Status(response.status().as_u16()));
+                let (status, head, length) = client.call(self.call.request()).await?;
+                if !status.is_success() {
+                    return Err(CallError::Status(status.as_u16()));
                 }
-                let length;
-                (length, *client) = read(response.into_body()).await?;
                 (head, length)
             }
         };
@@ -147,17 +136,4 @@ impl Connection {
             payload: self.call.payload,
         })
     }
-}
-
-/// Reads the whole body. Returns its length, and the connection where it can be used again.
-async fn read(answer: Coming<Counted, Full<Bytes>>) -> Result<(usize, Option<Client<Counted>>), CallError> {
-    let mut body = match answer {
-        Coming::Whole(data, client) => return Ok((data.len(), client)),
-        Coming::Coming(body) => body,
-    };
-    let mut length = 0;
-    while let Some(frame) = body.frame().await {
-        length += frame?.data_ref().map_or(0, Bytes::len);
-    }
-    Ok((length, body.take_client()))
 }

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream;
 use http::header::CONTENT_LENGTH;
-use http::{HeaderMap, Request};
-use http_body::Frame;
+use http::{HeaderMap, Request, Response};
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, StreamBody};
-use outrigger_component::middleware::{Body, BoxError, Next, Outcome};
+use outrigger_component::middleware::{Body, BoxError, Next, Outcome, full};
 use outrigger_component::{Catalog, Entry, Middleware, catalog::Version};
 
 pub(super) fn add(catalog: &mut Catalog) {
@@ -36,21 +36,45 @@ struct Uppercase {
 impl Middleware for Uppercase {
     async fn handle(&self, mut request: Request<Body>, next: Next<'_>) -> Outcome {
         if self.request {
-            forget_length(request.headers_mut());
-            request = request.map(capitals);
+            let (mut head, body) = request.into_parts();
+            let body = in_capitals(&mut head.headers, body).await?;
+            request = Request::from_parts(head, body);
         }
         let mut response = next.run(request).await?;
         if self.response {
-            forget_length(response.headers_mut());
-            response = response.map(capitals);
+            let (mut head, body) = response.into_parts();
+            let body = in_capitals(&mut head.headers, body).await?;
+            response = Response::from_parts(head, body);
         }
         Ok(response)
     }
 }
 
-/// A capital may take more bytes than its letter, or fewer.
-fn forget_length(headers: &mut HeaderMap) {
-    headers.remove(CONTENT_LENGTH);
+/// Bytes of a body that is taken whole, so that its length stays known.
+const WHOLE: u64 = 4 * 1024 * 1024;
+
+/// A body in capitals; without one there is none. A capital may take more bytes than its letter, or fewer: of a body that
+/// is announced as large the length is not known before its end.
+async fn in_capitals(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxError> {
+    match body.size_hint().exact() {
+        Some(0) => Ok(body),
+        Some(length) if length <= WHOLE => {
+            let whole = capitals(body).collect().await?;
+            if whole.trailers().is_some() {
+                headers.remove(CONTENT_LENGTH);
+                return Ok(whole.map_err(|never| match never {}).boxed_unsync());
+            }
+            let whole = whole.to_bytes();
+            if headers.contains_key(CONTENT_LENGTH) {
+                headers.insert(CONTENT_LENGTH, whole.len().into());
+            }
+            Ok(full(whole))
+        }
+        _ => {
+            headers.remove(CONTENT_LENGTH);
+            Ok(capitals(body))
+        }
+    }
 }
 
 /// Data in capitals as it comes; trailers as they are.

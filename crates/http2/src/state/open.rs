@@ -10,6 +10,7 @@ use crate::error::{Broken, Cut, Reason};
 use crate::frame::{Head, flag};
 use crate::head::{Fields, Malformed};
 use crate::limits::CONTINUATIONS;
+use crate::server::Upgrade;
 use crate::settings::FRAME;
 use crate::stream::{Coming, Stream};
 
@@ -86,6 +87,20 @@ impl State {
             stream.header_memory += memory;
             self.header_memory += memory;
         }
+    }
+
+    /// Begins with a request that came another way, as stream 1.
+    pub(crate) fn upgrade(&mut self, upgrade: Upgrade) {
+        if upgrade.asked.header_table != self.asked.header_table {
+            self.encoder.set_max_table(upgrade.asked.header_table);
+        }
+        self.asked = upgrade.asked;
+        self.last = 1;
+        let mut stream = Stream::new(self.config.stream_window, self.asked.window);
+        stream.begun = true;
+        stream.coming = Coming::Ended;
+        self.insert(1, stream);
+        self.opened.push_back((1, upgrade.request));
     }
 
     fn open(&mut self, number: u32, list: List) -> Result<(), Broken> {

@@ -1,4 +1,4 @@
-//! Opening a connection: TCP with `TCP_NODELAY`, optionally TLS.
+//! Opening a connection: TCP, optionally TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -41,6 +41,9 @@ pub enum DialErrorKind {
     /// TLS handshake, including a peer that is not who it should be.
     #[error("TLS handshake: {0}")]
     Handshake(io::Error),
+    /// A connection that carries no HTTP/1.1.
+    #[error("HTTP/1.1: {0}")]
+    Http(hyper::Error),
     /// Nothing happened in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
@@ -137,7 +140,7 @@ impl Dialer {
         let tcp = TcpStream::connect(&*self.address)
             .await
             .map_err(DialErrorKind::Connect)?;
-        tcp.set_nodelay(true).map_err(DialErrorKind::Connect)?;
+        crate::tcp::prepare(&tcp).map_err(DialErrorKind::Connect)?;
         let Some((config, name)) = &self.tls else {
             return Ok(Io::Tcp(tcp));
         };
@@ -149,6 +152,14 @@ impl Dialer {
 }
 
 impl Io {
+    /// The TCP connection below.
+    pub(super) fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
     /// The protocol that the TLS handshake agreed on, if any.
     pub fn negotiated(&self) -> Option<&[u8]> {
         match self {

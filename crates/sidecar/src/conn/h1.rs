@@ -1,5 +1,6 @@
 //! HTTP/1.1 connections to one address, one call at a time each, kept a short while for the next call.
 
+mod link;
 #[cfg(test)]
 mod tests;
 
@@ -9,11 +10,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, Request, Response, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use outrigger_http1::{Answer, Client, Coming, Unanswered};
+use link::{Answer, Coming, Link, Unanswered};
 
-use super::{DialError, Dialer, Io, SendError};
+use super::dial::DialErrorKind;
+use super::{ConnectionError, DialError, Dialer, SendError, mostly_has_body};
 use crate::body::{Body, BoxError};
 
 /// Idle connections kept.
@@ -23,7 +26,7 @@ const MAX_IDLE: usize = 64;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 struct Idle {
-    client: Client<Io>,
+    link: Box<Link>,
     since: Instant,
 }
 
@@ -84,28 +87,24 @@ impl H1Pool {
         self.0.dialer.address()
     }
 
-    fn take_idle(&self) -> Option<Client<Io>> {
+    fn take_idle(&self) -> Option<Box<Link>> {
         let mut idle = self.0.idle();
-        while let Some(mut last) = idle.kept.pop() {
-            if last.is_old() {
-                // The others are older still.
-                idle.kept.clear();
-                return None;
-            }
-            if last.client.is_usable() {
-                return Some(last.client);
-            }
+        let last = idle.kept.pop()?;
+        if last.is_old() {
+            // The others are older still.
+            idle.kept.clear();
+            return None;
         }
-        None
+        Some(last.link)
     }
 
-    fn give_back(&self, client: Client<Io>) {
+    fn give_back(&self, link: Box<Link>) {
         let mut idle = self.0.idle();
         if idle.kept.len() >= MAX_IDLE {
             return;
         }
         idle.kept.push(Idle {
-            client,
+            link,
             since: Instant::now(),
         });
         if !idle.swept {
@@ -115,49 +114,53 @@ impl H1Pool {
         }
     }
 
-    async fn connect(&self) -> Result<Client<Io>, DialError> {
-        self.0.dialer.dial().await.map(Client::new)
+    async fn connect(&self) -> Result<Box<Link>, DialError> {
+        let link = Link::open(self.0.dialer.dial().await?).await;
+        link.map_err(|error| self.0.dialer.error(DialErrorKind::Http(error)))
     }
 
     /// Sends a request in origin form; the connection returns to the pool when the response body has been read.
-    /// A request that met a connection which the server had closed is sent again on a fresh one if the server may see it
-    /// twice (idempotent, body still whole).
+    /// A request that met a connection which the server had closed is sent again on a fresh one if the server cannot have
+    /// seen it, or if it may see it twice (idempotent, body still whole).
     ///
     /// # Errors
     /// [`SendError`] when no connection could be made or it broke before the response head.
-    pub async fn send(&self, request: Request<Body>) -> Result<Response<Body>, SendError> {
-        let mut request = request;
-        while let Some(client) = self.take_idle() {
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+        tell_framing(&mut request);
+        while let Some(link) = self.take_idle() {
             let spare = spare(&request);
-            match client.call(request).await {
-                Ok(response) => return Ok(self.receive(response)),
-                Err(error) => match spare {
-                    Some(copy) if error.failed.is_lost() => request = copy,
-                    _ => return Err(self.broken(error)),
+            match link.call(request).await {
+                Ok(answer) => return Ok(self.receive(answer)),
+                Err(Unanswered {
+                    unsent: Some(unsent), ..
+                }) => request = unsent,
+                Err(Unanswered { why, .. }) => match spare {
+                    Some(copy) if why.is_lost() => request = copy,
+                    _ => return Err(self.broken(why, false)),
                 },
             }
         }
         // Boxed: the rare path should not widen every call.
-        let client = Box::pin(self.connect()).await?;
-        match client.call(request).await {
-            Ok(response) => Ok(self.receive(response)),
-            Err(error) => Err(self.broken(error)),
+        let link = Box::pin(self.connect()).await?;
+        match link.call(request).await {
+            Ok(answer) => Ok(self.receive(answer)),
+            Err(Unanswered { why, unsent }) => Err(self.broken(why, unsent.is_some())),
         }
     }
 
-    fn broken(&self, error: Unanswered) -> SendError {
+    fn broken(&self, source: ConnectionError, repeatable: bool) -> SendError {
         SendError::Broken {
             address: self.address().to_owned(),
-            repeatable: !error.sent,
-            source: error.failed.into(),
+            repeatable,
+            source,
         }
     }
 
-    fn receive(&self, response: Response<Answer<Io, Body>>) -> Response<Body> {
-        response.map(|answer| match answer {
-            Answer::Whole(data, client) => {
-                if let Some(client) = client {
-                    self.give_back(client);
+    fn receive(&self, (head, body): (response::Parts, Answer)) -> Response<Body> {
+        let body = match body {
+            Answer::Whole(data, link) => {
+                if let Some(link) = link {
+                    self.give_back(link);
                 }
                 data.into()
             }
@@ -165,7 +168,22 @@ impl H1Pool {
                 coming,
                 pool: self.clone(),
             })),
-        })
+        };
+        Response::from_parts(head, body)
+    }
+}
+
+/// hyper tells no length where there is no body, and takes a GET with a body of unknown length for one without.
+fn tell_framing(request: &mut Request<Body>) {
+    let (method, length) = (request.method(), request.body().known_length());
+    if length == Some(0) && mostly_has_body(method) {
+        request.headers_mut().insert(CONTENT_LENGTH, 0.into());
+    } else if length.is_none()
+        && [Method::GET, Method::HEAD].contains(method)
+        && !request.headers().contains_key(CONTENT_LENGTH)
+    {
+        const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, CHUNKED);
     }
 }
 
@@ -196,7 +214,7 @@ fn spare(request: &Request<Body>) -> Option<Request<Body>> {
 
 /// A response body that gives its connection back when it has been read to the end.
 pub struct PooledBody {
-    coming: Coming<Io, Body>,
+    coming: Coming,
     pool: H1Pool,
 }
 
@@ -208,15 +226,15 @@ impl HttpBody for PooledBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = Pin::new(&mut self.coming).poll_frame(cx);
-        if let Some(client) = self.coming.take_client() {
-            self.pool.give_back(client);
+        let frame = self.coming.poll_frame(cx);
+        if let Some(link) = self.coming.take_link() {
+            self.pool.give_back(link);
         }
-        frame.map_err(Into::into)
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.coming.is_end_stream()
+        self.coming.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {

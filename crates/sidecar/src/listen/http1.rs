@@ -1,26 +1,61 @@
 //! Serves connections that speak HTTP/1.1, and those that go on with HTTP/2.
 
-use std::future::Future;
-use std::sync::{Arc, OnceLock};
+mod body;
+mod chunks;
+mod head;
+mod requests;
+#[cfg(test)]
+mod tests;
 
-use bytes::Bytes;
-use futures::future::{Either, ready};
-use http::{Request, Response};
-use outrigger_http1::{Config, Incoming, Served, Service};
+use std::convert::Infallible;
+use std::future::{Future, ready};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING};
+use http::{HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1::Builder;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use outrigger_http2::Upgrade;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
+use body::Answer;
+pub use body::Received;
+use body::Unread;
+use requests::{Calling, Exchange, Framing, Requests, Times};
+
 use super::{Client, HEAD_TIMEOUT, Handler, Options, Versions, h2c, http2};
+use crate::api::error::text_response;
 use crate::body::{Body, BoxError};
 
 /// Room that the head limit leaves beyond `--read-buffer-size`, as Go's server has it.
 const HEAD_SLACK: usize = 4096;
-/// The smallest limit of a head, bytes.
+/// hyper's smallest limit of a head, bytes.
 const MIN_HEAD: usize = 8192;
 /// Bytes of a header field, on average at least.
 const FIELD: usize = 32;
-/// The smallest limit of the number of fields.
+/// The smallest limit of the number of fields: as many are parsed without an allocation.
 const MIN_FIELDS: usize = 100;
+/// Time that a connection may be without a request: longer than clients keep theirs, mostly, so that they do not send one
+/// on a connection that is being closed.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time without any byte of a request's body that is waited for.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for a client to read the last answer of a connection on which it still sends.
+const LINGER: Duration = Duration::from_secs(1);
+
+const TIMES: Times = Times {
+    head: HEAD_TIMEOUT,
+    idle: IDLE_TIMEOUT,
+    body: BODY_TIMEOUT,
+};
 
 /// Serves a connection until the client is done, or, once draining, until the calls in flight are.
 ///
@@ -37,54 +72,207 @@ where
     H: Handler,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let both = options.versions == Versions::Both;
-    let head = (options.head_limit + HEAD_SLACK).max(MIN_HEAD);
-    let config = Config {
-        head,
-        fields: match head {
-            MIN_HEAD => MIN_FIELDS,
-            // Those who ask for more room have many fields rather than large ones.
-            _ => (options.head_limit / FIELD).max(MIN_FIELDS),
-        },
-        patience: HEAD_TIMEOUT,
-        http2: both,
-    };
-    let calls = Arc::new(Calls {
-        handler: Arc::clone(&handler),
-        client: Arc::new(client.clone()),
-        upgrades: both.then(OnceLock::new),
-    });
-    match outrigger_http1::serve(io, Arc::clone(&calls), &config, drain).await? {
-        Served::Closed => {}
-        Served::Http2(io) => http2::serve(io, handler, client, options, drain).await?,
-        Served::Switched(io) => {
-            let first = calls.upgrades.as_ref().and_then(OnceLock::get);
-            let io = h2c::finish(io, first.cloned().unwrap_or_default()).await?;
-            http2::serve(io, handler, client, options, drain).await?;
+    serve_timed(io, handler, client, options, drain, TIMES).await
+}
+
+async fn serve_timed<H, I>(
+    io: I,
+    handler: Arc<H>,
+    client: Client,
+    options: &Options,
+    drain: &CancellationToken,
+    times: Times,
+) -> Result<(), BoxError>
+where
+    H: Handler,
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let limit = (options.head_limit + HEAD_SLACK).max(MIN_HEAD);
+    let exchange = Arc::<Exchange>::default();
+    let mut requests = Requests::new(io, Arc::clone(&exchange), limit, times);
+    if options.versions == Versions::Both {
+        let first = tokio::time::timeout(times.head, requests.begins_with_http2());
+        let http2 = tokio::select! {
+            first = first => first.map_err(|_| format!("no request within {:?}", times.head))??,
+            () = drain.cancelled() => None,
+        };
+        match http2 {
+            None => return Ok(()),
+            Some(true) => {
+                return Ok(http2::serve(requests.into_raw(), handler, client, options, drain, None).await?);
+            }
+            Some(false) => {}
         }
     }
-    Ok(())
+    let calls = Calls {
+        handler: Arc::clone(&handler),
+        client: Arc::new(client.clone()),
+        exchange,
+        upgrade: (options.versions == Versions::Both).then(Arc::default),
+    };
+    let upgrade = calls.upgrade.clone();
+    let (mut requests, result) = converse(requests, calls, limit, options, drain).await;
+    let upgrade = upgrade.and_then(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).take());
+    match (upgrade, result) {
+        (Some(upgrade), Ok(())) => {
+            http2::serve(
+                requests.into_raw(),
+                handler,
+                client,
+                options,
+                drain,
+                Some(upgrade),
+            )
+            .await?;
+            Ok(())
+        }
+        (_, result) => {
+            requests.close(LINGER).await;
+            match requests.take_late() {
+                Some(late) => Err(late.into()),
+                None => Ok(result?),
+            }
+        }
+    }
+}
+
+/// Lets hyper serve a connection to its end; returns it.
+async fn converse<H, I>(
+    requests: Requests<I>,
+    calls: Calls<H>,
+    limit: usize,
+    options: &Options,
+    drain: &CancellationToken,
+) -> (Requests<I>, hyper::Result<()>)
+where
+    H: Handler,
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = Builder::new();
+    // Heads are waited for where they are cut, with a limit for the time between them too.
+    builder.header_read_timeout(None).max_buf_size(limit);
+    if limit > MIN_HEAD {
+        // Those who ask for more room have many fields rather than large ones.
+        builder.max_headers((options.head_limit / FIELD).max(MIN_FIELDS));
+    }
+    let service = service_fn(move |request: Request<Incoming>| calls.begin(request));
+    let mut connection = builder.serve_connection(TokioIo::new(requests), service);
+    let mut drained = pin!(drain.cancelled());
+    let mut draining = false;
+    let result = std::future::poll_fn(|cx| {
+        loop {
+            if let Poll::Ready(result) = connection.poll_without_shutdown(cx) {
+                return Poll::Ready(result);
+            }
+            if draining || drained.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            draining = true;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+    })
+    .await;
+    (connection.into_parts().io.into_inner(), result)
 }
 
 /// The calls of one client.
 struct Calls<H> {
     handler: Arc<H>,
     client: Arc<Client>,
-    /// Where upgrades are allowed: the request that became the first stream of HTTP/2.
-    upgrades: Option<OnceLock<Bytes>>,
+    exchange: Arc<Exchange>,
+    /// Where upgrades are allowed: the request that becomes the first stream of HTTP/2.
+    upgrade: Option<Arc<Mutex<Option<Upgrade>>>>,
 }
 
-impl<H: Handler> Service for Calls<H> {
-    type Body = Body;
+type Called = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
 
-    fn call(self: Arc<Self>, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send {
-        if let Some(upgrade) = &self.upgrades
-            && let Some(first) = h2c::first_stream(&request)
-        {
-            let _only_once = upgrade.set(first);
-            return Either::Left(ready(h2c::switching_protocols()));
+impl<H: Handler> Calls<H> {
+    fn begin(&self, request: Request<Incoming>) -> Called {
+        let length = request.body().size_hint().exact();
+        let framing = length.map_or(Framing::Chunks, Framing::Length);
+        let (at_hand, two_framings) = self.exchange.begin(framing, request.version());
+        let calling = self.exchange.calling();
+        if let Some(refused) = refuse(&request, two_framings) {
+            return Box::pin(ready(Ok(calling.answer(refused))));
         }
-        let request = request.map(Body::from);
-        Either::Right(Arc::clone(&self.handler).handle(Arc::clone(&self.client), request))
+        if let Some(slot) = &self.upgrade
+            && let Some(upgrade) = h2c::asked(&request)
+        {
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(upgrade);
+            return Box::pin(ready(Ok(calling.answer(h2c::switching_protocols()))));
+        }
+        let (handler, client) = (Arc::clone(&self.handler), Arc::clone(&self.client));
+        let at_hand = length.is_some_and(|length| length <= at_hand as u64);
+        // Boxed: hyper moves the future of a call several times before it runs, and a call's future is large.
+        if length == Some(0) {
+            let request = request.map(|_| Body::Empty);
+            return Box::pin(async move { Ok(calling.answer(handler.handle(client, request).await)) });
+        }
+        Box::pin(async move {
+            let answer = with_body(handler, client, request, at_hand).await;
+            Ok(calling.answer(answer))
+        })
     }
+}
+
+impl Calling {
+    fn answer(self, response: Response<Body>) -> Response<Answer> {
+        response.map(|body| Answer::new(body, self))
+    }
+}
+
+async fn with_body<H: Handler>(
+    handler: Arc<H>,
+    client: Arc<Client>,
+    request: Request<Incoming>,
+    at_hand: bool,
+) -> Response<Body> {
+    let (head, incoming) = request.into_parts();
+    let waits = head.headers.contains_key(EXPECT);
+    if at_hand && !waits {
+        // All of it was read with the head: this does not wait for the client.
+        let body = match incoming.collect().await {
+            Ok(whole) => whole.to_bytes().into(),
+            Err(error) => return refusal(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+        return handler.handle(client, Request::from_parts(head, body)).await;
+    }
+    let unread = Unread::default();
+    let body = Body::Http1(Received::new(incoming, unread.clone()));
+    let mut response = handler.handle(client, Request::from_parts(head, body)).await;
+    if (waits && unread.is_left()) || !unread.discard().await {
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// What could be understood in two ways, or not at all.
+fn refuse(request: &Request<Incoming>, two_framings: bool) -> Option<Response<Body>> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let mut encodings = request.headers().get_all(TRANSFER_ENCODING).iter();
+    let bad = match (hosts.next(), hosts.next()) {
+        _ if two_framings => "there are both a Transfer-Encoding and a Content-Length",
+        (None, _) if request.version() == Version::HTTP_11 => "the Host field is missing",
+        (_, Some(_)) => "there are two Host fields",
+        _ => {
+            let chunked = |encoding: &HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"chunked");
+            if encodings.next().is_none_or(chunked) && encodings.next().is_none() {
+                return None;
+            }
+            let what = "of transfer encodings only chunked is understood";
+            return Some(refusal(StatusCode::NOT_IMPLEMENTED, what));
+        }
+    };
+    Some(refusal(StatusCode::BAD_REQUEST, bad))
+}
+
+/// An answer that ends the connection.
+fn refusal(status: StatusCode, what: &str) -> Response<Body> {
+    let mut response = text_response(status, &format!("{status}: {what}"));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use outrigger_http2::limits::HEADER_MEMORY;
-use outrigger_http2::{Config, Ended, Incoming, Reason, Service, Silence, Times};
+use outrigger_http2::{Config, Ended, Incoming, Reason, Service, Silence, Times, Upgrade};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,8 @@ const TIMES: Times = Times {
     },
 };
 
-/// Serves a connection until the client is done, or, once draining, until the calls in flight are.
+/// Serves a connection until the client is done, or, once draining, until the calls in flight are. `upgrade` is what an
+/// upgraded connection begins with.
 ///
 /// # Errors
 /// Why the connection ended early.
@@ -30,6 +31,7 @@ pub(super) async fn serve<H, I>(
     client: Client,
     options: &Options,
     drain: &CancellationToken,
+    upgrade: Option<Upgrade>,
 ) -> Result<(), Ended>
 where
     H: Handler,
@@ -50,7 +52,11 @@ where
         handler,
         client: Arc::new(client),
     });
-    outrigger_http2::serve(io, calls, &config, TIMES, drain.cancelled()).await
+    let drained = drain.cancelled();
+    match upgrade {
+        None => outrigger_http2::serve(io, calls, &config, TIMES, drained).await,
+        Some(upgrade) => outrigger_http2::serve_upgraded(upgrade, io, calls, &config, TIMES, drained).await,
+    }
 }
 
 /// The calls of one client.

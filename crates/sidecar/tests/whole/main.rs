@@ -20,6 +20,7 @@ mod endpoints;
 mod foreign_peers;
 mod guard;
 mod hot_reload;
+mod http1;
 mod invoke_grpc;
 mod invoke_http;
 mod invoke_streaming;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyDataStream;
 use reqwest::{ClientBuilder, redirect};
@@ -19,6 +19,7 @@ use crate::app::{http_reply, http_request_headers, unverified_config};
 use crate::blocks::middleware::Middlewares;
 use crate::body::{Body, BoxError};
 use crate::call::{Call, Reply};
+use crate::conn::{MAX_FIELDS, mostly_has_body};
 use crate::metrics::SidecarMetrics;
 
 /// Time to connect and to shake hands, each.
@@ -263,10 +264,14 @@ async fn transmit(
     url: String,
     request: Request<Body>,
 ) -> Result<Response<Body>, BoxError> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
+    let length = body.known_length();
+    if let Some(length) = length.filter(|length| *length > 0 || mostly_has_body(&head.method)) {
+        head.headers.insert(CONTENT_LENGTH, length.into());
+    }
     let request = client.request(head.method, url).headers(head.headers);
     let request = match body {
-        Body::Empty => request,
+        _ if length == Some(0) => request,
         Body::Full(bytes) => request.body(bytes),
         other => request.body(reqwest::Body::wrap_stream(BodyDataStream::new(other))),
     };
@@ -388,5 +393,6 @@ fn client(roots: Option<RootCertStore>, identity: Option<Pair>) -> Result<Client
 fn with_tls(config: ClientConfig) -> ClientBuilder {
     outrigger_webclient::builder(config)
         .connect_timeout(CONNECT_TIMEOUT)
+        .http1_max_headers(MAX_FIELDS)
         .no_proxy()
 }

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use http::{Request, Response};
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Frame;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::{H1Pool, IDLE_TIMEOUT};
-use crate::body::Body;
+use crate::body::{Body, BoxError};
 use crate::conn::{Dialer, SendError};
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
+const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 async fn server() -> (TcpListener, H1Pool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -23,8 +26,7 @@ async fn server() -> (TcpListener, H1Pool) {
 /// Reads the head of a request and answers it.
 async fn answer(stream: &mut TcpStream) {
     hear(stream).await;
-    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
-    stream.write_all(answer).await.unwrap();
+    stream.write_all(OK.as_bytes()).await.unwrap();
 }
 
 async fn hear(stream: &mut TcpStream) {
@@ -90,4 +92,195 @@ async fn a_server_that_closed_meanwhile_is_called_again_where_that_is_safe() {
     assert!(error.is_unavailable() && !error.is_repeatable(), "{error}");
     drop(call(&pool, get()).await.unwrap());
     timeout(LONG, serving).await.unwrap().unwrap();
+}
+
+/// A server that answers the first request of each connection with `first`, and others properly.
+async fn first_answered(first: String) -> H1Pool {
+    let (listener, pool) = server().await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let first = first.clone();
+            tokio::spawn(async move {
+                hear(&mut stream).await;
+                stream.write_all(first.as_bytes()).await.unwrap();
+                loop {
+                    answer(&mut stream).await;
+                }
+            });
+        }
+    });
+    pool
+}
+
+async fn text(response: Response<Body>) -> String {
+    let bytes = timeout(LONG, response.into_body().collect_up_to(1 << 20))
+        .await
+        .unwrap()
+        .unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn post() -> Request<Body> {
+    Request::post("/").header("host", "h").body(Body::Empty).unwrap()
+}
+
+#[tokio::test]
+async fn what_comes_behind_an_answer_is_nobodys() {
+    let surplus = OK.replace("ok", "no");
+    for first in [
+        format!("{OK}{surplus}"),
+        format!("{OK}\r\n"),
+        format!("HTTP/1.1 204 No Content\r\n\r\n{surplus}"),
+        format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n{surplus}"),
+        format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok{surplus}"),
+    ] {
+        let pool = first_answered(first.clone()).await;
+        for _ in 0..3 {
+            let heard = text(call(&pool, post()).await.unwrap()).await;
+            assert!(heard == "ok" || heard.is_empty(), "{first:?}: {heard}");
+            assert!(pool.0.idle().kept.is_empty(), "{first:?}");
+        }
+    }
+}
+
+/// The kernel is asked, not the runtime: that looks only now and then, and not at all in a turn that was long.
+#[tokio::test]
+async fn what_comes_later_and_is_not_seen_yet_is_nobodys_either() {
+    use std::io::{Read as _, Write as _};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (more, wanted) = std::sync::mpsc::channel::<()>();
+    let (said, sent) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut first = true;
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            assert!(stream.read(&mut [0; 1024]).unwrap() > 0);
+            stream.write_all(OK.as_bytes()).unwrap();
+            if std::mem::take(&mut first) {
+                wanted.recv().unwrap();
+                stream.write_all(OK.replace("ok", "no").as_bytes()).unwrap();
+                said.send(stream).unwrap();
+            }
+        }
+    });
+    let pool = H1Pool::new(Dialer::plain(address, LONG));
+    assert_eq!(text(call(&pool, post()).await.unwrap()).await, "ok");
+    assert_eq!(pool.0.idle().kept.len(), 1);
+    // Nothing else runs in this runtime until it has come.
+    more.send(()).unwrap();
+    let _open = sent.recv().unwrap();
+    assert_eq!(text(call(&pool, post()).await.unwrap()).await, "ok");
+}
+
+#[tokio::test]
+async fn a_call_that_finds_its_connection_closed_is_made_on_another() {
+    let (listener, pool) = server().await;
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        answer(&mut stream).await;
+        drop(stream);
+        let (mut stream, _) = listener.accept().await.unwrap();
+        answer(&mut stream).await;
+    });
+    drop(call(&pool, post()).await.unwrap());
+    // Also one that must not be made twice, with a body that can be read only once.
+    let request = Request::post("/").header("host", "h");
+    let body = Body::stream(http_body_util::Full::from("body"));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(
+        call(&pool, request.body(body).unwrap()).await.unwrap().status(),
+        200
+    );
+    timeout(LONG, serving).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn only_the_last_answer_is_one() {
+    let early = "HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n";
+    let pool = first_answered(format!("HTTP/1.1 100 Continue\r\n\r\n{early}{OK}")).await;
+    let response = call(&pool, get()).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.headers().len()), (200, 1));
+    assert_eq!(text(response).await, "ok");
+    assert_eq!(pool.0.idle().kept.len(), 1);
+
+    let switching = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
+    let pool = first_answered(format!("{switching}{OK}")).await;
+    let response = call(&pool, get()).await.unwrap();
+    assert_eq!(response.status(), 502);
+    assert!(text(response).await.contains("switched to another protocol"));
+    assert!(pool.0.idle().kept.is_empty());
+}
+
+#[tokio::test]
+async fn answers_may_have_many_fields_but_not_any_number() {
+    let with = |fields: usize| {
+        let fields: String = (0..fields).map(|number| format!("x-{number}: y\r\n")).collect();
+        OK.replace("content", &format!("{fields}content"))
+    };
+    let pool = first_answered(with(900)).await;
+    assert_eq!(call(&pool, get()).await.unwrap().headers().len(), 901);
+    let pool = first_answered(with(1000)).await;
+    assert!(call(&pool, get()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_body_that_ends_otherwise_than_told_is_broken_off() {
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    for body in ["0\r\n\nx\r\n\r\n", "2\r\nok0\r\n\r\n", "2\nok\r\n0\r\n\r\n"] {
+        let pool = first_answered(format!("{chunked}{body}")).await;
+        let response = call(&pool, get()).await.unwrap();
+        let read = timeout(LONG, response.into_body().collect_up_to(100))
+            .await
+            .unwrap();
+        assert!(read.is_err(), "{body:?}: {read:?}");
+        assert!(pool.0.idle().kept.is_empty(), "{body:?}");
+    }
+}
+
+#[tokio::test]
+async fn requests_tell_how_they_are_framed() {
+    let (listener, pool) = server().await;
+    tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        loop {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap().to_lowercase();
+            let mut body = vec![0; if head.contains("chunked") { 14 } else { 0 }];
+            stream.read_exact(&mut body).await.unwrap();
+            let told = head
+                .lines()
+                .filter(|line| line.contains("content-length") || line.contains("transfer-"));
+            let told = told.collect::<Vec<_>>().join(",");
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{told}", told.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    let empty = || Body::stream(http_body_util::Empty::new());
+    let unknown = || {
+        Body::stream(http_body_util::StreamBody::new(futures::stream::iter([Ok::<
+            _,
+            BoxError,
+        >(
+            Frame::data(Bytes::from_static(b"body")),
+        )])))
+    };
+    for (method, body, told) in [
+        (Method::GET, Body::Empty, ""),
+        (Method::GET, empty(), ""),
+        (Method::DELETE, Body::Empty, ""),
+        (Method::POST, Body::Empty, "content-length: 0"),
+        (Method::PUT, empty(), "content-length: 0"),
+        (Method::GET, unknown(), "transfer-encoding: chunked"),
+        (Method::POST, unknown(), "transfer-encoding: chunked"),
+    ] {
+        let mut request = Request::new(body);
+        *request.method_mut() = method.clone();
+        request.headers_mut().insert("host", "h".parse().unwrap());
+        assert_eq!(text(call(&pool, request).await.unwrap()).await, told, "{method}");
+    }
 }

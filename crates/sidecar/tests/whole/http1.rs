@@ -1,0 +1,221 @@
+//! HTTP/1.1 as clients and apps speak it.
+
+use std::time::Duration;
+
+use http::{Method, Response};
+use outrigger_sidecar::body::Body;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::common::client::raw;
+use crate::common::{App, Net, Node, app, post, request, within};
+
+fn endpoint(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: {name}\nspec:\n  \
+         baseUrl: http://127.0.0.1:{port}\n"
+    )
+}
+
+/// Asks with a request as it is written.
+async fn written(node: &Node, request: &str) -> String {
+    let request = format!("{request}\r\nhost: a\r\nconnection: close\r\n\r\n");
+    raw(node.ports.http, request.as_bytes()).await
+}
+
+#[tokio::test]
+async fn what_curl_and_browsers_send_raw_reaches_the_app() {
+    let net = Net::plain();
+    let echo = App::echo().await;
+    let (caller, callee) = net.pair(echo.port).await;
+    let outside = App::echo().await;
+    let other = net
+        .sidecar("other")
+        .resource(&endpoint("outside", outside.port))
+        .start()
+        .await;
+    for (node, id, app) in [
+        (&caller, "callee", &echo),
+        (&callee, "callee", &echo),
+        (&other, "outside", &outside),
+    ] {
+        for (sent, seen) in [
+            (r#"a?filter={"a":1}&b=`|^[c]"#, "/a?filter={%22a%22:1}&b=`|^[c]"),
+            ("<a>`b`?c=<d>&e=%3C'", "/%3Ca%3E%60b%60?c=%3Cd%3E&e=%3C'"),
+            (r#"{a}|"b"^?x"#, "/%7Ba%7D%7C%22b%22%5E?x"),
+            ("a?é", "/a?é"),
+        ] {
+            let answer = written(node, &format!("GET /v1.0/invoke/{id}/method/{sent} HTTP/1.1")).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{id} {sent}: {answer}");
+            assert_eq!(app.last().target, seen, "{id} {sent}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_may_have_many_header_fields() {
+    let net = Net::plain();
+    let many = async |_| {
+        let mut response = app::text(200, "");
+        for number in 0..300 {
+            let name = http::HeaderName::try_from(format!("x-{number}")).unwrap();
+            response.headers_mut().insert(name, number.into());
+        }
+        response
+    };
+    let app = App::start(many).await;
+    let (caller, callee) = net.pair(app.port).await;
+    let other = net
+        .sidecar("other")
+        .resource(&endpoint("outside", app.port))
+        .start()
+        .await;
+    for (node, id) in [(&caller, "callee"), (&callee, "callee"), (&other, "outside")] {
+        let answer = written(node, &format!("GET /v1.0/invoke/{id}/method/m HTTP/1.1")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{id}: {answer}");
+        assert!(
+            answer.contains("\r\nx-0: 0\r\n") && answer.contains("\r\nx-299: 299\r\n"),
+            "{id}: {answer}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn lengths_are_kept_on_every_way_to_the_app() {
+    let net = Net::plain();
+    let echo = App::echo().await;
+    let pipelines = "  httpPipeline:\n    handlers:\n    - {name: alias, type: middleware.http.routeralias}\n    \
+                     - {name: capitals, type: middleware.http.uppercase}\n  \
+                     appHttpPipeline:\n    handlers:\n    - {name: alias, type: middleware.http.routeralias}\n    \
+                     - {name: capitals, type: middleware.http.uppercase}\n";
+    let component = |name: &str, kind: &str, metadata: &str| {
+        format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  \
+             type: middleware.http.{kind}\n  version: v1\n  metadata:\n  - {metadata}\n"
+        )
+    };
+    let through = net
+        .sidecar("through")
+        .app(echo.port)
+        .spec(pipelines)
+        .resource(&component("alias", "routeralias", "{name: /x, value: /y}"))
+        .resource(&component(
+            "capitals",
+            "uppercase",
+            "{name: direction, value: both}",
+        ))
+        .resource(&endpoint("outside", echo.port))
+        .start()
+        .await;
+    let plain = net
+        .sidecar("plain")
+        .resource(&endpoint("outside", echo.port))
+        .start()
+        .await;
+    let url = format!("http://127.0.0.1:{}", echo.port);
+    for (node, id) in [
+        (&through, "through"),
+        (&through, "outside"),
+        (&plain, "through"),
+        (&plain, "outside"),
+        (&plain, &*url),
+    ] {
+        for (method, length) in [
+            (Method::GET, 0),
+            (Method::POST, 0),
+            (Method::POST, 5),
+            (Method::PUT, 70_000),
+        ] {
+            let target = format!("/v1.0/invoke/{id}/method/m");
+            let sent = request(method.as_str(), &target, &[], "x".repeat(length));
+            let answer = node.ask(sent).await;
+            assert_eq!(answer.status, 200, "{id} {method} {length}: {}", answer.text());
+            let seen = echo.last();
+            assert_eq!(seen.header("transfer-encoding"), None, "{id} {method} {length}");
+            let told = length.to_string();
+            let told = (method != Method::GET).then_some(&*told);
+            assert_eq!(seen.header("content-length"), told, "{id} {method} {length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_may_close_its_half_behind_the_request() {
+    let net = Net::plain();
+    let slow = async |request| {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        app::echo(request).await
+    };
+    let echo = App::start(slow).await;
+    let (caller, _callee) = net.pair(echo.port).await;
+    let mut stream = TcpStream::connect(("127.0.0.1", caller.ports.http))
+        .await
+        .unwrap();
+    let request = "POST /v1.0/invoke/callee/method/m HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"),
+        "{answer}"
+    );
+}
+
+/// Answers 101 to everything, and then speaks something else.
+async fn switching() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut space = [0; 4096];
+                while stream.read(&mut space).await.is_ok_and(|read| read > 0) {
+                    let answer =
+                        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\nsecret";
+                    stream.write_all(answer.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn an_app_may_not_switch_protocols() {
+    let net = Net::plain();
+    let (caller, callee) = net.pair(switching().await).await;
+    for _ in 0..3 {
+        for node in [&caller, &callee] {
+            let answer = node.ask(post("/v1.0/invoke/callee/method/m", "x")).await;
+            assert_eq!(answer.status, 502, "{}", answer.text());
+            assert!(!answer.text().contains("secret"));
+        }
+    }
+}
+
+/// The kernel's timer of the sidecar's end of a connection: 2 is that of keep-alive.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn vanished_peers_are_noticed_on_every_port() {
+    let net = Net::plain();
+    let app = App::start(async |_| Response::new(Body::Empty)).await;
+    let node = net.sidecar("node").app(app.port).start().await;
+    for port in [node.ports.http, node.ports.grpc, node.ports.internal] {
+        let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let theirs = format!(":{:04X}", stream.local_addr().unwrap().port());
+        let ours = format!(":{port:04X}");
+        let watched = || {
+            let tables = ["/proc/net/tcp", "/proc/net/tcp6"]
+                .map(|path| std::fs::read_to_string(path).unwrap_or_default());
+            tables.concat().lines().any(|line| {
+                let fields: Vec<_> = line.split_whitespace().collect();
+                fields.len() > 5
+                    && fields[1].ends_with(&ours)
+                    && fields[2].ends_with(&theirs)
+                    && fields[5].starts_with("02:")
+            })
+        };
+        crate::common::eventually(async || watched()).await;
+    }
+}
