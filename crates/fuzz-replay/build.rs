@@ -26,7 +26,7 @@ fn entry(file: &Path) -> String {
     // Writing to a String cannot fail.
     let _ = write!(
         text,
-        "#[path = {path:?}]\nmod {name};\n#[test]\nfn {name}() {{\n    replay({name:?}, {name}::run);\n}}\n",
+        "#[path = {path:?}]\n#[allow(clippy::all)]\nmod {name};\n#[test]\nfn {name}() {{\n    replay({name:?}, {name}::run);\n}}\n",
         path = file.display().to_string(),
     );
     text
