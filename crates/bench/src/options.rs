@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse as parse_flags, usage};
+use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse as parse_flags, see_help, usage};
 
 use crate::app::Ports;
 use crate::plan::{Api, Driver, Plan, Protocol, Resolver, StateCall, Store, System, Verb};
@@ -170,7 +170,7 @@ pub(crate) fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Comma
     let values = match parse_flags(table, arguments) {
         Ok(Parsed::Run(values)) => values,
         Ok(Parsed::Help) => return Err(shown(usage(&name, table))),
-        Err(error) => return Err(wrong(format!("{error}\n{}", usage(&name, table)))),
+        Err(error) => return Err(wrong(format!("{error}\n{}", see_help(&name)))),
     };
     match &*command {
         "run" => run(&values).map(|plan| Command::Run(Box::new(plan))),

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, future::Future, sync::Arc};
 
 use futures::future::BoxFuture;
+use outrigger_nearest::{hint, nearest};
 
 use crate::{
     ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
@@ -86,7 +87,7 @@ pub struct Section<T: ?Sized> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// The type is not known here.
-    #[error("couldn't find {category} component {kind}/{version}: this build has {known}")]
+    #[error("couldn't find {category} component {kind}/{version}: {hint}this build has {known}")]
     UnknownType {
         /// E.g. `state`.
         category: &'static str,
@@ -94,6 +95,8 @@ pub enum LookupError {
         kind: String,
         /// As written.
         version: String,
+        /// The type that was meant, as far as one can tell: `did you mean state.redis? `.
+        hint: String,
         /// What there is.
         known: String,
     },
@@ -151,11 +154,13 @@ impl<T: ?Sized> Section<T> {
             .and_then(|rest| rest.strip_prefix('.'))
             .unwrap_or_default();
         let Some(indexes) = self.by_name.get(name) else {
+            let known = self.known();
             return Err(LookupError::UnknownType {
                 category: self.category,
                 kind: kind.to_owned(),
                 version: version.to_owned(),
-                known: self.known().join(", "),
+                hint: hint(kind, known.iter().map(String::as_str)),
+                known: known.join(", "),
             });
         };
         let candidates = indexes.iter().map(|index| &self.entries[*index]);
@@ -226,6 +231,33 @@ impl Catalog {
             conversation: Section::new("conversation"),
         }
     }
+
+    /// All types of all sections, sorted, each once.
+    pub fn known(&self) -> Vec<String> {
+        let mut known = [
+            self.state.known(),
+            self.secrets.known(),
+            self.configuration.known(),
+            self.lock.known(),
+            self.output_bindings.known(),
+            self.input_bindings.known(),
+            self.middleware.known(),
+            self.crypto.known(),
+            self.conversation.known(),
+        ]
+        .concat();
+        known.sort_unstable();
+        known.dedup();
+        known
+    }
+
+    /// The type that a wrong one was meant to be: the nearest, else one whose name is the same in another category.
+    pub fn nearest(&self, kind: &str) -> Option<String> {
+        let known = self.known();
+        let last = |kind: &str| kind.rsplit('.').next().map(str::to_lowercase);
+        let near = nearest(kind, known.iter().map(String::as_str)).map(str::to_owned);
+        near.or_else(|| known.iter().find(|known| last(known) == last(kind)).cloned())
+    }
 }
 
 #[cfg(test)]
@@ -245,6 +277,22 @@ mod tests {
             ));
         }
         section
+    }
+
+    #[test]
+    fn a_wrong_type_is_told_the_one_meant() {
+        let hinted = |kind: &str| match section().find(kind, "v1") {
+            Err(LookupError::UnknownType { hint, .. }) => hint,
+            other => panic!("{kind}: {:?}", other.err()),
+        };
+        assert_eq!(hinted("state.sqlit"), "did you mean state.sqlite? ");
+        assert_eq!(hinted("state.postgres"), "did you mean state.postgresql? ");
+        assert_eq!(hinted("state.mongodb"), "");
+        let mut catalog = Catalog::empty();
+        catalog.state = section();
+        assert_eq!(catalog.nearest("stat.sqlite").as_deref(), Some("state.sqlite"));
+        assert_eq!(catalog.nearest("sqlite3").as_deref(), Some("state.sqlite3"));
+        assert_eq!(catalog.nearest("kafka"), None);
     }
 
     async fn built(section: &Section<dyn StateStore>, kind: &str, version: &str) -> String {

@@ -41,6 +41,7 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
     metadata: Pairs,
     answer: Option<Answer>,
+    property: Option<String>,
 }
 
 /// What a component wants callers of the API to be told.
@@ -70,6 +71,7 @@ impl Error {
             source: None,
             metadata: Pairs::new(),
             answer: None,
+            property: None,
         }))
     }
 
@@ -136,6 +138,11 @@ impl Error {
         self.0.answer.as_ref()
     }
 
+    /// The property of the component that is wrong, where it is one.
+    pub fn property(&self) -> Option<&str> {
+        self.0.property.as_deref()
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> Kind {
         self.0.kind
@@ -200,7 +207,9 @@ impl StdError for Error {
 
 impl From<MetadataError> for Error {
     fn from(error: MetadataError) -> Self {
-        Self::new(Kind::Configuration, error.to_string())
+        let mut converted = Self::new(Kind::Configuration, error.to_string());
+        converted.0.property = Some(error.property().to_owned());
+        converted
     }
 }
 

@@ -36,7 +36,7 @@ pub use conversation::Conversation;
 pub use crypto::CryptoProvider;
 pub use error::{Answer, Error, Kind};
 pub use lock::LockStore;
-pub use metadata::{GoDuration, Metadata, MetadataError, Unit};
+pub use metadata::{GoDuration, Metadata, MetadataError, Unit, Unused};
 pub use middleware::Middleware;
 pub use secrets::SecretStore;
 pub use state::StateStore;

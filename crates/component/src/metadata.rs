@@ -1,5 +1,11 @@
-use std::{collections::HashMap, str::FromStr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
+use outrigger_nearest::nearest;
 use outrigger_resources::value::{ParseDurationError, go_nanos, truthy};
 
 /// A property that is missing or wrong.
@@ -41,6 +47,16 @@ pub enum MetadataError {
     },
 }
 
+impl MetadataError {
+    /// The property it is about.
+    pub fn property(&self) -> &str {
+        match self {
+            Self::Duplicate { second, .. } => second,
+            Self::Missing { property, .. } | Self::Invalid { property, .. } => property,
+        }
+    }
+}
+
 /// What a bare number means where a duration is expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
@@ -78,12 +94,30 @@ impl From<Duration> for GoDuration {
 /// The properties of a component after secrets, environment references and templates were resolved.
 ///
 /// Names are looked up without regard to case. Where several names are given the first that is present wins:
-/// the others are old names.
+/// the others are old names. What is looked up is noted, so that [`Metadata::unused`] can tell what nobody wanted.
 #[derive(Clone)]
 pub struct Metadata {
     component: Arc<str>,
     /// By lower-cased name: the name as written and the value.
     properties: HashMap<String, (String, String)>,
+    /// What was looked up, here and in copies of this.
+    wanted: Arc<Mutex<Wanted>>,
+}
+
+#[derive(Default)]
+struct Wanted {
+    names: BTreeSet<String>,
+    /// Somebody took all of them: none is unknown.
+    all: bool,
+}
+
+/// A property that nobody looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unused {
+    /// Its name as written.
+    pub name: String,
+    /// The name that was looked up in vain and is nearest.
+    pub near: Option<String>,
 }
 
 // Values may be secrets: only names are shown.
@@ -110,6 +144,7 @@ impl Metadata {
         let mut metadata = Self {
             component: component.into(),
             properties: HashMap::new(),
+            wanted: Arc::default(),
         };
         for (name, value) in properties {
             let key = name.to_lowercase();
@@ -130,8 +165,35 @@ impl Metadata {
         &self.component
     }
 
-    /// All properties: names as written, and values.
+    /// The properties that nobody looked up so far, by name. Asked after the component was built: what it does not
+    /// read then has no effect.
+    pub fn unused(&self) -> Vec<Unused> {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        if wanted.all {
+            return Vec::new();
+        }
+        let known: BTreeSet<String> = wanted.names.iter().map(|name| name.to_lowercase()).collect();
+        let absent = || {
+            wanted
+                .names
+                .iter()
+                .map(String::as_str)
+                .filter(|name| !self.properties.contains_key(&name.to_lowercase()))
+        };
+        let unused = self.properties.iter().filter(|(key, _)| !known.contains(*key));
+        let mut unused: Vec<Unused> = unused
+            .map(|(_, (name, _))| Unused {
+                name: name.clone(),
+                near: nearest(name, absent()).map(str::to_owned),
+            })
+            .collect();
+        unused.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        unused
+    }
+
+    /// All properties: names as written, and values. None counts as unused then.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner).all = true;
         self.properties
             .values()
             .map(|(name, value)| (name.as_str(), value.as_str()))
@@ -221,6 +283,9 @@ impl Metadata {
     }
 
     fn find(&self, names: &[&str]) -> Option<(&str, &str)> {
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.names.extend(names.iter().map(|name| (*name).to_owned()));
+        drop(wanted);
         names.iter().find_map(|name| {
             self.properties
                 .get(&name.to_lowercase())
@@ -274,6 +339,30 @@ mod tests {
         assert_eq!(metadata.text(&["connectionString", "url"]), Some("a"));
         assert_eq!(metadata.text(&["missing", "URL"]), Some("b"));
         assert_eq!(metadata.text(&["missing"]), None);
+    }
+
+    #[test]
+    fn what_nobody_looks_up_is_unused_and_near_what_was_looked_up_in_vain() {
+        let metadata = metadata(&[
+            ("redisHots", "a"),
+            ("ttl", "1"),
+            ("redisDB", "0"),
+            ("colour", "red"),
+        ]);
+        let copy = metadata.clone();
+        assert_eq!(metadata.text(&["redisHost", "host"]), None);
+        assert_eq!(copy.text(&["REDISDB"]), Some("0"));
+        assert!(metadata.flag(&["ttlInSeconds", "TTL"], false));
+        let unused = |name: &str, near: Option<&str>| Unused {
+            name: name.to_owned(),
+            near: near.map(str::to_owned),
+        };
+        assert_eq!(
+            metadata.unused(),
+            [unused("colour", None), unused("redisHots", Some("redisHost"))]
+        );
+        assert_eq!(copy.iter().count(), 4);
+        assert!(metadata.unused().is_empty(), "who takes all knows all");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::alloc::System;
 use std::path::Path;
 use std::process::ExitCode;
 
-use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse, usage};
+use outrigger_flags::{EXIT_USAGE, Flag, Parsed, Values, parse, see_help, usage};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use budget::{Budget, Cost};
@@ -51,7 +51,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            eprintln!("{error}\n{}", usage("outrigger-cost", FLAGS));
+            eprintln!("{error}\n{}", see_help("outrigger-cost"));
             return ExitCode::from(EXIT_USAGE);
         }
     };

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use outrigger_nearest::nearest;
+
 use crate::{Flag, Kind};
 
 /// One mistake. The text names the flag.
@@ -12,7 +14,7 @@ pub enum FlagError {
     Unknown {
         /// The name given, without dashes.
         name: String,
-        /// A flag in use whose name differs by a few letters.
+        /// The flag in use that was meant, as far as one can tell.
         near: Option<&'static str>,
     },
     /// One-letter flags do not exist, except `-h`.
@@ -40,15 +42,12 @@ pub enum FlagError {
 
 impl FlagError {
     pub(crate) fn unknown(flags: &[Flag], name: &str) -> Self {
-        let near = flags
+        let shown = flags
             .iter()
-            .filter(|flag| flag.deprecated.is_none())
-            .map(|flag| (distance(flag.name, name), flag.name))
-            .min()
-            .filter(|(letters, _)| *letters <= 3 && letters * 2 <= name.len());
+            .filter(|flag| flag.deprecated.is_none() && !flag.hidden);
         Self::Unknown {
             name: name.to_owned(),
-            near: near.map(|(_, flag)| flag),
+            near: nearest(name, shown.map(|flag| flag.name)),
         }
     }
 
@@ -89,8 +88,8 @@ impl FlagError {
     }
 }
 
-/// Everything wrong with a command line, in its order; callers print it, one line each, together with
-/// [`usage`](crate::usage) and exit with [`EXIT_USAGE`](crate::EXIT_USAGE).
+/// Everything wrong with a command line, in its order, a line each. Callers print it, then
+/// [`see_help`](crate::see_help), and exit with [`EXIT_USAGE`](crate::EXIT_USAGE).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlagErrors(pub Vec<FlagError>);
 
@@ -105,32 +104,3 @@ impl fmt::Display for FlagErrors {
 }
 
 impl std::error::Error for FlagErrors {}
-
-/// How many letters must change to turn one name into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let substituted = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::distance;
-
-    #[test]
-    fn distance_counts_letters_changed_added_and_left_out() {
-        assert_eq!(distance("app-id", "app-id"), 0);
-        assert_eq!(distance("app-id", "ap-id"), 1);
-        assert_eq!(distance("app-id", "app-idx"), 1);
-        assert_eq!(distance("port", "sort"), 1);
-        assert_eq!(distance("", "abc"), 3);
-    }
-}

@@ -2,11 +2,16 @@
 
 /// Integers a flag value can be read into.
 pub trait Int: Sized {
+    /// Whether a sign may be written, be it a plus.
+    const SIGNED: bool;
+
     /// Reads digits without prefix or sign in `radix`, with the sign applied.
     fn from_digits(negative: bool, digits: &str, radix: u32) -> Option<Self>;
 }
 
 impl Int for i64 {
+    const SIGNED: bool = true;
+
     fn from_digits(negative: bool, digits: &str, radix: u32) -> Option<Self> {
         let value = i128::from_str_radix(digits, radix).ok()?;
         Self::try_from(if negative { -value } else { value }).ok()
@@ -14,6 +19,8 @@ impl Int for i64 {
 }
 
 impl Int for u64 {
+    const SIGNED: bool = false;
+
     fn from_digits(negative: bool, digits: &str, radix: u32) -> Option<Self> {
         if negative {
             None
@@ -23,13 +30,18 @@ impl Int for u64 {
     }
 }
 
-/// Reads a number: optional sign, then decimal digits or a `0x`, `0o`, `0b`, `0` prefix.
+/// Reads a number: optional sign, then decimal digits or a `0x`, `0o`, `0b`, `0` prefix; single underscores may
+/// stand between digits, and behind a prefix.
 pub(crate) fn read<T: Int>(text: &str) -> Result<T, String> {
-    let (negative, rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
+    let syntax = || format!("parsing \"{text}\": invalid syntax");
+    let (sign, rest) = match text.as_bytes().first() {
+        Some(b'-') => (Some('-'), &text[1..]),
+        Some(b'+') => (Some('+'), &text[1..]),
+        _ => (None, text),
     };
+    if sign.is_some() && !T::SIGNED {
+        return Err(syntax());
+    }
     let (radix, digits) = match rest.as_bytes() {
         [b'0', b'x' | b'X', _, ..] => (16, &rest[2..]),
         [b'0', b'o' | b'O', _, ..] => (8, &rest[2..]),
@@ -37,10 +49,20 @@ pub(crate) fn read<T: Int>(text: &str) -> Result<T, String> {
         [b'0', _, ..] => (8, &rest[1..]),
         _ => (10, rest),
     };
-    if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
-        return Err(format!("parsing \"{text}\": invalid syntax"));
+    // Behind a prefix, the leading 0 of an octal number included, the first digit may have an underscore before it.
+    let digits = match radix {
+        10 => digits,
+        _ => digits.strip_prefix('_').unwrap_or(digits),
+    };
+    if digits.is_empty() || !digits.split('_').all(|part| is_number(part, radix)) {
+        return Err(syntax());
     }
-    T::from_digits(negative, digits, radix).ok_or_else(|| format!("parsing \"{text}\": value out of range"))
+    T::from_digits(sign == Some('-'), &digits.replace('_', ""), radix)
+        .ok_or_else(|| format!("parsing \"{text}\": value out of range"))
+}
+
+fn is_number(digits: &str, radix: u32) -> bool {
+    !digits.is_empty() && digits.chars().all(|c| c.is_digit(radix))
 }
 
 #[cfg(test)]
@@ -56,11 +78,14 @@ mod tests {
         assert_eq!(read::<i64>("010"), Ok(8));
         assert_eq!(read::<i64>("-9223372036854775808"), Ok(i64::MIN));
         assert_eq!(read::<u64>("3"), Ok(3));
+        assert_eq!(read::<i64>("1_000"), Ok(1000));
+        assert_eq!(read::<i64>("-0x_1f"), Ok(-31));
+        assert_eq!(read::<i64>("0_10"), Ok(8));
     }
 
     #[test]
     fn refuses_what_is_not_a_number() {
-        for text in ["", "-", "1a", "0x", "1.5", "--1", "09", "é"] {
+        for text in ["", "-", "1a", "0x", "1.5", "--1", "09", "é", "_1", "1_", "1__0"] {
             assert!(
                 read::<i64>(text).unwrap_err().ends_with("invalid syntax"),
                 "{text:?}"
@@ -71,6 +96,11 @@ mod tests {
                 .unwrap_err()
                 .ends_with("out of range")
         );
-        assert!(read::<u64>("-1").unwrap_err().ends_with("out of range"));
+        for text in ["-1", "+1"] {
+            assert!(
+                read::<u64>(text).unwrap_err().ends_with("invalid syntax"),
+                "{text:?}"
+            );
+        }
     }
 }

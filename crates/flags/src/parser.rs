@@ -226,6 +226,15 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_was_begun_is_the_one_meant() {
+        assert_eq!(
+            fail(&["--stream=1"]),
+            "unknown flag: --stream (did you mean --streams?)"
+        );
+        assert_eq!(fail(&["--por=1"]), "unknown flag: --por (did you mean --port?)");
+    }
+
+    #[test]
     fn deprecated_flags_are_no_remedy() {
         assert_eq!(
             fail(&["--ssk=1"]),

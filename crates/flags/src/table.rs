@@ -146,6 +146,12 @@ pub fn usage(binary: &str, flags: &[Flag]) -> String {
     text
 }
 
+/// The line after the mistakes of a command line: where all flags are listed. The list itself would push the mistakes
+/// off the screen.
+pub fn see_help(binary: &str) -> String {
+    format!("all flags: {binary} --help")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

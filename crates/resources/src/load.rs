@@ -16,7 +16,7 @@ use crate::component::Component;
 use crate::configuration::MAX_FILE_SIZE;
 use crate::http_endpoint::HttpEndpoint;
 use crate::meta::{Source, in_scope};
-use crate::problem::Problem;
+use crate::problem::{Problem, near_path};
 use crate::resiliency::Resiliency;
 use crate::subscription::Subscription;
 
@@ -138,8 +138,8 @@ pub fn folders(request: &Request<'_>) -> Result<Loaded, Vec<Problem>> {
             Err(e) => loading.errors.push(Problem::new(
                 folder,
                 0,
-                format!("cannot read resources folder: {e}"),
-                "create the folder or correct --resources-path",
+                format!("cannot read resources folder {}: {e}", folder.display()),
+                near_path(folder) + "create the folder or correct --resources-path",
             )),
         }
     }
@@ -202,8 +202,8 @@ pub(crate) fn read(file: &Path) -> Result<String, Problem> {
         Problem::new(
             file,
             0,
-            format!("cannot read file: {e}"),
-            "check path and permissions",
+            format!("cannot read file {}: {e}", file.display()),
+            near_path(file) + "check path and permissions",
         )
     };
     let bytes = match outrigger_files::read(file, MAX_FILE_SIZE) {

@@ -1,5 +1,6 @@
 //! What resource kinds share: metadata, scopes, name/value items.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -16,6 +17,8 @@ pub struct Source {
     pub file: PathBuf,
     /// Line its document starts on, 1-based; 0 when it did not come from a file.
     pub line: usize,
+    /// Lines of values in it, by what [`Source::of`] is asked for.
+    pub(crate) values: BTreeMap<String, usize>,
 }
 
 impl Source {
@@ -24,7 +27,15 @@ impl Source {
         Source {
             file: file.as_ref().to_owned(),
             line,
+            values: BTreeMap::new(),
         }
+    }
+
+    /// The place of a value: of `spec.type`, `spec.version`, or of an item of `spec.metadata` by its name, in any
+    /// case. Where that is not known, the place of the whole.
+    pub fn of(&self, value: &str) -> Source {
+        let line = self.values.get(&value.to_lowercase()).copied();
+        Source::new(&self.file, line.unwrap_or(self.line))
     }
 }
 

@@ -2,7 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use outrigger_nearest::nearest;
+
 use crate::yaml;
+
+/// Entries of a folder that are looked at for a name.
+const LISTED: usize = 1000;
 
 /// One thing wrong with a file or folder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,11 +50,37 @@ impl Problem {
     }
 }
 
-/// What is wrong, a line per problem and without places: the text tools match in the last log line.
+/// What is wrong, a line per problem and nothing else: the text tools match in the last log line. Places and remedies
+/// belong into the log before.
 pub fn summary(problems: &[Problem]) -> String {
     problems
         .iter()
         .map(|p| p.what.as_str())
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// `did you mean PATH? ` for a path that does not exist, where its folder has a name that is near; else empty.
+pub(crate) fn near_path(path: &Path) -> String {
+    let (Some(name), false) = (path.file_name().and_then(|name| name.to_str()), path.exists()) else {
+        return String::new();
+    };
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let folder = if parent.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        parent
+    };
+    let entries = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .take(LISTED)
+        .flatten();
+    let names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    match nearest(name, names.iter().map(String::as_str)) {
+        Some(near) => format!("did you mean {}? ", parent.join(near).display()),
+        None => String::new(),
+    }
 }

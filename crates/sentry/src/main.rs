@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outrigger_flags::{EXIT_USAGE, Parsed, parse, usage};
+use outrigger_flags::{EXIT_USAGE, Parsed, parse, see_help, usage};
 use outrigger_sentry::{
     Config, Sentry, SentryError, chain,
     config::{FLAGS, LogSettings},
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            eprint!("{error}\n{}", usage("sentry", FLAGS));
+            eprintln!("{error}\n{}", see_help("sentry"));
             return ExitCode::from(EXIT_USAGE);
         }
     };

@@ -161,6 +161,8 @@ impl Components {
         self.now().parked.retain(|parked| !named(parked));
         let (mut stores, mut others): (Vec<_>, Vec<_>) =
             components.into_iter().partition(|c| is_secret_store(c));
+        // What fails does not hide what else does: everything that can be started is, and all mistakes are shown.
+        let mut result = Ok(());
         while !stores.is_empty() {
             let (ready, waiting) = self.split_ready(stores);
             if ready.is_empty() {
@@ -168,15 +170,15 @@ impl Components {
                 break;
             }
             stores = waiting;
-            self.wave(&ready).await?;
+            result = result.and(self.wave(&ready).await);
         }
         let (ready, waiting) = self.split_ready(others);
         for component in waiting {
             self.park(component);
         }
         tracing::info!(target: LOG, "Waiting for all outstanding components to be processed…");
-        self.wave(&ready).await?;
-        self.unpark().await
+        result = result.and(self.wave(&ready).await);
+        result.and(self.unpark().await)
     }
 
     /// Starts a component. One with this name that runs already is replaced: it takes calls until the new one works.
@@ -290,14 +292,15 @@ impl Components {
 
     /// Starts what waited for a secret store that is there now.
     async fn unpark(&self) -> Result<(), StartError> {
+        let mut result = Ok(());
         loop {
             let parked = std::mem::take(&mut self.now().parked);
             let (ready, waiting): (Vec<_>, Vec<_>) = parked.into_iter().partition(|c| self.is_ready(c));
             self.now().parked = waiting;
             if ready.is_empty() {
-                return Ok(());
+                return result;
             }
-            self.wave(&ready.iter().collect::<Vec<_>>()).await?;
+            result = result.and(self.wave(&ready.iter().collect::<Vec<_>>()).await);
         }
     }
 

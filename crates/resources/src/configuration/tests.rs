@@ -277,7 +277,7 @@ fn unknown_keys_warn() {
     let loaded = Files::with(&[&spec("  traicing: {}\n")]).load().unwrap();
     assert_eq!(
         (loaded.warnings[0].line, loaded.warnings[0].what.as_str()),
-        (5, "spec: unknown key \"traicing\"")
+        (5, "spec: unknown key \"traicing\", did you mean \"tracing\"?")
     );
 }
 

@@ -1,7 +1,9 @@
 //! One document: is it ours, may it have that name, what does it say.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
+use outrigger_nearest::nearest;
 use serde::de::DeserializeOwned;
 
 use super::split::Chunk;
@@ -108,9 +110,42 @@ pub(super) fn read(
             );
             return Ok(None);
         }
-        _ => return Ok(None),
+        (api, kind) => {
+            // Folders may hold what is nobody's business here; what was nearly ours is a mistake.
+            let near = nearest(kind, KINDS).filter(|_| api.starts_with("dapr.io/") && !KINDS.contains(&kind));
+            if let Some(near) = near {
+                let what = format!("unknown kind {kind:?}");
+                document.warn(what, &format!("did you mean {near}? it is not loaded"));
+            }
+            return Ok(None);
+        }
     };
     Ok(Some(resource))
+}
+
+/// What Dapr's resources are called; not all are read here.
+const KINDS: [&str; 5] = [
+    "Component",
+    "Configuration",
+    "HTTPEndpoint",
+    "Resiliency",
+    "Subscription",
+];
+
+/// The lines of the values that errors point at later; see [`Source::of`].
+fn lines(node: &Node) -> BTreeMap<String, usize> {
+    let mut lines = BTreeMap::new();
+    let Some(spec) = node.get("spec") else {
+        return lines;
+    };
+    for key in ["type", "version"] {
+        lines.extend(spec.get(key).map(|value| (format!("spec.{key}"), value.line)));
+    }
+    if let Some(yaml::Kind::Seq(items)) = spec.get("metadata").map(|metadata| &metadata.kind) {
+        let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
+        lines.extend(items.iter().filter_map(named));
+    }
+    lines
 }
 
 struct Document<'a> {
@@ -144,7 +179,9 @@ impl Document<'_> {
                     .iter()
                     .map(|e| Problem::from_yaml(self.file, e, UNKNOWN_KEY));
                 self.warnings.extend(unknown);
-                Ok((decoded.value, Source::new(self.file, self.node.line)))
+                let mut source = Source::new(self.file, self.node.line);
+                source.values = lines(self.node);
+                Ok((decoded.value, source))
             }
             Err(error) => {
                 let remedy = "correct the value; the document is not loaded";

@@ -159,7 +159,7 @@ fn unknown_keys_warn_with_their_line() {
     assert!(loaded.broken.is_empty(), "an odd key is no reason");
     assert_eq!(
         (loaded.warnings[0].line, loaded.warnings[0].what.as_str()),
-        (5, "unknown key \"scope\"")
+        (5, "unknown key \"scope\", did you mean \"scopes\"?")
     );
 }
 
@@ -200,6 +200,64 @@ fn a_missing_folder_ends_the_start_unless_only_resiliency_is_wanted() {
         })
         .is_ok()
     );
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named_with_the_one_meant() {
+    let parent = tempfile::tempdir().unwrap();
+    std::fs::create_dir(parent.path().join("resources")).unwrap();
+    let wrong = parent.path().join("resuorces");
+    let request = Request {
+        paths: std::slice::from_ref(&wrong),
+        kinds: Kinds::ALL,
+        namespace: None,
+        app_id: "app",
+    };
+    let problems = folders(&request).unwrap_err();
+    let summary = crate::problem::summary(&problems);
+    assert!(
+        summary.contains(&format!("cannot read resources folder {}", wrong.display())),
+        "{summary}"
+    );
+    let right = format!("did you mean {}?", parent.path().join("resources").display());
+    assert!(problems[0].to_string().contains(&right), "{}", problems[0]);
+}
+
+#[test]
+fn a_kind_that_is_nearly_one_is_a_mistake() {
+    let text = "apiVersion: dapr.io/v1alpha1\nkind: Componet\nmetadata:\n  name: s\n";
+    let loaded = super::text(text, "app").unwrap();
+    let said: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(said.len(), 1);
+    assert!(
+        said[0].contains("\"Componet\"") && said[0].contains("did you mean Component?"),
+        "{said:?}"
+    );
+    for other in [
+        "apiVersion: v1\nkind: Componet\n",
+        "apiVersion: dapr.io/v1alpha1\nkind: Configuration\n",
+        "apiVersion: dapr.io/v1alpha1\nkind: Workflow\n",
+    ] {
+        assert!(super::text(other, "app").unwrap().warnings.is_empty(), "{other}");
+    }
+}
+
+#[test]
+fn values_know_their_lines() {
+    let text = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: s\nspec:\n  type: state.redis\n  \
+                version: v1\n  metadata:\n  - name: redisHost\n    value: a\n  - value: b\n    name: redisDB\n";
+    let folder = Folder::with(&[("a.yaml", &format!("# a comment\n{text}"))]);
+    let source = &folder.load().components[0].source;
+    for (value, line) in [
+        ("spec.type", 7),
+        ("spec.version", 8),
+        ("redisHost", 10),
+        ("REDISDB", 12),
+        ("other", 2),
+    ] {
+        assert_eq!(source.of(value).line, line, "{value}");
+    }
+    assert!(source.of("redisHost").file.ends_with("a.yaml"));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use outrigger_nearest::nearest;
 use serde::de::value::{BorrowedStrDeserializer, StringDeserializer};
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 
@@ -296,7 +297,7 @@ impl<'n> Deserializer<'n> for De<'n, '_> {
                 None => self.unknown.borrow_mut().push(Error {
                     line: entry.line,
                     path: self.path.map(ToString::to_string).unwrap_or_default(),
-                    what: format!("unknown key {:?}", entry.key.text),
+                    what: unknown_key(&entry.key.text, fields),
                 }),
             }
         }
@@ -315,6 +316,13 @@ impl<'n> Deserializer<'n> for De<'n, '_> {
     serde::forward_to_deserialize_any! {
         <V: Visitor<'n>>
         f32 char bytes byte_buf unit unit_struct tuple tuple_struct enum identifier
+    }
+}
+
+fn unknown_key(key: &str, fields: &[&'static str]) -> String {
+    match nearest(key, fields.iter().copied()) {
+        Some(near) => format!("unknown key {key:?}, did you mean {near:?}?"),
+        None => format!("unknown key {key:?}"),
     }
 }
 
@@ -463,7 +471,10 @@ mod tests {
         assert_eq!(json("MAXCOUNT: 3").max_count, 3);
         let text = read("MAXCOUNT: 3", Flavour::Text).unwrap();
         assert_eq!(text.value.max_count, 0);
-        assert_eq!(text.unknown[0].what, "unknown key \"MAXCOUNT\"");
+        assert_eq!(
+            text.unknown[0].what,
+            "unknown key \"MAXCOUNT\", did you mean \"maxCount\"?"
+        );
     }
 
     #[test]

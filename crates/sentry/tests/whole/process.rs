@@ -24,7 +24,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn flags_that_are_not_understood_end_with_status_2() {
     let (code, text) = run(&["--no-such-flag"]);
-    let expected = "unknown flag: --no-such-flag (run with --help for all flags)\nUsage of sentry:\n";
+    let expected = "unknown flag: --no-such-flag (run with --help for all flags)\nall flags: sentry --help\n";
     assert!(code == Some(2) && text.starts_with(expected), "{text}");
     assert_eq!(run(&["--port=x"]).0, Some(2));
     assert_eq!(run(&["--jwt-ttl=1"]).0, Some(2));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use outrigger_component::{
     ConfigurationStore, Conversation, CryptoProvider, Entry, Error, Kind, Metadata, OutputBinding,
-    SecretStore, Section, Setup,
+    SecretStore, Section, Setup, Unused, catalog::LookupError,
 };
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
@@ -22,6 +22,18 @@ use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
 const ABSENT: [&str; 1] = ["pubsub."];
+
+/// Properties that belong to the sidecar, not to the component.
+const OWN: [&str; 8] = [
+    "actorStateStore",
+    "keyPrefix",
+    "outboxDiscardWhenMissingState",
+    "outboxPublishPubsub",
+    "outboxPublishTopic",
+    "outboxPubsub",
+    "primaryEncryptionKey",
+    "secondaryEncryptionKey",
+];
 
 /// A component that works.
 pub(super) enum Opened {
@@ -64,6 +76,30 @@ impl OpenError {
             component: component.log_name(),
             place: component.source.to_string(),
             cause: cause.to_string(),
+        }
+    }
+
+    /// The same at a value of the component: see [`Source::of`](outrigger_resources::Source::of).
+    fn at(mut self, component: &Component, value: &str) -> Self {
+        self.place = component.source.of(value).to_string();
+        self
+    }
+
+    /// There is no implementation: points at the type, or at the version of a type that is known.
+    fn unknown(component: &Component, error: &LookupError) -> Self {
+        let value = match error {
+            LookupError::UnknownType { .. } => "spec.type",
+            LookupError::UnknownVersion { .. } => "spec.version",
+        };
+        Self::new(Step::Create, component, error).at(component, value)
+    }
+
+    /// What the component says; points at the property that it names.
+    fn init(component: &Component, error: &Error) -> Self {
+        let failed = Self::new(Step::Init, component, format!("{error}{}", remedy(error.kind())));
+        match error.property() {
+            Some(property) => failed.at(component, property),
+            None => failed,
         }
     }
 
@@ -128,11 +164,13 @@ pub(super) async fn open(
     context: &Context,
 ) -> Result<Opened, OpenError> {
     let create = |cause: &dyn fmt::Display| OpenError::new(Step::Create, component, cause);
-    let init = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
+    let key_prefix = |error: &dyn fmt::Display| {
+        OpenError::new(Step::Init, component, format!("{error}; change keyPrefix")).at(component, "keyPrefix")
+    };
     let (kind, version) = (&component.kind, &component.version);
     if kind.starts_with("state.") {
         let entry = context.catalog.state.find(kind, version);
-        let entry = entry.map_err(|error| create(&error))?;
+        let entry = entry.map_err(|error| OpenError::unknown(component, &error))?;
         let properties = resolve(component, secrets, context).await?;
         let cipher = cipher(&properties).map_err(|error| create(&error))?;
         if cipher.is_some() {
@@ -142,7 +180,7 @@ pub(super) async fn open(
                 component.name
             );
         }
-        let setup = setup(component, properties.items, context).map_err(|error| init(&error))?;
+        let setup = setup(component, properties.items, context)?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
         let keys = Keys::parse(
             prefix,
@@ -150,8 +188,8 @@ pub(super) async fn open(
             &context.app_id,
             context.namespace.as_deref(),
         )
-        .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
-        let store = in_time(component, entry.build(setup)).await?;
+        .map_err(|error| key_prefix(&error))?;
+        let store = build(component, &entry, setup).await?;
         Ok(Opened::State(state::Opened {
             name: component.name.clone(),
             component: store,
@@ -160,18 +198,16 @@ pub(super) async fn open(
         }))
     } else if kind.starts_with("secretstores.") {
         let (entry, setup) = prepare(&context.catalog.secrets, component, secrets, context).await?;
-        in_time(component, entry.build(setup)).await.map(Opened::Secrets)
+        build(component, &entry, setup).await.map(Opened::Secrets)
     } else if kind.starts_with("configuration.") {
         let (entry, setup) = prepare(&context.catalog.configuration, component, secrets, context).await?;
-        in_time(component, entry.build(setup))
-            .await
-            .map(Opened::Configuration)
+        build(component, &entry, setup).await.map(Opened::Configuration)
     } else if kind.starts_with("lock.") {
         let (entry, setup) = prepare(&context.catalog.lock, component, secrets, context).await?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
-        let keys = LockKeys::parse(prefix, &component.name, &context.app_id)
-            .map_err(|error| init(&format!("{error}; change keyPrefix")))?;
-        let component = in_time(component, entry.build(setup)).await?;
+        let keys =
+            LockKeys::parse(prefix, &component.name, &context.app_id).map_err(|error| key_prefix(&error))?;
+        let component = build(component, &entry, setup).await?;
         Ok(Opened::Lock(lock::Opened { component, keys }))
     } else if kind.starts_with("middleware.") {
         let (entry, setup) = prepare(&context.catalog.middleware, component, secrets, context).await?;
@@ -179,26 +215,29 @@ pub(super) async fn open(
             name: component.name.clone(),
             kind: kind.clone(),
             version: version.clone(),
-            component: in_time(component, entry.build(setup)).await?,
+            component: build(component, &entry, setup).await?,
         };
         Ok(Opened::Middleware(opened))
     } else if kind.starts_with("bindings.") {
         bindings::open(component, secrets, context).await
     } else if kind.starts_with("crypto.") {
         let (entry, setup) = prepare(&context.catalog.crypto, component, secrets, context).await?;
-        in_time(component, entry.build(setup)).await.map(Opened::Crypto)
+        build(component, &entry, setup).await.map(Opened::Crypto)
     } else if kind.starts_with("conversation.") {
         let (entry, setup) = prepare(&context.catalog.conversation, component, secrets, context).await?;
-        in_time(component, entry.build(setup))
-            .await
-            .map(Opened::Conversation)
+        build(component, &entry, setup).await.map(Opened::Conversation)
     } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
-        Err(create(&text))
+        Err(create(&text).at(component, "spec.type"))
     } else {
-        let text =
-            format!("incorrect type {kind}: spec.type must be a category and a name, like state.sqlite");
-        Err(OpenError::new(Step::Category, component, text))
+        let near = context.catalog.nearest(kind);
+        let near = near
+            .map(|near| format!("did you mean {near}? "))
+            .unwrap_or_default();
+        let text = format!(
+            "incorrect type {kind}: {near}spec.type must be a category and a name, like state.sqlite"
+        );
+        Err(OpenError::new(Step::Category, component, text).at(component, "spec.type"))
     }
 }
 
@@ -209,12 +248,44 @@ async fn prepare<T: ?Sized>(
     secrets: Option<&dyn SecretStore>,
     context: &Context,
 ) -> Result<(Arc<Entry<T>>, Setup), OpenError> {
-    let init = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
     let entry = section.find(&component.kind, &component.version);
-    let entry = entry.map_err(|error| OpenError::new(Step::Create, component, error))?;
+    let entry = entry.map_err(|error| OpenError::unknown(component, &error))?;
     let properties = resolve(component, secrets, context).await?;
-    let setup = setup(component, properties.items, context).map_err(|error| init(&error))?;
+    let setup = setup(component, properties.items, context)?;
     Ok((entry, setup))
+}
+
+/// Builds the component and says which of its properties have no effect.
+async fn build<T: ?Sized>(
+    component: &Component,
+    entry: &Entry<T>,
+    setup: Setup,
+) -> Result<Arc<T>, OpenError> {
+    let metadata = setup.metadata.clone();
+    let built = in_time(component, entry.build(setup)).await;
+    show_unused(component, &metadata, built.is_ok());
+    built
+}
+
+/// Warns of the properties that nobody reads: Dapr ignores them, but often they were meant to say something. A
+/// component that failed has not read all: then only those that are nearly one that it looked for are shown.
+fn show_unused(component: &Component, metadata: &Metadata, built: bool) {
+    for Unused { name, near } in metadata.unused() {
+        if OWN.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
+            continue;
+        }
+        let remedy = match near {
+            Some(near) => format!("did you mean {near}?"),
+            None if built => "check its name, or remove it".to_owned(),
+            None => continue,
+        };
+        tracing::warn!(
+            target: LOG,
+            "component {}: the property {name} is not used ({}: {remedy})",
+            component.log_name(),
+            component.source.of(&name)
+        );
+    }
 }
 
 /// The properties of a component; its secret store may take as long as its own start.
@@ -235,16 +306,18 @@ async fn in_time<T>(
     component: &Component,
     building: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, OpenError> {
-    let failed = |cause: &dyn fmt::Display| OpenError::new(Step::Init, component, cause);
     match tokio::time::timeout(component.init_timeout, building).await {
         Ok(Ok(built)) => Ok(built),
-        Ok(Err(error)) => Err(failed(&format!("{error}{}", remedy(error.kind())))),
-        Err(_) => Err(failed(&format!(
-            "init timeout for component {} exceeded after {}; check that its server and its secret store can be \
-             reached, or raise spec.initTimeout",
-            component.log_name(),
-            format_go_duration(component.init_timeout)
-        ))),
+        Ok(Err(error)) => Err(OpenError::init(component, &error)),
+        Err(_) => {
+            let cause = format!(
+                "init timeout for component {} exceeded after {}; check that its server and its secret store can be \
+                 reached, or raise spec.initTimeout",
+                component.log_name(),
+                format_go_duration(component.init_timeout)
+            );
+            Err(OpenError::new(Step::Init, component, cause))
+        }
     }
 }
 
@@ -257,7 +330,7 @@ fn remedy(kind: Kind) -> &'static str {
     }
 }
 
-fn setup(component: &Component, items: Vec<NameValue>, context: &Context) -> Result<Setup, Error> {
+fn setup(component: &Component, items: Vec<NameValue>, context: &Context) -> Result<Setup, OpenError> {
     let mut properties: Vec<(String, String)> = Vec::with_capacity(items.len());
     for item in items {
         let value = item.value.unwrap_or_default();
@@ -267,8 +340,9 @@ fn setup(component: &Component, items: Vec<NameValue>, context: &Context) -> Res
             None => properties.push((item.name, value)),
         }
     }
+    let metadata = Metadata::new(component.name.as_str(), properties);
     Ok(Setup {
-        metadata: Metadata::new(component.name.as_str(), properties)?,
+        metadata: metadata.map_err(|error| OpenError::init(component, &error.into()))?,
         app_id: context.app_id.clone(),
     })
 }

@@ -1,8 +1,6 @@
 //! What is wrong with a command line.
 
-use outrigger_flags::FlagError;
-
-use super::flags::usage;
+use outrigger_flags::{FlagError, see_help};
 
 /// One wrong setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,13 +64,13 @@ impl Exit {
     }
 }
 
-/// For [`Exit::Syntax`] one line each and the usage, for stderr. For [`Exit::Settings`] the message of
+/// For [`Exit::Syntax`] one line each and where the flags are listed, for stderr. For [`Exit::Settings`] the message of
 /// the last log line.
 impl std::fmt::Display for Exit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let lines: Vec<_> = self.invalid().iter().map(ToString::to_string).collect();
         match self {
-            Exit::Syntax(_) => write!(f, "{}\n{}", lines.join("\n"), usage()),
+            Exit::Syntax(_) => write!(f, "{}\n{}", lines.join("\n"), see_help("daprd")),
             Exit::Settings(all) => {
                 // Quantities are read with the flags, before there is a runtime to speak of.
                 let quantity =

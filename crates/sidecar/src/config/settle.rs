@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use outrigger_flags::Values;
+use outrigger_nearest::hint;
 use outrigger_resources::value::{go_nanos, quantity, truthy};
 
 use super::invalid::Invalid;
@@ -52,12 +53,12 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             public: self.public(),
             metrics: Metrics {
                 enabled: self.given.boolean("enable-metrics"),
-                port: self.port("metrics-port"),
+                port: self.port("metrics-port", self.given.boolean("enable-metrics")),
                 listen_address: self.text("metrics-listen-address"),
             },
             profiling: Profiling {
                 enabled: self.given.boolean("enable-profiling"),
-                port: self.port("profile-port"),
+                port: self.port("profile-port", self.given.boolean("enable-profiling")),
             },
             resources: self.resources(),
             security: self.security(),
@@ -90,8 +91,13 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         })
     }
 
-    fn port(&mut self, flag: &'static str) -> u16 {
-        let port = port(self.given, flag);
+    /// A port flag. Launchers pass any number for a port that they did not choose: where nothing listens it may
+    /// be none, and counts as 0.
+    fn port(&mut self, flag: &'static str, listens: bool) -> u16 {
+        let port = match self.given.text(flag).parse::<i64>() {
+            Ok(number) if !listens => Ok(number.try_into().unwrap_or(0)),
+            _ => port(self.given, flag),
+        };
         self.keep(port)
     }
 
@@ -102,7 +108,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             other => Err(Invalid::flag(
                 "mode",
                 format!("invalid value for 'mode': {other}"),
-                "give standalone or kubernetes",
+                hint(other, ["standalone", "kubernetes"]) + "give standalone or kubernetes",
             )),
         };
         self.keep(mode)
@@ -131,7 +137,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         let port = if self.given.text("app-port").is_empty() {
             0
         } else {
-            self.port("app-port")
+            self.port("app-port", true)
         };
         let (config, subscribe) = self.skipped_endpoints();
         let health = self.health();
@@ -170,7 +176,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             _ => Err(Invalid::flag(
                 "app-protocol",
                 format!("invalid value for 'app-protocol': {text}"),
-                "give http, https, h2c, grpc or grpcs",
+                hint(text, ["http", "https", "h2c", "grpc", "grpcs"])
+                    + "give http, https, h2c, grpc or grpcs",
             )),
         };
         self.keep(protocol)
@@ -187,7 +194,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
                 other => self.wrong.push(Invalid::flag(
                     "disable-init-endpoints",
                     format!("invalid value for 'disable-init-endpoints': {other}"),
-                    "give config, subscribe or both",
+                    hint(other, ["config", "subscribe"]) + "give config, subscribe or both",
                 )),
             }
         }
@@ -229,16 +236,17 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
     fn api(&mut self) -> Api {
         let body = self.size("max-body-size", "dapr-http-max-request-size", 20);
         let head = self.size("read-buffer-size", "dapr-http-read-buffer-size", 10);
+        let socket_dir = path(self.given.text("unix-domain-socket"));
         Api {
-            http_port: self.port("dapr-http-port"),
-            grpc_port: self.port("dapr-grpc-port"),
+            http_port: self.port("dapr-http-port", socket_dir.is_none()),
+            grpc_port: self.port("dapr-grpc-port", socket_dir.is_none()),
             listen_addresses: self
                 .given
                 .text("dapr-listen-addresses")
                 .split(',')
                 .map(|a| a.trim().to_owned())
                 .collect(),
-            socket_dir: path(self.given.text("unix-domain-socket")),
+            socket_dir,
             cors: cors(self.given.text("allowed-origins")),
             max_body_size: limit(if body == -1 { DEFAULT_MAX_BODY } else { body }),
             read_buffer_size: limit(if head == -1 { DEFAULT_READ_BUFFER } else { head })
@@ -272,7 +280,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
     fn internal(&mut self) -> Internal {
         let port = match self.given.text("dapr-internal-grpc-port") {
             "" | "0" => None,
-            _ => Some(self.port("dapr-internal-grpc-port")),
+            _ => Some(self.port("dapr-internal-grpc-port", true)),
         };
         Internal {
             port,
@@ -284,7 +292,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         if self.given.text("dapr-public-port").is_empty() {
             return None;
         }
-        let port = self.port("dapr-public-port");
+        let port = self.port("dapr-public-port", true);
         Some(Public {
             port,
             listen_address: self.text("dapr-public-listen-address"),
@@ -382,7 +390,8 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
             _ => Err(Invalid::flag(
                 "log-level",
                 format!("invalid value for 'log-level': {text}"),
-                "give debug, info, warn, error or fatal",
+                hint(text, ["debug", "info", "warn", "error", "fatal"])
+                    + "give debug, info, warn, error or fatal",
             )),
         };
         Log {

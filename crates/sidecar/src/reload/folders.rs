@@ -87,6 +87,9 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Li
         app_id,
     };
     let loaded = load::folders(&request).map_err(|problems| {
+        for problem in &problems {
+            tracing::error!(target: LOG, "{problem}");
+        }
         let summary = problem::summary(&problems);
         ListError::Contradiction(format!("disk: {summary}"))
     })?;

@@ -22,7 +22,10 @@ pub(super) async fn read_configuration(
     control: &Handle,
 ) -> Result<Configuration, SidecarError> {
     let (config, env) = (config.clone(), Arc::clone(env));
-    reading(control, move || configuration(&config, &env)).await
+    reading(control, move || {
+        configuration(&config, &env).map_err(|error| with_those_of_resources(error, &config))
+    })
+    .await
 }
 
 /// As [`resources`], on a thread that may block.
@@ -51,6 +54,16 @@ fn configuration(config: &Config, env: &Env) -> Result<Configuration, SidecarErr
     }
     show_features(&loaded.configuration);
     Ok(loaded.configuration)
+}
+
+/// What is wrong with the Configuration, and with the resources if they are wrong too: both are mended at once.
+fn with_those_of_resources(error: SidecarError, config: &Config) -> SidecarError {
+    match (error, resources(config)) {
+        (SidecarError::Configuration(first), Err(more)) => {
+            SidecarError::Configuration(format!("{first}\n{more}"))
+        }
+        (error, _) => error,
+    }
 }
 
 /// Everything in `--resources-path` folders that concerns this app.
@@ -123,6 +136,10 @@ fn show_features(settings: &Configuration) {
     }
 }
 
+/// Logs each problem with place and remedy; the text for the last line has neither.
 fn summary(problems: &[outrigger_resources::Problem]) -> String {
+    for problem in problems {
+        tracing::error!(target: LOG, "{problem}");
+    }
     outrigger_resources::problem::summary(problems)
 }

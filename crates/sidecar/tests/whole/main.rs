@@ -36,5 +36,6 @@ mod pressure;
 mod proxy;
 mod resiliency;
 mod secrets;
+mod start_errors;
 mod state;
 mod tracing;

@@ -392,7 +392,7 @@ async fn a_component_that_cannot_start_says_where_and_why_unless_it_may_fail() {
         "process component odd error: [INIT_COMPONENT_FAILURE]: initialization error occurred for odd \
          (state.nosuch/v1): [CREATE_COMPONENT_FAILURE]: initialization error occurred for odd \
          (state.nosuch/v1): couldn't find state component state.nosuch/v1",
-        "0.yaml:1",
+        "0.yaml:6",
     ] {
         assert!(error.contains(part), "{error}");
     }

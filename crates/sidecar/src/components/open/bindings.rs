@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use outrigger_component::catalog::LookupError;
 use outrigger_component::{InputBinding, OutputBinding, SecretStore, Setup};
+use outrigger_nearest::hint;
 use outrigger_resources::Component;
 
-use super::{Context, LOG, OpenError, Opened, Step, in_time, resolve, setup};
+use super::{Context, LOG, OpenError, Opened, Step, in_time, resolve, setup, show_unused};
 use crate::blocks::bindings::{OpenedInput, Use};
 
 /// Starts a binding in each direction that it has and that its property `direction` leaves.
@@ -16,19 +18,24 @@ pub(super) async fn open(
 ) -> Result<Opened, OpenError> {
     check_known(component, context)?;
     let properties = resolve(component, secrets, context).await?;
-    let setup = setup(component, properties.items, context);
-    let setup = setup.map_err(|error| OpenError::new(Step::Init, component, error))?;
+    let setup = setup(component, properties.items, context)?;
+    let opened = both(component, &setup, context).await;
+    show_unused(component, &setup.metadata, opened.is_ok());
+    opened
+}
+
+async fn both(component: &Component, setup: &Setup, context: &Context) -> Result<Opened, OpenError> {
     let direction = setup.metadata.text(&["direction"]);
     let (reads, writes) = (Use::of(direction, "input"), Use::of(direction, "output"));
     let route = setup.metadata.filled(&["route"]).unwrap_or(&component.name);
     let route = route.trim_start_matches('/').to_owned();
     let input = match reads {
         Use::Not => None,
-        _ => input(component, &setup, context).await?,
+        _ => input(component, setup, context).await?,
     };
     let output = match writes {
         Use::Not => None,
-        _ => match output(component, &setup, context).await {
+        _ => match output(component, setup, context).await {
             Ok(output) => output,
             Err(error) => {
                 if let Some(input) = input {
@@ -55,8 +62,20 @@ fn check_known(component: &Component, context: &Context) -> Result<(), OpenError
         return Ok(());
     };
     let name = component.log_name();
-    let text = format!("couldn't find binding {name}: as input: {input}; as output: {output}");
-    Err(OpenError::new(Step::Create, component, text))
+    let (text, value) = match (&input, &output) {
+        (LookupError::UnknownType { known: reads, .. }, LookupError::UnknownType { known: writes, .. }) => {
+            let known = [inputs.known(), outputs.known()].concat();
+            let hint = hint(kind, known.iter().map(String::as_str));
+            (
+                format!("{hint}this build has as input {reads}; as output {writes}"),
+                "spec.type",
+            )
+        }
+        // The type is known, its version is not.
+        _ => (format!("as input: {input}; as output: {output}"), "spec.version"),
+    };
+    let text = format!("couldn't find binding {name}: {text}");
+    Err(OpenError::new(Step::Create, component, text).at(component, value))
 }
 
 async fn input(

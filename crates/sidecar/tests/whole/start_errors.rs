@@ -1,0 +1,197 @@
+//! What a process says that cannot start: everything at once, with place, right name and remedy.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Runs `daprd` in a folder until it gives up.
+fn daprd(folder: &Path, flags: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_daprd"))
+        .args(flags)
+        .current_dir(folder)
+        .env("DAPR_HOST_IP", "127.0.0.1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            panic!("it starts: {:?}", child.wait_with_output().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// What a sidecar on free ports says in its log before it gives up; its exit status is 1.
+fn log(folder: &Path, flags: &[&str]) -> String {
+    let ports = [
+        "--app-id=app",
+        "--dapr-http-port=0",
+        "--dapr-grpc-port=0",
+        "--metrics-port=0",
+        "--dapr-listen-addresses=127.0.0.1",
+        "--dapr-internal-grpc-listen-address=127.0.0.1",
+    ];
+    let output = daprd(folder, &[&ports, flags].concat());
+    let log = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{log}");
+    log
+}
+
+fn says(log: &str, parts: &[&str]) {
+    let line = |line: &str| parts.iter().all(|part| line.contains(part));
+    assert!(log.lines().any(line), "no line has {parts:?}:\n{log}");
+}
+
+fn component(kind: &str, name: &str, properties: &[&str]) -> String {
+    let items: String = properties
+        .iter()
+        .map(|name| format!("  - name: {name}\n    value: x\n"))
+        .collect();
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  type: {kind}\n  \
+         version: v1\n  metadata:\n{items}"
+    )
+}
+
+#[test]
+fn a_wrong_command_line_is_told_without_the_list_of_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = daprd(
+        folder.path(),
+        &["--app-prot", "grpc", "--confg=x", "--app-max-concurrency=all"],
+    );
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    for (line, part) in [
+        (0, "did you mean --app-protocol?"),
+        (1, "did you mean --config?"),
+        (2, "--app-max-concurrency"),
+        (3, "daprd --help"),
+    ] {
+        assert!(lines[line].contains(part), "{text}");
+    }
+}
+
+#[test]
+fn files_and_folders_that_are_not_there_are_named_together() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("resources")).unwrap();
+    std::fs::write(folder.path().join("config.yaml"), "").unwrap();
+    let log = log(
+        folder.path(),
+        &[
+            "--resources-path=resorces",
+            "--config=confg.yaml",
+            "--config=other",
+        ],
+    );
+    for parts in [
+        [
+            "confg.yaml: cannot read file confg.yaml",
+            "did you mean config.yaml?",
+        ],
+        ["other: cannot read file other", "check path"],
+        [
+            "resorces: cannot read resources folder resorces",
+            "did you mean resources?",
+        ],
+        [
+            "error loading configuration: cannot read file confg.yaml",
+            "folder resorces",
+        ],
+    ] {
+        says(&log, &parts);
+    }
+}
+
+#[test]
+fn every_wrong_component_is_told_with_its_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let resources = folder.path().join("resources");
+    std::fs::create_dir(&resources).unwrap();
+    for (file, text) in [
+        ("vault.yaml", component("secretstores.local.flie", "vault", &[])),
+        ("typo.yaml", component("stat.sqlite", "typo", &[])),
+        ("type.yaml", component("state.sqlit", "type", &[])),
+        ("binding.yaml", component("bindings.htttp", "binding", &[])),
+        (
+            "version.yaml",
+            component("state.sqlite", "version", &[]).replace("version: v1", "version: v7"),
+        ),
+        (
+            "missing.yaml",
+            component("state.sqlite", "missing", &["conectionString", "colour"]),
+        ),
+        (
+            "value.yaml",
+            component("state.sqlite", "value", &["connectionString", "timeout"]),
+        ),
+        (
+            "unused.yaml",
+            component(
+                "state.in-memory",
+                "unused",
+                &["colour", "actorStateStore", "KEYPREFIX"],
+            ),
+        ),
+    ] {
+        std::fs::write(resources.join(file), text).unwrap();
+    }
+    let log = log(folder.path(), &["--resources-path=resources"]);
+    for parts in [
+        &[
+            "vault",
+            "resources/vault.yaml:6",
+            "did you mean secretstores.local.file?",
+        ][..],
+        &[
+            "incorrect type stat.sqlite",
+            "resources/typo.yaml:6",
+            "did you mean state.sqlite?",
+        ],
+        &[
+            "state.sqlit/v1",
+            "resources/type.yaml:6",
+            "did you mean state.sqlite?",
+        ],
+        &[
+            "bindings.htttp",
+            "resources/binding.yaml:6",
+            "did you mean bindings.http?",
+        ],
+        &[
+            "state.sqlite/v7",
+            "resources/version.yaml:7",
+            "set spec.version to v1",
+        ],
+        &["missing connection string", "resources/missing.yaml:1)"],
+        &[
+            "conectionString is not used",
+            "resources/missing.yaml:9",
+            "did you mean connectionString?",
+        ],
+        &["property timeout", "resources/value.yaml:11"],
+        &[
+            "component unused",
+            "colour is not used",
+            "resources/unused.yaml:9",
+            "check its name",
+        ],
+    ] {
+        says(&log, parts);
+    }
+    for silent in [
+        "actorStateStore is not used",
+        "KEYPREFIX is not used",
+        "missing (state.sqlite/v1): the property colour",
+    ] {
+        assert!(!log.contains(silent), "{silent}:\n{log}");
+    }
+}
