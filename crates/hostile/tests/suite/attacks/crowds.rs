@@ -13,7 +13,10 @@ use crate::listeners::Protocol::{Http1, Http2, Tcp, Tls};
 use crate::peer::{Heard, Target};
 
 /// Connections of a crowd that only connects.
-const MANY: usize = 400;
+const MANY: u32 = 400;
+/// All of them from one machine, or each from another.
+const ONE: u32 = 1;
+const EACH: u32 = MANY;
 /// Connections of a crowd that shakes hands.
 const SOME: usize = 150;
 /// How long a crowd stays.
@@ -26,21 +29,28 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "silent connections",
         Tcp,
-        Do(|target| crowd(target, MANY, &[]).boxed()),
+        Do(|target| crowd(target, ONE, &[]).boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "silent connections from many machines",
+        Tcp,
+        Do(|target| crowd(target, EACH, &[]).boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
         "half a request on each of many connections",
         Http1,
-        Do(|target| crowd(target, MANY, b"GET / HTTP/1.1\r\nHost: ").boxed()),
+        Do(|target| crowd(target, ONE, b"GET / HTTP/1.1\r\nHost: ").boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
         "half a handshake on each of many connections",
         Tls,
-        Do(|target| crowd(target, MANY, HALF_HELLO).boxed()),
+        Do(|target| crowd(target, ONE, HALF_HELLO).boxed()),
         Bounded,
         LITTLE,
     ),
@@ -74,11 +84,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Connects often, says the same each time, and stays.
-async fn crowd(target: Target, count: usize, words: &'static [u8]) -> Heard {
+/// Connects often, says the same each time, and stays; `machines`: where the connections come from, in turn.
+async fn crowd(target: Target, machines: u32, words: &'static [u8]) -> Heard {
     let mut held = Vec::new();
-    for _ in 0..count {
-        let Ok(stream) = target.tcp().await else { continue };
+    for number in 0..MANY {
+        let machine = target.source.to_bits() + number % machines;
+        let Ok(stream) = target.from(machine.into()).tcp().await else {
+            continue;
+        };
         let _full = stream.try_write(words);
         held.push(stream);
     }
