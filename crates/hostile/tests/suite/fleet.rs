@@ -152,6 +152,7 @@ impl Fleet {
         Target {
             listener,
             address: ([127, 0, 0, 1], self.port(listener)).into(),
+            process: self.server(listener.process).id(),
             source: Ipv4Addr::LOCALHOST,
             tls: match listener.security {
                 Security::Clear => None,

@@ -26,6 +26,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 pub struct Target {
     pub listener: &'static Listener,
     pub address: SocketAddr,
+    /// The process that listens.
+    pub process: u32,
     /// The address it comes from: each in 127.0.0.0/8 is another machine to the server.
     pub source: Ipv4Addr,
     pub tls: Option<Arc<rustls::ClientConfig>>,

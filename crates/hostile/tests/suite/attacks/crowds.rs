@@ -8,6 +8,7 @@ use futures::future::join_all;
 use super::Run::Do;
 use super::Verdict::{Bounded, Ends};
 use super::{Attack, FLOOD, LITTLE, attack};
+use crate::child::{limit_files, open_files};
 use crate::h2::{hello, request};
 use crate::listeners::Protocol::{Http1, Http2, Tcp, Tls};
 use crate::peer::{Heard, Target};
@@ -19,6 +20,8 @@ const ONE: u32 = 1;
 const EACH: u32 = MANY;
 /// Connections of a crowd that shakes hands.
 const SOME: usize = 150;
+/// Descriptors that a process has left when it is short of them.
+const FEW: u64 = 100;
 /// How long a crowd stays.
 const STAY: Duration = Duration::from_millis(700);
 
@@ -37,6 +40,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         "silent connections from many machines",
         Tcp,
         Do(|target| crowd(target, EACH, &[]).boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "more connections than the process may have",
+        Tcp,
+        Do(|target| beyond_descriptors(target).boxed()),
         Bounded,
         LITTLE,
     ),
@@ -97,6 +107,15 @@ async fn crowd(target: Target, machines: u32, words: &'static [u8]) -> Heard {
     }
     tokio::time::sleep(STAY).await;
     Heard::default()
+}
+
+/// A crowd that is larger than what the process has descriptors for.
+async fn beyond_descriptors(target: Target) -> Heard {
+    let room = open_files(target.process) + FEW;
+    let before = limit_files(target.process, Some(room));
+    let heard = crowd(target.clone(), ONE, &[]).await;
+    limit_files(target.process, before);
+    heard
 }
 
 /// Connections that are heard out and refused, and stay.
