@@ -6,7 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::header::{CONNECTION, HOST};
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -29,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(5);
 pub async fn serve_http1<R, B>(listener: TcpListener, limits: Limits, drain: CancellationToken, respond: R)
 where
     R: Fn(Request<Incoming>) -> Response<B> + Clone + Send + Sync + 'static,
-    B: http_body::Body + Send + 'static,
+    B: http_body::Body + Default + Send + 'static,
     B::Data: Send,
     B::Error: std::error::Error + Send + Sync,
 {
@@ -45,20 +46,36 @@ pub async fn http1<I, R, B>(io: I, respond: R, place: Arc<Place>, drain: Cancell
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     R: Fn(Request<Incoming>) -> Response<B>,
-    B: http_body::Body + 'static,
+    B: http_body::Body + Default + 'static,
     B::Error: std::error::Error + Send + Sync,
 {
-    let service = service_fn(move |request| {
-        place.prove();
-        let response = respond(request);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let response = if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            bad_request()
+        } else {
+            place.prove();
+            respond(request)
+        };
         async move { Ok::<_, Infallible>(response) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
         .max_buf_size(MAX_HEAD)
+        // A client that has said all it has to say is answered still.
+        .half_close(true)
         .serve_connection(TokioIo::new(io), service);
     finish(connection, drain.cancelled()).await;
+}
+
+/// The answer to a request with two hosts (RFC 9112 section 3.2): others may have read the other one.
+fn bad_request<B: Default>() -> Response<B> {
+    let mut response = Response::new(B::default());
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Drives a connection to its end. Once `end` completes it is told to finish, and cut off after a while.

@@ -79,6 +79,11 @@ pub const ANSWERS: &[Answer] = &[
     ),
     answer!("two-answers-to-a-head", Whole, format!("{OK}{MORE}{MORE}{MORE}")),
     answer!(
+        "another-protocol",
+        Fails,
+        format!("HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n{MORE}")
+    ),
+    answer!(
         "interim-answers",
         Whole,
         format!("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n{OK}")
@@ -220,4 +225,51 @@ async fn no_byte_of_an_answer_reaches_another_caller() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let memory = after.peak.saturating_sub(before.resident) >> 10;
     assert!(memory <= MEMORY, "{memory} MiB");
+}
+
+/// What a caller tells a binding, as the metadata of its request: line ends, to be carried into a request to the app or
+/// into the answer.
+const SPLITTING: &[&str] = &[
+    r#""X-A": "a\r\ninjected: b""#,
+    r#""X-A": "a\ninjected: b""#,
+    r#""X-A\r\ninjected": "b""#,
+    r#""path": "/a HTTP/1.1\r\nHost: localhost\r\n\r\nGET /injected""#,
+    r#""path": "/a\r\ninjected: b""#,
+    r#""path": "/carriage-return""#,
+    r#""path": "/nul""#,
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_goes_through_a_binding_splits_a_message() {
+    let fleet = Fleet::start().await;
+    let target = fleet.target(&LISTENERS[0]);
+    for metadata in SPLITTING {
+        let body = format!(r#"{{"operation": "get", "metadata": {{{metadata}}}}}"#);
+        let request = format!(
+            "POST /v1.0/bindings/web HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut peer = target.connect().await.unwrap();
+        peer.say(request.as_bytes()).await;
+        let heard = peer.hear(PATIENCE, |_| false).await;
+        let text = String::from_utf8_lossy(&heard.bytes).to_ascii_lowercase();
+        let (head, _) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        assert!(
+            heard.closed && h1::statuses(&heard).len() == 1,
+            "{metadata}: {text}"
+        );
+        assert!(!head.contains(INJECTED), "{metadata}: {text}");
+    }
+    // Escaped, the text may arrive as part of a path.
+    let split: Vec<String> = fleet
+        .app
+        .seen()
+        .into_iter()
+        .filter(|head| {
+            let mut lines = head.lines();
+            let line = lines.next().unwrap_or_default();
+            line.starts_with("GET /injected") || lines.any(|line| line.starts_with(INJECTED))
+        })
+        .collect();
+    assert!(split.is_empty(), "the app has seen {split:?}");
 }

@@ -41,7 +41,7 @@ impl App {
         Self { port, seen, task }
     }
 
-    /// The request lines that have arrived.
+    /// The heads that have arrived.
     pub fn seen(&self) -> Vec<String> {
         self.seen.lock().unwrap().clone()
     }
@@ -50,9 +50,8 @@ impl App {
 async fn serve(mut stream: TcpStream, seen: Arc<Mutex<Vec<String>>>) {
     let mut bytes = Vec::new();
     while let Some(head) = head(&mut stream, &mut bytes).await {
-        let line = head.lines().next().unwrap_or_default().to_owned();
-        let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
-        seen.lock().unwrap().push(line);
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        seen.lock().unwrap().push(head.clone());
         if path == UNREAD {
             // Until the sidecar gives up.
             tokio::time::sleep(Duration::from_secs(120)).await;

@@ -47,6 +47,8 @@ pub enum Verdict {
     Refused,
     /// HTTP/1.1: one answer at most, and the end of the connection: what follows is never read as a request.
     OneAnswer,
+    /// HTTP/1.1: one answer at most; the connection may go on.
+    Swallowed,
     /// HTTP/1.1: a good answer.
     Answered,
     /// HTTP/2: stream 1 has no good answer.
@@ -60,9 +62,9 @@ pub enum Verdict {
 /// Ceilings of attacks that say little, MiB and milliseconds.
 const LITTLE: (u64, u64) = (24, 2_000);
 /// Ceilings of floods.
-const FLOOD: (u64, u64) = (32, 6_000);
+const FLOOD: (u64, u64) = (32, 4_000);
 /// Ceilings of thousands of requests that are there at once, as many as one connection may have.
-const STREAMS: (u64, u64) = (128, 8_000);
+const STREAMS: (u64, u64) = (128, 6_000);
 /// How long an attacker listens for the end of its connection.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -106,11 +108,15 @@ impl Attack {
                 };
                 peer.say(&words(target.listener)).await;
                 let verdict = self.verdict;
-                peer.hear(PATIENCE, move |bytes| match verdict {
+                let patience = match verdict {
+                    Verdict::Swallowed => PATIENCE / 5,
+                    _ => PATIENCE,
+                };
+                peer.hear(patience, move |bytes| match verdict {
                     Verdict::Answered => h1::is_answered(bytes),
                     Verdict::StreamRefused => h2::is_over(bytes, 1),
                     Verdict::Bounded => true,
-                    Verdict::Refused | Verdict::OneAnswer | Verdict::Ends => false,
+                    Verdict::Refused | Verdict::OneAnswer | Verdict::Swallowed | Verdict::Ends => false,
                 })
                 .await
             }
@@ -132,6 +138,8 @@ impl Verdict {
         };
         let wrong = match self {
             Self::Bounded => None,
+            Self::Swallowed if statuses.len() > 1 => Some("several answers"),
+            Self::Swallowed => None,
             Self::Answered if !good => Some("no answer"),
             Self::Answered => None,
             Self::StreamRefused if h2::is_ok(&heard.bytes, 1) => Some("answered with 200"),

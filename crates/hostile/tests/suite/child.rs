@@ -77,6 +77,24 @@ pub fn forget_peak(id: u32) {
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap();
 }
 
+/// How many files a process has open.
+pub fn open_files(id: u32) -> u64 {
+    let files = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
+    u64::try_from(files.count()).unwrap()
+}
+
+/// Lets a process open this many files; returns how many it was allowed before.
+pub fn limit_files(id: u32, files: Option<u64>) -> Option<u64> {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let pid = Pid::from_raw(i32::try_from(id).unwrap());
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: files,
+        maximum,
+    };
+    prlimit(pid, Resource::Nofile, limit).unwrap().current
+}
+
 /// As many open files as the system allows; children inherit it.
 pub fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};

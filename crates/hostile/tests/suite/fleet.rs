@@ -1,7 +1,7 @@
 //! The servers under attack: sentry, a sidecar without mTLS, and one with, each a process.
 
 use std::collections::HashMap;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,8 +96,18 @@ impl Fleet {
             folder.join("names.db").display()
         );
         std::fs::write(&configuration, text).unwrap();
+        // A binding to the app.
+        let binding = format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: web\nspec:\n  type: bindings.http\n  \
+             version: v1\n  metadata:\n  - name: url\n    value: http://127.0.0.1:{}/\n",
+            self.app.port
+        );
+        let resources = folder.join("resources");
+        std::fs::create_dir(&resources).unwrap();
+        std::fs::write(resources.join("web.yaml"), binding).unwrap();
         let mut arguments = vec![
             "--app-id=hostile".to_owned(),
+            format!("--resources-path={}", resources.display()),
             format!("--app-port={}", self.app.port),
             format!("--config={}", configuration.display()),
             "--dapr-public-listen-address=127.0.0.1".to_owned(),
@@ -142,6 +152,8 @@ impl Fleet {
         Target {
             listener,
             address: ([127, 0, 0, 1], self.port(listener)).into(),
+            process: self.server(listener.process).id(),
+            source: Ipv4Addr::LOCALHOST,
             tls: match listener.security {
                 Security::Clear => None,
                 Security::Mutual => Some(Arc::clone(&self.mutual)),

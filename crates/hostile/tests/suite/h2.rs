@@ -19,6 +19,7 @@ pub mod kind {
 }
 
 pub const END_STREAM: u8 = 1;
+pub const ACK: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 pub const PADDED: u8 = 8;
 

@@ -1,12 +1,12 @@
 //! A connection of somebody who does not keep to the rules.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 pub struct Target {
     pub listener: &'static Listener,
     pub address: SocketAddr,
+    /// The process that listens.
+    pub process: u32,
+    /// The address it comes from: each in 127.0.0.0/8 is another machine to the server.
+    pub source: Ipv4Addr,
     pub tls: Option<Arc<rustls::ClientConfig>>,
     /// A message that asks for a certificate.
     pub signing: Arc<[u8]>,
@@ -58,9 +62,19 @@ pub struct Peer {
 }
 
 impl Target {
+    /// The same, from another machine.
+    pub fn from(&self, source: Ipv4Addr) -> Self {
+        Self {
+            source,
+            ..self.clone()
+        }
+    }
+
     /// A connection without anything said.
     pub async fn tcp(&self) -> std::io::Result<TcpStream> {
-        let connecting = tokio::time::timeout(STALLED * 3, TcpStream::connect(self.address));
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((self.source, 0).into())?;
+        let connecting = tokio::time::timeout(STALLED * 3, socket.connect(self.address));
         let stream = connecting.await.map_err(std::io::Error::from)??;
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -93,6 +107,11 @@ impl Peer {
     /// Says something.
     pub async fn say(&mut self, bytes: &[u8]) -> Said {
         self.speaker.say(bytes).await
+    }
+
+    /// Says that nothing more will be said.
+    pub async fn finish(&mut self) {
+        let _cut = tokio::time::timeout(STALLED, self.speaker.0.shutdown()).await;
     }
 
     /// Listens until the server ends the connection, until `enough` is true, or for `patience`.

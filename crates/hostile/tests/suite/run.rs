@@ -1,6 +1,7 @@
 //! Runs the tables: every attack against every listener that offers what it needs.
 
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +21,9 @@ const LONGEST: Duration = Duration::from_secs(45);
 const KEPT: u64 = 64;
 /// Within this time, a client that is silent is sent away. The limits are 10 seconds for most states and 60 for the first
 /// request to sentry; machines that test are busy.
-const SILENCE: Duration = Duration::from_secs(80);
+const SILENCE: Duration = Duration::from_secs(85);
+/// Where attackers come from; honest clients come from 127.0.0.1.
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PROCESSES: [Process; 3] = [Process::Sidecar, Process::SecureSidecar, Process::Sentry];
 
 /// Whether the environment asks for this row.
@@ -38,7 +41,7 @@ async fn attacks_are_bounded_and_honest_clients_are_served() {
         .app
         .seen()
         .into_iter()
-        .filter(|line| line.contains(SMUGGLED))
+        .filter(|head| head.contains(SMUGGLED))
         .collect();
     if !failures.is_empty() {
         fleet.print_logs();
@@ -92,7 +95,7 @@ async fn attack_listener(
     forget_peak(id);
     let (stop, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
     let honest = tokio::spawn(honest::keep_calling(target.clone(), Arc::clone(&stop)));
-    let heard = tokio::time::timeout(LONGEST, attack.run(target)).await;
+    let heard = tokio::time::timeout(LONGEST, attack.run(target.from(ATTACKER))).await;
     stop.store(true, Ordering::Release);
     let served = honest.await.map_err(|panic| panic.to_string())?;
     let after = usage(id).ok_or("the process has ended")?;
@@ -135,7 +138,7 @@ async fn silent_clients_are_sent_away() {
         let target = fleet.target(listener);
         async move {
             let started = Instant::now();
-            let ended = tokio::time::timeout(SILENCE, (silence.run)(target)).await;
+            let ended = tokio::time::timeout(SILENCE, (silence.run)(target.from(ATTACKER))).await;
             println!("{:32} {:52} {:?}", listener.name, silence.name, started.elapsed());
             ended
                 .is_err()

@@ -8,14 +8,20 @@ use futures::future::join_all;
 use super::Run::Do;
 use super::Verdict::{Bounded, Ends};
 use super::{Attack, FLOOD, LITTLE, attack};
+use crate::child::{limit_files, open_files};
 use crate::h2::{hello, request};
 use crate::listeners::Protocol::{Http1, Http2, Tcp, Tls};
 use crate::peer::{Heard, Target};
 
 /// Connections of a crowd that only connects.
-const MANY: usize = 400;
+const MANY: u32 = 400;
+/// All of them from one machine, or each from another.
+const ONE: u32 = 1;
+const EACH: u32 = MANY;
 /// Connections of a crowd that shakes hands.
 const SOME: usize = 150;
+/// Descriptors that a process has left when it is short of them.
+const FEW: u64 = 100;
 /// How long a crowd stays.
 const STAY: Duration = Duration::from_millis(700);
 
@@ -26,21 +32,35 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "silent connections",
         Tcp,
-        Do(|target| crowd(target, MANY, &[]).boxed()),
+        Do(|target| crowd(target, ONE, &[]).boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "silent connections from many machines",
+        Tcp,
+        Do(|target| crowd(target, EACH, &[]).boxed()),
+        Bounded,
+        LITTLE,
+    ),
+    attack(
+        "more connections than the process may have",
+        Tcp,
+        Do(|target| beyond_descriptors(target).boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
         "half a request on each of many connections",
         Http1,
-        Do(|target| crowd(target, MANY, b"GET / HTTP/1.1\r\nHost: ").boxed()),
+        Do(|target| crowd(target, ONE, b"GET / HTTP/1.1\r\nHost: ").boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
         "half a handshake on each of many connections",
         Tls,
-        Do(|target| crowd(target, MANY, HALF_HELLO).boxed()),
+        Do(|target| crowd(target, ONE, HALF_HELLO).boxed()),
         Bounded,
         LITTLE,
     ),
@@ -74,16 +94,28 @@ pub(super) const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Connects often, says the same each time, and stays.
-async fn crowd(target: Target, count: usize, words: &'static [u8]) -> Heard {
+/// Connects often, says the same each time, and stays; `machines`: where the connections come from, in turn.
+async fn crowd(target: Target, machines: u32, words: &'static [u8]) -> Heard {
     let mut held = Vec::new();
-    for _ in 0..count {
-        let Ok(stream) = target.tcp().await else { continue };
+    for number in 0..MANY {
+        let machine = target.source.to_bits() + number % machines;
+        let Ok(stream) = target.from(machine.into()).tcp().await else {
+            continue;
+        };
         let _full = stream.try_write(words);
         held.push(stream);
     }
     tokio::time::sleep(STAY).await;
     Heard::default()
+}
+
+/// A crowd that is larger than what the process has descriptors for.
+async fn beyond_descriptors(target: Target) -> Heard {
+    let room = open_files(target.process) + FEW;
+    let before = limit_files(target.process, Some(room));
+    let heard = crowd(target.clone(), ONE, &[]).await;
+    limit_files(target.process, before);
+    heard
 }
 
 /// Connections that are heard out and refused, and stay.

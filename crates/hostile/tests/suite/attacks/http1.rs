@@ -3,8 +3,8 @@
 use futures::FutureExt;
 
 use super::Run::{Do, Say};
-use super::Verdict::{Answered, Bounded, Ends, OneAnswer, Refused};
-use super::{Attack, FLOOD, LITTLE, attack};
+use super::Verdict::{Answered, Bounded, Ends, OneAnswer, Refused, Swallowed};
+use super::{Attack, FLOOD, LITTLE, PATIENCE, attack};
 use crate::h1::{path, smuggled};
 use crate::listeners::Listener;
 use crate::listeners::Protocol::Http1;
@@ -125,6 +125,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     says!("NUL in a field", Refused, |p, _h| get(p, "X-A: a\0b\r\n")),
     says!("a field without name", Refused, |p, _h| get(p, ": a\r\n")),
     says!("a field name with a space", Refused, |p, _h| get(p, "X A: a\r\n")),
+    says!("two hosts", Refused, |p, _h| get(p, "Host: elsewhere\r\n")),
     says!("no version", Refused, |p, _h| format!("GET {p}\r\n\r\n")),
     says!("a version of three digits", Refused, |p, _h| format!(
         "GET {p} HTTP/1.10\r\nHost: localhost\r\n\r\n"
@@ -155,6 +156,16 @@ pub(super) const ATTACKS: &[Attack] = &[
         "2\r\nabcd\r\n0\r\n\r\n",
         &hidden
     )),
+    says!("the last chunk ends with a line feed", Swallowed, |p, hidden| {
+        chunked(p, "0\r\n\n", &hidden)
+    }),
+    attack(
+        "a client that half-closes is answered",
+        Http1,
+        Do(|target| half_close(target).boxed()),
+        Answered,
+        LITTLE,
+    ),
     attack("a request line of 1 MiB", Http1, Say(long_line), Refused, FLOOD),
     attack("a field of 4 MiB", Http1, Say(long_field), Refused, FLOOD),
     attack(
@@ -190,6 +201,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         "pipelined requests whose answers nobody reads",
         Http1,
         Do(|target| unread_pipeline(target).boxed()),
+        Bounded,
+        FLOOD,
+    ),
+    attack(
+        "a megabyte of metadata under each of many keys",
+        Http1,
+        Do(|target| metadata(target).boxed()),
         Bounded,
         FLOOD,
     ),
@@ -257,6 +275,15 @@ fn long_trailers(listener: &Listener) -> Vec<u8> {
     .into()
 }
 
+async fn half_close(target: Target) -> Heard {
+    let Ok(mut peer) = target.connect().await else {
+        return Heard::default();
+    };
+    peer.say(get(path(target.listener), "").as_bytes()).await;
+    peer.finish().await;
+    peer.hear(PATIENCE, crate::h1::is_answered).await
+}
+
 async fn pipeline(target: Target, count: usize) -> Heard {
     let Ok(peer) = target.connect().await else {
         return Heard::default();
@@ -278,6 +305,27 @@ async fn unread_pipeline(target: Target) -> Heard {
         if peer.say(&some).await != crate::peer::Said::All {
             break;
         }
+    }
+    Heard::default()
+}
+
+/// What whoever reaches a port can make it keep; on the HTTP API, callers have to be trusted with it.
+async fn metadata(target: Target) -> Heard {
+    if path(target.listener).starts_with("/v1.0/invoke/") {
+        return Heard::default();
+    }
+    let value = vec![b'a'; 1 << 20];
+    for key in 0..64 {
+        let Ok(mut peer) = target.connect().await else {
+            continue;
+        };
+        let length = value.len();
+        let head = format!(
+            "PUT /v1.0/metadata/{key} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
+        );
+        peer.say(head.as_bytes()).await;
+        peer.say(&value).await;
+        peer.hear(PATIENCE, crate::h1::is_answered).await;
     }
     Heard::default()
 }

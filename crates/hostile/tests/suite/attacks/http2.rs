@@ -64,6 +64,12 @@ pub(super) const ATTACKS: &[Attack] = &[
         Bounded,
         |l| bomb(l, 3900, 900, 40)
     ),
+    flood!(
+        "references to a small field on many streams",
+        READS,
+        Bounded,
+        |l| bomb(l, 0, 120_000, 20)
+    ),
     flood!("changes of the table's size", READS, Bounded, table_sizes),
     flood!("SETTINGS", READS, Bounded, |_| again(
         frame(kind::SETTINGS, 0, 0, &[]),
@@ -114,6 +120,13 @@ pub(super) const ATTACKS: &[Attack] = &[
         READS,
         Bounded,
         |l| queued(l, 2),
+        STREAMS
+    ),
+    flood!(
+        "windows of far streams, the connection's at 0",
+        READS,
+        Bounded,
+        |l| queued(l, 16_384),
         STREAMS
     ),
     flood!(

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::h1;
-use crate::h2::{self, END_STREAM, PREFACE, frame, hello, kind};
+use crate::h2::{self, ACK, END_STREAM, PREFACE, frame, hello, kind};
 use crate::listeners::Protocol::{self, Http1, Http2, Tcp, Tls};
 use crate::peer::{Peer, Said, Target};
 
@@ -54,6 +54,11 @@ pub const SILENCES: &[Silence] = &[
         },
     },
     Silence {
+        name: "an upgrade to HTTP/2, then nothing",
+        needs: Http2,
+        run: |target| upgrade(target).boxed(),
+    },
+    Silence {
         name: "half a preface",
         needs: Http2,
         run: |target| said(target, PREFACE[..20].to_vec()).boxed(),
@@ -69,6 +74,23 @@ pub const SILENCES: &[Silence] = &[
         run: |target| {
             let block = frame(kind::HEADERS, END_STREAM, 1, &h2::fields(target.listener));
             said(target, [hello(&[]), block].concat()).boxed()
+        },
+    },
+    Silence {
+        name: "half a block of fields, pings answered",
+        needs: Http2,
+        run: |target| {
+            let block = frame(kind::HEADERS, END_STREAM, 1, &h2::fields(target.listener));
+            attentive(target, [hello(&[]), block].concat()).boxed()
+        },
+    },
+    Silence {
+        name: "half a body",
+        needs: Http1,
+        run: |target| {
+            let path = h1::path(target.listener);
+            let words = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf");
+            said(target, words.into_bytes()).boxed()
         },
     },
 ];
@@ -98,4 +120,40 @@ async fn drip(target: Target, words: Vec<u8>, byte: u8) {
     let Ok(peer) = target.connect().await else { return };
     let bytes = std::iter::once(words).chain(std::iter::repeat_with(|| vec![byte]));
     peer.drip(bytes, SLOW).await;
+}
+
+async fn upgrade(target: Target) {
+    if !target.listener.offers(Http1) {
+        return;
+    }
+    let path = h1::path(target.listener);
+    let words = format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\
+         HTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+    );
+    said(target, words.into_bytes()).await;
+}
+
+/// Says this, and from then on answers pings and nothing else.
+async fn attentive(target: Target, words: Vec<u8>) {
+    let Ok(mut peer) = target.connect().await else {
+        return;
+    };
+    let (mut said, mut heard, mut answered) = (peer.say(&words).await, Vec::new(), 0);
+    while said == Said::All {
+        let more = peer.hear(LONG, |bytes| !bytes.is_empty()).await;
+        if more.closed {
+            return;
+        }
+        heard.extend(more.bytes);
+        let pings = h2::frames(&heard);
+        let pings: Vec<_> = pings
+            .iter()
+            .filter(|f| f.kind == kind::PING && f.flags & ACK == 0)
+            .collect();
+        for ping in &pings[answered..] {
+            said = peer.say(&frame(kind::PING, ACK, 0, ping.payload)).await;
+        }
+        answered = pings.len();
+    }
 }
