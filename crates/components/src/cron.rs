@@ -1,8 +1,5 @@
 //! `bindings.cron`: events at times that a schedule gives.
 
-mod field;
-mod schedule;
-
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -15,7 +12,7 @@ use outrigger_component::{
 use tokio::time::{Instant, sleep_until};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::schedule::Schedule;
+use outrigger_schedule::cron::{Cron as Schedule, Dialect};
 
 const LOG: &str = "dapr.contrib";
 /// Events that are with the app at once; times that come meanwhile are left out.
@@ -42,7 +39,7 @@ impl Cron {
     fn open(metadata: &Metadata) -> Result<Self> {
         let text = metadata.required(&["schedule"])?;
         let schedule =
-            Schedule::parse(text).map_err(|error| metadata.wrong(&["schedule"], &error.to_string()))?;
+            Schedule::parse(text, Dialect::Binding).map_err(|error| metadata.wrong(&["schedule"], &error.to_string()))?;
         Ok(Self {
             schedule,
             closed: CancellationToken::new(),

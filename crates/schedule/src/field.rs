@@ -1,14 +1,16 @@
-use super::schedule::ScheduleError;
+//! One field of a schedule: seconds, minutes, ..., days of the week.
+
+use crate::cron::CronError;
 
 /// The values of one field, and whether it was written as "any".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Field {
+pub(crate) struct Field {
     bits: u64,
-    pub(super) any: bool,
+    pub(crate) any: bool,
 }
 
 /// What a field may hold.
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     name: &'static str,
     least: u32,
     most: u32,
@@ -24,24 +26,24 @@ const fn bounds(name: &'static str, least: u32, most: u32) -> Bounds {
     }
 }
 
-pub(super) const SECOND: Bounds = bounds("second", 0, 59);
-pub(super) const MINUTE: Bounds = bounds("minute", 0, 59);
-pub(super) const HOUR: Bounds = bounds("hour", 0, 23);
-pub(super) const DAY: Bounds = bounds("day of month", 1, 31);
-pub(super) const MONTH: Bounds = Bounds {
+pub(crate) const SECOND: Bounds = bounds("second", 0, 59);
+pub(crate) const MINUTE: Bounds = bounds("minute", 0, 59);
+pub(crate) const HOUR: Bounds = bounds("hour", 0, 23);
+pub(crate) const DAY: Bounds = bounds("day of month", 1, 31);
+pub(crate) const MONTH: Bounds = Bounds {
     names: &[
         "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
     ],
     ..bounds("month", 1, 12)
 };
-pub(super) const WEEKDAY: Bounds = Bounds {
+pub(crate) const WEEKDAY: Bounds = Bounds {
     names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
     ..bounds("day of week", 0, 6)
 };
 
 impl Field {
     /// A comma list of `*`, `?`, `5`, `1-5`, `*/10`, `3/10` and `1-30/2`; months and days of the week by name too.
-    pub(super) fn parse(text: &str, bounds: &Bounds) -> Result<Self, ScheduleError> {
+    pub(crate) fn parse(text: &str, bounds: &Bounds) -> Result<Self, CronError> {
         let mut field = Self { bits: 0, any: false };
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (bits, any) = range(part, bounds)?;
@@ -54,16 +56,16 @@ impl Field {
         Ok(field)
     }
 
-    pub(super) fn has(self, value: i8) -> bool {
+    pub(crate) fn has(self, value: i8) -> bool {
         u32::try_from(value).is_ok_and(|value| self.bits & (1 << value) != 0)
     }
 }
 
-fn wrong(text: &str, bounds: &Bounds, why: &str) -> ScheduleError {
-    ScheduleError(format!("the {} field {text:?}: {why}", bounds.name))
+fn wrong(text: &str, bounds: &Bounds, why: &str) -> CronError {
+    CronError(format!("the {} field {text:?}: {why}", bounds.name))
 }
 
-fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), ScheduleError> {
+fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), CronError> {
     let failed = |why: &str| wrong(text, bounds, why);
     let (values, step) = match text.split_once('/') {
         None => (text, None),

@@ -1,27 +1,38 @@
+//! Times that repeat, as text: six fields, `@every` and names.
+
 use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan as _, Zoned, civil::Weekday, tz::TimeZone};
 use outrigger_resources::value::go_nanos;
 
-use super::field::{DAY, Field, HOUR, MINUTE, MONTH, SECOND, WEEKDAY};
+use crate::field::{DAY, Field, HOUR, MINUTE, MONTH, SECOND, WEEKDAY};
 
 /// Years that are looked through for the next time.
 const YEARS: i16 = 5;
 /// Steps of a search that found nothing: more than five years need.
 const STEPS: usize = 10_000;
 
-/// When events happen.
+/// Times that repeat.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Schedule {
-    /// Again and again after this span.
+pub enum Cron {
+    /// Again and again after this span, which is above zero.
     Every(Duration),
-    /// At these times.
+    /// At times of the calendar.
     At(Times),
+}
+
+/// What a text may leave out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Of cron bindings: five fields mean second 0, and times are those of the machine's zone.
+    Binding,
+    /// Of jobs: six fields, and times are UTC.
+    Job,
 }
 
 /// Times by the calendar.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Times {
+pub struct Times {
     second: Field,
     minute: Field,
     hour: Field,
@@ -32,20 +43,24 @@ pub(super) struct Times {
 }
 
 /// Why a text is no schedule.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid schedule: {0}")]
-pub(super) struct ScheduleError(pub(super) String);
+pub struct CronError(pub(crate) String);
 
-fn wrong<T>(text: impl Into<String>) -> Result<T, ScheduleError> {
-    Err(ScheduleError(text.into()))
+fn wrong<T>(text: impl Into<String>) -> Result<T, CronError> {
+    Err(CronError(text.into()))
 }
 
-impl Schedule {
-    /// Five fields, or six with seconds first; `@every 1h30m`; `@daily` and its like. `TZ=Europe/Berlin ` in front
-    /// names the time zone, the machine's otherwise.
-    pub(super) fn parse(text: &str) -> Result<Self, ScheduleError> {
+impl Cron {
+    /// Six fields, seconds first (what may be left out, [`Dialect`] tells); `@every 1h30m`; `@daily` and its like.
+    /// `TZ=Europe/Berlin ` in front names the time zone.
+    ///
+    /// # Errors
+    /// [`CronError`] naming the part that is wrong.
+    pub fn parse(text: &str, dialect: Dialect) -> Result<Self, CronError> {
         let zoned = text.strip_prefix("TZ=").or_else(|| text.strip_prefix("CRON_TZ="));
         let (zone, text) = match zoned {
+            None if dialect == Dialect::Job => (TimeZone::UTC, text),
             None => (TimeZone::system(), text),
             Some(rest) => {
                 let Some((name, rest)) = rest.split_once(' ') else {
@@ -55,7 +70,7 @@ impl Schedule {
             }
         };
         if let Some(span) = text.strip_prefix("@every ") {
-            let nanos = go_nanos(span).map_err(|error| ScheduleError(format!("@every: {error}")))?;
+            let nanos = go_nanos(span).map_err(|error| CronError(format!("@every: {error}")))?;
             return match u64::try_from(nanos) {
                 Ok(nanos) if nanos > 0 => Ok(Self::Every(Duration::from_nanos(nanos))),
                 _ => wrong("@every needs a span above zero"),
@@ -70,27 +85,41 @@ impl Schedule {
             other if other.starts_with('@') => return wrong(format!("there is no {other}")),
             other => other,
         };
-        Times::parse(text, zone).map(Self::At)
+        Times::parse(text, zone, dialect).map(Self::At)
     }
 }
 
-fn zone(name: &str) -> Result<TimeZone, ScheduleError> {
+impl Cron {
+    /// The first time after `time`; `None` when there is none for years.
+    pub fn after(&self, time: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Every(span) => time.checked_add(*span).ok(),
+            Self::At(times) => times.after(time),
+        }
+    }
+}
+
+fn zone(name: &str) -> Result<TimeZone, CronError> {
     match name {
         "" | "UTC" => Ok(TimeZone::UTC),
         "Local" => Ok(TimeZone::system()),
-        _ => TimeZone::get(name).map_err(|error| ScheduleError(format!("the time zone {name}: {error}"))),
+        _ => TimeZone::get(name).map_err(|error| CronError(format!("the time zone {name}: {error}"))),
     }
 }
 
 impl Times {
-    fn parse(text: &str, zone: TimeZone) -> Result<Self, ScheduleError> {
+    fn parse(text: &str, zone: TimeZone, dialect: Dialect) -> Result<Self, CronError> {
         let mut fields: Vec<&str> = text.split_whitespace().collect();
-        if fields.len() == 5 {
+        let (seconds, expected) = match dialect {
+            Dialect::Binding => ("[second]", "5 or 6"),
+            Dialect::Job => ("second", "6"),
+        };
+        if fields.len() == 5 && dialect == Dialect::Binding {
             fields.insert(0, "0");
         }
         let [second, minute, hour, day, month, weekday] = fields.as_slice() else {
             return wrong(format!(
-                "5 or 6 fields are expected ([second] minute hour day-of-month month day-of-week), {} are there",
+                "{expected} fields are expected ({seconds} minute hour day-of-month month day-of-week), {} are there",
                 fields.len()
             ));
         };
@@ -118,7 +147,7 @@ impl Times {
 
     /// The first time after `time`; `None` when there is none for years. An hour that the clock skips is skipped,
     /// and one that comes twice counts twice.
-    pub(super) fn after(&self, time: Timestamp) -> Option<Timestamp> {
+    pub fn after(&self, time: Timestamp) -> Option<Timestamp> {
         let start = Timestamp::from_second(time.as_second().checked_add(1)?).ok()?;
         let mut time = start.to_zoned(self.zone.clone());
         let last = time.year().saturating_add(YEARS);
@@ -155,7 +184,8 @@ mod tests {
     use super::*;
 
     fn next(schedule: &str, from: &str) -> Option<String> {
-        let Schedule::At(times) = Schedule::parse(&format!("TZ=Europe/Berlin {schedule}")).unwrap() else {
+        let Cron::At(times) = Cron::parse(&format!("TZ=Europe/Berlin {schedule}"), Dialect::Binding).unwrap()
+        else {
             panic!("{schedule} has no times");
         };
         let from: Zoned = format!("{from}[Europe/Berlin]").parse().unwrap();
@@ -243,18 +273,21 @@ mod tests {
 
     #[test]
     fn spans_are_gos() {
-        let every = |text: &str| Schedule::parse(text);
-        assert_eq!(
-            every("@every 1h30m"),
-            Ok(Schedule::Every(Duration::from_secs(5400)))
-        );
-        assert_eq!(
-            every("@every 100ms"),
-            Ok(Schedule::Every(Duration::from_millis(100)))
-        );
+        let every = |text: &str| Cron::parse(text, Dialect::Job);
+        assert_eq!(every("@every 1h30m"), Ok(Cron::Every(Duration::from_secs(5400))));
+        assert_eq!(every("@every 100ms"), Ok(Cron::Every(Duration::from_millis(100))));
         for text in ["@every 0s", "@every -1s", "@every soon", "@every"] {
             assert!(every(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn jobs_name_their_seconds_and_live_in_utc() {
+        let error = Cron::parse("* * * * *", Dialect::Job).unwrap_err().to_string();
+        assert!(error.contains("6 fields"), "{error}");
+        let daily = Cron::parse("0 0 12 * * *", Dialect::Job).unwrap();
+        let next = daily.after("2026-03-29T00:00:00Z".parse().unwrap()).unwrap();
+        assert_eq!(next.to_string(), "2026-03-29T12:00:00Z");
     }
 
     #[test]
@@ -277,7 +310,7 @@ mod tests {
             ("TZ=Nowhere/Land * * * * *", "Nowhere/Land"),
             ("TZ=UTC", "time zone"),
         ] {
-            let error = Schedule::parse(text).unwrap_err().to_string();
+            let error = Cron::parse(text, Dialect::Binding).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
     }

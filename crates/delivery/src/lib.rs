@@ -1,0 +1,19 @@
+//! How events reach an app: in which order, how many at once, when again, and what the broker is told. No I/O.
+//!
+//! A [`Queue`] stands between one source of events (a subscription to a topic, an input binding) and the app. It takes
+//! events with an optional ordering key, hands out the attempts that may be made now, and turns their results into
+//! what the source has to be told. Time comes in as an argument, so all of it is tested under simulated time.
+//!
+//! - Events with the same key are attempted one at a time and in the order they were offered. An event that waits for
+//!   its next attempt holds back its own key alone, and takes no place among the attempts in flight.
+//! - Every event that was offered is settled exactly once: acknowledged, returned to the source, or, when its key was
+//!   revoked, not mentioned any more. Nothing is acknowledged unless its attempt ended well.
+//! - The number of events held is bounded: a source that offers more than there is room for has to wait.
+//!
+//! [`Watermark`] is for sources that are told positions instead of single events, as Kafka's offsets.
+
+mod queue;
+mod watermark;
+
+pub use queue::{Attempt, Finish, Id, Limits, Queue, Refused, Settled, Settlement};
+pub use watermark::Watermark;

@@ -1,0 +1,394 @@
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// What a queue may hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Attempts at once; at least 1.
+    pub in_flight: usize,
+    /// Events held at once, those in flight included; at least `in_flight`.
+    pub held: usize,
+}
+
+/// An event's name in its queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(u64);
+
+/// An attempt to be made now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt<T> {
+    /// The event, for [`Queue::finish`].
+    pub id: Id,
+    /// What to deliver.
+    pub item: T,
+    /// 1 for the first attempt.
+    pub number: u32,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// The app is done with the event, or the event went to the dead-letter topic or was dropped on purpose.
+    Done,
+    /// Try again after this time.
+    Retry(Duration),
+    /// Give the event back to the source.
+    Return,
+}
+
+/// What the source has to be told of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settlement {
+    /// It is done.
+    Acknowledge,
+    /// It is to be delivered again, to whomever the source chooses.
+    Return,
+    /// Nothing: the source took the event's key away meanwhile.
+    Revoked,
+}
+
+/// An event that left the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled<T> {
+    /// The event.
+    pub id: Id,
+    /// What was offered.
+    pub item: T,
+    /// What the source has to be told.
+    pub settlement: Settlement,
+    /// Attempts that were made.
+    pub attempts: u32,
+}
+
+/// Why an event was not taken; it is given back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused<T> {
+    /// [`Limits::held`] is reached.
+    Full(T),
+    /// [`Queue::drain`] was called.
+    Draining(T),
+}
+
+/// Events between a source and the app; see the crate's documentation for what it promises.
+///
+/// `K` is the ordering key. `T` is cloned for every attempt: an `Arc`, or something as cheap.
+#[derive(Debug)]
+pub struct Queue<K, T> {
+    limits: Limits,
+    lanes: HashMap<K, Lane<T>>,
+    ready: VecDeque<Turn<K, T>>,
+    waiting_for_time: BTreeMap<Due, Turn<K, T>>,
+    running: HashMap<Id, Running<K, T>>,
+    held: usize,
+    next: u64,
+    paused: bool,
+    draining: bool,
+}
+
+/// When a retry is due; the number keeps retries of the same moment apart, in the order they were asked for.
+type Due = (Instant, u64);
+
+/// Something that may be attempted.
+#[derive(Debug)]
+enum Turn<K, T> {
+    /// The first event of a key.
+    Key(K),
+    /// An event without a key.
+    Free(Event<T>),
+}
+
+#[derive(Debug)]
+struct Event<T> {
+    id: Id,
+    item: T,
+    attempts: u32,
+}
+
+/// The events of one key. A lane exists while it has an event, waiting or in flight.
+#[derive(Debug)]
+struct Lane<T> {
+    waiting: VecDeque<Event<T>>,
+    state: LaneState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LaneState {
+    Ready,
+    InFlight,
+    Delayed(Due),
+}
+
+#[derive(Debug)]
+struct Running<K, T> {
+    key: Option<K>,
+    event: Event<T>,
+    revoked: bool,
+}
+
+impl<T> Event<T> {
+    fn settled(self, settlement: Settlement) -> Settled<T> {
+        Settled {
+            id: self.id,
+            item: self.item,
+            settlement,
+            attempts: self.attempts,
+        }
+    }
+}
+
+impl<K: Clone + Eq + Hash, T: Clone> Queue<K, T> {
+    /// An empty queue.
+    pub fn new(limits: Limits) -> Self {
+        let in_flight = limits.in_flight.max(1);
+        Self {
+            limits: Limits {
+                in_flight,
+                held: limits.held.max(in_flight),
+            },
+            lanes: HashMap::new(),
+            ready: VecDeque::new(),
+            waiting_for_time: BTreeMap::new(),
+            running: HashMap::new(),
+            held: 0,
+            next: 0,
+            paused: false,
+            draining: false,
+        }
+    }
+
+    /// How many more events may be offered now.
+    pub fn room(&self) -> usize {
+        if self.draining {
+            return 0;
+        }
+        self.limits.held - self.held
+    }
+
+    /// Events held, in flight or not.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Attempts that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Takes an event. Events of the same `key` keep their order; without a key there is none.
+    ///
+    /// # Errors
+    /// [`Refused`] with the event where there is no room, or no more is taken.
+    pub fn offer(&mut self, key: Option<K>, item: T) -> Result<Id, Refused<T>> {
+        if self.draining {
+            return Err(Refused::Draining(item));
+        }
+        if self.held >= self.limits.held {
+            return Err(Refused::Full(item));
+        }
+        let id = Id(self.next);
+        self.next += 1;
+        self.held += 1;
+        let event = Event {
+            id,
+            item,
+            attempts: 0,
+        };
+        let Some(key) = key else {
+            self.ready.push_back(Turn::Free(event));
+            return Ok(id);
+        };
+        match self.lanes.get_mut(&key) {
+            Some(lane) => lane.waiting.push_back(event),
+            None => {
+                let lane = Lane {
+                    waiting: VecDeque::from([event]),
+                    state: LaneState::Ready,
+                };
+                self.lanes.insert(key.clone(), lane);
+                self.ready.push_back(Turn::Key(key));
+            }
+        }
+        Ok(id)
+    }
+
+    /// The next attempt that may be made at `now`; call it until there is none.
+    pub fn next(&mut self, now: Instant) -> Option<Attempt<T>> {
+        if self.paused || self.running.len() >= self.limits.in_flight {
+            return None;
+        }
+        self.wake(now);
+        let (key, mut event) = match self.ready.pop_front()? {
+            Turn::Free(event) => (None, event),
+            Turn::Key(key) => {
+                let lane = self.lanes.get_mut(&key)?;
+                let event = lane.waiting.pop_front()?;
+                lane.state = LaneState::InFlight;
+                (Some(key), event)
+            }
+        };
+        event.attempts = event.attempts.saturating_add(1);
+        let attempt = Attempt {
+            id: event.id,
+            item: event.item.clone(),
+            number: event.attempts,
+        };
+        let running = Running {
+            key,
+            event,
+            revoked: false,
+        };
+        self.running.insert(attempt.id, running);
+        Some(attempt)
+    }
+
+    /// Moves what is due to those that are ready.
+    fn wake(&mut self, now: Instant) {
+        while let Some(first) = self.waiting_for_time.first_entry() {
+            if first.key().0 > now {
+                return;
+            }
+            let turn = first.remove();
+            if let Turn::Key(key) = &turn
+                && let Some(lane) = self.lanes.get_mut(key)
+            {
+                lane.state = LaneState::Ready;
+            }
+            self.ready.push_back(turn);
+        }
+    }
+
+    /// When [`Queue::next`] should be asked again, if nothing else happens before.
+    pub fn wake_at(&self) -> Option<Instant> {
+        if self.paused || self.running.len() >= self.limits.in_flight {
+            return None;
+        }
+        self.waiting_for_time.first_key_value().map(|(due, _)| due.0)
+    }
+
+    /// Ends an attempt. What comes back has to be told to the source; `None`: the event is tried again later, or `id` is
+    /// not in flight.
+    ///
+    /// While draining, or when the event's key was revoked, it is not tried again.
+    pub fn finish(&mut self, id: Id, finish: Finish, now: Instant) -> Option<Settled<T>> {
+        let Running { key, event, revoked } = self.running.remove(&id)?;
+        let settlement = match finish {
+            _ if revoked => Settlement::Revoked,
+            Finish::Done => Settlement::Acknowledge,
+            Finish::Retry(after) if !self.draining => {
+                self.delay(key, event, now, after);
+                return None;
+            }
+            Finish::Retry(_) | Finish::Return => Settlement::Return,
+        };
+        self.held -= 1;
+        if let Some(key) = key {
+            self.continue_lane(key);
+        }
+        Some(event.settled(settlement))
+    }
+
+    fn delay(&mut self, key: Option<K>, event: Event<T>, now: Instant, after: Duration) {
+        // A time beyond what the clock can tell is never.
+        let at = now.checked_add(after).unwrap_or_else(|| now + FOREVER);
+        let due = (at, self.next);
+        self.next += 1;
+        let turn = match key {
+            None => Turn::Free(event),
+            Some(key) => {
+                if let Some(lane) = self.lanes.get_mut(&key) {
+                    lane.waiting.push_front(event);
+                    lane.state = LaneState::Delayed(due);
+                }
+                Turn::Key(key)
+            }
+        };
+        self.waiting_for_time.insert(due, turn);
+    }
+
+    /// The event in flight of a lane is gone: the next one's turn, or the lane's end.
+    fn continue_lane(&mut self, key: K) {
+        let Some(lane) = self.lanes.get_mut(&key) else {
+            return;
+        };
+        if lane.waiting.is_empty() {
+            self.lanes.remove(&key);
+        } else {
+            lane.state = LaneState::Ready;
+            self.ready.push_back(Turn::Key(key));
+        }
+    }
+
+    /// Starts no attempts until [`Queue::resume`]; those in flight go on, and events are still taken.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Ends a pause.
+    pub fn resume(&mut self) {
+        self.paused = false;
+    }
+
+    /// The source took keys away, in a rebalance: their waiting events leave the queue at once, and those in flight are
+    /// [`Settlement::Revoked`] when they end. Events of the same key that are offered again afterwards wait for that.
+    pub fn revoke(&mut self, is_revoked: impl Fn(&K) -> bool) -> Vec<Settled<T>> {
+        for running in self.running.values_mut() {
+            running.revoked |= running.key.as_ref().is_some_and(&is_revoked);
+        }
+        let keys: Vec<K> = self.lanes.keys().filter(|key| is_revoked(key)).cloned().collect();
+        let mut gone = Vec::new();
+        for key in keys {
+            gone.append(&mut self.empty_lane(&key, Settlement::Revoked));
+        }
+        self.ready
+            .retain(|turn| !matches!(turn, Turn::Key(key) if is_revoked(key)));
+        gone
+    }
+
+    /// Takes what waits in a lane. Its event in flight keeps it.
+    fn empty_lane(&mut self, key: &K, settlement: Settlement) -> Vec<Settled<T>> {
+        let Some(lane) = self.lanes.get_mut(key) else {
+            return Vec::new();
+        };
+        let waiting = std::mem::take(&mut lane.waiting);
+        match lane.state {
+            LaneState::InFlight => {}
+            LaneState::Ready => {
+                self.lanes.remove(key);
+            }
+            LaneState::Delayed(due) => {
+                self.waiting_for_time.remove(&due);
+                self.lanes.remove(key);
+            }
+        }
+        self.held -= waiting.len();
+        waiting
+            .into_iter()
+            .map(|event| event.settled(settlement))
+            .collect()
+    }
+
+    /// Takes no more events and tries none again. What waits is returned to the source at once, in the order of its
+    /// key; the queue is drained when [`Queue::held`] is 0.
+    pub fn drain(&mut self) -> Vec<Settled<T>> {
+        self.draining = true;
+        let keys: Vec<K> = self.lanes.keys().cloned().collect();
+        let mut gone = Vec::new();
+        for key in keys {
+            gone.append(&mut self.empty_lane(&key, Settlement::Return));
+        }
+        let delayed = std::mem::take(&mut self.waiting_for_time).into_values();
+        for turn in std::mem::take(&mut self.ready).into_iter().chain(delayed) {
+            if let Turn::Free(event) = turn {
+                self.held -= 1;
+                gone.push(event.settled(Settlement::Return));
+            }
+        }
+        // Sources that redeliver in the order of returns should see the oldest first.
+        gone.sort_unstable_by_key(|settled| settled.id);
+        gone
+    }
+}
+
+/// Longer than any process runs, and short enough for every clock.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

@@ -1,0 +1,62 @@
+use std::collections::BTreeMap;
+
+/// Up to which position everything is done, for sources that take an acknowledgement as "this and all before".
+///
+/// Positions rise (offsets, packet numbers), and may have gaps.
+#[derive(Debug, Default)]
+pub struct Watermark {
+    /// Positions that were begun and not passed yet; whether they are done.
+    open: BTreeMap<u64, bool>,
+}
+
+impl Watermark {
+    /// Notes a position before its event is offered.
+    pub fn begin(&mut self, position: u64) {
+        self.open.entry(position).or_insert(false);
+    }
+
+    /// The event at `position` is acknowledged. Returns the highest position up to which all are, when that rose.
+    pub fn done(&mut self, position: u64) -> Option<u64> {
+        *self.open.get_mut(&position)? = true;
+        let mut passed = None;
+        while let Some(first) = self.open.first_entry() {
+            if !first.get() {
+                break;
+            }
+            passed = Some(first.remove_entry().0);
+        }
+        passed
+    }
+
+    /// Positions that were begun and are not passed.
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_rises_over_what_is_done_without_holes() {
+        let mut mark = Watermark::default();
+        for position in [3, 4, 7, 9] {
+            mark.begin(position);
+        }
+        assert_eq!(mark.done(4), None, "3 is open");
+        assert_eq!(mark.done(9), None);
+        assert_eq!(mark.done(3), Some(4));
+        assert_eq!(mark.done(7), Some(9));
+        assert_eq!(mark.open(), 0);
+    }
+
+    #[test]
+    fn a_position_that_never_began_changes_nothing() {
+        let mut mark = Watermark::default();
+        mark.begin(1);
+        assert_eq!(mark.done(2), None);
+        assert_eq!(mark.done(1), Some(1));
+        assert_eq!(mark.done(1), None, "told once");
+    }
+}

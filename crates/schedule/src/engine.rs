@@ -1,0 +1,386 @@
+//! Jobs in, deliveries out; answers in, changes to store out.
+//!
+//! The engine holds the jobs that this member looks after ([`crate::shard`]), without their payloads, and the hosts
+//! that take triggers. Whoever drives it stores what it says, sends what it says, and tells it what happened; after a
+//! crash a new engine is filled from the store and goes on. A tick is delivered at least once: it is done when the
+//! [`Action::Save`] that follows its answer is stored.
+
+mod hosts;
+mod ready;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::job::{Job, Next, Outcome, Progress};
+use crate::wheel::{Handle, Wheel};
+use hosts::Hosts;
+pub use hosts::{Host, HostId};
+use ready::Ready;
+
+/// To whom a job's ticks go. Hosts say which targets they take.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Target {
+    /// The hosts of an app.
+    App {
+        /// Where the app lives.
+        namespace: Arc<str>,
+        /// Its id.
+        id: Arc<str>,
+    },
+    /// The hosts of an actor type.
+    ActorType {
+        /// Where the type lives.
+        namespace: Arc<str>,
+        /// Its name.
+        name: Arc<str>,
+    },
+}
+
+impl Target {
+    /// The namespace, between which ticks are shared out fairly.
+    pub fn namespace(&self) -> &Arc<str> {
+        match self {
+            Self::App { namespace, .. } | Self::ActorType { namespace, .. } => namespace,
+        }
+    }
+}
+
+/// A job's name in the store: unique, and made of namespace, target and name.
+pub type Name = Arc<str>;
+
+/// What a trigger is called on its host's stream: 1, 2, 3, ...
+pub type TriggerId = u64;
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Send a tick to a host, with the payload from the store.
+    Deliver {
+        /// To whom.
+        host: HostId,
+        /// What the answer will name.
+        trigger: TriggerId,
+        /// Which job.
+        name: Name,
+        /// When it was due.
+        due: Timestamp,
+    },
+    /// Store how far a job is, unless the stored job has another revision.
+    Save {
+        /// Which job.
+        name: Name,
+        /// The revision that the progress belongs to.
+        revision: u64,
+        /// What to store.
+        progress: Progress,
+    },
+    /// Delete a job that is over, unless the stored job has another revision.
+    Delete {
+        /// Which job.
+        name: Name,
+        /// The revision that is over.
+        revision: u64,
+    },
+}
+
+/// The answer names a trigger that is not under way on that host; the contract closes such a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no trigger {0} is under way on this stream")]
+pub struct UnknownTrigger(pub TriggerId);
+
+/// A job under the engine's care.
+#[derive(Debug)]
+struct Entry {
+    target: Target,
+    job: Job,
+    progress: Progress,
+    revision: u64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// In the wheel.
+    Waiting { tick: Timestamp, handle: Handle },
+    /// Due, and waiting for its turn.
+    Due { tick: Timestamp },
+    /// With a host.
+    Sent { tick: Timestamp },
+    /// Due, and no host takes it: waits for one.
+    Staged { tick: Timestamp },
+}
+
+impl State {
+    fn tick(self) -> Timestamp {
+        match self {
+            Self::Waiting { tick, .. } | Self::Due { tick } | Self::Sent { tick } | Self::Staged { tick } => {
+                tick
+            }
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Engine {
+    jobs: HashMap<Name, Entry>,
+    wheel: Wheel<Name>,
+    ready: Ready,
+    hosts: Hosts,
+    staged: HashMap<Target, Vec<Name>>,
+    /// Most triggers under way at once, over all hosts.
+    limit: usize,
+    actions: Vec<Action>,
+}
+
+/// Milliseconds for the wheel, rounded up: nothing is ever early.
+fn millis(time: Timestamp) -> u64 {
+    let nanos = time.as_nanosecond().max(0);
+    u64::try_from((nanos + 999_999) / 1_000_000).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds that have passed entirely.
+fn passed(time: Timestamp) -> u64 {
+    u64::try_from(time.as_nanosecond().max(0) / 1_000_000).unwrap_or(u64::MAX)
+}
+
+impl Engine {
+    /// An engine without jobs; at most `limit` triggers are under way at once.
+    pub fn new(now: Timestamp, limit: usize) -> Self {
+        Self {
+            jobs: HashMap::new(),
+            wheel: Wheel::new(passed(now)),
+            ready: Ready::default(),
+            hosts: Hosts::default(),
+            staged: HashMap::new(),
+            limit: limit.max(1),
+            actions: Vec::new(),
+        }
+    }
+
+    /// What has to be done since the last call, in this order.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Number of jobs.
+    pub fn len(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Triggers under way.
+    pub fn in_flight(&self) -> usize {
+        self.hosts.in_flight()
+    }
+
+    /// When to call [`Engine::advance`] next, if nothing else happens before.
+    pub fn wake_at(&self) -> Option<Timestamp> {
+        let millis = i64::try_from(self.wheel.next()?).ok()?;
+        Timestamp::from_millisecond(millis).ok()
+    }
+
+    /// Takes a job that is stored, new or changed; the one of that name before it is forgotten, and so is the answer
+    /// to its trigger.
+    pub fn put(
+        &mut self,
+        now: Timestamp,
+        name: Name,
+        target: Target,
+        revision: u64,
+        job: Job,
+        progress: Progress,
+    ) {
+        self.remove(&name);
+        let Some(tick) = job.tick(&progress) else {
+            // It was over before this member could tell the store.
+            self.actions.push(Action::Delete { name, revision });
+            return;
+        };
+        let state = State::Due { tick };
+        let entry = Entry {
+            target,
+            job,
+            progress,
+            revision,
+            state,
+        };
+        self.jobs.insert(Arc::clone(&name), entry);
+        self.await_tick(name, tick, tick);
+        self.advance(now);
+    }
+
+    /// Forgets a job that was deleted, or that another member looks after now.
+    pub fn remove(&mut self, name: &str) {
+        let Some(entry) = self.jobs.remove(name) else {
+            return;
+        };
+        match entry.state {
+            State::Waiting { handle, .. } => {
+                self.wheel.remove(handle);
+            }
+            State::Due { .. } => self.ready.remove(entry.target.namespace(), name),
+            State::Sent { .. } => self.hosts.forget(name),
+            State::Staged { .. } => {
+                if let Some(names) = self.staged.get_mut(&entry.target) {
+                    names.retain(|other| &**other != name);
+                    if names.is_empty() {
+                        self.staged.remove(&entry.target);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Delivers what is due at `now`.
+    pub fn advance(&mut self, now: Timestamp) {
+        let Self {
+            wheel, jobs, ready, ..
+        } = self;
+        wheel.advance(passed(now), |name| {
+            // What is in the wheel is a job's, until the job takes it out.
+            if let Some(entry) = jobs.get_mut(&name) {
+                entry.state = State::Due {
+                    tick: entry.state.tick(),
+                };
+                ready.push(entry.target.namespace(), name);
+            }
+        });
+        self.dispatch();
+    }
+
+    /// A host that takes triggers from now on.
+    pub fn connect(&mut self, host: Host) -> HostId {
+        for target in host.targets() {
+            for name in self.staged.remove(target).into_iter().flatten() {
+                if let Some(entry) = self.jobs.get_mut(&name) {
+                    entry.state = State::Due {
+                        tick: entry.state.tick(),
+                    };
+                    self.ready.push(entry.target.namespace(), name);
+                }
+            }
+        }
+        let id = self.hosts.add(host);
+        self.dispatch();
+        id
+    }
+
+    /// A host is gone. What it has not answered goes to another one; that is no failed attempt.
+    pub fn disconnect(&mut self, host: HostId) {
+        for name in self.hosts.remove(host) {
+            self.undelivered(name);
+        }
+        self.dispatch();
+    }
+
+    /// A trigger could not be sent at all, for example because its payload could not be read: it is offered again.
+    pub fn undeliverable(&mut self, host: HostId, trigger: TriggerId) {
+        if let Ok(Some(name)) = self.hosts.finish(host, trigger) {
+            self.undelivered(name);
+            self.dispatch();
+        }
+    }
+
+    /// A host's answer to a trigger.
+    ///
+    /// # Errors
+    /// [`UnknownTrigger`] when that trigger is not under way there.
+    pub fn answer(
+        &mut self,
+        now: Timestamp,
+        host: HostId,
+        trigger: TriggerId,
+        outcome: Outcome,
+    ) -> Result<(), UnknownTrigger> {
+        // `None`: the job was changed or deleted meanwhile; nobody waits for this answer.
+        if let Some(name) = self.hosts.finish(host, trigger)? {
+            self.answered(now, name, outcome);
+        }
+        self.dispatch();
+        Ok(())
+    }
+
+    fn answered(&mut self, now: Timestamp, name: Name, outcome: Outcome) {
+        let Some(entry) = self.jobs.get_mut(&name) else {
+            return;
+        };
+        let tick = entry.state.tick();
+        let next = entry.job.after(&mut entry.progress, tick, outcome);
+        let revision = entry.revision;
+        if next == Next::Over {
+            self.jobs.remove(&name);
+            self.actions.push(Action::Delete { name, revision });
+            return;
+        }
+        self.actions.push(Action::Save {
+            name: Arc::clone(&name),
+            revision,
+            progress: entry.progress,
+        });
+        match next {
+            Next::Tick(tick) => self.await_tick(name, tick, tick),
+            Next::Retry(after) => self.await_tick(name, tick, later(now, after)),
+            Next::Over => {}
+        }
+        self.advance(now);
+    }
+
+    /// Puts a job into the wheel until `at`, for a tick that was due at `tick`.
+    fn await_tick(&mut self, name: Name, tick: Timestamp, at: Timestamp) {
+        let handle = self.wheel.insert(millis(at), Arc::clone(&name));
+        if let Some(entry) = self.jobs.get_mut(&name) {
+            entry.state = State::Waiting { tick, handle };
+        }
+    }
+
+    /// Due once more, for another host.
+    fn undelivered(&mut self, name: Name) {
+        if let Some(entry) = self.jobs.get_mut(&name) {
+            entry.state = State::Due {
+                tick: entry.state.tick(),
+            };
+            self.ready.push(entry.target.namespace(), name);
+        }
+    }
+
+    /// Sends what is due while there is room, namespace by namespace in turn.
+    fn dispatch(&mut self) {
+        while self.hosts.in_flight() < self.limit {
+            let Some(name) = self.ready.pop() else {
+                return;
+            };
+            let Some(entry) = self.jobs.get_mut(&name) else {
+                continue;
+            };
+            let tick = entry.state.tick();
+            match self.hosts.send(&entry.target, &name) {
+                Some((host, trigger)) => {
+                    entry.state = State::Sent { tick };
+                    self.actions.push(Action::Deliver {
+                        host,
+                        trigger,
+                        name,
+                        due: tick,
+                    });
+                }
+                None => {
+                    entry.state = State::Staged { tick };
+                    self.staged.entry(entry.target.clone()).or_default().push(name);
+                }
+            }
+        }
+    }
+}
+
+/// `now` plus a span, as far as the calendar goes.
+fn later(now: Timestamp, after: Duration) -> Timestamp {
+    now.checked_add(after).unwrap_or(Timestamp::MAX)
+}

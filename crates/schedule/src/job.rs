@@ -1,0 +1,381 @@
+//! A job: when its ticks are, and what the result of one means for the next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::cron::{Cron, CronError, Dialect};
+use crate::moment::{MomentError, moment};
+
+/// What to do with a tick that the app did not take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// Go on with the next tick.
+    Drop,
+    /// Try again after `interval`, `max_retries` times; `None`: until it is taken.
+    Constant {
+        /// Time between two attempts.
+        interval: Duration,
+        /// Attempts after the first.
+        max_retries: Option<u32>,
+    },
+}
+
+impl Default for FailurePolicy {
+    /// What a job gets that names none.
+    fn default() -> Self {
+        Self::Constant {
+            interval: Duration::from_secs(1),
+            max_retries: Some(3),
+        }
+    }
+}
+
+/// A job as it is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Request<'a> {
+    /// Ticks that repeat: six fields, or a name.
+    pub schedule: Option<&'a str>,
+    /// The first tick.
+    pub due_time: Option<&'a str>,
+    /// When it ends, counted from the first tick where that is given.
+    pub ttl: Option<&'a str>,
+    /// How many ticks it has.
+    pub repeats: Option<u32>,
+    /// `None`: the default.
+    pub failure_policy: Option<FailurePolicy>,
+}
+
+/// Why a job cannot be taken. The texts are the contract's (`scheduler.md`, section 3.1).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidJob {
+    /// Nothing says when.
+    #[error("job must have either a due time or a schedule")]
+    NoTime,
+    /// Repeats of a single tick.
+    #[error("job must have a schedule to repeat")]
+    RepeatsWithoutSchedule,
+    /// `repeats: 0`.
+    #[error("defined repeats must be greater than 0")]
+    NoRepeats,
+    /// A time-to-live of a single tick.
+    #[error("job must have a schedule to have a ttl")]
+    TtlWithoutSchedule,
+    /// The schedule.
+    #[error("failed to parse job schedule: {0}")]
+    Schedule(#[from] CronError),
+    /// The due time.
+    #[error("failed to parse due time: {0}")]
+    DueTime(MomentError),
+    /// The time-to-live.
+    #[error("failed to parse ttl: {0}")]
+    Ttl(MomentError),
+    /// It ends before it begins.
+    #[error("ttl must be greater than due time: ttl {ttl} <= due time {due}")]
+    TtlBeforeDueTime {
+        /// When it would end.
+        ttl: Timestamp,
+        /// When it would begin.
+        due: Timestamp,
+    },
+}
+
+/// Where the ticks of a job begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// The first is the schedule's first after this.
+    After(Timestamp),
+    /// The first is this.
+    At(Timestamp),
+}
+
+/// A job's ticks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Where they begin.
+    pub begin: Begin,
+    /// None is later than this.
+    pub expiration: Option<Timestamp>,
+    /// How they go on; without it there is one tick. Shared by the jobs that were asked for with the same text.
+    pub schedule: Option<Arc<Cron>>,
+    /// How many there are.
+    pub repeats: Option<u32>,
+    /// What becomes of one that the app did not take.
+    pub failure_policy: FailurePolicy,
+}
+
+/// How far a job is. What is stored of it is enough to go on after a crash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Ticks that are done, dropped ones included.
+    pub count: u32,
+    /// When the last of them was due.
+    pub last: Option<Timestamp>,
+    /// Failed attempts of the current tick.
+    pub attempts: u32,
+}
+
+/// How an attempt of a tick ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The app took it.
+    Success,
+    /// The app, or the way to it, failed.
+    Failed,
+}
+
+/// When there is something to do next for a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A tick, due at this time.
+    Tick(Timestamp),
+    /// The same tick once more, after this time.
+    Retry(Duration),
+    /// Nothing: the job is over.
+    Over,
+}
+
+impl Job {
+    /// Checks what is asked for. `now` is the time of creation.
+    ///
+    /// # Errors
+    /// [`InvalidJob`].
+    pub fn new(request: &Request<'_>, now: Timestamp) -> Result<Self, InvalidJob> {
+        let schedule = request.schedule.filter(|text| !text.is_empty());
+        let due_time = request.due_time.filter(|text| !text.is_empty());
+        if schedule.is_none() && due_time.is_none() {
+            return Err(InvalidJob::NoTime);
+        }
+        match request.repeats {
+            Some(0) => return Err(InvalidJob::NoRepeats),
+            Some(2..) if schedule.is_none() => return Err(InvalidJob::RepeatsWithoutSchedule),
+            _ => {}
+        }
+        let ttl = request.ttl.filter(|text| !text.is_empty());
+        if ttl.is_some() && schedule.is_none() {
+            return Err(InvalidJob::TtlWithoutSchedule);
+        }
+        let due = due_time
+            .map(|text| moment(text, now))
+            .transpose()
+            .map_err(InvalidJob::DueTime)?;
+        let expiration = ttl
+            .map(|text| moment(text, due.unwrap_or(now)))
+            .transpose()
+            .map_err(InvalidJob::Ttl)?;
+        if let (Some(due), Some(ttl)) = (due, expiration)
+            && ttl <= due
+        {
+            return Err(InvalidJob::TtlBeforeDueTime { ttl, due });
+        }
+        let schedule = schedule
+            .map(|text| Cron::parse(text, Dialect::Job))
+            .transpose()?
+            .map(Arc::new);
+        Ok(Self {
+            begin: due.map_or(Begin::After(now), Begin::At),
+            expiration,
+            schedule,
+            repeats: request.repeats,
+            failure_policy: request.failure_policy.unwrap_or_default(),
+        })
+    }
+
+    /// The tick that comes after `progress`; `None` when the job is over. Ticks go along the schedule and not along the
+    /// clock: those that nobody delivered in time come one after the other.
+    pub fn tick(&self, progress: &Progress) -> Option<Timestamp> {
+        if self.repeats.is_some_and(|repeats| progress.count >= repeats) {
+            return None;
+        }
+        let tick = match (progress.last, self.begin, &self.schedule) {
+            (None, Begin::At(due), _) => Some(due),
+            (None, Begin::After(start), Some(schedule)) => schedule.after(start),
+            (Some(last), _, Some(schedule)) => schedule.after(last),
+            (_, _, None) => None,
+        };
+        tick.filter(|tick| self.expiration.is_none_or(|end| *tick <= end))
+    }
+
+    /// Takes the result of an attempt of `tick` into account.
+    pub fn after(&self, progress: &mut Progress, tick: Timestamp, outcome: Outcome) -> Next {
+        if outcome == Outcome::Failed
+            && let FailurePolicy::Constant {
+                interval,
+                max_retries,
+            } = self.failure_policy
+        {
+            progress.attempts = progress.attempts.saturating_add(1);
+            if max_retries.is_none_or(|most| progress.attempts <= most) {
+                return Next::Retry(interval);
+            }
+        }
+        progress.count = progress.count.saturating_add(1);
+        progress.last = Some(tick);
+        progress.attempts = 0;
+        self.tick(progress).map_or(Next::Over, Next::Tick)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-03-01T00:00:00Z";
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    fn job(request: Request<'_>) -> Result<Job, InvalidJob> {
+        Job::new(&request, time(NOW))
+    }
+
+    fn ticks(job: &Job) -> Vec<String> {
+        let mut progress = Progress::default();
+        let mut ticks = Vec::new();
+        let mut next = job.tick(&progress);
+        while let Some(tick) = next {
+            ticks.push(tick.to_string());
+            if ticks.len() == 5 {
+                break;
+            }
+            next = match job.after(&mut progress, tick, Outcome::Success) {
+                Next::Tick(tick) => Some(tick),
+                _ => None,
+            };
+        }
+        ticks
+    }
+
+    #[test]
+    fn ticks_follow_the_request() {
+        let once = job(Request {
+            due_time: Some("1m"),
+            ..Request::default()
+        });
+        assert_eq!(ticks(&once.unwrap()), ["2026-03-01T00:01:00Z"]);
+        let thrice = job(Request {
+            schedule: Some("@every 10s"),
+            repeats: Some(3),
+            ..Request::default()
+        });
+        assert_eq!(
+            ticks(&thrice.unwrap()),
+            [
+                "2026-03-01T00:00:10Z",
+                "2026-03-01T00:00:20Z",
+                "2026-03-01T00:00:30Z"
+            ]
+        );
+        let due_first = job(Request {
+            schedule: Some("0 0 * * * *"),
+            due_time: Some("2026-03-01T00:30:00Z"),
+            ttl: Some("2h"),
+            ..Request::default()
+        });
+        assert_eq!(
+            ticks(&due_first.unwrap()),
+            [
+                "2026-03-01T00:30:00Z",
+                "2026-03-01T01:00:00Z",
+                "2026-03-01T02:00:00Z"
+            ]
+        );
+    }
+
+    #[test]
+    fn failures_are_tried_again_and_then_dropped() {
+        let job = job(Request {
+            schedule: Some("@every 1m"),
+            failure_policy: Some(FailurePolicy::Constant {
+                interval: Duration::from_secs(5),
+                max_retries: Some(2),
+            }),
+            ..Request::default()
+        })
+        .unwrap();
+        let mut progress = Progress::default();
+        let tick = job.tick(&progress).unwrap();
+        for attempt in 1..=2 {
+            let next = job.after(&mut progress, tick, Outcome::Failed);
+            assert_eq!(next, Next::Retry(Duration::from_secs(5)));
+            assert_eq!((progress.attempts, progress.count), (attempt, 0));
+        }
+        let next = job.after(&mut progress, tick, Outcome::Failed);
+        assert_eq!(next, Next::Tick(time("2026-03-01T00:02:00Z")));
+        assert_eq!((progress.attempts, progress.count), (0, 1));
+    }
+
+    #[test]
+    fn drop_goes_on() {
+        let job = job(Request {
+            due_time: Some("0s"),
+            failure_policy: Some(FailurePolicy::Drop),
+            ..Request::default()
+        })
+        .unwrap();
+        let next = job.after(&mut Progress::default(), time(NOW), Outcome::Failed);
+        assert_eq!(next, Next::Over);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (request, text) in [
+            (
+                Request::default(),
+                "job must have either a due time or a schedule",
+            ),
+            (
+                Request {
+                    due_time: Some("1s"),
+                    repeats: Some(2),
+                    ..Request::default()
+                },
+                "job must have a schedule to repeat",
+            ),
+            (
+                Request {
+                    schedule: Some("@daily"),
+                    repeats: Some(0),
+                    ..Request::default()
+                },
+                "defined repeats must be greater than 0",
+            ),
+            (
+                Request {
+                    due_time: Some("1s"),
+                    ttl: Some("2s"),
+                    ..Request::default()
+                },
+                "job must have a schedule to have a ttl",
+            ),
+            (
+                Request {
+                    schedule: Some("@daily"),
+                    due_time: Some("2h"),
+                    ttl: Some("2026-03-01T01:00:00Z"),
+                    ..Request::default()
+                },
+                "ttl must be greater than due time",
+            ),
+            (
+                Request {
+                    due_time: Some("soon"),
+                    ..Request::default()
+                },
+                "due time",
+            ),
+            (
+                Request {
+                    schedule: Some("* * * * *"),
+                    ..Request::default()
+                },
+                "6 fields",
+            ),
+        ] {
+            let error = job(request).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
+}
