@@ -38,8 +38,8 @@ struct Cron {
 impl Cron {
     fn open(metadata: &Metadata) -> Result<Self> {
         let text = metadata.required(&["schedule"])?;
-        let schedule =
-            Schedule::parse(text, Dialect::Binding).map_err(|error| metadata.wrong(&["schedule"], &error.to_string()))?;
+        let schedule = Schedule::parse(text, Dialect::Binding)
+            .map_err(|error| metadata.wrong(&["schedule"], &error.to_string()))?;
         Ok(Self {
             schedule,
             closed: CancellationToken::new(),

@@ -142,6 +142,9 @@ mod tests {
         assert_eq!(request_target(b"\xff\xfe", ""), "/%FF%FE");
         assert_eq!(request_target(b"", ""), "/");
         let raw = "filter={\"a\":<1>}&b= #`é";
-        assert_eq!(request_target(b"a", raw), "/a?filter={%22a%22:%3C1%3E}&b=%20%23`é");
+        assert_eq!(
+            request_target(b"a", raw),
+            "/a?filter={%22a%22:%3C1%3E}&b=%20%23`é"
+        );
     }
 }

@@ -332,9 +332,9 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         if self.ended {
             return self.poll_end(cx);
         }
-        match pin!(self.io.read_buf(&mut self.ahead)).poll(cx) {
+        match pin!(self.io.read_buf(&mut self.ahead)).poll(cx)? {
             Poll::Pending => self.poll_patience(cx),
-            Poll::Ready(read) if read? == 0 => self.poll_end(cx),
+            Poll::Ready(0) => self.poll_end(cx),
             Poll::Ready(_) => Poll::Ready(Ok(false)),
         }
     }
