@@ -63,8 +63,8 @@ async fn files_are_written_read_listed_and_deleted() {
             .unwrap()
             .success()
     );
-    let read = binding.invoke(&call("get", &[("fileName", "pipe")], ""));
-    assert!(read.await.is_err(), "a pipe is no file");
+    let read = binding.invoke(&call("get", &[("fileName", "pipe")], "")).await;
+    assert!(read.is_err(), "a pipe is no file");
 }
 
 #[tokio::test]
