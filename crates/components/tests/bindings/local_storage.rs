@@ -63,7 +63,8 @@ async fn files_are_written_read_listed_and_deleted() {
             .unwrap()
             .success()
     );
-    let read = binding.invoke(&call("get", &[("fileName", "pipe")], ""));
+    let pipe = call("get", &[("fileName", "pipe")], "");
+    let read = binding.invoke(&pipe);
     assert!(read.await.is_err(), "a pipe is no file");
 }
 
