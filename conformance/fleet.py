@@ -32,9 +32,9 @@ def free_ports(count):
 class Sidecar:
     """A running sidecar: its ports and its process."""
 
-    def __init__(self, app_id, process, http, grpc, metrics):
-        self.app_id, self.process = app_id, process
-        self.http, self.grpc, self.metrics = http, grpc, metrics
+    def __init__(self, app_id, process, ports):
+        self.app_id, self.process, self.ports = app_id, process, ports
+        self.http, self.grpc, _, self.metrics = ports
 
     def ask(self, method, path, body=None, headers=()):
         """Calls the HTTP API: the status, the headers, and the body, as JSON if it is that."""
@@ -125,10 +125,12 @@ class Fleet:
                 return True
         self.until(name, listening, f"port {port}")
 
-    def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None):
+    def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None,
+                ports=None):
         """Starts a sidecar, with mTLS if there is a CA, and waits until it is healthy. `app_id` is made unique;
-        `binaries` is the folder of its `daprd` if that is another one."""
-        http, grpc, internal, metrics = free_ports(4)
+        `binaries` is the folder of its `daprd` if that is another one; `ports` are those of one that ended."""
+        ports = ports or free_ports(4)
+        http, grpc, internal, metrics = ports
         app_id = f"{app_id or name}-{self.suffix}"
         command = [
             pathlib.Path(binaries or self.binaries) / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
@@ -144,7 +146,7 @@ class Fleet:
             command.append(f"--app-port={app_port}")
         process = self.start(f"daprd-{name}", command, env)
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
-        return Sidecar(app_id, process, http, grpc, metrics)
+        return Sidecar(app_id, process, ports)
 
     def _start_sentry(self):
         credentials = self.dir / "credentials"

@@ -101,6 +101,8 @@ class HttpApp:
             record.update(wire.described(trailers, "trailer"))
         except wire.Broken:
             return False  # whether its beginning arrives at all is a matter of time: it is not recorded
+        if start.startswith("PRI "):
+            return False  # the preface of HTTP/2, and no request
         self.records.append(record)
         reply = self.reply
         connection.sendall(reply.sent(start.partition(" ")[0]))

@@ -64,6 +64,7 @@ NEUTRAL = (
     ("varies", re.compile(r"\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT"), "DATE"),
     ("varies", re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"), "TIME"),
     ("varies", re.compile(r"\b[0-9a-f]{16}-[0-9a-f]+\b"), "UUID"),  # an ETag of our in-memory store
+    ("varies", re.compile(r'(untimeVersion": ?)"[^"]*"'), r'\1"VERSION"'),
     ("varies", re.compile(r"\b127\.0\.0\.1:[1-9]\d{4}\b"), "127.0.0.1:PORT"),
 )
 
@@ -86,12 +87,43 @@ def same_json(ours, dapr):
     return values[0] == values[1]
 
 
+def parts(seen):
+    """An observation by answer and by request to an app: {part: {field: text}}."""
+    found = {}
+    for field, text in seen.items():
+        found.setdefault(field.partition(": ")[0], {})[field] = text
+    return found
+
+
+def whole(part):
+    """What says most of an answer or of a request, in one line."""
+    lines = [text for field, text in part.items() if field.endswith((": status", ": request", ": message", ": body"))]
+    return " ".join(lines)
+
+
 def compared(case, ours, dapr):
-    """The differences of two observations, each a {field: text}."""
+    """The differences of two observations, each a {field: text}. Of answers with different statuses, and of requests
+    that only one app received, the rest is not compared."""
+    found = []
+    sides = [parts({field: neutral(field, text) for field, text in seen.items()}) for seen in (ours, dapr)]
+    for name in dict.fromkeys((*sides[1], *sides[0])):
+        pair = [side.get(name, {}) for side in sides]
+        first = [part.get(f"{name}: status", part.get(f"{name}: request", ABSENT)) for part in pair]
+        if first[0] != first[1]:
+            found.append(Difference(case, name, *(whole(part) or ABSENT for part in pair)))
+        else:
+            found.extend(fields(case, *pair))
+    return found
+
+
+def fields(case, ours, dapr):
+    """The differences of two answers, or of two requests."""
     found = []
     for field in dict.fromkeys((*dapr, *ours)):
-        pair = [neutral(field, seen[field]) if field in seen else ABSENT for seen in (ours, dapr)]
-        of_the_api = field.startswith("answer") and not case.startswith("invoke: ")
+        pair = [seen.get(field, ABSENT) for seen in (ours, dapr)]
+        # The body of an invocation is the app's, unless it is an error of the API.
+        of_the_api = field.startswith("answer") and (
+            not case.startswith("invoke: ") or pair[1].startswith(('{"code":', '{"errorCode":')))
         if pair[0] == pair[1] or of_the_api and field.endswith((": body", ": details")) and same_json(*pair):
             continue
         found.append(Difference(case, field, *pair))

@@ -82,8 +82,8 @@ class Product:
         self.started = self.records()
         self._names()
 
-    def _start(self, name):
-        sidecar = self.fleet.sidecar(name, binaries=self.binaries, **self.options[name])
+    def _start(self, name, ports=None):
+        sidecar = self.fleet.sidecar(name, binaries=self.binaries, ports=ports, **self.options[name])
         self.sidecars[name] = sidecar
         self.channels[name] = grpc.insecure_channel(f"{fleets.HOST}:{sidecar.grpc}", options=(
             ("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 18),
@@ -97,10 +97,9 @@ class Product:
             self.channels[name].close()
             # Another one's first requests to the app are not those of a case.
             self.reply(apps.Reply(404, body=b""), apps.GrpcReply(code=grpc.StatusCode.UNIMPLEMENTED))
-            self._start(name)
+            self._start(name, self.sidecars[name].ports)
         if ended:
             self.records()
-            self._names()
         return ended
 
     def _configuration(self, name, text):
