@@ -56,7 +56,10 @@ const WHOLE: u64 = 4 * 1024 * 1024;
 /// A body in capitals; without one there is none. A capital may take more bytes than its letter, or fewer: of a body that
 /// is announced as large the length is not known before its end.
 async fn in_capitals(headers: &mut HeaderMap, body: Body) -> Result<Body, BoxError> {
-    match body.size_hint().exact() {
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse().ok());
+    match body.size_hint().exact().or(announced) {
         Some(0) => Ok(body),
         Some(length) if length <= WHOLE => {
             let whole = capitals(body).collect().await?;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONNECTION, EXPECT, HOST, TRANSFER_ENCODING};
 use http::{HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
@@ -99,7 +100,9 @@ where
         match http2 {
             None => return Ok(()),
             Some(true) => {
-                return Ok(http2::serve(requests.into_raw(), handler, client, options, drain, None).await?);
+                return Ok(
+                    http2::serve(requests.into_raw(&[]), handler, client, options, drain, None).await?,
+                );
             }
             Some(false) => {}
         }
@@ -111,12 +114,12 @@ where
         upgrade: (options.versions == Versions::Both).then(Arc::default),
     };
     let upgrade = calls.upgrade.clone();
-    let (mut requests, result) = converse(requests, calls, limit, options, drain).await;
+    let (mut requests, read, result) = converse(requests, calls, limit, options, drain).await;
     let upgrade = upgrade.and_then(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).take());
     match (upgrade, result) {
         (Some(upgrade), Ok(())) => {
             http2::serve(
-                requests.into_raw(),
+                requests.into_raw(&read),
                 handler,
                 client,
                 options,
@@ -136,14 +139,14 @@ where
     }
 }
 
-/// Lets hyper serve a connection to its end; returns it.
+/// Lets hyper serve a connection to its end; returns it, and what hyper has read and not used.
 async fn converse<H, I>(
     requests: Requests<I>,
     calls: Calls<H>,
     limit: usize,
     options: &Options,
     drain: &CancellationToken,
-) -> (Requests<I>, hyper::Result<()>)
+) -> (Requests<I>, Bytes, hyper::Result<()>)
 where
     H: Handler,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -172,7 +175,8 @@ where
         }
     })
     .await;
-    (connection.into_parts().io.into_inner(), result)
+    let parts = connection.into_parts();
+    (parts.io.into_inner(), parts.read_buf, result)
 }
 
 /// The calls of one client.

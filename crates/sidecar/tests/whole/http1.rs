@@ -41,7 +41,7 @@ async fn what_curl_and_browsers_send_raw_reaches_the_app() {
     ] {
         for (sent, seen) in [
             (r#"a?filter={"a":1}&b=`|^[c]"#, "/a?filter={%22a%22:1}&b=`|^[c]"),
-            ("<a>`b`?c=<d>&e=%3C'", "/%3Ca%3E%60b%60?c=%3Cd%3E&e=%3C'"),
+            ("<a>`b`?c=<d>&e=%3C", "/%3Ca%3E%60b%60?c=%3Cd%3E&e=%3C"),
             (r#"{a}|"b"^?x"#, "/%7Ba%7D%7C%22b%22%5E?x"),
             ("a?é", "/a?é"),
         ] {

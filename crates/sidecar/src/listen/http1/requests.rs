@@ -193,9 +193,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         }
     }
 
-    /// The connection for something else than HTTP/1.1, with everything that hyper has not seen.
-    pub(super) fn into_raw(mut self) -> Self {
+    /// The connection for something else than HTTP/1.1, with everything behind the last request; `read` is what hyper has
+    /// of that.
+    pub(super) fn into_raw(mut self, read: &[u8]) -> Self {
         self.at = At::Raw;
+        let ahead = std::mem::take(&mut self.ahead);
+        self.ahead.extend_from_slice(read);
+        self.ahead.extend_from_slice(&ahead);
         self
     }
 
@@ -365,7 +369,18 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     fn written(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.probes = 0;
         self.unwritten = written.is_pending();
+        if matches!(self.at, At::Head(_)) && !self.is_calling() {
+            self.call_ended(cx);
+        }
         self.writing.of_write(written, cx)
+    }
+
+    /// hyper looked for the next request during the call, and does not look again before it is woken.
+    fn call_ended(&mut self, cx: &mut Context<'_>) {
+        self.reading.renew();
+        if self.ended || self.poll_patience::<()>(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
     }
 
     /// Gives a part of a body: `of` tells how many of the bytes that are here belong to it.
