@@ -15,7 +15,7 @@ use crate::settings::FRAME;
 use crate::stream::{Coming, Stream};
 
 /// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
-const BLOCK_SLACK: usize = 16 * 1024;
+const BLOCK_SLACK: usize = 256 * 1024;
 
 impl State {
     pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {

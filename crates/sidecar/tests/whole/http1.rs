@@ -47,6 +47,12 @@ async fn what_curl_and_browsers_send_raw_reaches_the_app() {
         ] {
             let answer = written(node, &format!("GET /v1.0/invoke/{id}/method/{sent} HTTP/1.1")).await;
             assert!(answer.starts_with("HTTP/1.1 200"), "{id} {sent}: {answer}");
+            // The client of endpoints escapes what is not ASCII.
+            let seen = if id == "outside" {
+                seen.replace('é', "%C3%A9")
+            } else {
+                seen.to_owned()
+            };
             assert_eq!(app.last().target, seen, "{id} {sent}");
         }
     }
