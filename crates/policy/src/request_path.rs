@@ -134,7 +134,7 @@ mod tests {
                 prop_assert_eq!(&read.id, &meant.id);
                 prop_assert_eq!(read.source, meant.source);
                 prop_assert_eq!(&*read.method, meant.method.strip_prefix('/').unwrap_or(&meant.method));
-                let rooted = |octets: Vec<u8>| octets.strip_prefix(b"/").map_or(octets.clone(), <[u8]>::to_vec);
+                let rooted = |octets: Vec<u8>| octets.strip_prefix(b"/").map_or_else(|| octets.clone(), <[u8]>::to_vec);
                 prop_assert_eq!(read.octets, meant.octets.map(rooted));
             }
         }

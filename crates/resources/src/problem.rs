@@ -65,7 +65,7 @@ pub(crate) fn near_path(path: &Path) -> String {
     let (Some(name), false) = (path.file_name().and_then(|name| name.to_str()), path.exists()) else {
         return String::new();
     };
-    let parent = path.parent().unwrap_or(Path::new(""));
+    let parent = path.parent().unwrap_or_else(|| Path::new(""));
     let folder = if parent.as_os_str().is_empty() {
         Path::new(".")
     } else {

@@ -348,7 +348,7 @@ fn calls_faster_than_a_millisecond_are_told_apart() {
     let first: Vec<_> = buckets.clone().take(5).collect();
     let wanted = [("0.1", "1"), ("0.25", "2"), ("0.5", "3"), ("1", "4"), ("2", "5")];
     assert_eq!(first, wanted);
-    assert_eq!(buckets.last(), Some(("+Inf", "5")));
+    assert_eq!(buckets.next_back(), Some(("+Inf", "5")));
     assert!(text.contains("le=\"100000\"} 5"), "{text}");
 }
 

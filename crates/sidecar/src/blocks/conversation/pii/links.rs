@@ -84,7 +84,7 @@ pub(super) fn card(text: &str, found: Range<usize>) -> Option<Range<usize>> {
             weighted / 10 + weighted % 10
         })
         .sum();
-    (sum % 10 == 0).then_some(found)
+    sum.is_multiple_of(10).then_some(found)
 }
 
 /// Numbers that are written like those of telephones, or are the value of a parameter.
