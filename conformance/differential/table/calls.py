@@ -25,6 +25,7 @@ METADATA = {
     "a state without a trace": (("tracestate", "a=1"),),
     "a bad trace": (("traceparent", "xyz"),),
     "baggage": (("baggage", "a=1"), ("baggage", "b=2")),
+    "bad baggage": (("baggage", "=="),),
     "a forged caller": (
         ("dapr-caller-app-id", "admin"),
         ("dapr-caller-namespace", "kube"),
