@@ -15,6 +15,8 @@ SECRET = "sea-green"
 BODY_LIMIT = 65536
 # The trace that requests carry where they carry one.
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+# What ports are called; nothing listens there.
+FIRST_PORT = 20000
 SIDECARS = ("http", "grpc", "bare", "strict")
 
 CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: differential\nspec:\n"
@@ -143,11 +145,10 @@ class Product:
     def _names(self):
         """What differs from product to product and run to run, and the words for it."""
         words = {f"{name}-{self.fleet.suffix}": f"ID-OF-{name.upper()}" for name in SIDECARS}
-        ports = {app.port: f"PORT-OF-{app.name.upper()}" for app in self.apps}
-        for name, sidecar in self.sidecars.items():
-            for kind in ("http", "grpc", "metrics"):
-                ports[getattr(sidecar, kind)] = f"{kind.upper()}-PORT-OF-{name.upper()}"
-        words.update((str(port), word) for port, word in ports.items())
+        ports = [app.port for app in self.apps]
+        ports += [port for sidecar in self.sidecars.values() for port in sidecar.ports]
+        # Numbers for numbers, so that JSON stays JSON.
+        words.update((str(port), str(FIRST_PORT + number)) for number, port in enumerate(ports))
         words[str(self.fleet.dir)] = "FOLDER"
         self.words = words
         patterns = (rf"(?<![0-9A-Za-z]){name}(?![0-9A-Za-z])" if name.isdigit() else re.escape(name) for name in words)
