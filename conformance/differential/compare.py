@@ -123,7 +123,7 @@ def fields(case, ours, dapr):
         pair = [seen.get(field, ABSENT) for seen in (ours, dapr)]
         # The body of an invocation is the app's, unless it is an error of the API.
         of_the_api = field.startswith("answer") and (
-            not case.startswith("invoke: ") or pair[1].startswith(('{"code":', '{"errorCode":')))
+            not case.startswith("invoke: ") or pair[1].startswith(('{"code":', '{"errorCode":', '{"id":')))
         if pair[0] == pair[1] or of_the_api and field.endswith((": body", ": details")) and same_json(*pair):
             continue
         found.append(Difference(case, field, *pair))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import grpc
 
@@ -17,6 +18,8 @@ BODY_LIMIT = 65536
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 # What ports are called; nothing listens there.
 FIRST_PORT = 20000
+# How long a sidecar that crashes takes to end.
+END_SECONDS = 2
 SIDECARS = ("http", "grpc", "bare", "strict")
 
 CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: differential\nspec:\n"
@@ -70,7 +73,8 @@ class Product:
         self.sidecars, self.channels = {}, {}
         self.binaries = binaries
         resources = f"--resources-path={self._resources(redis, number)}"
-        self.options = {"http": {"app_port": self.app.port, "env": {"APP_API_TOKEN": APP_TOKEN, "DIFFERENTIAL_SECRET": SECRET}},
+        own = {"APP_API_TOKEN": APP_TOKEN, "DIFFERENTIAL_SECRET": SECRET}
+        self.options = {"http": {"app_port": self.app.port, "env": own},
                         "grpc": {"app_port": self.grpc_app.port, "protocol": "grpc",
                                  "flags": [self._configuration("traced", TRACED)]},
                         "bare": {},
@@ -91,8 +95,11 @@ class Product:
             ("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 18),
             ("grpc.absolute_max_metadata_size", 1 << 19), ("grpc.enable_retries", 0)))
 
-    def revive(self):
-        """Starts sidecars again that have ended; their names."""
+    def revive(self, wait):
+        """Starts sidecars again that have ended; their names. With `wait`, one is probably about to."""
+        deadline = time.monotonic() + END_SECONDS
+        while wait and time.monotonic() < deadline and all(s.process.poll() is None for s in self.sidecars.values()):
+            time.sleep(0.02)
         ended = [name for name, sidecar in self.sidecars.items() if sidecar.process.poll() is not None]
         for name in ended:
             del self.fleet.processes[f"daprd-{name}"]
