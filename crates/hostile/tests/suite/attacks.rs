@@ -142,6 +142,7 @@ impl Verdict {
             Self::Swallowed => None,
             Self::Answered if !good => Some("no answer"),
             Self::Answered => None,
+            Self::StreamRefused if h2::is_exhausted(&heard.bytes, 1) => None,
             Self::StreamRefused if h2::is_ok(&heard.bytes, 1) => Some("answered with 200"),
             Self::StreamRefused if !heard.closed && !h2::is_over(&heard.bytes, 1) => Some("not answered"),
             Self::StreamRefused => None,

@@ -166,6 +166,17 @@ pub fn is_ok(bytes: &[u8], stream: u32) -> bool {
     head.is_some_and(|f| f.payload.iter().find(|b| **b & 0xe0 != 0x20) == Some(&0x88))
 }
 
+/// Whether a stream was refused in the terms of gRPC: with RESOURCE_EXHAUSTED, number 8, which is not compressed in the
+/// first answer of a connection.
+pub fn is_exhausted(bytes: &[u8], stream: u32) -> bool {
+    let mark = b"grpc-status\x018";
+    frames(bytes).iter().any(|f| {
+        f.stream == stream
+            && f.kind == kind::HEADERS
+            && f.payload.windows(mark.len()).any(|part| part == mark)
+    })
+}
+
 /// Whether a stream has ended.
 pub fn is_over(bytes: &[u8], stream: u32) -> bool {
     frames(bytes).iter().any(|f| {

@@ -21,9 +21,9 @@ const EACH: u32 = MANY;
 /// Connections of a crowd that shakes hands.
 const SOME: usize = 150;
 /// Descriptors that a process has left when it is short of them.
-const FEW: u64 = 100;
+const FEW: u32 = 100;
 /// How long a crowd stays.
-const STAY: Duration = Duration::from_millis(700);
+const STAY: Duration = Duration::from_millis(400);
 
 /// A ClientHello that is longer than what comes of it.
 const HALF_HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
@@ -32,14 +32,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "silent connections",
         Tcp,
-        Do(|target| crowd(target, ONE, &[]).boxed()),
+        Do(|target| crowd(target, MANY, ONE, &[]).boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
         "silent connections from many machines",
         Tcp,
-        Do(|target| crowd(target, EACH, &[]).boxed()),
+        Do(|target| crowd(target, MANY, EACH, &[]).boxed()),
         Bounded,
         LITTLE,
     ),
@@ -53,14 +53,14 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "half a request on each of many connections",
         Http1,
-        Do(|target| crowd(target, ONE, b"GET / HTTP/1.1\r\nHost: ").boxed()),
+        Do(|target| crowd(target, MANY, ONE, b"GET / HTTP/1.1\r\nHost: ").boxed()),
         Bounded,
         LITTLE,
     ),
     attack(
         "half a handshake on each of many connections",
         Tls,
-        Do(|target| crowd(target, ONE, HALF_HELLO).boxed()),
+        Do(|target| crowd(target, MANY, ONE, HALF_HELLO).boxed()),
         Bounded,
         LITTLE,
     ),
@@ -95,9 +95,9 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Connects often, says the same each time, and stays; `machines`: where the connections come from, in turn.
-async fn crowd(target: Target, machines: u32, words: &'static [u8]) -> Heard {
+async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Heard {
     let mut held = Vec::new();
-    for number in 0..MANY {
+    for number in 0..count {
         let machine = target.source.to_bits() + number % machines;
         let Ok(stream) = target.from(machine.into()).tcp().await else {
             continue;
@@ -111,9 +111,9 @@ async fn crowd(target: Target, machines: u32, words: &'static [u8]) -> Heard {
 
 /// A crowd that is larger than what the process has descriptors for.
 async fn beyond_descriptors(target: Target) -> Heard {
-    let room = open_files(target.process) + FEW;
+    let room = open_files(target.process) + u64::from(FEW);
     let before = limit_files(target.process, Some(room));
-    let heard = crowd(target.clone(), ONE, &[]).await;
+    let heard = crowd(target.clone(), 2 * FEW, ONE, &[]).await;
     limit_files(target.process, before);
     heard
 }

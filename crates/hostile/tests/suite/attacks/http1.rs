@@ -221,7 +221,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     attack(
         "another protocol",
         Http1,
-        Say(|_| b"\x16\x03\x01\x02\x00\x01\0\0".repeat(64)),
+        Say(|_| [&b"\x16\x03\x01\x02\x00\x01\0\0".repeat(64)[..], b"\r\n\r\n"].concat()),
         Refused,
         LITTLE,
     ),
@@ -315,7 +315,7 @@ async fn metadata(target: Target) -> Heard {
         return Heard::default();
     }
     let value = vec![b'a'; 1 << 20];
-    for key in 0..64 {
+    for key in 0..40 {
         let Ok(mut peer) = target.connect().await else {
             continue;
         };

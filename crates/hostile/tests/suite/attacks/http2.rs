@@ -170,7 +170,7 @@ fn pour(
         };
         let Flood { opening, pieces } = flood(target.listener);
         let patience = match verdict {
-            Verdict::Bounded => Duration::from_millis(300),
+            Verdict::Bounded => Duration::from_millis(100),
             _ => super::PATIENCE,
         };
         let words = std::iter::once(opening).chain(pieces);
