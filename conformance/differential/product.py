@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import grpc
 
@@ -15,6 +16,10 @@ SECRET = "sea-green"
 BODY_LIMIT = 65536
 # The trace that requests carry where they carry one.
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+# What ports are called; nothing listens there.
+FIRST_PORT = 20000
+# How long a sidecar that crashes takes to end.
+END_SECONDS = 2
 SIDECARS = ("http", "grpc", "bare", "strict")
 
 CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: differential\nspec:\n"
@@ -68,7 +73,8 @@ class Product:
         self.sidecars, self.channels = {}, {}
         self.binaries = binaries
         resources = f"--resources-path={self._resources(redis, number)}"
-        self.options = {"http": {"app_port": self.app.port, "env": {"APP_API_TOKEN": APP_TOKEN, "DIFFERENTIAL_SECRET": SECRET}},
+        own = {"APP_API_TOKEN": APP_TOKEN, "DIFFERENTIAL_SECRET": SECRET}
+        self.options = {"http": {"app_port": self.app.port, "env": own},
                         "grpc": {"app_port": self.grpc_app.port, "protocol": "grpc",
                                  "flags": [self._configuration("traced", TRACED)]},
                         "bare": {},
@@ -89,8 +95,11 @@ class Product:
             ("grpc.max_receive_message_length", -1), ("grpc.max_metadata_size", 1 << 18),
             ("grpc.absolute_max_metadata_size", 1 << 19), ("grpc.enable_retries", 0)))
 
-    def revive(self):
-        """Starts sidecars again that have ended; their names."""
+    def revive(self, wait):
+        """Starts sidecars again that have ended; their names. With `wait`, one is probably about to."""
+        deadline = time.monotonic() + END_SECONDS
+        while wait and time.monotonic() < deadline and all(s.process.poll() is None for s in self.sidecars.values()):
+            time.sleep(0.02)
         ended = [name for name, sidecar in self.sidecars.items() if sidecar.process.poll() is not None]
         for name in ended:
             del self.fleet.processes[f"daprd-{name}"]
@@ -143,11 +152,10 @@ class Product:
     def _names(self):
         """What differs from product to product and run to run, and the words for it."""
         words = {f"{name}-{self.fleet.suffix}": f"ID-OF-{name.upper()}" for name in SIDECARS}
-        ports = {app.port: f"PORT-OF-{app.name.upper()}" for app in self.apps}
-        for name, sidecar in self.sidecars.items():
-            for kind in ("http", "grpc", "metrics"):
-                ports[getattr(sidecar, kind)] = f"{kind.upper()}-PORT-OF-{name.upper()}"
-        words.update((str(port), word) for port, word in ports.items())
+        ports = [app.port for app in self.apps]
+        ports += [port for sidecar in self.sidecars.values() for port in sidecar.ports]
+        # Numbers for numbers, so that JSON stays JSON.
+        words.update((str(port), str(FIRST_PORT + number)) for number, port in enumerate(ports))
         words[str(self.fleet.dir)] = "FOLDER"
         self.words = words
         patterns = (rf"(?<![0-9A-Za-z]){name}(?![0-9A-Za-z])" if name.isdigit() else re.escape(name) for name in words)

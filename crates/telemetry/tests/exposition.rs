@@ -341,7 +341,7 @@ fn calls_faster_than_a_millisecond_are_told_apart() {
         route.completed(200, Duration::from_micros(micros), 0, 0);
     }
     let text = metrics.render(Format::Text);
-    let buckets = text
+    let mut buckets = text
         .lines()
         .filter(|line| line.starts_with("dapr_http_server_latency_bucket"))
         .filter_map(|line| line.split_once("le=\"")?.1.split_once("\"} "));
