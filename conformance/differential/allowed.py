@@ -210,7 +210,7 @@ ALLOWED = (
     Allowed("bulk-json", rf"{ANSWER}: body", ".*the stored value is not JSON.*", "", "random .*"),
     Allowed("redis-json", rf"{ANSWER}: body", None, None, "random .*"),
     Allowed("empty-value", ANSWER, "200 ", "204", "random .*"),
-    Allowed("json-spelling", rf"{ANSWER}: header.content-length", r"\d+", r"\d+", "invoke: .*"),
+    Allowed("json-spelling", rf"{ANSWER}: header.content-length", r"\d+", r"\d+", "invoke: random .*"),
     Allowed("repeats", r"app \d+", "GET /a .*", NOTHING, "invoke: an app that hangs up, GET.*"),
     Allowed("repeats", r"outside \d+", NOTHING, "GET /bound .*", "binding answers: hang up"),
     Allowed(
