@@ -10,7 +10,7 @@ ANSWER = r"answer \d+"
 GO = (
     r"json: |invalid character|unexpected end of JSON|strconv\.|net/url|invalid URL escape|dial tcp|desc = |transport: |"
     r"EOF|proto:|cannot unmarshal|http: |cardinality|no such file|error parsing|redis: |malformed HTTP|"
-    r"stream too large|expected a map|invalid TTL|pq: |etag|file "
+    r"stream too large|invalid byte|expected a map|invalid TTL|pq: |etag|file "
 )
 HOP_BY_HOP = (
     r"connection|keep-alive|proxy-connection|transfer-encoding|upgrade|http2-settings|te|trailer|proxy-authorization|"
@@ -158,10 +158,21 @@ ALLOWED = (
         "redirects", rf"{ANSWER}|outside \d+", None, None, r"invoke: status 30[1237] with a place.*: to endpoint"
     ),
     Allowed("odd-spellings", rf"{ANSWER}|{APPS}", None, None, "invoke: access control: .*denied;x.*"),
+    Allowed(
+        "other-namespace",
+        rf"{ANSWER}|app \d+",
+        rf"500 .*|{NOTHING}",
+        "200 .*|GET .*",
+        "invoke: target: another namespace",
+    ),
     # Fields.
     Allowed("proxied-headers", rf"{ANSWER}: header\..*", None, NOTHING, "invoke: proxied: random .*"),
     Allowed(
-        "forwarding", rf"{APPS}: \w+\.(forwarded|x-forwarded-.*)", None, None, "invoke: InvokeService: .*(forwarding|event stream).*"
+        "forwarding",
+        rf"{APPS}: \w+\.(forwarded|x-forwarded-.*)",
+        None,
+        None,
+        "invoke: InvokeService: .*(forwarding|event stream).*",
     ),
     Allowed("binary-headers", rf"({ANSWER}|{APPS}): \w+\.x-data-bin", None, "AQI.*|!!"),
     Allowed("app-token", r"outside \d+: header\.dapr-api-token", NOTHING, "of-the-app"),
@@ -199,7 +210,7 @@ ALLOWED = (
     Allowed("bulk-json", rf"{ANSWER}: body", ".*the stored value is not JSON.*", "", "random .*"),
     Allowed("redis-json", rf"{ANSWER}: body", None, None, "random .*"),
     Allowed("empty-value", ANSWER, "200 ", "204", "random .*"),
-    Allowed("json-spelling", rf"{ANSWER}: header.content-length", r"\d+", r"\d+", "invoke: .*"),
+    Allowed("json-spelling", rf"{ANSWER}: header.content-length", r"\d+", r"\d+", "invoke: random .*"),
     Allowed("repeats", r"app \d+", "GET /a .*", NOTHING, "invoke: an app that hangs up, GET.*"),
     Allowed("repeats", r"outside \d+", NOTHING, "GET /bound .*", "binding answers: hang up"),
     Allowed(
