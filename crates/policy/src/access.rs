@@ -135,7 +135,9 @@ impl AccessControl {
             by_app_policy: false,
             doubt: None,
         };
-        if operation.starts_with(CALLBACKS) {
+        // Without a single rule there is nothing that a callback could be used to get around.
+        let has_rules = !self.default_allows || !self.callers.is_empty();
+        if has_rules && operation.starts_with(CALLBACKS) {
             return Decision {
                 allowed: false,
                 doubt: global.allowed.then_some(Doubt::Callback),

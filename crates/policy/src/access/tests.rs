@@ -224,7 +224,12 @@ fn callbacks_cannot_be_called_past_the_rules_about_their_methods() {
     let open = AccessControl::build(&spec("allow", vec![]), AppProtocol::Grpc)
         .unwrap()
         .unwrap();
-    let decision = open.decide(None, "/dapr.proto.runtime.v1.AppCallback/OnInvoke", "NONE");
+    let callback = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
+    assert!(
+        allowed(&open, "td/ns/a", callback, "NONE"),
+        "there is no rule to get around"
+    );
+    let decision = control.decide(None, callback, "NONE");
     assert_eq!((decision.allowed, decision.doubt), (false, Some(Doubt::Callback)));
 }
 
