@@ -6,6 +6,7 @@ mod repeat;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
 use outrigger_policy::target::{Target, TargetError};
@@ -22,6 +23,10 @@ use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use crate::metrics::SidecarMetrics;
 use crate::peer::Peers;
 use crate::resilience::{Again, Resilience, Run};
+
+const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
+/// What callers are told of an app that answers 101.
+const SWITCHED: &[u8] = b"the server switched to another protocol, which it was not asked for (status 101)";
 
 /// Calls apps by id.
 pub struct Invoker {
@@ -154,6 +159,13 @@ struct Terms<'a> {
 }
 
 impl Terms<'_> {
+    /// Whether the user's retries name this status, as one that the app does answer.
+    fn expects(&self, status: u16) -> bool {
+        self.policy
+            .and_then(Policy::retry)
+            .is_some_and(|retry| retry.matching.names_http(status))
+    }
+
     /// A call that failed by its own body says so, and not what became of the connection.
     fn judged(&self, result: Result<Reply, InvokeError>) -> Result<Reply, InvokeError> {
         match self.failure.reason() {
@@ -220,14 +232,22 @@ impl Invoker {
             has_target: rules.has_target,
             failure: Failure::watch(&mut call.body),
         };
-        match route {
+        let mut reply = match route {
             Route::Remote { id, namespace } => Box::pin(self.remote(id, namespace, call, &terms)).await,
             other => {
                 // Whoever calls through this sidecar alone cannot speak for another.
                 strip_identities(&mut call.metadata);
                 Box::pin(self.direct(&other, call, &terms)).await
             }
+        }?;
+        if let AppStatus::Http(SWITCHING_PROTOCOLS) = reply.status
+            && !terms.expects(SWITCHING_PROTOCOLS)
+        {
+            let status = AppStatus::Http(StatusCode::BAD_GATEWAY.as_u16());
+            reply = Reply::new(status, Bytes::from_static(SWITCHED).into());
+            reply.content_type = Some(HeaderValue::from_static("text/plain; charset=utf-8"));
         }
+        Ok(reply)
     }
 
     async fn remote(

@@ -81,6 +81,8 @@ pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> Metri
             .iter()
             .filter_map(|b| u64::try_from(*b).ok())
             .collect(),
+        // A series for each path, times the buckets: who asks for the first is not given more of the others.
+        fine_latency: given.http.increased_cardinality != Some(true),
         http: HttpMetricsConfig {
             increased_cardinality: given.http.legacy_paths(),
             path_matching: given.http.path_matching.clone(),

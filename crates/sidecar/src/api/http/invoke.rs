@@ -46,7 +46,8 @@ impl HttpApi {
             }
         };
         let (id, method) = (id.into_owned(), method.into_owned());
-        let events = wants_events(&head.headers).then_some(head.version);
+        let version = head.version;
+        let events = wants_events(&head.headers);
         head.headers.remove(names::APP_ID);
         if span.is_recording() {
             span.set_name(format!("CallLocal/{id}/{method}"));
@@ -68,10 +69,14 @@ impl HttpApi {
             Ok(reply) => {
                 let may_be_events = matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304)
                     && self.invoker.is_remote(&id);
-                let response = self.reply(reply);
-                match events {
-                    Some(version) if may_be_events => as_events(response, version),
-                    _ => response,
+                let mut response = self.reply(reply);
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS && version != Version::HTTP_11 {
+                    // HTTP/2 has no such status (RFC 9113, section 8.6), nor has HTTP/1.0.
+                    *response.status_mut() = StatusCode::BAD_GATEWAY;
+                }
+                match events && may_be_events {
+                    true => as_events(response, version),
+                    false => response,
                 }
             }
             Err(error) => {
