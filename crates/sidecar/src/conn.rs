@@ -11,7 +11,7 @@ pub use h1::{H1Pool, PooledBody};
 pub use h2::H2Pool;
 
 /// Fields of the head of an HTTP/1.1 response.
-pub const MAX_FIELDS: usize = 1000;
+pub const MAX_FIELDS: usize = 500;
 
 /// Whether requests of a method tell that they have no body (RFC 9110 section 8.6).
 pub fn mostly_has_body(method: &Method) -> bool {
