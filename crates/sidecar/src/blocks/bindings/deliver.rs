@@ -34,7 +34,7 @@ impl EventHandler for Delivery {
     async fn handle(&self, event: Event) -> Result<Bytes, Error> {
         let started = Instant::now();
         let parent = parent(&event.metadata);
-        let tracer = &self.bindings.surroundings.tracer;
+        let tracer = &self.bindings.dependencies.tracer;
         let result = if self.app.is_grpc() {
             let span = tracer.input_binding(&self.input.name, ON_EVENT, &parent);
             self.over_grpc(event, span).await
@@ -73,7 +73,7 @@ fn not_invoked(cause: impl std::fmt::Display) -> String {
 
 impl Delivery {
     fn run(&self) -> Run<'_> {
-        let metrics = &self.bindings.surroundings.resilience.metrics;
+        let metrics = &self.bindings.dependencies.resilience.metrics;
         Run::start(self.input.policy.as_deref(), Key::NONE, metrics)
     }
 
@@ -123,7 +123,7 @@ impl Delivery {
         let AppStatus::Http(status) = reply.status else {
             return Err(AppError::NoChannel);
         };
-        let limit = self.bindings.surroundings.max_answer;
+        let limit = self.bindings.dependencies.max_answer;
         let body = reply.body.collect_up_to(limit).await;
         Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
     }
