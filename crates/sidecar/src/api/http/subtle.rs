@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::route::{Answer, Endpoint};
+use super::route::Endpoint;
 
 /// A route for each operation: it reads the message `$request`, has the block do it and answers with the message
 /// `$response`.
