@@ -18,6 +18,7 @@ pub mod configuration;
 pub mod conformance;
 pub mod conversation;
 pub mod crypto;
+pub mod deadline;
 mod error;
 pub mod go_json;
 pub mod lock;

@@ -256,5 +256,4 @@ fn nanos(duration: Duration) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "retry_tests.rs"]
 mod tests;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "pluggable")]
 use outrigger_components::pluggable;
 use outrigger_resources::configuration::Configuration;
 use outrigger_telemetry::apilog::ApiLog;
@@ -13,8 +14,10 @@ use super::{Env, LOG};
 use crate::config::{self, Config, Mode};
 
 /// How long a socket of a component may be there without anybody who listens.
+#[cfg(feature = "pluggable")]
 const DISCOVERY: Duration = Duration::from_secs(10);
 
+#[cfg(feature = "pluggable")]
 pub(super) fn pluggable_components(config: &Config, env: &Env) -> pluggable::Options {
     let folder = env(pluggable::FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
     pluggable::Options {
