@@ -1,6 +1,6 @@
 //! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
@@ -192,7 +192,7 @@ impl Proxy {
         let (head, replay, failure) = (&head, &replay, &failure);
         let called = attempts.run(|limit| async move {
             let attempt = self.attempt(app_id, namespace, head, replay, failure);
-            let result = match limit.within(attempt).await {
+            let result = match limit.within(pin!(attempt)).await {
                 Some(result) => result,
                 None => Err(Status::deadline_exceeded("context deadline exceeded")),
             };

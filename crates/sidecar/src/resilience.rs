@@ -1,6 +1,7 @@
 //! Calls under a resiliency policy, in one loop: the policy decides, this waits, logs and counts.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,11 +43,11 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer.
-    pub async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer. Pinned, as a future by
+    /// value takes its room twice, and is copied once more.
+    pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         match self.timeout {
-            // Boxed: attempts without a limit, nearly all, should not carry room for two.
-            Some(limit) => tokio::time::timeout(limit, Box::pin(work)).await.ok(),
+            Some(limit) => tokio::time::timeout(limit, work).await.ok(),
             None => Some(work.await),
         }
     }

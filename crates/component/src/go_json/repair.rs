@@ -21,10 +21,7 @@ pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
     }
     let mut changed = characters.len() != text.len();
     let mut at = 0;
-    while let Some(found) = characters
-        .get(at..)
-        .and_then(|rest| memchr(b'\\', rest))
-    {
+    while let Some(found) = characters.get(at..).and_then(|rest| memchr(b'\\', rest)) {
         at += found;
         at += match unit(&characters[at..]) {
             // Of an escaped backslash the second is none of its own.

@@ -3,6 +3,7 @@
 mod endpoint;
 mod repeat;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -268,7 +269,10 @@ impl Invoker {
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
         let called = attempts.run_with(&mut request, |request, limit| async move {
             let attempt = self.remote_attempts(id, namespace, &mut *request, terms);
-            let result = limit.within(attempt).await.unwrap_or(Err(InvokeError::Timeout));
+            let result = limit
+                .within(pin!(attempt))
+                .await
+                .unwrap_or(Err(InvokeError::Timeout));
             let outcome = outcome(&result, request.can_repeat());
             (request, result, outcome)
         });
@@ -347,7 +351,7 @@ impl Invoker {
         let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
         let called = attempts.run_with(&mut call, |call, limit| async move {
             let attempt = match call.attempt() {
-                Some(call) => limit.within(self.direct_once(route, call)).await,
+                Some(call) => limit.within(pin!(self.direct_once(route, call))).await,
                 None => Some(Err(InvokeError::Peer(Status::internal(
                     "the body of the request was sent already and cannot be sent again",
                 )))),

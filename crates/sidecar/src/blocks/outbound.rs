@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -126,7 +127,7 @@ impl Outbound {
         let attempts = self.attempts().run(|limit| {
             let attempt = attempt();
             async move {
-                let result = match limit.within(attempt).await {
+                let result = match limit.within(pin!(attempt)).await {
                     Some(result) => result.map_err(Cause::Component),
                     None => Err(Cause::Timeout),
                 };

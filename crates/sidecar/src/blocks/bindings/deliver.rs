@@ -1,3 +1,4 @@
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -92,7 +93,7 @@ impl Delivery {
                 body: event.data.clone().into(),
                 trace: trace.clone(),
             };
-            match limit.within(self.post(call)).await {
+            match limit.within(pin!(self.post(call))).await {
                 None => (Err(not_invoked("context deadline exceeded")), Outcome::TimedOut),
                 Some(Err(error)) => (Err(not_invoked(error)), Outcome::Failure { code: None }),
                 Some(Ok((200, body))) => (Ok((200, body)), Outcome::Success),
@@ -133,7 +134,7 @@ impl Delivery {
         let (request, trace) = (&request, &trace);
         let answer = self.attempts().run(|limit| async move {
             let attempt = self.app.callback(ON_EVENT, request, trace);
-            match limit.within(attempt).await {
+            match limit.within(pin!(attempt)).await {
                 None => (
                     Err(Status::deadline_exceeded("context deadline exceeded")),
                     Outcome::TimedOut,

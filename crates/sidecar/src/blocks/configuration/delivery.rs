@@ -1,5 +1,6 @@
 //! Telling the app of changed configuration.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -74,7 +75,7 @@ impl App {
         let attempts = Attempts::new(policy, Key::NONE, &self.metrics).until(stop);
         let told = attempts.run(|limit| async move {
             let attempt = self.attempt(method, body.clone());
-            match limit.within(attempt).await {
+            match limit.within(pin!(attempt)).await {
                 Some(Ok(())) => (Ok(()), Outcome::Success),
                 Some(Err(error)) => (Err(error), Outcome::Failure { code: None }),
                 None => (Err("context deadline exceeded".to_owned()), Outcome::TimedOut),

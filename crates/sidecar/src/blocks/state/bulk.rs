@@ -1,5 +1,6 @@
 //! Several operations under one policy: only what failed is tried again.
 
+use std::pin::pin;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
@@ -35,7 +36,8 @@ impl Store {
             .attempts()
             .run_with(left, |(requests, lost), limit| async move {
                 let attempt = call(self.component.as_ref(), requests);
-                let (cause, outcome) = match limit.within(attempt).await {
+                let result = limit.within(pin!(attempt)).await;
+                let (cause, outcome) = match result {
                     Some(Ok(())) => (None, Outcome::Success),
                     None => (Some(Cause::Timeout), Outcome::TimedOut),
                     Some(Err(error)) => {
