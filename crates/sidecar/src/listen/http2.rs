@@ -53,10 +53,7 @@ where
         client: Arc::new(client),
     });
     let drained = drain.cancelled();
-    match upgrade {
-        None => outrigger_http2::serve(io, calls, &config, TIMES, drained).await,
-        Some(upgrade) => outrigger_http2::serve_upgraded(upgrade, io, calls, &config, TIMES, drained).await,
-    }
+    outrigger_http2::serve_upgraded(upgrade, io, calls, &config, TIMES, drained).await
 }
 
 /// The calls of one client.
