@@ -69,7 +69,7 @@ where
 {
     /// Requests that are not over: their answers have not been read to the end, or given up.
     pub fn streams(&self) -> usize {
-        self.load.open.load(Ordering::Relaxed)
+        self.load.streams()
     }
 
     /// True when no request can be sent any more.

@@ -28,4 +28,5 @@ pub use client::{Client, Connection, Unanswered, connect};
 pub use error::{Broken, Cut, Ended, Reason};
 pub use server::{Service, Times, Upgrade, serve, serve_upgraded};
 pub use settings::Config;
+pub use state::Load;
 pub use turns::Silence;

@@ -17,7 +17,7 @@ use crate::body::Incoming;
 use crate::error::{Ended, Reason};
 use crate::sending::Sending;
 use crate::settings::{Asked, Config};
-use crate::state::{Opened, Role};
+use crate::state::{Load, Opened, Role};
 use crate::turns::{Silence, Turns};
 use crate::wire::Wire;
 
@@ -31,6 +31,11 @@ pub trait Service: Send + Sync + 'static {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Self::Body>> + Send + 'static;
+
+    /// A connection begins; `load` tells at any time how busy it is.
+    fn connected(&self, load: Arc<Load>) {
+        drop(load);
+    }
 
     /// What the client is told when the body of an answer fails.
     fn reason(error: <Self::Body as Body>::Error) -> Reason;
@@ -77,30 +82,15 @@ where
     S: Service,
     D: Future<Output = ()>,
 {
-    serve_from(None, io, service, config, times, drain).await
+    serve_upgraded(None, io, service, config, times, drain).await
 }
 
-/// As [`serve`], on a connection on which the answer to the upgrade has been sent: its request is that of stream 1.
+/// As [`serve`]; with an `upgrade`, on a connection on which the answer to it has been sent: its request is that of
+/// stream 1.
 ///
 /// # Errors
 /// Why the connection ended early.
 pub async fn serve_upgraded<I, S, D>(
-    upgrade: Upgrade,
-    io: I,
-    service: Arc<S>,
-    config: &Config,
-    times: Times,
-    drain: D,
-) -> Result<(), Ended>
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    S: Service,
-    D: Future<Output = ()>,
-{
-    serve_from(Some(upgrade), io, service, config, times, drain).await
-}
-
-async fn serve_from<I, S, D>(
     upgrade: Option<Upgrade>,
     io: I,
     service: Arc<S>,
@@ -116,6 +106,7 @@ where
     let mut drain = pin!(drain);
     let mut draining = false;
     let wire = Wire::new(io, config, Role::Server);
+    service.connected(wire.core.state().load());
     let mut opened = Vec::new();
     if let Some(upgrade) = upgrade {
         let mut state = wire.core.state();

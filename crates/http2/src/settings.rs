@@ -51,6 +51,8 @@ pub struct Config {
     pub send_buffers: usize,
     /// Nothing but gRPC is spoken: what the service does not see is refused in its terms, and streams may be silent.
     pub grpc: bool,
+    /// A silent peer is asked whether it is there also while no stream is open.
+    pub ping_idle: bool,
     /// See [`limits::STALL`].
     pub stall: Duration,
     /// See [`limits::IDLE`].
@@ -68,6 +70,7 @@ impl Config {
         send_buffer: WINDOW as usize,
         send_buffers: limits::SEND_BUFFERS,
         grpc: false,
+        ping_idle: true,
         stall: limits::STALL,
         idle: limits::IDLE,
     };

@@ -109,11 +109,18 @@ pub(crate) struct State {
 
 /// How busy a connection is, for those who choose one of several and need no lock for it.
 #[derive(Debug, Default)]
-pub(crate) struct Load {
+pub struct Load {
     /// Streams.
     pub(crate) open: AtomicUsize,
     /// No stream can be begun any more.
     pub(crate) closed: AtomicBool,
+}
+
+impl Load {
+    /// Requests that are not over: their answers have not been sent, or read, to the end.
+    pub fn streams(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
 }
 
 /// A connection's state, shared by its task and whoever answers its streams.

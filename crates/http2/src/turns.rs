@@ -49,6 +49,8 @@ pub(crate) struct Turns<I> {
     silence: Option<Silence>,
     timer: Pin<Box<Sleep>>,
     wait: Wait,
+    /// When the peer was known to have said something.
+    heard: Instant,
 }
 
 impl<I> Drop for Turns<I> {
@@ -62,14 +64,14 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
     pub(crate) fn new(wire: Arc<Wire<I>>, preface: Option<Duration>, silence: Option<Silence>) -> Self {
         let (wait, first) = match (preface, silence) {
             (Some(preface), _) => (Wait::Preface(preface), preface),
-            (None, Some(silence)) => (Wait::Silence, silence.interval),
-            (None, None) => (Wait::Silence, wire.core.state().interval()),
+            (None, silence) => (Wait::Silence, next_look(&wire, silence)),
         };
         Self {
             wire,
             silence,
             timer: Box::pin(tokio::time::sleep(first)),
             wait,
+            heard: Instant::now(),
         }
     }
 
@@ -146,7 +148,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
                 return late.map(|()| Err(Ended::NoPreface(patience)));
             }
             self.wait = Wait::Silence;
-            self.set_timer(self.interval());
+            self.set_timer(next_look(&self.wire, self.silence));
         }
         while self.timer.as_mut().poll(cx).is_ready() {
             let next = self.timed_out()?;
@@ -158,32 +160,42 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
         Poll::Pending
     }
 
-    /// How long to wait before looking around.
-    fn interval(&self) -> Duration {
-        let own = self.wire.core.state().interval();
-        self.silence.map_or(own, |silence| silence.interval)
-    }
-
     fn set_timer(&mut self, after: Duration) {
         self.timer.as_mut().reset(Instant::now() + after);
     }
 
     /// What to do when nothing else woke us; how long to wait then.
     fn timed_out(&mut self) -> Result<Duration, Ended> {
+        let now = Instant::now();
         let mut state = self.wire.core.state();
-        state.look_around(Instant::now())?;
+        state.look_around(now)?;
+        let own = state.interval();
         let Some(silence) = self.silence else {
-            return Ok(state.interval());
+            return Ok(own);
         };
         if state.was_heard() {
             self.wait = Wait::Silence;
-            return Ok(silence.interval);
+            self.heard = now;
         }
         if self.wait == Wait::Pong {
             return Err(Ended::Silent(silence.patience));
+        }
+        if !state.may_ping() {
+            // Who is not asked anything owes no answer.
+            self.heard = now;
+        }
+        let left = silence.interval.saturating_sub(now.duration_since(self.heard));
+        if !left.is_zero() {
+            return Ok(left.min(own));
         }
         state.out.ping(THERE);
         self.wait = Wait::Pong;
         Ok(silence.patience)
     }
+}
+
+/// How long to wait before looking around for the first time.
+fn next_look<I>(wire: &Wire<I>, silence: Option<Silence>) -> Duration {
+    let own = wire.core.state().interval();
+    silence.map_or(own, |silence| silence.interval.min(own))
 }

@@ -10,7 +10,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use outrigger_http2::limits::{IDLE, STALL};
-use outrigger_http2::{Config, Cut, Ended, Incoming, Reason, Service, Silence, Times, connect, serve};
+use outrigger_http2::{
+    Client, Config, Cut, Ended, Incoming, Reason, Service, Silence, Times, connect, serve,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -283,4 +285,75 @@ async fn a_connection_that_idles_is_ended_in_order() {
     // Whoever closes last may find nobody to say goodbye to.
     let _ended = (connection.await.unwrap(), server.await.unwrap());
     assert!(begin.elapsed() >= IDLE - LATE && begin.elapsed() < IDLE + LATE);
+}
+
+/// A client that asks a silent peer only during a call, and seldom.
+fn asking_seldom(io: DuplexStream) -> (Client<DuplexStream>, Server) {
+    let config = Config {
+        ping_idle: false,
+        ..CONFIG
+    };
+    let silence = Silence {
+        interval: SELDOM,
+        patience: Duration::from_secs(20),
+    };
+    let (client, connection) = connect(io, &config, Some(silence));
+    (client, tokio::spawn(connection.run()))
+}
+
+/// Longer than what is looked for in between.
+const SELDOM: Duration = Duration::from_secs(310);
+
+#[tokio::test(start_paused = true)]
+async fn who_is_to_be_asked_during_calls_only_is_left_alone_without_and_noticed_with() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (client, connection) = asking_seldom(near);
+    let (mut read, mut write) = tokio::io::split(far);
+    write.write_all(&frame(Kind::Settings, 0, 0, &[])).await.unwrap();
+    let pings = tokio::spawn(async move {
+        let mut preface = [0; PREFACE.len()];
+        read.read_exact(&mut preface).await.unwrap();
+        let mut pings = Vec::new();
+        while let Some((head, _)) = hear(&mut read).await {
+            if head.kind == Kind::Ping {
+                pings.push(Instant::now());
+            }
+        }
+        pings
+    });
+    sleep(SELDOM * 10).await;
+    assert!(!connection.is_finished(), "an idle connection stays");
+    let begin = Instant::now();
+    let request = Request::post("http://app/").body(Empty::<Bytes>::new()).unwrap();
+    let answer = timeout(SELDOM * 10, client.send(request, |never| match never {})).await;
+    assert!(answer.unwrap().is_err());
+    let waited = begin.elapsed();
+    assert!(waited >= SELDOM && waited < SELDOM + LATE * 3, "{waited:?}");
+    drop((client, write));
+    let pings = pings.await.unwrap();
+    assert_eq!(pings.len(), 1);
+    assert!(pings[0] - begin > SELDOM - LATE, "{:?}", pings[0] - begin);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_stopped_is_noticed_also_where_pings_are_seldom() {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let (client, _connection) = asking_seldom(near);
+    tokio::spawn(async move {
+        let mut server = h2::server::handshake(far).await.unwrap();
+        let (_request, mut respond) = server.accept().await.unwrap().unwrap();
+        let head = Response::builder().header("content-length", 10).body(()).unwrap();
+        let mut body = respond.send_response(head, false).unwrap();
+        body.send_data(Bytes::from_static(b"half"), false).unwrap();
+        while server.accept().await.is_some() {}
+    });
+    let request = Request::post("http://app/").body(Empty::<Bytes>::new()).unwrap();
+    let answer = client.send(request, |never| match never {}).await.unwrap();
+    let Incoming::Stream(body) = answer.into_body() else {
+        panic!("the rest is still to come")
+    };
+    let begin = Instant::now();
+    let read = timeout(STALL * 10, body.collect()).await;
+    assert_eq!(read.unwrap().unwrap_err(), Cut::Stalled(STALL));
+    assert!(begin.elapsed() < STALL + LATE * 2, "{:?}", begin.elapsed());
 }

@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
-use outrigger_accept::{Accepted, Limits};
+use outrigger_accept::{Accepted, Admission, Limits, descriptors, keep_alive};
 use outrigger_wire::sentry::v1::ca_server::CaServer;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +22,9 @@ const MAX_MESSAGE: usize = 256 << 10;
 /// Time limit of a call, from its header to its answer.
 const CALL: Duration = Duration::from_secs(30);
 
+/// Connections may take this part of the descriptors of the process.
+const PART: usize = 2;
+
 /// Serves the CA until told to stop.
 pub(crate) async fn serve(
     server: Server,
@@ -34,8 +37,8 @@ pub(crate) async fn serve(
     let service = CaServer::new(service).max_decoding_message_size(MAX_MESSAGE);
     let handle = |accepted: Accepted| {
         let (tls, service) = (tls.clone(), service.clone());
-        let local = accepted.stream.local_addr().ok().map(|address| address.ip());
-        let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer.ip(), local));
+        let local = accepted.stream.local_addr().ok();
+        let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer, local));
         async move {
             let Some(stream) = connection::handshake(accepted.stream, tls, &accepted.drain).await else {
                 return;
@@ -45,7 +48,14 @@ pub(crate) async fn serve(
             connection::http2(stream, calls, lifetime, accepted.drain).await;
         }
     };
-    outrigger_accept::serve(server.listener, limits, drain, handle).await;
+    keep_alive(&server.listener);
+    outrigger_accept::serve(
+        server.listener,
+        Admission::new(limits.within(descriptors() / PART)),
+        drain,
+        handle,
+    )
+    .await;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::{Request, header};
 use hyper::body::Incoming;
-use outrigger_accept::{Accepted, http1};
+use outrigger_accept::{Accepted, Admission, http1, keep_alive};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -85,7 +85,14 @@ impl Oidc {
                 }
             }
         };
-        outrigger_accept::serve(self.server.listener, ENDPOINT_LIMITS, drain, handle).await;
+        keep_alive(&self.server.listener);
+        outrigger_accept::serve(
+            self.server.listener,
+            Admission::of_endpoint(ENDPOINT_LIMITS),
+            drain,
+            handle,
+        )
+        .await;
         self.ready.set(false);
         Ok(())
     }

@@ -26,7 +26,7 @@ use crate::{
     server::{Server, plain},
     service::CaService,
     settings::Settings,
-    validator::{JwksValidator, Validators},
+    validator::{ControlPlane, JwksValidator, Validators},
     watch::FolderWatch,
 };
 
@@ -81,7 +81,7 @@ impl Sentry {
         let mut health = Health::default();
         let names = ["sentry-server", "healthz-server", "security-provider"];
         let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let validators = Arc::new(validators(&settings, &id).await?);
+        let validators = Arc::new(validators(&settings, &id, config.control_plane).await?);
         if settings.jwks.is_some() {
             parts.push(health.part("sentry-jwks-validator"));
         }
@@ -220,14 +220,18 @@ async fn load(origin: &Origin, metrics: &Metrics) -> Result<Arc<ArcSwap<Authorit
     Ok(Arc::new(ArcSwap::from_pointee(authority)))
 }
 
-async fn validators(settings: &Settings, sentry: &SpiffeId) -> Result<Validators, SentryError> {
+async fn validators(
+    settings: &Settings,
+    sentry: &SpiffeId,
+    control_plane: ControlPlane,
+) -> Result<Validators, SentryError> {
     let Some(options) = &settings.jwks else {
         tracing::info!(target: LOG, "Using validator 'insecure'");
-        return Ok(Validators::new(None, sentry.namespace()));
+        return Ok(Validators::new(None, sentry.namespace(), control_plane));
     };
     tracing::info!(target: LOG, "Using validator 'jwks' for the audience {sentry}");
     let jwks = JwksValidator::new(options, sentry.clone()).await?;
-    Ok(Validators::new(Some(jwks), sentry.namespace()))
+    Ok(Validators::new(Some(jwks), sentry.namespace(), control_plane))
 }
 
 /// The OIDC server publishes the keys of tokens, so it is pointless without them.

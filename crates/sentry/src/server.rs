@@ -2,6 +2,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod lifetime;
+pub(crate) mod owner;
 pub(crate) mod plain;
 
 use std::{

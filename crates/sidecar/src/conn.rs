@@ -1,14 +1,16 @@
 //! Client connections of the data path: dialling, HTTP/1.1 pools towards the app, HTTP/2 pools towards apps and peers.
 
+mod channel;
 mod dial;
 mod h1;
 mod h2;
 
 use http::Method;
 
+pub use channel::Channel;
 pub use dial::{DialError, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
-pub use h2::H2Pool;
+pub use h2::{H2Pool, KeepAlive};
 
 /// Fields of the head of an HTTP/1.1 response.
 pub const MAX_FIELDS: usize = 500;

@@ -2,7 +2,7 @@
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 
 use crate::access::Access;
 use crate::app::AppChannel;
-use crate::body::{Body, BoxError, Failure, Replay};
+use crate::body::{Body, BoxError, Failure, Next, Replay};
 use crate::grpc;
 use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
@@ -84,13 +84,15 @@ impl Proxy {
                 finish(status.code());
                 response
             }
-            None => response.map(|body| {
-                Watched {
-                    body,
-                    finish: Some(Box::new(finish)),
-                }
-                .into_body()
-            }),
+            None => {
+                let mut ending = Ending(Some(finish));
+                response.map(|body| {
+                    body.seen(move |next| {
+                        ending.see(&next);
+                        next
+                    })
+                })
+            }
         }
     }
 
@@ -320,63 +322,37 @@ fn origin_form(uri: &Uri) -> Uri {
     uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
 }
 
-type Finish = Box<dyn FnOnce(Code) + Send>;
+/// Tells how a call ended, once.
+struct Ending<F: FnOnce(Code)>(Option<F>);
 
-/// A response body that tells how the call ended.
-struct Watched {
-    body: Body,
-    finish: Option<Finish>,
-}
-
-impl Watched {
-    fn into_body(self) -> Body {
-        Body::Stream(Box::pin(self))
+impl<F: FnOnce(Code)> Ending<F> {
+    /// Looks at what the body of the answer says.
+    fn see(&mut self, next: &Next) {
+        match next {
+            Some(Ok(frame)) => {
+                let Some(trailers) = frame.trailers_ref() else {
+                    return;
+                };
+                self.told(if grpc::says_ok(trailers) {
+                    Code::Ok
+                } else {
+                    Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
+                });
+            }
+            Some(Err(_)) => self.told(Code::Unavailable),
+            None => self.told(Code::Unknown),
+        }
     }
 
-    fn end(&mut self, code: Code) {
-        if let Some(finish) = self.finish.take() {
+    fn told(&mut self, code: Code) {
+        if let Some(finish) = self.0.take() {
             finish(code);
         }
     }
 }
 
-impl HttpBody for Watched {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    let code = if grpc::says_ok(trailers) {
-                        Code::Ok
-                    } else {
-                        Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
-                    };
-                    self.end(code);
-                }
-            }
-            Some(Err(_)) => self.end(Code::Unavailable),
-            None => self.end(Code::Unknown),
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Watched {
+impl<F: FnOnce(Code)> Drop for Ending<F> {
     fn drop(&mut self) {
-        self.end(Code::Cancelled);
+        self.told(Code::Cancelled);
     }
 }

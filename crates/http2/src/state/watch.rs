@@ -44,6 +44,11 @@ impl State {
         self.config.stall / 4
     }
 
+    /// Whether a silent peer is asked if it is there.
+    pub(crate) fn may_ping(&self) -> bool {
+        self.config.ping_idle || !self.streams.is_empty()
+    }
+
     /// Ends what has not moved for too long.
     ///
     /// # Errors

@@ -42,7 +42,7 @@ use crate::blocks::Blocks;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Chain;
-use crate::body::{Body, BoxError, Limited};
+use crate::body::{self, Body, BoxError};
 use crate::headers::names;
 use crate::life::{Readiness, Shutdown};
 use crate::listen::{Client, Handler};
@@ -151,7 +151,7 @@ impl HttpApi {
     async fn serve(&self, client: &Client, request: &mut Request<Body>) -> Response<Body> {
         let path = clean_escaped_path(request.uri().path()).into_owned();
         if let Some(limit) = self.max_body {
-            Limited::limit(request.body_mut(), limit);
+            body::limit(request.body_mut(), limit);
         }
         let method = request.method().clone();
         let started = Instant::now();

@@ -22,6 +22,11 @@ use crate::body::Body;
 const STREAMS_PER_CONNECTION: usize = 100;
 /// Connections to one address at most; beyond that streams queue.
 const MAX_CONNECTIONS: usize = 64;
+/// Pings to other sidecars, as they expect them: after this much silence, and time to answer.
+const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// Pings to servers that may be anybody's. Libraries for gRPC end connections on which they are asked more often than
+/// every 5 minutes, or without a call.
+const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONFIG: Config = Config {
@@ -33,6 +38,28 @@ const CONFIG: Config = Config {
     send_buffer: 256 * 1024,
     ..Config::DEFAULT
 };
+
+/// When a silent peer is asked whether it is still there.
+#[derive(Debug, Clone, Copy)]
+pub struct KeepAlive {
+    silence: Silence,
+    /// Also while there is no call.
+    idle: bool,
+}
+
+impl KeepAlive {
+    /// Other sidecars.
+    pub const OF_PEERS: Self = Self::new(PEER_PING, true);
+    /// Apps on other machines, and the control plane. Without calls TCP's own keep-alive notices that they are gone.
+    pub const OF_SERVERS: Self = Self::new(SERVER_PING, false);
+
+    const fn new((interval, patience): (Duration, Duration), idle: bool) -> Self {
+        Self {
+            silence: Silence { interval, patience },
+            idle,
+        }
+    }
+}
 
 type Connection = Arc<Kept>;
 
@@ -56,13 +83,12 @@ pub struct H2Pool {
     authority: Authority,
     connections: ArcSwap<Vec<Connection>>,
     dialing: Mutex<()>,
-    silence: Option<Silence>,
+    keep_alive: Option<KeepAlive>,
 }
 
 impl H2Pool {
-    /// A pool without connections; `keep_alive` is how long a peer may be silent before it is pinged, and the time to
-    /// answer, also when idle.
-    pub fn new(dialer: Dialer, keep_alive: Option<(Duration, Duration)>) -> Self {
+    /// A pool without connections; without `keep_alive`, peers are not pinged.
+    pub fn new(dialer: Dialer, keep_alive: Option<KeepAlive>) -> Self {
         let scheme = if dialer.is_tls() {
             Scheme::HTTPS
         } else {
@@ -76,7 +102,7 @@ impl H2Pool {
             authority,
             connections: ArcSwap::default(),
             dialing: Mutex::new(()),
-            silence: keep_alive.map(|(interval, patience)| Silence { interval, patience }),
+            keep_alive,
         }
     }
 
@@ -120,7 +146,12 @@ impl H2Pool {
     async fn connect(&self) -> Result<Kept, DialError> {
         let io = self.dialer.dial().await?;
         let end = self.dialer.valid_until(&io);
-        let (client, connection) = outrigger_http2::connect(io, &CONFIG, self.silence);
+        let config = Config {
+            ping_idle: self.keep_alive.is_none_or(|keep_alive| keep_alive.idle),
+            ..CONFIG
+        };
+        let silence = self.keep_alive.map(|keep_alive| keep_alive.silence);
+        let (client, connection) = outrigger_http2::connect(io, &config, silence);
         let address = self.dialer.address().to_owned();
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         let retired = Arc::new(AtomicBool::new(false));

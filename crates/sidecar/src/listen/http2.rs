@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use outrigger_http2::limits::HEADER_MEMORY;
-use outrigger_http2::{Config, Ended, Incoming, Reason, Service, Silence, Times, Upgrade};
+use outrigger_http2::{Config, Ended, Incoming, Load, Reason, Service, Silence, Times, Upgrade};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
@@ -53,10 +53,7 @@ where
         client: Arc::new(client),
     });
     let drained = drain.cancelled();
-    match upgrade {
-        None => outrigger_http2::serve(io, calls, &config, TIMES, drained).await,
-        Some(upgrade) => outrigger_http2::serve_upgraded(upgrade, io, calls, &config, TIMES, drained).await,
-    }
+    outrigger_http2::serve_upgraded(upgrade, io, calls, &config, TIMES, drained).await
 }
 
 /// The calls of one client.
@@ -72,8 +69,13 @@ impl<H: Handler> Service for Calls<H> {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Body>> + Send + 'static {
+        self.client.prove();
         let request = request.map(Body::from);
         Arc::clone(&self.handler).handle(Arc::clone(&self.client), request)
+    }
+
+    fn connected(&self, load: Arc<Load>) {
+        self.client.keep_while(move || load.streams() > 0);
     }
 
     fn reason(error: BoxError) -> Reason {
