@@ -11,12 +11,14 @@ use arc_swap::ArcSwap;
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
-use outrigger_http2::{Client, Config, Silence, Unanswered};
+use outrigger_http2::{Client as _, Config, Http2, KeepAlive, TrySendError};
 use outrigger_identity::expiry;
 use tokio::sync::Mutex;
 
+use super::dial::DialErrorKind;
 use super::{DialError, Dialer, Io, SendError};
 use crate::body::Body;
+use crate::http2::{Client, Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
 
 /// Streams on one connection before another is opened.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -28,6 +30,9 @@ const CONFIG: Config = Config {
     stream_window: STREAM_WINDOW,
     // Room for every stream's window, so that streams nobody reads cannot stop the others.
     connection_window: STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW,
+    max_stream_window: MAX_STREAM_WINDOW,
+    window_growth: MAX_WINDOW_GROWTH,
+    window_memory: Some(&WINDOW_MEMORY),
     max_streams: STREAMS_PER_CONNECTION as u32,
     header_list: 1024 * 1024,
     send_buffer: 256 * 1024,
@@ -56,7 +61,7 @@ pub struct H2Pool {
     authority: Authority,
     connections: ArcSwap<Vec<Connection>>,
     dialing: Mutex<()>,
-    silence: Option<Silence>,
+    keep_alive: Option<KeepAlive>,
 }
 
 impl H2Pool {
@@ -76,7 +81,7 @@ impl H2Pool {
             authority,
             connections: ArcSwap::default(),
             dialing: Mutex::new(()),
-            silence: keep_alive.map(|(interval, patience)| Silence { interval, patience }),
+            keep_alive: keep_alive.map(|(interval, timeout)| KeepAlive { interval, timeout }),
         }
     }
 
@@ -120,7 +125,10 @@ impl H2Pool {
     async fn connect(&self) -> Result<Kept, DialError> {
         let io = self.dialer.dial().await?;
         let end = self.dialer.valid_until(&io);
-        let (client, connection) = outrigger_http2::connect(io, &CONFIG, self.silence);
+        let failed = |error: outrigger_http2::Error| self.dialer.error(DialErrorKind::Http2(error));
+        let (client, connection) = Implementation::connect(io, &CONFIG, self.keep_alive)
+            .await
+            .map_err(failed)?;
         let address = self.dialer.address().to_owned();
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         let retired = Arc::new(AtomicBool::new(false));
@@ -136,7 +144,7 @@ impl H2Pool {
                 expiry::reached(end).await;
             };
             tokio::select! {
-                ended = connection.run() => if let Err(error) = ended {
+                ended = connection => if let Err(error) = ended {
                     tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
                 },
                 () = expired => {
@@ -160,18 +168,21 @@ impl H2Pool {
                 // Boxed: the rare path should not widen every call.
                 None => Box::pin(self.open()).await?,
             };
-            let Unanswered { why, unsent } = match connection.client.send(request, Body::reset_reason).await {
+            let TrySendError {
+                error,
+                request: unsent,
+            } = match connection.client.send(request, Body::reset_reason).await {
                 Ok(response) => return Ok(response.map(Body::from)),
-                Err(unanswered) => unanswered,
+                Err(failed) => failed,
             };
             match unsent {
-                Some(unsent) if again && !why.is_too_large() => (request, again) = (unsent, false),
+                Some(unsent) if again && !error.is_too_large() => (request, again) = (unsent, false),
                 unsent => {
-                    let repeatable = (unsent.is_some() || why.is_refusal()) && !why.is_too_large();
+                    let repeatable = (unsent.is_some() || error.is_refusal()) && !error.is_too_large();
                     return Err(SendError::Broken {
                         address: self.address().to_owned(),
                         repeatable,
-                        source: why.into(),
+                        source: error.into(),
                     });
                 }
             }
