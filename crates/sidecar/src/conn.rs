@@ -46,7 +46,7 @@ pub enum ConnectionError {
     Http1(#[from] hyper::Error),
     /// HTTP/2.
     #[error(transparent)]
-    Http2(#[from] outrigger_http2::Cut),
+    Http2(#[from] outrigger_http2::StreamError),
 }
 
 impl ConnectionError {
@@ -54,13 +54,13 @@ impl ConnectionError {
     fn is_lost(&self) -> bool {
         match self {
             Self::Http1(error) => !error.is_parse() && !error.is_user(),
-            Self::Http2(cut) => !cut.is_too_large(),
+            Self::Http2(error) => !error.is_too_large(),
         }
     }
 
     /// Whether the header fields of the request or of the answer are more than one side takes.
     fn is_too_large(&self) -> bool {
-        matches!(self, Self::Http2(cut) if cut.is_too_large())
+        matches!(self, Self::Http2(error) if error.is_too_large())
     }
 }
 

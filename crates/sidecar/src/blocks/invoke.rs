@@ -150,6 +150,9 @@ impl InvokeError {
         match self {
             Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
             Self::NotText => StatusCode::BAD_REQUEST,
+            Self::App(AppError::Send(error)) if error.is_too_large() => {
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

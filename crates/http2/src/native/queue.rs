@@ -18,7 +18,7 @@ pub(crate) enum Piece {
     Trailers(HeaderMap),
 }
 
-/// In the order in which they leave. The first piece needs no allocation: most messages have one, and trailers.
+/// In the order in which they shut_down. The first piece needs no allocation: most messages have one, and trailers.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     first: Option<Bytes>,
@@ -94,7 +94,7 @@ impl Queue {
     }
 
     /// Puts back what is left of the data that was taken last.
-    pub(crate) fn unpop(&mut self, data: Bytes) {
+    pub(crate) fn push_front(&mut self, data: Bytes) {
         self.first = Some(data);
     }
 
@@ -122,7 +122,7 @@ impl Queue {
     }
 
     /// Bytes of memory that are taken and not used: at most as many as there are bytes, but for a few.
-    pub(crate) fn spare(&self) -> usize {
+    pub(crate) fn slack(&self) -> usize {
         self.more
             .as_ref()
             .map_or(0, |more| more.tail.capacity() - more.tail.len())
@@ -144,7 +144,7 @@ mod tests {
         pub(crate) fn held(&self) -> usize {
             let more = self.more.as_ref();
             let slots = more.map_or(0, |more| more.chunks.capacity() * size_of::<Bytes>());
-            usize::try_from(self.bytes()).unwrap() + self.spare() + slots
+            usize::try_from(self.bytes()).unwrap() + self.slack() + slots
         }
     }
 
@@ -165,7 +165,7 @@ mod tests {
         queue.push_trailers(HeaderMap::new());
         assert!(!queue.is_plain());
         assert_eq!(text(queue.pop()), "a");
-        queue.unpop(Bytes::from_static(b"A"));
+        queue.push_front(Bytes::from_static(b"A"));
         for expected in ["A", "b", "Some(Trailers({}))", "None"] {
             assert_eq!(text(queue.pop()), expected);
         }

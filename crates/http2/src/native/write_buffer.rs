@@ -16,26 +16,26 @@ use crate::frame::{HEAD, Head, Kind, flag};
 const LARGE: usize = 8 * 1024;
 /// Pieces handed to the socket at once.
 const PIECES: usize = 16;
-/// Room the buffer keeps between turns.
-const KEPT: usize = 4 * 1024;
+/// Room the buffer keeps between driver.
+const KEPT_CAPACITY: usize = 4 * 1024;
 /// Bytes of answers to the peer's own frames that may wait for it to read.
-const ANSWERS: usize = 64 * 1024;
+const UNREAD_REPLIES: usize = 64 * 1024;
 
 /// Frames on their way out.
 #[derive(Debug, Default)]
-pub(crate) struct Out {
+pub(crate) struct WriteBuffer {
     /// Pieces to be written before `tail`.
     pieces: VecDeque<Bytes>,
     /// Bytes of `pieces`.
     ahead: usize,
     tail: BytesMut,
     /// Bytes of answers to the peer's own frames since all was written.
-    answers: usize,
+    replies: usize,
     /// Bytes that the socket has taken.
     written: u64,
 }
 
-impl Out {
+impl WriteBuffer {
     /// Bytes that the socket has taken since the connection began.
     pub(crate) fn written(&self) -> u64 {
         self.written
@@ -53,7 +53,7 @@ impl Out {
 
     /// True when the peer makes us answer and does not read the answers.
     pub(crate) fn is_flooded(&self) -> bool {
-        self.answers > ANSWERS
+        self.replies > UNREAD_REPLIES
     }
 
     /// Where frames are written whose bytes are made on the spot.
@@ -61,7 +61,7 @@ impl Out {
         &mut self.tail
     }
 
-    fn small(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    fn frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
         let head = Head {
             length: payload.len(),
             kind,
@@ -72,36 +72,36 @@ impl Out {
         self.tail.extend_from_slice(payload);
     }
 
-    fn answer(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
-        self.answers += HEAD + payload.len();
-        self.small(kind, flags, stream, payload);
+    fn reply(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+        self.replies += HEAD + payload.len();
+        self.frame(kind, flags, stream, payload);
     }
 
     pub(crate) fn settings_ack(&mut self) {
-        self.answer(Kind::Settings, flag::ACK, 0, &[]);
+        self.reply(Kind::Settings, flag::ACK, 0, &[]);
     }
 
-    pub(crate) fn pong(&mut self, payload: &[u8]) {
-        self.answer(Kind::Ping, flag::ACK, 0, payload);
+    pub(crate) fn ping_ack(&mut self, payload: &[u8]) {
+        self.reply(Kind::Ping, flag::ACK, 0, payload);
     }
 
     pub(crate) fn ping(&mut self, payload: [u8; 8]) {
-        self.small(Kind::Ping, 0, 0, &payload);
+        self.frame(Kind::Ping, 0, 0, &payload);
     }
 
-    pub(crate) fn reset(&mut self, stream: u32, reason: Reason) {
-        self.answer(Kind::Reset, 0, stream, &reason.0.to_be_bytes());
+    pub(crate) fn rst_stream(&mut self, stream: u32, reason: Reason) {
+        self.reply(Kind::Reset, 0, stream, &reason.0.to_be_bytes());
     }
 
-    pub(crate) fn window(&mut self, stream: u32, more: u32) {
-        self.small(Kind::WindowUpdate, 0, stream, &more.to_be_bytes());
+    pub(crate) fn window_update(&mut self, stream: u32, more: u32) {
+        self.frame(Kind::WindowUpdate, 0, stream, &more.to_be_bytes());
     }
 
     /// `last` is the highest stream that was or may still be served.
     pub(crate) fn go_away(&mut self, last: u32, reason: Reason) {
         let [l3, l2, l1, l0] = last.to_be_bytes();
         let [r3, r2, r1, r0] = reason.0.to_be_bytes();
-        self.small(Kind::GoAway, 0, 0, &[l3, l2, l1, l0, r3, r2, r1, r0]);
+        self.frame(Kind::GoAway, 0, 0, &[l3, l2, l1, l0, r3, r2, r1, r0]);
     }
 
     pub(crate) fn data(&mut self, stream: u32, payload: Bytes, ended: bool) {
@@ -153,8 +153,8 @@ impl Out {
                 self.tail.advance(sent);
             }
         }
-        self.answers = 0;
-        if self.tail.capacity() > KEPT {
+        self.replies = 0;
+        if self.tail.capacity() > KEPT_CAPACITY {
             self.tail = BytesMut::new();
         }
         Pin::new(io).poll_flush(cx)
@@ -190,7 +190,7 @@ impl Out {
 }
 
 #[cfg(test)]
-impl Out {
+impl WriteBuffer {
     /// What waits, as if the socket had taken it.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         self.seal();
@@ -210,7 +210,7 @@ mod tests {
     #[tokio::test]
     async fn frames_leave_in_order_whether_gathered_or_not() {
         let (mut near, mut far) = tokio::io::duplex(1024);
-        let mut out = Out::default();
+        let mut out = WriteBuffer::default();
         out.ping(*b"first...");
         out.data(1, vec![b'x'; LARGE].into(), false);
         out.data(1, Bytes::from_static(b"last"), true);
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn a_full_socket_keeps_the_rest_for_later() {
         let (mut near, mut far) = tokio::io::duplex(100);
-        let mut out = Out::default();
+        let mut out = WriteBuffer::default();
         out.data(1, vec![b'x'; 3 * LARGE].into(), true);
         let (mut cx, mut got, all) = (Context::from_waker(Waker::noop()), 0, out.len());
         while out.poll_flush(&mut near, &mut cx).is_pending() {
@@ -250,10 +250,10 @@ mod tests {
 
     #[test]
     fn answers_that_nobody_reads_are_noticed() {
-        let mut out = Out::default();
+        let mut out = WriteBuffer::default();
         while !out.is_flooded() {
-            out.pong(&[0; 8]);
-            assert!(out.len() <= ANSWERS + 17);
+            out.ping_ack(&[0; 8]);
+            assert!(out.len() <= UNREAD_REPLIES + 17);
         }
     }
 }

@@ -4,23 +4,26 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
-use super::receive::{Block, depends_on};
+use super::control::depends_on;
+use super::receive::Block;
 use super::{Phase, Role, State};
-use crate::error::{Broken, Cut, Reason};
+use crate::boundary::Upgrade;
+use crate::error::{ConnectionError, Reason, StreamError};
 use crate::frame::{Head, flag};
-use crate::head::{Fields, Malformed};
 use crate::limits::CONTINUATIONS;
-use crate::server::Upgrade;
+use crate::native::fields::{Fields, Malformed};
+use crate::native::stream::{RecvEnd, RecvHead, StreamState};
 use crate::settings::FRAME;
-use crate::stream::{Coming, Stream};
 
 /// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
 const BLOCK_SLACK: usize = 256 * 1024;
 
 impl State {
-    pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {
+    pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
         if head.stream.is_multiple_of(2) {
-            return Err(Broken::protocol("HEADERS of a stream that a client cannot open"));
+            return Err(ConnectionError::protocol(
+                "HEADERS on a stream that a client cannot open",
+            ));
         }
         let fields = without_padding_and_priority(head, payload)?;
         let ended = head.has(flag::END_STREAM);
@@ -36,16 +39,20 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn continuation(&mut self, head: Head, payload: &[u8]) -> Result<(), Broken> {
+    pub(super) fn continuation(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
         let Some(mut block) = self.incomplete.block.take() else {
-            return Err(Broken::protocol("CONTINUATION without HEADERS"));
+            return Err(ConnectionError::protocol(
+                "CONTINUATION without HEADERS before it",
+            ));
         };
         block.frames += 1;
         block.fields.extend_from_slice(payload);
         let most = (self.config.header_list as usize).saturating_add(BLOCK_SLACK);
         let frames = CONTINUATIONS + most / (FRAME / 2);
         if block.frames > frames || block.fields.len() > most {
-            return Err(Broken::calm("a block of fields without end"));
+            return Err(ConnectionError::calm(
+                "a field block with too many CONTINUATION frames or bytes",
+            ));
         }
         if head.has(flag::END_HEADERS) {
             return self.fields(block.stream, block.ended, &block.fields);
@@ -55,14 +62,14 @@ impl State {
     }
 
     /// A whole block: the head of a request, or trailers.
-    fn fields(&mut self, number: u32, ended: bool, block: &[u8]) -> Result<(), Broken> {
+    fn fields(&mut self, id: u32, ended: bool, block: &[u8]) -> Result<(), ConnectionError> {
         let mut fields = Fields::default();
         let left = self.config.header_memory.saturating_sub(self.header_memory);
         let limit = left.min(self.config.header_list as usize);
         let size = self.decoder.decode(block, limit, |field| fields.add(field));
-        let size = size.map_err(|_| Broken {
+        let size = size.map_err(|_| ConnectionError {
             reason: Reason::COMPRESSION_ERROR,
-            what: "fields that cannot be decompressed",
+            detail: "a field block that cannot be decompressed",
         })?;
         let memory = fields.memory(size);
         let list = List {
@@ -72,18 +79,18 @@ impl State {
             fields,
         };
         if self.role == Role::Client {
-            return self.answer(number, list);
+            return self.answer(id, list);
         }
-        if number > self.last {
-            self.last = number;
-            return self.open(number, list);
+        if self.is_idle(id) {
+            self.last_id = id;
+            return self.open(id, list);
         }
-        self.trailers(number, list)
+        self.trailers(id, list)
     }
 
     /// Charges a list that is kept to its stream.
-    fn keep_fields(&mut self, number: u32, memory: usize) {
-        if let Some(stream) = self.streams.get_mut(&number) {
+    fn keep_fields(&mut self, id: u32, memory: usize) {
+        if let Some(stream) = self.streams.get_mut(&id) {
             stream.header_memory += memory;
             self.header_memory += memory;
         }
@@ -91,107 +98,106 @@ impl State {
 
     /// Begins with a request that came another way, as stream 1.
     pub(crate) fn upgrade(&mut self, upgrade: Upgrade) {
-        if upgrade.asked.header_table != self.asked.header_table {
-            self.encoder.set_max_table(upgrade.asked.header_table);
+        if upgrade.settings.header_table_size != self.peer.header_table_size {
+            self.encoder.set_max_table(upgrade.settings.header_table_size);
         }
-        self.asked = upgrade.asked;
-        self.last = 1;
-        let mut stream = Stream::new(self.config.stream_window, self.asked.window);
-        stream.begun = true;
-        stream.coming = Coming::Ended;
+        self.peer = upgrade.settings;
+        self.last_id = 1;
+        let state = StreamState::HalfClosedRemote(RecvEnd::EndStream);
+        let stream = self.new_stream(state, RecvHead::Taken);
         self.insert(1, stream);
-        self.opened.push_back((1, upgrade.request));
+        self.pending_accept.push_back((1, upgrade.request));
     }
 
-    fn open(&mut self, number: u32, list: List) -> Result<(), Broken> {
-        if self.phase == Phase::Left {
-            self.remember(number);
+    fn open(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+        if self.phase == Phase::Closing {
+            self.reset_history.insert(id);
             return Ok(());
         }
         if self.streams.len() >= self.config.max_streams as usize {
-            self.charge("more streams than we allow")?;
-            self.refuse_frame(number, Reason::REFUSED_STREAM);
+            self.charge("too many streams beyond SETTINGS_MAX_CONCURRENT_STREAMS")?;
+            self.refuse_frame(id, Reason::REFUSED_STREAM);
             return Ok(());
         }
-        let mut stream = Stream::new(self.config.stream_window, self.asked.window);
-        stream.begun = true;
-        if list.ended {
-            stream.coming = Coming::Ended;
-        }
+        let state = if list.ended {
+            StreamState::HalfClosedRemote(RecvEnd::EndStream)
+        } else {
+            StreamState::Open
+        };
+        let mut stream = self.new_stream(state, RecvHead::Taken);
         // A list that was cut off is not looked at: what is missing may be what makes it right.
         if list.too_large {
-            self.charge("requests with too many fields")?;
-            self.insert(number, stream);
-            self.refuse_head(number);
+            self.charge("too many requests whose header list is too large")?;
+            self.insert(id, stream);
+            self.refuse_head(id);
             return Ok(());
         }
         let fields = list.fields;
         let request = fields.length().and_then(|left| {
-            stream.left = left;
+            stream.content_left = left;
             let short = list.ended && left.is_some_and(|left| left > 0);
             if short {
                 return Err(Malformed);
             }
-            fields.request(&mut self.known)
+            fields.request(&mut self.uris)
         });
         let reason = match request {
             Ok(request) if request.method() != Method::CONNECT => {
-                stream.watched = !self.config.grpc && !is_grpc(&request);
-                self.insert(number, stream);
-                self.keep_fields(number, list.memory);
-                self.opened.push_back((number, request));
+                stream.progress.limited = !self.config.grpc && !is_grpc(&request);
+                self.insert(id, stream);
+                self.keep_fields(id, list.memory);
+                self.pending_accept.push_back((id, request));
                 return Ok(());
             }
             Ok(_) => Reason::REFUSED_STREAM,
             Err(Malformed) => Reason::PROTOCOL_ERROR,
         };
-        self.charge("requests that nobody can answer")?;
-        self.refuse_frame(number, reason);
+        self.charge("too many malformed requests")?;
+        self.refuse_frame(id, reason);
         Ok(())
     }
 
     /// The head of an answer to us, or its trailers.
-    fn answer(&mut self, number: u32, list: List) -> Result<(), Broken> {
-        if number > self.last {
-            return Err(Broken::protocol("HEADERS of a stream that was never opened"));
+    fn answer(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+        if self.is_idle(id) {
+            return Err(ConnectionError::protocol("HEADERS on an idle stream"));
         }
         // What we gave up may be on its way still.
-        let Some(stream) = self.streams.get_mut(&number) else {
-            return self.charge_idle_frame("answers that nobody waits for");
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return self.charge_idle_frame("too many responses on closed streams");
         };
-        if stream.begun || stream.coming != Coming::More {
-            return self.trailers(number, list);
+        if !matches!(stream.recv_head, RecvHead::Awaited) || !stream.state.is_recv_open() {
+            return self.trailers(id, list);
         }
         if list.too_large {
-            self.refuse_answer(number);
+            self.refuse_answer(id);
             return Ok(());
         }
         let (fields, ended) = (list.fields, list.ended);
         let head = fields.length().and_then(|left| Ok((fields.response()?, left)));
         match head {
             Ok((head, _)) if head.status().is_informational() && !ended => {
-                self.charge_idle_frame("answers that are none yet")?;
+                self.charge_idle_frame("too many informational responses")?;
             }
             Ok((head, left)) if !head.status().is_informational() => {
-                stream.begun = true;
-                stream.head = Some(head);
+                stream.recv_head = RecvHead::Received(head);
                 // Where nothing follows, the length is that of what a GET would have brought.
-                stream.left = left.filter(|_| !ended);
-                stream.watched = stream.left.is_some();
-                self.keep_fields(number, list.memory);
-                self.arrived(number, ended);
+                stream.content_left = left.filter(|_| !ended);
+                stream.progress.limited = stream.content_left.is_some();
+                self.keep_fields(id, list.memory);
+                self.received(id, ended);
             }
-            _ => self.reset(number, Reason::PROTOCOL_ERROR),
+            _ => self.reset(id, Reason::PROTOCOL_ERROR),
         }
         Ok(())
     }
 
     /// Answers a head that is too large.
-    fn refuse_head(&mut self, number: u32) {
+    fn refuse_head(&mut self, id: u32) {
         let limit = self.config.header_list;
         let response = if self.config.grpc {
             let message = format!(
-                "the request's header fields are larger than the {limit} bytes that are taken (see --read-buffer-size)"
+                "the request's header list is larger than the limit of {limit} bytes (see --read-buffer-size)"
             );
             resource_exhausted(message)
         } else {
@@ -199,44 +205,46 @@ impl State {
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             response
         };
-        self.respond(number, &response, true);
-        self.abandon(number);
+        self.respond(id, &response, true);
+        self.drop_handles(id);
     }
 
     /// Ends a stream whose answer has more fields than we take.
-    fn refuse_answer(&mut self, number: u32) {
-        let why = Cut::Fields(self.config.header_list);
-        self.reset_as(number, Reason::ENHANCE_YOUR_CALM, why);
+    fn refuse_answer(&mut self, id: u32) {
+        let error = StreamError::HeadersTooLarge(self.config.header_list);
+        self.reset_with(id, Reason::ENHANCE_YOUR_CALM, error);
     }
 
-    fn trailers(&mut self, number: u32, list: List) -> Result<(), Broken> {
-        let gave_up = self.gave_up(number);
-        let stream = match self.streams.get_mut(&number) {
-            Some(stream) if stream.coming == Coming::More => stream,
-            Some(stream) if stream.coming == Coming::Ended => {
-                return Err(Broken::closed("HEADERS behind the end of a stream"));
+    fn trailers(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+        let was_reset_locally = self.was_reset_locally(id);
+        let stream = match self.streams.get_mut(&id) {
+            Some(stream) if stream.state.is_recv_open() => stream,
+            Some(stream) if stream.state.recv_end() == Some(RecvEnd::EndStream) => {
+                return Err(ConnectionError::closed("HEADERS behind END_STREAM"));
             }
-            _ if gave_up => return self.charge_idle_frame("fields of streams that were given up"),
-            _ => return Err(Broken::closed("HEADERS of a stream that has ended")),
+            _ if was_reset_locally => {
+                return self.charge_idle_frame("too many HEADERS frames on streams that were reset");
+            }
+            _ => return Err(ConnectionError::closed("HEADERS on a closed stream")),
         };
         if list.too_large {
-            self.charge("trailers with too many fields")?;
-            self.refuse_answer(number);
+            self.charge("too many trailers whose list is too large")?;
+            self.refuse_answer(id);
             return Ok(());
         }
-        let whole = list.ended && stream.count(0, true);
+        let whole = list.ended && stream.count_content(0, true);
         match list.fields.trailers() {
             Ok(trailers) if whole => {
-                if stream.read {
-                    stream.arrived.push_trailers(trailers);
-                    self.keep_fields(number, list.memory);
+                if stream.receiver.is_held() {
+                    stream.recv_queue.push_trailers(trailers);
+                    self.keep_fields(id, list.memory);
                 }
-                self.arrived(number, true);
+                self.received(id, true);
                 Ok(())
             }
             _ => {
-                self.charge("trailers that are malformed")?;
-                self.reset(number, Reason::PROTOCOL_ERROR);
+                self.charge("too many malformed trailers")?;
+                self.reset(id, Reason::PROTOCOL_ERROR);
                 Ok(())
             }
         }
@@ -279,24 +287,25 @@ pub(super) fn exhausted(to: &mut HeaderMap, message: String) {
     }
 }
 
-fn without_padding_and_priority(head: Head, mut payload: &[u8]) -> Result<&[u8], Broken> {
+fn without_padding_and_priority(head: Head, mut payload: &[u8]) -> Result<&[u8], ConnectionError> {
     let mut padding = 0;
     if head.has(flag::PADDED) {
         let padded = payload.split_first();
         let (length, rest) =
-            padded.ok_or_else(|| Broken::size("padded HEADERS without the length of the padding"))?;
+            padded.ok_or_else(|| ConnectionError::size("padded HEADERS without a Pad Length"))?;
         (padding, payload) = (usize::from(*length), rest);
     }
     if head.has(flag::PRIORITY) {
         let priority = payload.split_at_checked(5);
-        let (priority, rest) = priority.ok_or_else(|| Broken::size("HEADERS with less than a priority"))?;
+        let (priority, rest) =
+            priority.ok_or_else(|| ConnectionError::size("HEADERS too short for their priority"))?;
         if depends_on(priority) == Some(head.stream) {
-            return Err(Broken::protocol("a stream that depends on itself"));
+            return Err(ConnectionError::protocol("a stream that depends on itself"));
         }
         payload = rest;
     }
     let length = payload.len().checked_sub(padding);
     length
         .map(|length| &payload[..length])
-        .ok_or_else(|| Broken::protocol("more padding than payload"))
+        .ok_or_else(|| ConnectionError::protocol("more padding than payload"))
 }

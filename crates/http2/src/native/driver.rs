@@ -10,68 +10,64 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
-use crate::error::Ended;
+use crate::boundary::KeepAlive;
+use crate::error::Error;
 use crate::limits::FRAMES_PER_TURN;
-use crate::state::THERE;
-use crate::wire::Wire;
+use crate::native::state::KEEP_ALIVE_PING;
+use crate::native::transport::Transport;
 
 /// Bytes read at once.
 const READ: usize = 32 * 1024;
-/// Times a connection reads before others have their turn.
+/// Timeouts a connection reads before others have their turn.
 const READS: usize = 8;
 /// Bytes that wait for the peer to read them, beyond which we do not listen to it.
-const UNREAD: usize = 512 * 1024;
+const WRITE_LIMIT: usize = 512 * 1024;
 
 thread_local! {
     /// Where sockets are read to: a thread reads one at a time, and no idle connection keeps a buffer.
-    static SPACE: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
-}
-
-/// How long to wait for a peer that says nothing.
-#[derive(Debug, Clone, Copy)]
-pub struct Silence {
-    /// Before it is pinged.
-    pub interval: Duration,
-    /// For any word after that.
-    pub patience: Duration,
+    static READ_BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
 }
 
 /// What the timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Preface(Duration),
-    Silence,
-    Pong,
+    Received,
+    PingAck,
 }
 
-pub(crate) struct Turns<I> {
-    pub(crate) wire: Arc<Wire<I>>,
-    silence: Option<Silence>,
+pub(crate) struct Driver<I> {
+    pub(crate) transport: Arc<Transport<I>>,
+    keep_alive: Option<KeepAlive>,
     timer: Pin<Box<Sleep>>,
     wait: Wait,
-    /// When the peer was known to have said something.
-    heard: Instant,
+    /// When the peer was known to have sent something.
+    received: Instant,
 }
 
-impl<I> Drop for Turns<I> {
+impl<I> Drop for Driver<I> {
     fn drop(&mut self) {
-        self.wire.core.state().cut();
+        self.transport.shared.state().disconnect();
     }
 }
 
-impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
+impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
     /// `preface` is how long to wait for the first words, where there must be some.
-    pub(crate) fn new(wire: Arc<Wire<I>>, preface: Option<Duration>, silence: Option<Silence>) -> Self {
-        let (wait, first) = match (preface, silence) {
+    pub(crate) fn new(
+        transport: Arc<Transport<I>>,
+        preface: Option<Duration>,
+        keep_alive: Option<KeepAlive>,
+    ) -> Self {
+        let (wait, first) = match (preface, keep_alive) {
             (Some(preface), _) => (Wait::Preface(preface), preface),
-            (None, silence) => (Wait::Silence, next_look(&wire, silence)),
+            (None, keep_alive) => (Wait::Received, first_interval(&transport, keep_alive)),
         };
         Self {
-            wire,
-            silence,
+            transport,
+            keep_alive,
             timer: Box::pin(tokio::time::sleep(first)),
             wait,
-            heard: Instant::now(),
+            received: Instant::now(),
         }
     }
 
@@ -80,21 +76,21 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        mut read: impl FnMut(&Arc<Wire<I>>) -> bool,
-    ) -> Poll<Result<(), Ended>> {
-        let mut more = self.wire.core.state().begin_turn(cx.waker());
-        // Our settings leave first: a client that begins with TLS learns from them that nobody here speaks it.
-        let mut flushed = self.wire.poll_flush(cx)?;
+        mut read: impl FnMut(&Arc<Transport<I>>) -> bool,
+    ) -> Poll<Result<(), Error>> {
+        let mut more = self.transport.shared.state().begin_turn(cx.waker());
+        // Our settings shut_down first: a client that begins with TLS learns from them that nobody here speaks it.
+        let mut flushed = self.transport.poll_flush(cx)?;
         if more {
-            more = read(&self.wire);
-            flushed = self.wire.poll_flush(cx)?;
+            more = read(&self.transport);
+            flushed = self.transport.poll_flush(cx)?;
         }
         let mut frames = 0;
         for _ in 0..READS {
             if more || frames > FRAMES_PER_TURN {
                 break;
             }
-            if self.wire.core.state().out.len() > UNREAD {
+            if self.transport.shared.state().output.len() > WRITE_LIMIT {
                 return self.poll_end(flushed, cx);
             }
             match self.poll_read(cx)? {
@@ -102,18 +98,18 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
                 Poll::Ready(None) => return Poll::Ready(Ok(())),
                 Poll::Ready(Some(came)) => frames += came,
             }
-            more = read(&self.wire);
-            flushed = self.wire.poll_flush(cx)?;
+            more = read(&self.transport);
+            flushed = self.transport.poll_flush(cx)?;
         }
         cx.waker().wake_by_ref();
         self.poll_end(flushed, cx)
     }
 
     /// Reads once; how many frames came, or `None` at the end.
-    fn poll_read(&self, cx: &mut Context<'_>) -> Result<Poll<Option<usize>>, Ended> {
-        SPACE.with_borrow_mut(|space| {
+    fn poll_read(&self, cx: &mut Context<'_>) -> Result<Poll<Option<usize>>, Error> {
+        READ_BUFFER.with_borrow_mut(|space| {
             let mut buffer = ReadBuf::new(space);
-            match Pin::new(&mut *self.wire.io()).poll_read(cx, &mut buffer) {
+            match Pin::new(&mut *self.transport.io()).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Ok(Poll::Pending),
                 // TLS that ends without saying so.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -124,36 +120,36 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
             if buffer.filled().is_empty() {
                 return Ok(Poll::Ready(None));
             }
-            let mut state = self.wire.core.state();
+            let mut state = self.transport.shared.state();
             match state.receive(buffer.filled()) {
                 Ok(frames) => Ok(Poll::Ready(Some(frames))),
-                Err(broken) => {
-                    state.refuse(broken);
+                Err(error) => {
+                    state.refuse(error);
                     drop(state);
                     // What tells the peer why, if it still can be told.
-                    let _gone = self.wire.poll_flush(cx);
-                    Err(broken.into())
+                    let _gone = self.transport.poll_flush(cx);
+                    Err(error.into())
                 }
             }
         })
     }
 
-    fn poll_end(&mut self, flushed: Poll<()>, cx: &mut Context<'_>) -> Poll<Result<(), Ended>> {
-        if flushed.is_ready() && self.wire.core.state().is_done() {
+    fn poll_end(&mut self, flushed: Poll<()>, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if flushed.is_ready() && self.transport.shared.state().is_finished() {
             return Poll::Ready(Ok(()));
         }
-        if let Wait::Preface(patience) = self.wait {
-            if self.wire.core.state().awaits_preface() {
+        if let Wait::Preface(timeout) = self.wait {
+            if self.transport.shared.state().awaits_preface() {
                 let late = self.timer.as_mut().poll(cx);
-                return late.map(|()| Err(Ended::NoPreface(patience)));
+                return late.map(|()| Err(Error::PrefaceTimeout(timeout)));
             }
-            self.wait = Wait::Silence;
-            self.set_timer(next_look(&self.wire, self.silence));
+            self.wait = Wait::Received;
+            self.set_timer(first_interval(&self.transport, self.keep_alive));
         }
         while self.timer.as_mut().poll(cx).is_ready() {
             let next = self.timed_out()?;
             self.set_timer(next);
-            if self.wire.poll_flush(cx)?.is_ready() && self.wire.core.state().is_done() {
+            if self.transport.poll_flush(cx)?.is_ready() && self.transport.shared.state().is_finished() {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -165,37 +161,39 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Turns<I> {
     }
 
     /// What to do when nothing else woke us; how long to wait then.
-    fn timed_out(&mut self) -> Result<Duration, Ended> {
+    fn timed_out(&mut self) -> Result<Duration, Error> {
         let now = Instant::now();
-        let mut state = self.wire.core.state();
-        state.look_around(now)?;
+        let mut state = self.transport.shared.state();
+        state.check_timeouts(now)?;
         let own = state.interval();
-        let Some(silence) = self.silence else {
+        let Some(keep_alive) = self.keep_alive else {
             return Ok(own);
         };
-        if state.was_heard() {
-            self.wait = Wait::Silence;
-            self.heard = now;
+        if state.take_received() {
+            self.wait = Wait::Received;
+            self.received = now;
         }
-        if self.wait == Wait::Pong {
-            return Err(Ended::Silent(silence.patience));
+        if self.wait == Wait::PingAck {
+            return Err(Error::KeepAliveTimeout(keep_alive.timeout));
         }
         if !state.may_ping() {
             // Who is not asked anything owes no answer.
-            self.heard = now;
+            self.received = now;
         }
-        let left = silence.interval.saturating_sub(now.duration_since(self.heard));
+        let left = keep_alive
+            .interval
+            .saturating_sub(now.duration_since(self.received));
         if !left.is_zero() {
             return Ok(left.min(own));
         }
-        state.out.ping(THERE);
-        self.wait = Wait::Pong;
-        Ok(silence.patience)
+        state.output.ping(KEEP_ALIVE_PING);
+        self.wait = Wait::PingAck;
+        Ok(keep_alive.timeout)
     }
 }
 
-/// How long to wait before looking around for the first time.
-fn next_look<I>(wire: &Wire<I>, silence: Option<Silence>) -> Duration {
-    let own = wire.core.state().interval();
-    silence.map_or(own, |silence| silence.interval.min(own))
+/// How long to wait before the first of the checks.
+fn first_interval<I>(transport: &Transport<I>, keep_alive: Option<KeepAlive>) -> Duration {
+    let own = transport.shared.state().interval();
+    keep_alive.map_or(own, |keep_alive| keep_alive.interval.min(own))
 }

@@ -6,16 +6,16 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
 use crate::hpack::Field;
-use crate::limits::{FIELD_MEMORY, FIELDS as MOST};
+use crate::limits::{FIELD_MEMORY, FIELDS as MAX_FIELDS};
 
 /// Addresses whose parsed form is kept: an app calls few of them on a connection.
-const KNOWN: usize = 8;
+const CACHED_URIS: usize = 8;
 /// Bytes of a path or an authority beyond which it is not kept.
-const LONG: usize = 1024;
+const CACHED_LENGTH: usize = 1024;
 /// What a field counts in a list beside its name and value (RFC 9113 section 6.5.2).
 const OVERHEAD: usize = 32;
 /// Fields most heads have room for without growing.
-const FIELDS: usize = 12;
+const INITIAL_CAPACITY: usize = 12;
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
@@ -55,7 +55,7 @@ impl Fields {
             Field::Header(name, value) => {
                 if !self.regular {
                     self.regular = true;
-                    self.headers.reserve(FIELDS);
+                    self.headers.reserve(INITIAL_CAPACITY);
                 }
                 self.sized |= name == CONTENT_LENGTH;
                 belongs(&name, &value) && self.headers.try_append(name, value).is_ok()
@@ -74,7 +74,7 @@ impl Fields {
 
     /// True when some were left out because of their number.
     pub(crate) fn are_too_many(&self) -> bool {
-        self.count > MOST
+        self.count > MAX_FIELDS
     }
 
     /// Bytes of memory that a list of `size` bytes is charged.
@@ -92,7 +92,7 @@ impl Fields {
     }
 
     /// The head of a request.
-    pub(crate) fn request(self, known: &mut Known) -> Result<Request<()>, Malformed> {
+    pub(crate) fn request(self, cache: &mut UriCache) -> Result<Request<()>, Malformed> {
         let (Some(method), false, None) = (self.method, self.malformed, self.status) else {
             return Err(Malformed);
         };
@@ -106,7 +106,7 @@ impl Fields {
             let (Some(scheme), Some(path)) = (self.scheme, self.path) else {
                 return Err(Malformed);
             };
-            known.uri(scheme, self.authority, path)?
+            cache.uri(scheme, self.authority, path)?
         };
         let mut request = Request::new(());
         *request.method_mut() = method;
@@ -176,7 +176,7 @@ pub(crate) fn list_size(headers: &HeaderMap, more: &[(&str, usize)]) -> usize {
 
 /// Addresses a client called before, so that they need not be parsed again.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct UriCache {
     calls: Vec<Call>,
     next: usize,
 }
@@ -189,18 +189,18 @@ struct Call {
     uri: Uri,
 }
 
-impl Known {
+impl UriCache {
     fn uri(&mut self, scheme: Bytes, authority: Option<Bytes>, path: Bytes) -> Result<Uri, Malformed> {
-        let known = self
+        let cached = self
             .calls
             .iter()
             .find(|call| call.path == path && call.authority == authority && call.scheme == scheme);
-        if let Some(call) = known {
+        if let Some(call) = cached {
             return Ok(call.uri.clone());
         }
         let uri = parse(&scheme, authority.clone(), path.clone())?;
         let parts = [&*scheme, authority.as_deref().unwrap_or_default(), &*path];
-        if parts.iter().any(|part| part.len() > LONG) {
+        if parts.iter().any(|part| part.len() > CACHED_LENGTH) {
             return Ok(uri);
         }
         let call = Call {
@@ -209,11 +209,11 @@ impl Known {
             path,
             uri: uri.clone(),
         };
-        if self.calls.len() < KNOWN {
+        if self.calls.len() < CACHED_URIS {
             self.calls.push(call);
         } else if let Some(oldest) = self.calls.get_mut(self.next) {
             *oldest = call;
-            self.next = (self.next + 1) % KNOWN;
+            self.next = (self.next + 1) % CACHED_URIS;
         }
         Ok(uri)
     }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     fn request(list: Vec<Field>) -> Result<Request<()>, Malformed> {
-        fields(list).request(&mut Known::default())
+        fields(list).request(&mut UriCache::default())
     }
 
     #[test]
@@ -322,33 +322,33 @@ mod tests {
 
     #[test]
     fn known_addresses_are_replaced_in_turn() {
-        let mut known = Known::default();
+        let mut cache = UriCache::default();
         for round in 0..3 {
-            for n in 0..=KNOWN {
+            for n in 0..=CACHED_URIS {
                 let path = Bytes::from(format!("/{n}"));
-                let uri = known.uri(text("https"), Some(text("app")), path).unwrap();
+                let uri = cache.uri(text("https"), Some(text("app")), path).unwrap();
                 assert_eq!(uri.to_string(), format!("https://app/{n}"), "round {round}");
             }
         }
-        assert_eq!(known.calls.len(), KNOWN);
+        assert_eq!(cache.calls.len(), CACHED_URIS);
     }
 
     #[test]
     fn long_addresses_are_not_kept() {
-        let mut known = Known::default();
-        let path = Bytes::from(format!("/{}", "x".repeat(LONG)));
-        assert!(known.uri(text("https"), Some(text("app")), path).is_ok());
-        assert!(known.calls.is_empty());
+        let mut cache = UriCache::default();
+        let path = Bytes::from(format!("/{}", "x".repeat(CACHED_LENGTH)));
+        assert!(cache.uri(text("https"), Some(text("app")), path).is_ok());
+        assert!(cache.calls.is_empty());
     }
 
     #[test]
     fn fields_beyond_their_number_are_left_out_and_counted() {
         let mut all = fields(pseudo());
-        for _ in 0..2 * MOST {
+        for _ in 0..2 * MAX_FIELDS {
             all.add(header("x-a", "1"));
         }
-        assert!(all.are_too_many() && all.headers.len() < MOST);
-        assert!(all.memory(0) > 2 * MOST * FIELD_MEMORY);
+        assert!(all.are_too_many() && all.headers.len() < MAX_FIELDS);
+        assert!(all.memory(0) > 2 * MAX_FIELDS * FIELD_MEMORY);
     }
 
     #[test]

@@ -3,11 +3,14 @@
 use std::hash::BuildHasher as _;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response};
+use http::Response;
 
 use super::*;
 use crate::frame::{HEAD, Head, Kind, flag};
-use crate::limits::{HEADER_MEMORY, UNPRODUCTIVE_FRAMES};
+use crate::limits::UNPRODUCTIVE_FRAMES;
+
+mod fields;
+mod windows;
 
 const STREAMS: u32 = 4000;
 const CONFIG: Config = Config {
@@ -48,24 +51,24 @@ fn streams() -> impl Iterator<Item = u32> {
 }
 
 /// A server that a client has greeted.
-fn greeted(config: &Config) -> Arc<Core> {
-    let core = Core::new(config, Role::Server);
+fn greeted(config: &Config) -> Arc<SharedState> {
+    let core = SharedState::new(config, Role::Server);
     let greeting = [&PREFACE[..], &frame(Kind::Settings, 0, 0, &[])].concat();
     core.state().receive(&greeting).unwrap();
-    core.state().out = Out::default();
+    core.state().output = WriteBuffer::default();
     core
 }
 
 /// Hands over what has come, all of it.
-fn handed_over(core: &Arc<Core>) -> Vec<Opened> {
+fn handed_over(core: &Arc<SharedState>) -> Vec<Accepted> {
     let mut opened = Vec::new();
-    while core.state().take_opened(core, &mut opened) {}
+    while core.state().accept(core, &mut opened) {}
     opened
 }
 
 /// As if the socket had taken what waits; returns the DATA of it, by streams.
 fn written(state: &mut State) -> Vec<u32> {
-    let out = state.out.take();
+    let out = state.output.take();
     let (mut rest, mut data) = (&out[..], Vec::new());
     while let Some(head) = Head::read(rest) {
         if head.kind == Kind::Data {
@@ -77,18 +80,18 @@ fn written(state: &mut State) -> Vec<u32> {
 }
 
 /// A server with as many answers as there may be streams, each of 100 bytes, which wait for the connection's window.
-fn waiting_for_window() -> Arc<Core> {
+fn waiting_for_window() -> Arc<SharedState> {
     let core = greeted(&CONFIG);
     for stream in streams() {
         core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
     }
     assert_eq!(handed_over(&core).len(), STREAMS as usize);
     let mut state = core.state();
-    state.window = 0;
+    state.send_window = 0;
     for stream in streams() {
         assert!(state.respond(stream, &Response::new(()), false));
         assert!(state.send_data(stream, Bytes::from_static(&[b'x'; 100]), true));
-        state.answered(stream);
+        state.drop_sender(stream);
     }
     assert!(written(&mut state).is_empty());
     state.visited = 0;
@@ -126,15 +129,15 @@ fn the_connection_s_window_lets_out_what_fits_and_leaves_the_others_alone() {
     state.receive(&window(0, 1 << 20)).unwrap();
     while !state.streams.is_empty() {
         assert!(!written(&mut state).is_empty());
-        state.send_line();
+        state.send_scheduled();
     }
-    assert_eq!((state.queued, state.header_memory), (0, 0));
+    assert_eq!((state.buffered, state.header_memory), (0, 0));
 }
 
 #[test]
 fn streams_that_are_over_do_not_stay_among_those_that_wait() {
     let core = greeted(&CONFIG);
-    core.state().window = 0;
+    core.state().send_window = 0;
     for n in 0..50_000 {
         let stream = 2 * n + 1;
         core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
@@ -142,16 +145,16 @@ fn streams_that_are_over_do_not_stay_among_those_that_wait() {
         let mut state = core.state();
         state.respond(stream, &Response::new(()), false);
         state.send_data(stream, Bytes::from_static(b"x"), true);
-        state.answered(stream);
-        state.unread(stream);
+        state.drop_sender(stream);
+        state.drop_receiver(stream);
         state.receive(&reset(stream)).unwrap();
         written(&mut state);
-        assert!(state.without_window.len() < 100 && state.queued == 0);
+        assert!(state.awaiting_window.len() < 100 && state.buffered == 0);
     }
 }
 
 /// Gives a connection the same frame until it breaks; how many it took.
-fn until_broken(core: &Arc<Core>, frame: impl Fn(u32) -> Vec<u8>) -> u32 {
+fn until_broken(core: &Arc<SharedState>, frame: impl Fn(u32) -> Vec<u8>) -> u32 {
     for n in 0..MANY {
         let mut state = core.state();
         let received = state.receive(&frame(n));
@@ -219,7 +222,7 @@ fn requests_that_are_reset_before_anybody_saw_them_are_not_handed_over() {
     assert_eq!(opened.len(), 1);
     drop(opened);
     let state = core.state();
-    assert!(state.opened.is_empty() && state.streams.len() == 1);
+    assert!(state.pending_accept.is_empty() && state.streams.len() == 1);
 }
 
 #[test]
@@ -229,7 +232,7 @@ fn a_turn_hands_over_so_many_requests_and_keeps_the_rest_for_the_next() {
         core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
     }
     let mut opened = Vec::new();
-    assert!(core.state().take_opened(&core, &mut opened));
+    assert!(core.state().accept(&core, &mut opened));
     assert_eq!(opened.len(), REQUESTS_PER_TURN);
     assert!(core.state().begin_turn(Waker::noop()));
     assert_eq!(handed_over(&core).len() + opened.len(), STREAMS as usize);
@@ -252,74 +255,6 @@ fn where_a_stream_is_in_the_table_cannot_be_known() {
     assert!(low.len() >= 6, "{low:?}");
 }
 
-/// A list of fields of about `size` bytes by the protocol's count, as references to one entry of the dynamic table that
-/// the block itself has made.
-fn bomb(size: usize) -> Vec<u8> {
-    let mut block = POST.to_vec();
-    // Literal with incremental indexing: x: 8 bytes; its entry is index 62, 41 bytes.
-    block.extend_from_slice(b"\x40\x01x\x08--------");
-    block.resize(block.len() + size / 41, 0x80 | 62);
-    block
-}
-
-#[test]
-fn lists_of_fields_are_bounded_each_and_together() {
-    let config = Config {
-        header_list: 1 << 20,
-        header_memory: 8 << 20,
-        ..CONFIG
-    };
-    let core = greeted(&config);
-    let block = bomb(512 * 1024);
-    assert!(block.len() < 16_384);
-    let mut refused = Vec::new();
-    for stream in streams().take(40) {
-        let words = frame(Kind::Headers, flag::END_HEADERS, stream, &block);
-        core.state().receive(&words).unwrap();
-        let mut state = core.state();
-        assert!(state.header_memory <= config.header_memory);
-        // HEADERS with :status 431, a literal with the name of static index 8.
-        if state.out.take().windows(5).any(|bytes| bytes == b"\x08\x03431") {
-            refused.push(stream);
-        }
-    }
-    assert!(refused.len() > 30, "{refused:?}");
-    // What is over makes room.
-    let taken = handed_over(&core).len();
-    assert_eq!(taken + refused.len(), 40);
-    for stream in streams().take(40) {
-        core.state().answered(stream);
-        core.state().reset(stream, Reason::CANCEL);
-    }
-    assert_eq!(core.state().header_memory, 0);
-    core.state().receive(&request(99, flag::END_STREAM)).unwrap();
-    assert_eq!(handed_over(&core).len(), 1);
-}
-
-#[test]
-fn a_list_that_is_too_long_is_refused_in_the_peer_s_terms() {
-    for grpc in [false, true] {
-        let core = greeted(&Config { grpc, ..CONFIG });
-        let words = frame(Kind::Headers, flag::END_HEADERS, 1, &bomb(100 * 1024));
-        core.state().receive(&words).unwrap();
-        assert!(handed_over(&core).is_empty());
-        let said = core.state().out.take();
-        let said = String::from_utf8_lossy(&said);
-        assert_eq!(said.contains("431"), !grpc, "{said}");
-        let named = said.contains("grpc-message") && said.contains("larger than the 65536 bytes");
-        assert_eq!(named, grpc, "{said}");
-        // The tables are right: the next request may use the entry.
-        let mut block = POST.to_vec();
-        block.push(0x80 | 62);
-        let words = frame(Kind::Headers, flag::END_HEADERS, 3, &block);
-        core.state().receive(&words).unwrap();
-        assert_eq!(handed_over(&core)[0].request.headers()["x"], "--------");
-    }
-}
-
-/// As many streams as a server allows have room for heads of the usual size: a call of gRPC has 12 fields, 700 bytes.
-const _: () = assert!(4096 * (700 + 12 * crate::limits::FIELD_MEMORY) < HEADER_MEMORY);
-
 #[test]
 fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
     let core = greeted(&CONFIG);
@@ -332,20 +267,20 @@ fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
     for _ in 0..bytes {
         state.receive(&frame(Kind::Data, 0, 1, b"x")).unwrap();
     }
-    let held = state.streams[&1].arrived.held();
+    let held = state.streams[&1].recv_queue.held();
     assert!(held < bytes + 32 * 1024, "{held}");
-    assert_eq!(state.spare, state.streams[&1].arrived.spare());
-    assert!(state.spare > 0);
-    // Read down to what is spare: it stays charged until it is gone.
-    state.taken = CONFIG.connection_window / 2;
-    state.give_back(0);
-    assert_eq!(state.taken, CONFIG.connection_window / 2);
+    assert_eq!(state.slack, state.streams[&1].recv_queue.slack());
+    assert!(state.slack > 0);
+    // Read down to what is slack: it stays charged until it is gone.
+    state.released = CONFIG.connection_window / 2;
+    state.release_connection_capacity(0);
+    assert_eq!(state.released, CONFIG.connection_window / 2);
     let cx = Context::from_waker(Waker::noop());
-    while let Poll::Ready(piece) = state.poll_arrived(1, &cx) {
+    while let Poll::Ready(piece) = state.poll_piece(1, &cx) {
         assert!(matches!(piece, Some(Ok(Piece::Data(data))) if data.len() <= 16 * 1024));
     }
-    assert_eq!(state.spare, 0);
-    assert!(state.taken < CONFIG.connection_window / 2);
+    assert_eq!(state.slack, 0);
+    assert!(state.released < CONFIG.connection_window / 2);
     drop(state);
     drop(body);
 }
@@ -359,13 +294,13 @@ fn pieces_of_a_byte_that_wait_to_be_sent_take_a_byte() {
         .unwrap();
     handed_over(&core);
     let mut state = core.state();
-    let (stream, before) = (2 * STREAMS + 1, state.queued);
+    let (stream, before) = (2 * STREAMS + 1, state.buffered);
     state.respond(stream, &Response::new(()), false);
     for _ in 0..100_000 {
         assert!(state.send_data(stream, Bytes::from_static(b"x"), false));
     }
-    assert_eq!(state.queued, before + 100_000);
-    let held = state.streams[&stream].queue.held();
+    assert_eq!(state.buffered, before + 100_000);
+    let held = state.streams[&stream].send_queue.held();
     assert!(held < 100_000 + 32 * 1024, "{held}");
 }
 
@@ -380,110 +315,18 @@ fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
     core.state().receive(&words).unwrap();
     handed_over(&core);
     let mut state = core.state();
-    state.window = 0;
+    state.send_window = 0;
     for stream in [1, 3] {
         state.respond(stream, &Response::new(()), false);
-        assert!(state.poll_room(stream, &cx, true).is_ready());
+        assert!(state.poll_capacity(stream, &cx).is_ready());
         state.send_data(stream, Bytes::from_static(&[b'x'; 600]), false);
-        assert_eq!(state.poll_room(stream, &cx, true).is_ready(), stream == 1);
+        assert_eq!(state.poll_capacity(stream, &cx).is_ready(), stream == 1);
     }
-    assert!(state.poll_room(1, &cx, true).is_pending());
+    assert!(state.poll_capacity(1, &cx).is_pending());
     state.receive(&window(0, 700)).unwrap();
     // What is sent of one makes room for both, whoever has less than its share.
-    assert_eq!(state.queued, 500);
-    assert!(state.poll_room(1, &cx, true).is_ready() && state.poll_room(3, &cx, true).is_ready());
-}
-
-/// SETTINGS with a limit for lists of fields.
-fn limited(bytes: u8) -> Vec<u8> {
-    frame(Kind::Settings, 0, 0, &[0, 6, 0, 0, 0, bytes])
-}
-
-#[test]
-fn what_the_client_does_not_take_is_not_sent() {
-    let value =
-        HeaderValue::from_static("one that is rather long, if not to say too long for anybody to take it");
-    let mut large = Response::new(());
-    large.headers_mut().insert("x", value);
-    for (grpc, answer) in [(false, &b"\x8e"[..]), (true, b"grpc-status\x018")] {
-        let core = greeted(&Config { grpc, ..CONFIG });
-        let words = [
-            limited(100),
-            request(1, flag::END_STREAM),
-            request(3, flag::END_STREAM),
-        ]
-        .concat();
-        core.state().receive(&words).unwrap();
-        handed_over(&core);
-        let mut state = core.state();
-        state.out = Out::default();
-        assert!(!state.respond(1, &large, false));
-        let said = state.out.take();
-        assert!(
-            said.windows(answer.len()).any(|bytes| bytes == answer),
-            "{said:?}"
-        );
-        assert!(state.streams[&1].sent);
-        // In trailers too.
-        let mut trailers = HeaderMap::new();
-        trailers.extend(large.headers().clone());
-        trailers.insert("y", large.headers()["x"].clone());
-        assert!(state.respond(3, &Response::new(()), false));
-        state.out = Out::default();
-        state.send_trailers(3, trailers);
-        let said = state.out.take();
-        let head = Head::read(&said).unwrap();
-        assert_eq!(head.kind, if grpc { Kind::Headers } else { Kind::Reset });
-        assert!(!String::from_utf8_lossy(&said).contains("rather long"));
-    }
-}
-
-#[test]
-fn a_request_that_the_server_does_not_take_is_not_sent() {
-    let core = Core::new(&CONFIG, Role::Client);
-    let mut state = core.state();
-    state.receive(&limited(200)).unwrap();
-    let mut head = Request::new(());
-    let cx = Context::from_waker(Waker::noop());
-    *head.uri_mut() = "http://app/method".parse().unwrap();
-    assert!(matches!(
-        state.poll_open(&head, true, &mut None, &cx),
-        Poll::Ready(Ok(1))
-    ));
-    head.headers_mut()
-        .insert("x", HeaderValue::from_static("a value"));
-    let opened = state.poll_open(&head, true, &mut None, &cx);
-    let Poll::Ready(Err(why)) = opened else {
-        panic!("{opened:?}")
-    };
-    // :method GET, :scheme http, :authority app, :path /method, x: a value.
-    let size = 4 * 32 + 7 + 3 + 7 + 4 + 10 + 3 + 5 + 7 + 32 + 1 + 7;
-    assert_eq!(why, Cut::PeerFields { size, limit: 200 });
-    assert_eq!(state.last, 1);
-}
-
-#[test]
-fn an_answer_with_too_many_fields_is_an_error_of_its_call() {
-    let core = Core::new(&CONFIG, Role::Client);
-    let mut state = core.state();
-    let cx = Context::from_waker(Waker::noop());
-    state.receive(&frame(Kind::Settings, 0, 0, &[])).unwrap();
-    for stream in [1, 3] {
-        assert!(
-            state
-                .poll_open(&Request::new(()), true, &mut None, &cx)
-                .is_ready()
-        );
-        let mut block = bomb(100 * 1024);
-        // :status 200 instead of the fields of a request.
-        block.splice(..3, [0x88]);
-        let flags = flag::END_HEADERS | flag::END_STREAM;
-        state
-            .receive(&frame(Kind::Headers, flags, stream, &block))
-            .unwrap();
-        let coming = state.streams[&stream].coming;
-        assert_eq!(coming, Coming::Cut(Cut::Fields(CONFIG.header_list)));
-    }
+    assert_eq!(state.buffered, 500);
+    assert!(state.poll_capacity(1, &cx).is_ready() && state.poll_capacity(3, &cx).is_ready());
 }
 
 /// Counts how often it is woken.
@@ -498,7 +341,7 @@ impl std::task::Wake for Woken {
 
 #[test]
 fn a_stream_that_ends_wakes_one_of_those_that_wait_for_it() {
-    let core = Core::new(&CONFIG, Role::Client);
+    let core = SharedState::new(&CONFIG, Role::Client);
     let mut state = core.state();
     // One stream at a time.
     let settings = frame(Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 1]);
@@ -513,26 +356,32 @@ fn a_stream_that_ends_wakes_one_of_those_that_wait_for_it() {
         // Polled again, it keeps its place.
         assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
     }
-    assert_eq!((state.waiting.len(), woken.0.load(Ordering::Relaxed)), (100, 0));
+    assert_eq!(
+        (state.pending_open.len(), woken.0.load(Ordering::Relaxed)),
+        (100, 0)
+    );
     let end = |state: &mut State, stream| {
         let flags = flag::END_HEADERS | flag::END_STREAM;
         state
             .receive(&frame(Kind::Headers, flags, stream, &[0x88]))
             .unwrap();
-        state.answered(stream);
-        state.unread(stream);
+        state.drop_sender(stream);
+        state.drop_receiver(stream);
     };
     end(&mut state, 1);
     assert_eq!(woken.0.load(Ordering::Relaxed), 1);
     // The first gives up: the second has its turn, and its end is the third's.
-    state.stop_waiting(tickets[0].unwrap());
+    state.cancel_open(tickets[0].unwrap());
     assert_eq!(woken.0.load(Ordering::Relaxed), 2);
     assert!(state.poll_open(&head, true, &mut tickets[1], &cx).is_ready());
-    state.stop_waiting(tickets[50].unwrap());
+    state.cancel_open(tickets[50].unwrap());
     assert_eq!(woken.0.load(Ordering::Relaxed), 2);
     end(&mut state, 3);
     assert_eq!(woken.0.load(Ordering::Relaxed), 3);
     // When the server goes away, all hear of it.
     state.receive(&frame(Kind::GoAway, 0, 0, &[0; 8])).unwrap();
-    assert_eq!((state.waiting.len(), woken.0.load(Ordering::Relaxed)), (0, 99));
+    assert_eq!(
+        (state.pending_open.len(), woken.0.load(Ordering::Relaxed)),
+        (0, 99)
+    );
 }
