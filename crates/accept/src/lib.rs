@@ -1,9 +1,13 @@
 //! Accepting connections from anybody: how many, from whom, who goes first, and for how long. For the servers that
 //! are not the data path: the authority, metrics, health, profiling.
 
+pub mod address;
 mod admission;
+mod handshake;
+pub mod health;
 mod http1;
 mod keep_alive;
+mod listen;
 
 use std::future::Future;
 use std::io;
@@ -17,8 +21,10 @@ use tokio_util::task::TaskTracker;
 
 use admission::Admission;
 pub use admission::{Limits, Place};
+pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
+pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
 
 const LOG: &str = "dapr.accept";
 /// Pause after a failed accept: the usual cause is a lack of file descriptors.

@@ -113,7 +113,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (send, mut places) = tokio::sync::mpsc::channel(1);
         let stop = tokio_util::sync::CancellationToken::new();
-        let limits = crate::server::ENDPOINT_LIMITS;
+        let limits = outrigger_accept::ENDPOINT_LIMITS;
         tokio::spawn(outrigger_accept::serve(listener, limits, stop, move |accepted| {
             let send = send.clone();
             async move { send.send(accepted.place).await.unwrap() }
