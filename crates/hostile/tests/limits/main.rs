@@ -22,6 +22,7 @@ const CRATES: &[&str] = &[
     "identity",
     "policy",
     "resources",
+    "scheduler",
     "sentry",
     "sidecar",
     "telemetry",
