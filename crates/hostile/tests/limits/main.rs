@@ -31,6 +31,7 @@ const CRATES: &[&str] = &[
     "identity",
     "policy",
     "resources",
+    "scheduler",
     "sentry",
     "sidecar",
     "telemetry",

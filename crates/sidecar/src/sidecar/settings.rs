@@ -11,7 +11,7 @@ use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, MetricsConfig, RewriteRule};
 
 use super::{Env, LOG};
-use crate::config::{self, Config, Mode};
+use crate::config::{Config, Mode};
 
 /// How long a socket of a component may be there without anybody who listens.
 #[cfg(feature = "pluggable")]
@@ -31,10 +31,10 @@ pub(super) fn pluggable_components(config: &Config, env: &Env) -> pluggable::Opt
 
 pub(super) fn host_address(config: &Config) -> String {
     let listen = &config.internal.listen_address;
-    if config::is_localhost(listen) {
+    if outrigger_accept::address::is_localhost(listen) {
         return listen.clone();
     }
-    config::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
+    outrigger_accept::address::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
         tracing::error!(target: LOG, "failed to determine host address: {error}");
         "127.0.0.1".to_owned()
     })
