@@ -29,7 +29,7 @@ impl Server {
         let child = Command::new("sh")
             .arg("-c")
             .arg(format!(
-                "ulimit -Hn {DESCRIPTORS} && ulimit -Sn {AT_FIRST} && exec \"$@\""
+                "ulimit -Sn {AT_FIRST} && ulimit -Hn {DESCRIPTORS} && exec \"$@\""
             ))
             .args(["sh", binary])
             .args(arguments)
