@@ -327,7 +327,7 @@ mod tests {
         let config = config(&[]).unwrap();
         assert_eq!((config.grpc.port, config.healthz_port), (50006, 8080));
         assert_eq!(config.data, PathBuf::from("./data/ns-dapr-scheduler-server-0"));
-        assert_eq!((config.workers, config.quota), (2048, i64::MAX));
+        assert_eq!((config.workers, config.quota), (2048, 9_200_000_000_000_000_000));
         assert_eq!(config.etcd_api.host, "localhost");
         assert_eq!(config.metrics.unwrap().port, 9090);
         assert!(config.tls.is_none() && config.task.is_none() && config.broadcast.is_none());

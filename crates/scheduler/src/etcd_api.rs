@@ -349,3 +349,6 @@ fn holds(compare: &Compare, pair: Option<&Pair>) -> bool {
         Wanted::NotEqual => order.is_ne(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -213,3 +213,34 @@ impl From<StorageError> for Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_speak_for_themselves_only() {
+        let id = "spiffe://localhost/ns/ns/app".parse().unwrap();
+        let caller = Caller::Workload(id);
+        assert!(check(&caller, "ns", "app").is_ok());
+        for (namespace, app_id) in [("other", "app"), ("ns", "other"), ("ns", "App")] {
+            let error = check(&caller, namespace, app_id).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::PermissionDenied);
+            assert!(
+                error.message().starts_with("identity does not match request"),
+                "{error}"
+            );
+        }
+        assert!(check(&Caller::Anyone, "any", "app").is_ok());
+        for caller in [caller, Caller::Anyone] {
+            let error = check(&caller, "", "app").unwrap_err();
+            assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn calls_without_an_identity_are_refused() {
+        let error = called(Request::new(())).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::Unauthenticated);
+    }
+}

@@ -6,6 +6,7 @@ pub(crate) mod pairs;
 mod writer;
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::mpsc as queue;
 use std::thread;
@@ -40,6 +41,8 @@ pub(crate) struct Embedded {
     writing: Semaphore,
     reading: Semaphore,
     listing: Semaphore,
+    /// Keeps other processes out.
+    _lock: File,
 }
 
 impl Embedded {
@@ -48,6 +51,7 @@ impl Embedded {
     /// # Errors
     /// [`OpenError`]; a job that cannot be read is one.
     pub(crate) fn open(place: &Place) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
+        let lock = place.lock()?;
         let connection = place.open()?;
         check_jobs(place, &connection)?;
         let (changes, told) = mpsc::channel(CHANGES);
@@ -90,6 +94,7 @@ impl Embedded {
             writing: Semaphore::new(WRITES),
             reading: Semaphore::new(READS),
             listing: Semaphore::new(LISTS),
+            _lock: lock,
         };
         Ok((Arc::new(embedded), told))
     }

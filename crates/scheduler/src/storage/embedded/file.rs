@@ -1,6 +1,6 @@
 //! The file of the embedded store: its folder, its format, its checks, its copies.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use crate::storage::OpenError;
 
 /// The file in the data folder.
 const FILE: &str = "jobs.db";
+/// Locked by the process that uses the store.
+const LOCK: &str = "lock";
 /// Format of the file. A later one may have what this code does not know.
 const FORMAT: i64 = 1;
 /// Marks the file as ours (`application_id`): "OutJ".
@@ -70,6 +72,21 @@ impl Place {
             Prepare::Sqlite(error) => failure(&path, error),
         })?;
         Ok(connection)
+    }
+
+    /// Takes the folder for this process, until what is returned is dropped.
+    pub(crate) fn lock(&self) -> Result<File, OpenError> {
+        let cause = |cause| OpenError::Folder {
+            path: self.folder.clone(),
+            cause,
+        };
+        fs::create_dir_all(&self.folder).map_err(cause)?;
+        let file = File::create(self.folder.join(LOCK)).map_err(cause)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: self.file() }),
+            Err(TryLockError::Error(error)) => Err(cause(error)),
+        }
     }
 
     /// Another connection to the open store, which reads.
@@ -162,6 +179,7 @@ impl Place {
 
     /// Puts a snapshot in the place of a store that there is not, after it was checked.
     pub(crate) fn restore(&self, from: &Path) -> Result<(), OpenError> {
+        let _lock = self.lock()?;
         let to = self.file();
         if to.exists() {
             return Err(OpenError::Exists(to));
