@@ -7,7 +7,7 @@ use outrigger_nearest::{hint, nearest};
 
 use crate::{
     ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
-    OutputBinding, Result, SecretStore, StateStore,
+    OutputBinding, PubSub, Result, SecretStore, StateStore,
 };
 
 /// What a component is built from.
@@ -214,6 +214,8 @@ pub struct Catalog {
     pub crypto: Section<dyn CryptoProvider>,
     /// `conversation.*`
     pub conversation: Section<dyn Conversation>,
+    /// `pubsub.*`
+    pub pubsub: Section<dyn PubSub>,
 }
 
 impl Catalog {
@@ -229,6 +231,7 @@ impl Catalog {
             middleware: Section::new("middleware.http"),
             crypto: Section::new("crypto"),
             conversation: Section::new("conversation"),
+            pubsub: Section::new("pubsub"),
         }
     }
 
@@ -244,6 +247,7 @@ impl Catalog {
             self.middleware.known(),
             self.crypto.known(),
             self.conversation.known(),
+            self.pubsub.known(),
         ]
         .concat();
         known.sort_unstable();
