@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{LOG, Limits, Place, serve};
+use crate::{Accepted, Admission, LOG, Limits, Place, keep_alive, serve};
 
 /// Time limit for the head of a request; a connection without one is closed after it.
 const HEAD: Duration = Duration::from_secs(10);
@@ -34,11 +34,12 @@ where
     B::Data: Send,
     B::Error: std::error::Error + Send + Sync,
 {
-    let handle = |accepted: crate::Accepted| {
+    let handle = |accepted: Accepted| {
         let respond = respond.clone();
         async move { http1(accepted.stream, respond, accepted.place, accepted.drain).await }
     };
-    serve(listener, limits, drain, handle).await;
+    keep_alive(&listener);
+    serve(listener, Admission::of_endpoint(limits), drain, handle).await;
 }
 
 /// Serves one connection. Whoever completes a request keeps their place before those who are silent.
@@ -166,8 +167,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_asks_nothing_more_is_closed() {
         let (client, server) = tokio::io::duplex(1024);
-        let admission = crate::admission::Admission::new(LIMITS);
-        let place = Arc::new(admission.admit([127, 0, 0, 1].into()));
+        let place = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
         let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
         let task = tokio::spawn(async move { http1(server, respond, place, CancellationToken::new()).await });
         let (mut answers, mut requests) = tokio::io::split(client);

@@ -1,13 +1,19 @@
-//! Accepting connections from anybody: how many, from whom, who goes first, and for how long. For the servers that
-//! are not the data path: the authority, metrics, health, profiling.
+//! Accepting connections from anybody: how many, from whom, who goes first, and for how long.
 
+pub mod address;
 mod admission;
+mod descriptors;
+mod handshake;
+pub mod health;
 mod http1;
 mod keep_alive;
+mod listen;
+mod seldom;
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,76 +21,153 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use admission::Admission;
-pub use admission::{Limits, Place};
+pub use admission::{Admission, Limits, Place};
+pub use descriptors::{descriptors, raise_descriptors};
+pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
+pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
+use seldom::Seldom;
 
 const LOG: &str = "dapr.accept";
 /// Pause after a failed accept: the usual cause is a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time for a connection that was of use to end in order, when others need its place.
+const EVICTED_GRACE: Duration = Duration::from_secs(1);
+
+/// A socket that accepts connections.
+pub trait Accept: Send + Sync {
+    /// A connection.
+    type Stream: Send + 'static;
+    /// Whom it is from.
+    type Peer: Copy + Debug + Send + 'static;
+
+    /// The next connection. Dropped before it is ready, it has accepted nothing.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Peer)>> + Send;
+
+    /// The address of a peer, by which those are counted that come from one machine; nothing where that is meaningless.
+    fn source(peer: Self::Peer) -> Option<IpAddr>;
+
+    /// Where it listens, for logs.
+    fn describe(&self) -> String;
+}
+
+impl Accept for TcpListener {
+    type Stream = TcpStream;
+    type Peer = SocketAddr;
+
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, peer) = self.accept().await?;
+        // Only a hint to the kernel.
+        let _ = stream.set_nodelay(true);
+        Ok((stream, peer))
+    }
+
+    fn source(peer: SocketAddr) -> Option<IpAddr> {
+        Some(peer.ip())
+    }
+
+    fn describe(&self) -> String {
+        self.local_addr()
+            .map_or_else(|error| error.to_string(), |address| address.to_string())
+    }
+}
 
 /// A connection that was taken in.
 #[derive(Debug)]
-pub struct Accepted {
+pub struct Accepted<S = TcpStream, P = SocketAddr> {
     /// The connection.
-    pub stream: TcpStream,
+    pub stream: S,
     /// The peer.
-    pub peer: SocketAddr,
+    pub peer: P,
     /// Its place among the others.
     pub place: Arc<Place>,
-    /// Cancelled when the server ends: the connection ends soon after.
+    /// Cancelled when the server ends, or others need the place: the connection ends soon after.
     pub drain: CancellationToken,
 }
 
 /// Hands connections to `handle` until told to stop, then waits for those that are open; `handle` ends a connection
-/// some time after [`Accepted::drain`] is cancelled. A connection that has to make room for another is dropped.
-pub async fn serve<F, C>(listener: TcpListener, limits: Limits, drain: CancellationToken, handle: F)
+/// some time after [`Accepted::drain`] is cancelled. A connection that has to make room for another is dropped, at once
+/// if its peer has proved nothing.
+pub async fn serve<A, F, C>(listener: A, admission: Admission, drain: CancellationToken, handle: F)
 where
-    F: Fn(Accepted) -> C,
+    A: Accept,
+    F: Fn(Accepted<A::Stream, A::Peer>) -> C,
     C: Future<Output = ()> + Send + 'static,
 {
-    let admission = Admission::new(limits);
     let connections = TaskTracker::new();
-    if let Err(error) = keep_alive(&listener) {
-        tracing::debug!(target: LOG, "peers that vanish will be noticed late: {error}");
-    }
+    let (mut failures, mut refusals) = (Seldom::default(), Seldom::default());
     while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
-        match accepted {
-            Ok((stream, peer)) => {
-                // Only a hint to the kernel.
-                let _ = stream.set_nodelay(true);
-                let place = Arc::new(admission.admit(peer.ip()));
-                let connection = handle(Accepted {
-                    stream,
-                    peer,
-                    place: Arc::clone(&place),
-                    drain: drain.clone(),
-                });
-                connections.spawn(async move {
-                    tokio::select! {
-                        () = connection => {}
-                        () = place.evicted() => {
-                            tracing::debug!(target: LOG, "closed the connection of {peer}: others need its place");
-                        }
-                    }
-                });
-            }
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
-                // Peers must not keep others out by taking all descriptors either.
-                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
-                    admission.make_room();
+                if let Some(times) = failures.happened() {
+                    tracing::warn!(
+                        target: LOG,
+                        "cannot accept a connection on {}: {error} ({times} times since this was told)",
+                        listener.describe()
+                    );
                 }
-                pause(&error).await;
+                let pause = after_failure(&error, &admission);
+                let _stopped = drain.run_until_cancelled(tokio::time::sleep(pause)).await;
+                continue;
             }
-        }
+        };
+        let Some(place) = admission.admit(A::source(peer)) else {
+            if let Some(times) = refusals.happened() {
+                tracing::warn!(
+                    target: LOG,
+                    "refused {times} connections on {}: the {} that it may have at a time ({} from one address) are \
+                     all in use; clients should keep fewer, or the limit of open files (ulimit -n) be raised",
+                    listener.describe(), admission.limits().connections, admission.limits().per_source
+                );
+            }
+            continue;
+        };
+        let (place, ending) = (Arc::new(place), drain.child_token());
+        let connection = handle(Accepted {
+            stream,
+            peer,
+            place: Arc::clone(&place),
+            drain: ending.clone(),
+        });
+        connections.spawn(until_evicted(connection, peer, place, ending));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-async fn pause(error: &io::Error) {
-    tracing::warn!(target: LOG, "cannot accept a connection: {error}");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
+/// Drives a connection until it ends, or others need its place.
+async fn until_evicted(
+    connection: impl Future<Output = ()>,
+    peer: impl Debug,
+    place: Arc<Place>,
+    ending: CancellationToken,
+) {
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        () = &mut connection => return,
+        () = place.evicted() => {}
+    }
+    tracing::debug!(target: LOG, "closed the connection of {peer:?}: others need its place");
+    if place.is_proven() {
+        ending.cancel();
+        let _cut_off = tokio::time::timeout(EVICTED_GRACE, connection).await;
+    }
+}
+
+/// How long to wait until the next attempt.
+fn after_failure(error: &io::Error, admission: &Admission) -> Duration {
+    match error.raw_os_error() {
+        // Peers must not keep others out by taking all descriptors.
+        Some(libc::EMFILE | libc::ENFILE) => admission.make_room(),
+        // One peer left before its turn.
+        Some(libc::ECONNABORTED | libc::EINTR) => return Duration::ZERO,
+        _ => {}
+    }
+    ACCEPT_PAUSE
 }

@@ -4,7 +4,7 @@ mod flags;
 
 use std::{path::PathBuf, time::Duration};
 
-use outrigger_accept::Limits;
+use outrigger_accept::{Limits, Listen};
 use outrigger_flags::Values;
 use outrigger_identity::TrustDomain;
 use outrigger_resources::value::go_duration;
@@ -13,6 +13,8 @@ use outrigger_telemetry::log::Level;
 pub use flags::FLAGS;
 
 use crate::{jwt::Algorithm, material::Paths};
+
+pub use crate::validator::ControlPlane;
 
 /// Namespace when the environment gives none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -34,6 +36,8 @@ pub struct Config {
     pub trust_domain: TrustDomain,
     /// Namespace this sentry belongs to.
     pub namespace: String,
+    /// Who gets identities of the control plane without a token.
+    pub control_plane: ControlPlane,
     /// Address of the gRPC server; an empty host means all addresses.
     pub grpc: Listen,
     /// How many connections the gRPC server keeps.
@@ -48,15 +52,6 @@ pub struct Config {
     pub oidc: Option<OidcConfig>,
     /// The process log.
     pub log: LogSettings,
-}
-
-/// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// Host name or address; empty for all addresses.
-    pub host: String,
-    /// Port; 0 lets the system choose.
-    pub port: u16,
 }
 
 /// How tokens are issued.
@@ -128,6 +123,13 @@ impl Config {
                 None
             }
         };
+        let control_plane = match flags.text("insecure-control-plane").parse() {
+            Ok(control_plane) => Some(control_plane),
+            Err(error) => {
+                reader.problem(format!("--insecure-control-plane: {error}"));
+                None
+            }
+        };
         let jwt = reader.jwt();
         let oidc = reader.oidc();
         let log = reader.log();
@@ -137,14 +139,15 @@ impl Config {
         };
         let healthz_port = reader.port("healthz-port", flags.int("healthz-port"));
         let metrics_port = flags.boolean("enable-metrics").then(|| reader.metrics_port());
-        match (trust_domain, log, reader.problems.is_empty()) {
-            (Some(trust_domain), Some(log), true) => Ok(Self {
+        match (trust_domain, control_plane, log, reader.problems.is_empty()) {
+            (Some(trust_domain), Some(control_plane), Some(log), true) => Ok(Self {
                 configuration: flags.text("config").into(),
                 paths: paths(flags),
                 trust_domain,
                 namespace: env("NAMESPACE")
                     .filter(|name| !name.is_empty())
                     .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+                control_plane,
                 grpc,
                 connections: CONNECTIONS,
                 healthz_port,

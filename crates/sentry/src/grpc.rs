@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
-use outrigger_accept::{Accepted, Limits};
+use outrigger_accept::{Accepted, Admission, Limits, Server, descriptors, keep_alive};
 use outrigger_wire::sentry::v1::ca_server::CaServer;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::{
     own_certificate::CurrentCertificate,
-    server::{Server, connection, lifetime::Lifetime},
+    server::{connection, lifetime::Lifetime},
     service::CaService,
 };
 
@@ -21,6 +21,9 @@ use crate::{
 const MAX_MESSAGE: usize = 256 << 10;
 /// Time limit of a call, from its header to its answer.
 const CALL: Duration = Duration::from_secs(30);
+
+/// Connections may take this part of the descriptors of the process.
+const PART: usize = 2;
 
 /// Serves the CA until told to stop.
 pub(crate) async fn serve(
@@ -34,10 +37,11 @@ pub(crate) async fn serve(
     let service = CaServer::new(service).max_decoding_message_size(MAX_MESSAGE);
     let handle = |accepted: Accepted| {
         let (tls, service) = (tls.clone(), service.clone());
-        let local = accepted.stream.local_addr().ok().map(|address| address.ip());
-        let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer.ip(), local));
+        let local = accepted.stream.local_addr().ok();
+        let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer, local));
         async move {
-            let Some(stream) = connection::handshake(accepted.stream, tls, &accepted.drain).await else {
+            let Some(stream) = outrigger_accept::handshake(accepted.stream, tls, &accepted.drain).await
+            else {
                 return;
             };
             let of_calls = Arc::clone(&lifetime);
@@ -45,7 +49,14 @@ pub(crate) async fn serve(
             connection::http2(stream, calls, lifetime, accepted.drain).await;
         }
     };
-    outrigger_accept::serve(server.listener, limits, drain, handle).await;
+    keep_alive(&server.listener);
+    outrigger_accept::serve(
+        server.listener,
+        Admission::new(limits.within(descriptors() / PART)),
+        drain,
+        handle,
+    )
+    .await;
     Ok(())
 }
 

@@ -50,6 +50,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    outrigger_accept::raise_descriptors();
     match run(config) {
         Ok(()) => {
             tracing::info!(target: LOG, "Sentry shut down gracefully");

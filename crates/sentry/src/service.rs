@@ -46,8 +46,13 @@ impl Ca for CaService {
         self.metrics.request_received();
         let lifetime = request.extensions().get::<Arc<Lifetime>>().cloned();
         let request = request.into_inner();
-        let is_local = lifetime.as_ref().is_some_and(|lifetime| lifetime.is_local());
-        match self.sign(&request, is_local) {
+        let is_own_user = match &lifetime {
+            Some(lifetime) if self.validators.asks_for_control_plane(&request) => {
+                lifetime.is_own_user().await
+            }
+            _ => false,
+        };
+        match self.sign(&request, is_own_user) {
             Ok(response) => {
                 self.metrics.request_succeeded();
                 if let Some(lifetime) = lifetime {
@@ -72,11 +77,11 @@ impl CaService {
     fn sign(
         &self,
         request: &SignCertificateRequest,
-        is_local: bool,
+        is_own_user: bool,
     ) -> Result<SignCertificateResponse, Status> {
         let id = self
             .validators
-            .validate(request, is_local)
+            .validate(request, is_own_user)
             .map_err(|refusal| match refusal {
                 Refusal::NoValidator | Refusal::NotEnabled => Status::invalid_argument(refusal.to_string()),
                 Refusal::Denied(reason) => Status::permission_denied(reason),

@@ -2,6 +2,8 @@
 
 mod jwks;
 
+use std::str::FromStr;
+
 use outrigger_identity::{DEFAULT_TRUST_DOMAIN, SENTRY_APP_ID, SpiffeId, TrustDomain, is_control_plane};
 use outrigger_wire::sentry::v1::{SignCertificateRequest, sign_certificate_request::TokenValidator};
 
@@ -19,6 +21,29 @@ pub(crate) struct Validators {
     jwks: Option<JwksValidator>,
     /// The namespace of the control plane, which is sentry's own.
     namespace: String,
+    /// Who gets identities of the control plane without a token.
+    control_plane: ControlPlane,
+}
+
+/// Who gets identities of the control plane from the validator "insecure".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ControlPlane {
+    /// Processes of sentry's own user, or of root, on its own machine: they can read the key of the authority anyway.
+    SameUser,
+    /// Nobody.
+    Nobody,
+}
+
+impl FromStr for ControlPlane {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "same-user" => Ok(Self::SameUser),
+            "nobody" => Ok(Self::Nobody),
+            other => Err(format!("\"{other}\" is unknown, want same-user or nobody")),
+        }
+    }
 }
 
 /// Why a request was turned away.
@@ -33,24 +58,35 @@ pub(crate) enum Refusal {
 }
 
 impl Validators {
-    /// Without a JWKS validator every caller is believed. `namespace` is that of the control plane.
-    pub(crate) fn new(jwks: Option<JwksValidator>, namespace: &str) -> Self {
+    /// Without a JWKS validator every caller is believed, those that ask for an identity of the control plane as
+    /// `control_plane` says. `namespace` is that of the control plane.
+    pub(crate) fn new(jwks: Option<JwksValidator>, namespace: &str, control_plane: ControlPlane) -> Self {
         Self {
             insecure: jwks.is_none(),
             jwks,
             namespace: namespace.to_owned(),
+            control_plane,
         }
+    }
+
+    /// Whether a caller without a token asks to be a part of the control plane: then it matters whose process it is.
+    pub(crate) fn asks_for_control_plane(&self, request: &SignCertificateRequest) -> bool {
+        self.insecure && self.is_control_plane(&request.namespace, &request.id)
+    }
+
+    fn is_control_plane(&self, namespace: &str, app_id: &str) -> bool {
+        is_control_plane(app_id) && namespace == self.namespace
     }
 
     pub(crate) fn jwks(&self) -> Option<&JwksValidator> {
         self.jwks.as_ref()
     }
 
-    /// The identity the caller may have; `is_local` when it is on this machine.
+    /// The identity the caller may have; `is_own_user` when it is a process of sentry's own user, or root, on this machine.
     pub(crate) fn validate(
         &self,
         request: &SignCertificateRequest,
-        is_local: bool,
+        is_own_user: bool,
     ) -> Result<SpiffeId, Refusal> {
         let asked = match request.token_validator {
             0 if self.insecure => TokenValidator::Insecure,
@@ -65,7 +101,8 @@ impl Validators {
         .map_err(Refusal::Denied)?;
         self.check_own(&id).map_err(Refusal::Denied)?;
         if asked == TokenValidator::Insecure {
-            self.check_control_plane(&id, is_local).map_err(Refusal::Denied)?;
+            self.check_control_plane(&id, is_own_user)
+                .map_err(Refusal::Denied)?;
         }
         Ok(id)
     }
@@ -82,16 +119,23 @@ impl Validators {
         Ok(())
     }
 
-    /// Without proof the identities of the control plane, which sidecars trust with everything, are for processes of
-    /// this machine only. The trust domain does not matter: these names also decide about DNS names.
-    fn check_control_plane(&self, id: &SpiffeId, is_local: bool) -> Result<(), String> {
-        if is_local || !is_control_plane(id.app_id()) || id.namespace() != self.namespace {
+    /// Without proof the identities of the control plane, which sidecars trust with everything, are for those who could
+    /// take them anyway. The trust domain does not matter: these names also decide about DNS names.
+    fn check_control_plane(&self, id: &SpiffeId, is_own_user: bool) -> Result<(), String> {
+        if !self.is_control_plane(id.namespace(), id.app_id()) {
             return Ok(());
         }
+        let who = match self.control_plane {
+            ControlPlane::SameUser if is_own_user => return Ok(()),
+            ControlPlane::SameUser => {
+                "to processes of sentry's own user, or of root, on its own machine only"
+            }
+            ControlPlane::Nobody => "to nobody (--insecure-control-plane=nobody)",
+        };
         Err(format!(
             "\"{}\" in namespace \"{}\" belongs to the control plane, and the validator \"insecure\" gives such \
-             an identity to callers on sentry's own machine only; configure a jwks validator \
-             (spec.mtls.tokenValidators of sentry's Configuration) for callers elsewhere, or choose another app id",
+             an identity {who}; run this process as the user of sentry, configure a jwks validator \
+             (spec.mtls.tokenValidators of sentry's Configuration), or choose another app id",
             id.app_id(),
             self.namespace
         ))

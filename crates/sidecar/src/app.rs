@@ -6,6 +6,7 @@ mod http;
 mod probe;
 mod tls;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::blocks::middleware::Middlewares;
 use crate::body::Body;
 use crate::call::{Call, Reply};
 use crate::config::{App, AppProtocol};
-use crate::conn::{Dialer, H1Pool, H2Pool, SendError};
+use crate::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
 use crate::metrics::SidecarMetrics;
 
 pub use http::{reply as http_reply, request_headers as http_request_headers};
@@ -75,9 +76,20 @@ impl AppError {
         match self {
             Self::NoChannel | Self::Unhealthy => Status::internal(self.to_string()),
             Self::InvalidVerb => Status::invalid_argument(self.to_string()),
+            Self::Send(error) if error.is_too_large() => Status::resource_exhausted(self.to_string()),
             _ => Status::internal(format!("error invoking app channel: {self}")),
         }
     }
+}
+
+/// An app on this machine cannot vanish without the kernel knowing.
+fn keep_alive(host: &str) -> Option<KeepAlive> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let here = match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => bare.eq_ignore_ascii_case("localhost"),
+    };
+    (!here).then_some(KeepAlive::OF_SERVERS)
 }
 
 impl AppChannel {
@@ -109,8 +121,10 @@ impl AppChannel {
         };
         let transport = match config.protocol {
             AppProtocol::Http | AppProtocol::Https => Transport::H1(H1Pool::new(dialer(&[b"http/1.1"]))),
-            AppProtocol::H2c => Transport::H2(H2Pool::new(dialer(&[]), None)),
-            AppProtocol::Grpc | AppProtocol::Grpcs => Transport::Grpc(H2Pool::new(dialer(&[b"h2"]), None)),
+            AppProtocol::H2c => Transport::H2(H2Pool::new(dialer(&[]), keep_alive(host))),
+            AppProtocol::Grpc | AppProtocol::Grpcs => {
+                Transport::Grpc(H2Pool::new(dialer(&[b"h2"]), keep_alive(host)))
+            }
         };
         Some(Self {
             transport,

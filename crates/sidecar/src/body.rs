@@ -2,6 +2,8 @@
 //! plus the replay buffer that makes a call repeatable.
 
 mod failure;
+mod held;
+mod seen;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +13,15 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use outrigger_http2::{Cut, Reason};
+use outrigger_http2::{Incoming, Reason, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use failure::Failure;
+pub use held::Held;
+pub use seen::Next;
 
 use crate::conn::PooledBody;
+use crate::http2::RecvStream;
 
 /// Any failure while a body is read or written.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -34,11 +39,11 @@ pub enum Body {
     /// From an HTTP/1.1 client.
     Http1(crate::listen::Received),
     /// From a shared HTTP/2 connection.
-    Http2(outrigger_http2::Received),
+    Http2(RecvStream),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
     /// With what must live until the last byte is delivered.
-    Held(Box<Held>),
+    Held(Box<Held<Guard>>),
     /// Repeatable up to [`REPLAY_LIMIT`].
     Replay(ReplayBody),
     /// Anything else.
@@ -65,18 +70,13 @@ impl Body {
 
     /// Keeps `permit` taken until the body is consumed or dropped.
     pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
-        Self::Held(Box::new(Held {
-            body: self,
-            _guard: Guard::Permit(permit),
-        }))
+        Self::Held(Box::new(Held::new(self, Guard(Kept::Permit(permit)))))
     }
 
     /// Runs `on_end` when the body is consumed or dropped.
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
-        Self::Held(Box::new(Held {
-            body: self,
-            _guard: Guard::Call(OnDrop(Some(Box::new(on_end)))),
-        }))
+        let guard = Guard(Kept::Call(OnDrop(Some(Box::new(on_end)))));
+        Self::Held(Box::new(Held::new(self, guard)))
     }
 
     /// The exact length where it is known.
@@ -90,8 +90,8 @@ impl Body {
         tracing::debug!(target: "dapr.runtime.conn", "a body that was being sent failed: {error}");
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
         while let Some(error) = next {
-            if let Some(cut) = error.downcast_ref::<Cut>() {
-                return cut.reason();
+            if let Some(failed) = error.downcast_ref::<StreamError>() {
+                return failed.reason();
             }
             next = error.source();
         }
@@ -154,12 +154,12 @@ impl From<&'static str> for Body {
     }
 }
 
-impl From<outrigger_http2::Incoming> for Body {
-    fn from(incoming: outrigger_http2::Incoming) -> Self {
+impl From<Incoming<RecvStream>> for Body {
+    fn from(incoming: Incoming<RecvStream>) -> Self {
         match incoming {
-            outrigger_http2::Incoming::Empty => Self::Empty,
-            outrigger_http2::Incoming::Whole(data) => data.into(),
-            outrigger_http2::Incoming::Stream(received) => Self::Http2(received),
+            Incoming::Empty => Self::Empty,
+            Incoming::Full(data) => data.into(),
+            Incoming::Stream(received) => Self::Http2(received),
         }
     }
 }
@@ -184,7 +184,7 @@ impl HttpBody for Body {
             Self::Http1(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
-            Self::Held(held) => Pin::new(&mut held.body).poll_frame(cx),
+            Self::Held(held) => Pin::new(held).poll_frame(cx),
             Self::Replay(replay) => Pin::new(replay).poll_frame(cx),
             Self::Stream(stream) => stream.as_mut().poll_frame(cx),
         }
@@ -198,7 +198,7 @@ impl HttpBody for Body {
             Self::Http1(received) => received.is_end_stream(),
             Self::Http2(received) => received.is_end_stream(),
             Self::Pooled(pooled) => pooled.is_end_stream(),
-            Self::Held(held) => held.body.is_end_stream(),
+            Self::Held(held) => held.is_end_stream(),
             Self::Replay(replay) => replay.is_end_stream(),
             Self::Stream(stream) => stream.is_end_stream(),
         }
@@ -212,7 +212,7 @@ impl HttpBody for Body {
             Self::Http1(received) => received.size_hint(),
             Self::Http2(received) => received.size_hint(),
             Self::Pooled(pooled) => pooled.size_hint(),
-            Self::Held(held) => held.body.size_hint(),
+            Self::Held(held) => held.size_hint(),
             Self::Replay(replay) => replay.size_hint(),
             Self::Stream(stream) => stream.size_hint(),
         }
@@ -234,13 +234,10 @@ impl Trailed {
     }
 }
 
-/// A body and what must outlive it.
-pub struct Held {
-    body: Body,
-    _guard: Guard,
-}
+/// What must outlive a body.
+pub struct Guard(#[expect(dead_code, reason = "held for its drop")] Kept);
 
-enum Guard {
+enum Kept {
     Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit),
     Call(#[expect(dead_code, reason = "held for its drop")] OnDrop),
 }
@@ -263,53 +260,25 @@ pub struct TooLarge {
     pub limit: usize,
 }
 
-/// Stops a body that grows past a limit.
-pub struct Limited {
-    body: Body,
-    left: usize,
-    limit: usize,
-}
-
-impl Limited {
-    /// Wraps `body` where it may be larger than `limit` bytes.
-    pub fn limit(body: &mut Body, limit: usize) {
-        if body.known_length().is_none_or(|length| length > limit as u64) {
-            *body = Body::Stream(Box::pin(Self {
-                body: std::mem::take(body),
-                left: limit,
-                limit,
-            }));
-        }
+/// Stops `body` once it grows past `limit` bytes, where it may.
+pub fn limit(body: &mut Body, limit: usize) {
+    if body.known_length().is_some_and(|length| length <= limit as u64) {
+        return;
     }
-}
-
-impl HttpBody for Limited {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            match self.left.checked_sub(data.len()) {
-                Some(left) => self.left = left,
-                None => return Poll::Ready(Some(Err(Box::new(TooLarge { limit: self.limit })))),
+    let mut left = limit;
+    *body = std::mem::take(body).seen(move |next| {
+        let size = match &next {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+            _ => 0,
+        };
+        match left.checked_sub(size) {
+            Some(rest) => {
+                left = rest;
+                next
             }
+            None => Some(Err(Box::new(TooLarge { limit }))),
         }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
+    });
 }
 
 /// How much of a streamed body is kept so that a failed attempt can be repeated, in bytes.
@@ -511,10 +480,10 @@ mod tests {
     #[tokio::test]
     async fn a_limited_body_fails_past_its_limit() {
         let mut body = chunks(&[b"abc", b"def"]);
-        Limited::limit(&mut body, 5);
+        limit(&mut body, 5);
         assert!(body.collect_up_to(100).await.is_err());
         let mut body = chunks(&[b"abc", b"de"]);
-        Limited::limit(&mut body, 5);
+        limit(&mut body, 5);
         assert_eq!(body.collect_up_to(100).await.unwrap(), "abcde");
     }
 }

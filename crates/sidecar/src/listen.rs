@@ -3,26 +3,30 @@
 mod h2c;
 mod http1;
 mod http2;
+mod room;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
+use outrigger_accept::{Accept, Accepted, Admission, Limits, Place};
 use outrigger_identity::{SpiffeId, expiry};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::body::Body;
 
 pub use http1::Received;
+pub use room::{api_connections, peer_connections, public_connections};
 
 const LOG: &str = "dapr.runtime.listen";
 /// Connections waiting to be accepted.
@@ -107,16 +111,6 @@ impl Bound {
 }
 
 impl Listener {
-    /// Where it listens, for logs.
-    pub fn describe(&self) -> String {
-        match self {
-            Self::Tcp(listener) => listener
-                .local_addr()
-                .map_or_else(|e| e.to_string(), |a| a.to_string()),
-            Self::Unix(_, file) => file.0.display().to_string(),
-        }
-    }
-
     /// The TCP port.
     pub fn port(&self) -> Option<u16> {
         match self {
@@ -213,6 +207,24 @@ pub struct Client {
     pub address: Option<SocketAddr>,
     /// Who it proved to be; `None` without mTLS.
     pub identity: Option<SpiffeId>,
+    /// The place of its connection among those of the server, where they are counted.
+    pub place: Option<Arc<Place>>,
+}
+
+impl Client {
+    /// It has proved who it is, or sent a whole head of a request.
+    fn prove(&self) {
+        if let Some(place) = &self.place {
+            place.prove();
+        }
+    }
+
+    /// Its connection does not make room for others while `busy`.
+    fn keep_while(&self, busy: impl Fn() -> bool + Send + Sync + 'static) {
+        if let Some(place) = &self.place {
+            place.keep_while(busy);
+        }
+    }
 }
 
 /// Answers requests.
@@ -236,6 +248,8 @@ pub struct Options {
     pub head_limit: usize,
     /// Bytes of an HTTP/2 header list.
     pub header_list_limit: u32,
+    /// How many connections there may be, on all addresses together.
+    pub connections: Limits,
 }
 
 /// Versions of HTTP a server speaks.
@@ -249,82 +263,94 @@ pub enum Versions {
     Http2,
 }
 
-/// Accepts connections until `drain` is cancelled, then waits until all have finished what they began.
+/// Accepts connections until `drain` is cancelled, then waits until all have finished what they began. Listeners of one
+/// server share `admission`.
 pub async fn serve<H: Handler>(
     listener: Listener,
+    admission: Admission,
     handler: Arc<H>,
     options: Options,
     drain: CancellationToken,
 ) {
-    let connections = TaskTracker::new();
-    let server = Arc::new(Server {
-        handler,
-        options,
-        drain: drain.clone(),
-    });
-    loop {
-        let accepted = tokio::select! {
-            () = drain.cancelled() => break,
-            accepted = accept(&listener) => accepted,
-        };
-        let server = Arc::clone(&server);
-        match accepted {
-            Ok(Accepted::Tcp(stream, address)) => {
+    let server = Arc::new(Server { handler, options });
+    let handle = |accepted| Arc::clone(&server).connection(accepted);
+    outrigger_accept::serve(listener, admission, drain, handle).await;
+}
+
+/// A connection that was accepted.
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Through a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Accept for Listener {
+    type Stream = Stream;
+    type Peer = Option<SocketAddr>;
+
+    async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
                 if let Err(error) = crate::tcp::prepare(&stream) {
                     tracing::debug!(target: LOG, "options of a connection of {address}: {error}");
                 }
-                connections.spawn(server.tcp(stream, address));
+                Ok((Stream::Tcp(stream), Some(address)))
             }
-            Ok(Accepted::Unix(stream)) => {
-                let drain = drain.clone();
-                connections.spawn(async move { server.drive(stream, Client::default(), &drain).await });
-            }
-            Err(error) => {
-                // Out of descriptors, mostly: others must end before accepting can go on.
-                tracing::warn!(target: LOG, "cannot accept a connection: {error}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+            Self::Unix(listener, _) => {
+                let (stream, _unnamed) = listener.accept().await?;
+                Ok((Stream::Unix(stream), None))
             }
         }
     }
-    drop(listener);
-    connections.close();
-    connections.wait().await;
-}
 
-enum Accepted {
-    Tcp(tokio::net::TcpStream, SocketAddr),
-    Unix(tokio::net::UnixStream),
-}
+    fn source(peer: Option<SocketAddr>) -> Option<IpAddr> {
+        peer.map(|address| address.ip())
+    }
 
-async fn accept(listener: &Listener) -> io::Result<Accepted> {
-    match listener {
-        Listener::Tcp(listener) => listener
-            .accept()
-            .await
-            .map(|(stream, address)| Accepted::Tcp(stream, address)),
-        Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Accepted::Unix(stream)),
+    fn describe(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener.describe(),
+            Self::Unix(_, file) => file.0.display().to_string(),
+        }
     }
 }
 
 struct Server<H> {
     handler: Arc<H>,
     options: Options,
-    drain: CancellationToken,
 }
 
 impl<H: Handler> Server<H> {
-    async fn tcp(self: Arc<Self>, stream: tokio::net::TcpStream, address: SocketAddr) {
-        let mut client = Client {
-            address: Some(address),
+    async fn connection(self: Arc<Self>, accepted: Accepted<Stream, Option<SocketAddr>>) {
+        let client = Client {
+            address: accepted.peer,
             identity: None,
+            place: Some(accepted.place),
         };
-        let Some(config) = &self.options.tls else {
-            return self.drive(stream, client, &self.drain).await;
-        };
+        let drain = accepted.drain;
+        match (accepted.stream, &self.options.tls) {
+            (Stream::Unix(stream), _) => self.drive(stream, client, &drain).await,
+            (Stream::Tcp(stream), None) => self.drive(stream, client, &drain).await,
+            (Stream::Tcp(stream), Some(config)) => self.mutual(config, stream, client, drain).await,
+        }
+    }
+
+    async fn mutual(
+        &self,
+        config: &Arc<rustls::ServerConfig>,
+        stream: TcpStream,
+        mut client: Client,
+        drain: CancellationToken,
+    ) {
+        let address = client
+            .address
+            .map_or_else(String::new, |address| address.to_string());
         let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
         let handshake = tokio::select! {
             handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => handshake,
-            () = self.drain.cancelled() => return,
+            () = drain.cancelled() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
@@ -349,7 +375,8 @@ impl<H: Handler> Server<H> {
                     return;
                 }
             };
-        let ending = self.drain.child_token();
+        client.prove();
+        let ending = drain.child_token();
         let mut driving = std::pin::pin!(self.drive(stream, client, &ending));
         tokio::select! {
             () = &mut driving => return,

@@ -68,6 +68,7 @@ fn run(config: Config, env: Env) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    outrigger_accept::raise_descriptors();
     // Libraries that look for a process-wide provider find this one; our own configurations name theirs.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     tracing::info!(

@@ -17,8 +17,9 @@ use outrigger_resources::{Configuration, Loaded, problem};
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::operator_client::OperatorClient;
 use tokio::time::{Instant, sleep, timeout};
-use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
+
+use crate::conn::Channel;
 
 pub use endpoints::{EndpointFollower, Resolve};
 pub(crate) use secrets::reveal;

@@ -12,12 +12,10 @@ use outrigger_identity::{Expect, Identity, server_name};
 use tokio::sync::watch;
 
 use crate::body::Body;
-use crate::conn::{Dialer, H2Pool, SendError};
+use crate::conn::{Dialer, H2Pool, KeepAlive, SendError};
 
 /// Time to open a connection to a peer, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pings on idle connections as other sidecars expect them: interval, time to answer.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// Apps whose instances are kept; beyond it the one not called for longest goes.
 const MAX_APPS: usize = 1024;
 
@@ -224,7 +222,7 @@ impl Peers {
         };
         Instance {
             address: address.clone(),
-            pool: H2Pool::new(dialer, Some(KEEP_ALIVE)),
+            pool: H2Pool::new(dialer, Some(KeepAlive::OF_PEERS)),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -17,12 +17,12 @@ use tonic::{Code, Status};
 
 use crate::access::Access;
 use crate::app::AppChannel;
-use crate::body::{Body, BoxError, Failure, Replay};
+use crate::body::{Body, BoxError, Failure, Next, Replay};
 use crate::grpc;
 use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
 use crate::peer::{PeerError, Peers};
-use crate::resilience::{Again, Resilience, Run, grpc_outcome};
+use crate::resilience::{Attempts, Resilience, grpc_outcome};
 
 /// Forwards calls by the app id in their metadata.
 pub struct Proxy {
@@ -84,13 +84,15 @@ impl Proxy {
                 finish(status.code());
                 response
             }
-            None => response.map(|body| {
-                Watched {
-                    body,
-                    finish: Some(Box::new(finish)),
-                }
-                .into_body()
-            }),
+            None => {
+                let mut ending = Ending(Some(finish));
+                response.map(|body| {
+                    body.seen(move |next| {
+                        ending.see(&next);
+                        next
+                    })
+                })
+            }
         }
     }
 
@@ -188,11 +190,11 @@ impl Proxy {
         let (head, mut body) = request.into_parts();
         let failure = Failure::watch(&mut body);
         let replay = Replay::new(body);
-        let mut run = Run::start(policy, Key::app(id, method), self.metrics.as_ref());
-        loop {
-            run.before().map_err(|e| Status::unavailable(e.to_string()))?;
-            let attempt = self.attempt(app_id, namespace, &head, &replay, &failure);
-            let result = match run.limit(attempt).await {
+        let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
+        let (head, replay, failure) = (&head, &replay, &failure);
+        let called = attempts.run(|limit| async move {
+            let attempt = self.attempt(app_id, namespace, head, replay, failure);
+            let result = match limit.within(pin!(attempt)).await {
                 Some(result) => result,
                 None => Err(Status::deadline_exceeded("context deadline exceeded")),
             };
@@ -203,11 +205,13 @@ impl Proxy {
                 Outcome::Failure { .. } if !can_repeat => Outcome::Final,
                 other => other,
             };
-            if run.after(outcome).await == Again::Stop {
-                self.metrics.invoke_received_streaming(app_id, code);
-                return result;
-            }
-        }
+            ((result, code), outcome)
+        });
+        let (result, code) = called
+            .await
+            .map_err(|refused| Status::unavailable(refused.to_string()))?;
+        self.metrics.invoke_received_streaming(app_id, code);
+        result
     }
 
     /// One attempt; a connection that turned out dead is replaced once.
@@ -318,63 +322,37 @@ fn origin_form(uri: &Uri) -> Uri {
     uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
 }
 
-type Finish = Box<dyn FnOnce(Code) + Send>;
+/// Tells how a call ended, once.
+struct Ending<F: FnOnce(Code)>(Option<F>);
 
-/// A response body that tells how the call ended.
-struct Watched {
-    body: Body,
-    finish: Option<Finish>,
-}
-
-impl Watched {
-    fn into_body(self) -> Body {
-        Body::Stream(Box::pin(self))
+impl<F: FnOnce(Code)> Ending<F> {
+    /// Looks at what the body of the answer says.
+    fn see(&mut self, next: &Next) {
+        match next {
+            Some(Ok(frame)) => {
+                let Some(trailers) = frame.trailers_ref() else {
+                    return;
+                };
+                self.told(if grpc::says_ok(trailers) {
+                    Code::Ok
+                } else {
+                    Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
+                });
+            }
+            Some(Err(_)) => self.told(Code::Unavailable),
+            None => self.told(Code::Unknown),
+        }
     }
 
-    fn end(&mut self, code: Code) {
-        if let Some(finish) = self.finish.take() {
+    fn told(&mut self, code: Code) {
+        if let Some(finish) = self.0.take() {
             finish(code);
         }
     }
 }
 
-impl HttpBody for Watched {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                if let Some(trailers) = frame.trailers_ref() {
-                    let code = if grpc::says_ok(trailers) {
-                        Code::Ok
-                    } else {
-                        Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
-                    };
-                    self.end(code);
-                }
-            }
-            Some(Err(_)) => self.end(Code::Unavailable),
-            None => self.end(Code::Unknown),
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Watched {
+impl<F: FnOnce(Code)> Drop for Ending<F> {
     fn drop(&mut self) {
-        self.end(Code::Cancelled);
+        self.told(Code::Cancelled);
     }
 }

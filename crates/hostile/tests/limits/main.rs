@@ -31,6 +31,7 @@ const CRATES: &[&str] = &[
     "identity",
     "policy",
     "resources",
+    "scheduler",
     "sentry",
     "sidecar",
     "telemetry",
@@ -142,7 +143,7 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "STREAMS_PER_FRAME",
         "how frames are counted",
     ),
-    ("http2/src/limits.rs", "FREE_BYTES", "how frames are counted"),
+    ("http2/src/limits.rs", "CREDIT_BYTES", "how frames are counted"),
     ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
 ];
 

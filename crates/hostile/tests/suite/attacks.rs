@@ -98,6 +98,11 @@ pub fn all() -> impl Iterator<Item = &'static Attack> {
 }
 
 impl Attack {
+    /// Whether it is about how many connections there are.
+    pub fn is_crowd(&self) -> bool {
+        crowds::ATTACKS.iter().any(|crowd| crowd.name == self.name)
+    }
+
     /// Attacks.
     pub async fn run(&self, target: Target) -> Heard {
         match self.run {
@@ -127,6 +132,9 @@ impl Attack {
 impl Verdict {
     /// Why this is not what must come of an attack.
     pub fn judge(self, needs: Protocol, heard: &Heard) -> Result<(), String> {
+        if let Some(wrong) = &heard.wrong {
+            return Err(wrong.clone());
+        }
         let statuses = h1::statuses(heard);
         let good = statuses.iter().any(|status| (200..300).contains(status));
         let told = match needs {

@@ -17,11 +17,21 @@ pub struct Usage {
     pub work: Duration,
 }
 
+/// Descriptors that a server may have, and those it is given at first: it has to ask for the rest. So few that crowds
+/// reach the limits.
+pub const DESCRIPTORS: u64 = 2048;
+const AT_FIRST: u64 = 256;
+
 impl Server {
     /// Starts a binary; its log goes to `log`.
     pub fn start(binary: &str, arguments: &[String], env: &[(&str, String)], log: &Path) -> Self {
         let log = std::fs::File::create(log).unwrap();
-        let child = Command::new(binary)
+        let child = Command::new("sh")
+            .arg("-c")
+            .arg(format!(
+                "ulimit -Hn {DESCRIPTORS} && ulimit -Sn {AT_FIRST} && exec \"$@\""
+            ))
+            .args(["sh", binary])
             .args(arguments)
             .envs(env.iter().map(|(name, value)| (name, value)))
             // Memory that is free again shows as such soon.
@@ -87,7 +97,7 @@ pub fn open_files(id: u32) -> u64 {
 pub fn limit_files(id: u32, files: Option<u64>) -> Option<u64> {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
     let pid = Pid::from_raw(i32::try_from(id).unwrap());
-    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let maximum = Some(DESCRIPTORS);
     let limit = Rlimit {
         current: files,
         maximum,

@@ -77,12 +77,17 @@ impl Fleet {
         }
         let sentry = fleet.address(Process::Sentry, "port");
         fleet.mutual = identity(&sentry, &anchors).await.client_config(Expect::Any);
-        for process in [Process::Sidecar, Process::SecureSidecar] {
+        let sidecars = [Process::Sidecar, Process::SecureSidecar, Process::SocketSidecar];
+        for process in sidecars {
             let server = fleet.start_sidecar(process, &sentry, &anchors);
             fleet.servers.push((process, server));
         }
-        let up = fleet.is_up(Process::Sidecar).await && fleet.is_up(Process::SecureSidecar).await;
-        up.then_some(fleet)
+        for process in sidecars {
+            if !fleet.is_up(process).await {
+                return None;
+            }
+        }
+        Some(fleet)
     }
 
     fn start_sidecar(&self, process: Process, sentry: &str, anchors: &str) -> Server {
@@ -118,12 +123,16 @@ impl Fleet {
         ];
         arguments.extend(self.port_flags(process));
         let mut env = Vec::new();
-        if process == Process::SecureSidecar {
-            arguments.push("--enable-mtls".to_owned());
-            arguments.push(format!("--sentry-address={sentry}"));
-            env.push(("DAPR_TRUST_ANCHORS", anchors.to_owned()));
-        } else {
-            arguments.push("--enable-profiling".to_owned());
+        match process {
+            Process::SecureSidecar => {
+                arguments.push("--enable-mtls".to_owned());
+                arguments.push(format!("--sentry-address={sentry}"));
+                env.push(("DAPR_TRUST_ANCHORS", anchors.to_owned()));
+            }
+            Process::SocketSidecar => {
+                arguments.push(format!("--unix-domain-socket={}", self.folder.path().display()));
+            }
+            Process::Sidecar | Process::Sentry => arguments.push("--enable-profiling".to_owned()),
         }
         let binary = env!("CARGO_BIN_EXE_hostile-daprd");
         Server::start(binary, &arguments, &env, &folder.join("log"))
@@ -152,6 +161,9 @@ impl Fleet {
         Target {
             listener,
             address: ([127, 0, 0, 1], self.port(listener)).into(),
+            socket: listener
+                .socket
+                .map(|api| self.folder.path().join(format!("dapr-hostile-{api}.socket"))),
             process: self.server(listener.process).id(),
             source: Ipv4Addr::LOCALHOST,
             tls: match listener.security {
@@ -183,7 +195,7 @@ impl Fleet {
 
     /// What the servers have printed, for who reads the failure of a test.
     pub fn print_logs(&self) {
-        for name in ["sentry", "Sidecar", "SecureSidecar"] {
+        for name in ["sentry", "Sidecar", "SecureSidecar", "SocketSidecar"] {
             let log = std::fs::read_to_string(self.folder.path().join(name).join("log"));
             println!("--- {name}\n{}", log.unwrap_or_default());
         }
@@ -196,8 +208,9 @@ fn free_ports() -> HashMap<(Process, &'static str), u16> {
     let mut ports = HashMap::new();
     let more =
         ["dapr-http-port", "dapr-grpc-port", "metrics-port"].map(|flag| (Process::SecureSidecar, flag));
+    let beside = ["dapr-internal-grpc-port", "metrics-port"].map(|flag| (Process::SocketSidecar, flag));
     let named = LISTENERS.iter().map(|listener| (listener.process, listener.flag));
-    for (process, flag) in named.chain(more) {
+    for (process, flag) in named.chain(more).chain(beside) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         ports.insert((process, flag), listener.local_addr().unwrap().port());
         held.push(listener);

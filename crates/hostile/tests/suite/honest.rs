@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::listeners::{Protocol, Request};
-use crate::peer::Target;
+use crate::peer::{Heard, Peer, Target};
 use crate::{h1, h2};
 
 /// How long an honest client waits for an answer. Generous: machines that test are busy.
@@ -33,25 +33,17 @@ pub async fn call(target: &Target) -> Result<(), String> {
 }
 
 async fn exchange(target: &Target) -> Result<(), String> {
-    let listener = target.listener;
     let mut peer = target
         .connect()
         .await
         .map_err(|e| format!("connecting failed: {e}"))?;
-    if let Request::Get(path) = listener.honest
-        && listener.offers(Protocol::Http1)
-    {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        peer.say(request.as_bytes()).await;
-        let heard = peer.hear(PATIENCE, h1::is_answered).await;
+    let heard = ask(target, &mut peer, "close").await;
+    if speaks_http1(target) {
         return match h1::statuses(&heard).first() {
             Some(200..=299) => Ok(()),
             _ => Err(format!("heard {:?}", String::from_utf8_lossy(&heard.bytes))),
         };
     }
-    let words = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
-    peer.say(&words).await;
-    let heard = peer.hear(PATIENCE, |bytes| h2::is_over(bytes, 1)).await;
     let data = h2::frames(&heard.bytes)
         .iter()
         .filter(|f| f.kind == h2::kind::DATA)
@@ -60,10 +52,28 @@ async fn exchange(target: &Target) -> Result<(), String> {
     if !h2::is_ok(&heard.bytes, 1) {
         return Err(format!("heard {:?}", h2::frames(&heard.bytes)));
     }
-    match listener.honest {
+    match target.listener.honest {
         Request::Sign if data < CERTIFICATE => Err("no certificate was issued".to_owned()),
         _ => Ok(()),
     }
+}
+
+fn speaks_http1(target: &Target) -> bool {
+    matches!(target.listener.honest, Request::Get(_)) && target.listener.offers(Protocol::Http1)
+}
+
+/// Asks what honest clients ask, on a connection on which nothing was said; `connection` is the field of HTTP/1.1.
+pub async fn ask(target: &Target, peer: &mut Peer, connection: &str) -> Heard {
+    let listener = target.listener;
+    if speaks_http1(target) {
+        let path = h1::path(listener);
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n\r\n");
+        peer.say(request.as_bytes()).await;
+        return peer.hear(PATIENCE, h1::is_answered).await;
+    }
+    let words = [h2::hello(&[]), h2::request(listener, 1, &target.signing)].concat();
+    peer.say(&words).await;
+    peer.hear(PATIENCE, |bytes| h2::is_over(bytes, 1)).await
 }
 
 /// Calls until told to stop, once more after that.

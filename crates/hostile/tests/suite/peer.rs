@@ -1,13 +1,15 @@
 //! A connection of somebody who does not keep to the rules.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use crate::listeners::Listener;
@@ -21,11 +23,16 @@ const KEPT: usize = 1 << 20;
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
+/// A connection without TLS.
+pub type Raw = Either<TcpStream, UnixStream>;
+
 /// Where an attack goes.
 #[derive(Clone)]
 pub struct Target {
     pub listener: &'static Listener,
     pub address: SocketAddr,
+    /// The Unix socket, in place of the address.
+    pub socket: Option<PathBuf>,
     /// The process that listens.
     pub process: u32,
     /// The address it comes from: each in 127.0.0.0/8 is another machine to the server.
@@ -53,6 +60,8 @@ pub struct Heard {
     pub bytes: Vec<u8>,
     /// Whether the server ended the connection.
     pub closed: bool,
+    /// What went wrong beside the connection.
+    pub wrong: Option<String>,
 }
 
 /// A connection.
@@ -71,18 +80,22 @@ impl Target {
     }
 
     /// A connection without anything said.
-    pub async fn tcp(&self) -> std::io::Result<TcpStream> {
+    pub async fn raw(&self) -> std::io::Result<Raw> {
+        if let Some(path) = &self.socket {
+            let connecting = tokio::time::timeout(STALLED * 3, UnixStream::connect(path));
+            return Ok(Either::Right(connecting.await.map_err(std::io::Error::from)??));
+        }
         let socket = TcpSocket::new_v4()?;
         socket.bind((self.source, 0).into())?;
         let connecting = tokio::time::timeout(STALLED * 3, socket.connect(self.address));
         let stream = connecting.await.map_err(std::io::Error::from)??;
         stream.set_nodelay(true)?;
-        Ok(stream)
+        Ok(Either::Left(stream))
     }
 
     /// A connection on which HTTP can be spoken.
     pub async fn connect(&self) -> std::io::Result<Peer> {
-        let tcp = self.tcp().await?;
+        let tcp = self.raw().await?;
         Ok(Peer::new(match &self.tls {
             None => Box::new(tcp),
             Some(tls) => {

@@ -24,7 +24,12 @@ const KEPT: u64 = 64;
 const SILENCE: Duration = Duration::from_secs(85);
 /// Where attackers come from; honest clients come from 127.0.0.1.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const PROCESSES: [Process; 3] = [Process::Sidecar, Process::SecureSidecar, Process::Sentry];
+const PROCESSES: [Process; 4] = [
+    Process::Sidecar,
+    Process::SecureSidecar,
+    Process::SocketSidecar,
+    Process::Sentry,
+];
 
 /// Whether the environment asks for this row.
 fn wanted(name: &str) -> bool {
@@ -64,6 +69,8 @@ async fn attack_process(fleet: &Fleet, process: Process) -> Vec<String> {
         let listeners = LISTENERS
             .iter()
             .filter(|l| l.process == process && l.offers(attack.needs));
+        // What is spoken through a Unix socket is served by what serves the ports; how it is accepted is not.
+        let listeners = listeners.filter(|l| l.socket.is_none() || attack.is_crowd());
         for listener in listeners {
             if let Err(why) = attack_listener(fleet, attack, listener, id).await {
                 failures.push(format!("{}: {}: {why}", listener.name, attack.name));

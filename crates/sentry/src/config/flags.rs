@@ -54,6 +54,12 @@ pub const FLAGS: &[Flag] = &[
         "standalone",
         "Where sentry runs: standalone or kubernetes",
     ),
+    Flag::text(
+        "insecure-control-plane",
+        "same-user",
+        "Who gets certificates of the control plane without a token: same-user (processes of sentry's own user, or of \
+         root, on its own machine) or nobody",
+    ),
     Flag::text("kubeconfig", "", "Path of a kubeconfig file, for Kubernetes mode"),
     Flag::boolean("jwt-enabled", "false", "Issue JWTs besides certificates"),
     Flag::text(

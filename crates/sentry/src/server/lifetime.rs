@@ -1,25 +1,32 @@
 //! How long a peer may stay connected: those who never got a certificate not for long, the others while they use it.
 
 use std::{
-    net::IpAddr,
+    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use outrigger_accept::Place;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
+
+use super::owner;
 
 /// Time a connection has to obtain a certificate, whatever else it asks.
 const UNAUTHENTICATED: Duration = Duration::from_secs(30);
 /// After a certificate was issued: a connection on which nothing is asked for this long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// Looks at whose connection it is, at a time.
+static LOOKS: Semaphore = Semaphore::const_new(1);
+
 /// The time of one connection.
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     begun: Instant,
     place: Arc<Place>,
-    is_local: bool,
+    /// Both ends of a connection within this machine: the peer's, and ours.
+    local: Option<(SocketAddr, SocketAddr)>,
     used: Mutex<Used>,
 }
 
@@ -37,13 +44,16 @@ pub(crate) struct Call(Arc<Lifetime>);
 
 impl Lifetime {
     /// Begins now. `peer` and `local` are the ends of the connection.
-    pub(crate) fn new(place: Arc<Place>, peer: IpAddr, local: Option<IpAddr>) -> Self {
+    pub(crate) fn new(place: Arc<Place>, peer: SocketAddr, local: Option<SocketAddr>) -> Self {
         let begun = Instant::now();
-        let peer = peer.to_canonical();
+        let is_local = |local: &SocketAddr| {
+            let ip = peer.ip().to_canonical();
+            ip.is_loopback() || local.ip().to_canonical() == ip
+        };
         Self {
             begun,
             place,
-            is_local: peer.is_loopback() || local.is_some_and(|local| local.to_canonical() == peer),
+            local: local.filter(is_local).map(|local| (peer, local)),
             used: Mutex::new(Used {
                 calls: 0,
                 last: begun,
@@ -52,9 +62,15 @@ impl Lifetime {
         }
     }
 
-    /// Whether the peer is on this machine.
-    pub(crate) fn is_local(&self) -> bool {
-        self.is_local
+    /// Whether the peer is a process of sentry's own user, or of root, on this machine.
+    pub(crate) async fn is_own_user(&self) -> bool {
+        let Some((peer, local)) = self.local else {
+            return false;
+        };
+        // One look at a time: the system's table may be long.
+        let _turn = LOOKS.acquire().await;
+        let looking = tokio::task::spawn_blocking(move || owner::is_own(peer, local));
+        looking.await.unwrap_or(false)
     }
 
     /// A call begins; it lasts until what is returned is dropped.
@@ -108,24 +124,36 @@ impl Drop for Call {
 mod tests {
     use super::*;
 
-    async fn lifetime(peer: &str, local: &str) -> Arc<Lifetime> {
+    /// Of a connection from `peer`; of the one that is accepted, without.
+    async fn lifetime(peer: Option<&str>) -> (Arc<Lifetime>, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (send, mut places) = tokio::sync::mpsc::channel(1);
         let stop = tokio_util::sync::CancellationToken::new();
-        let limits = crate::server::ENDPOINT_LIMITS;
-        tokio::spawn(outrigger_accept::serve(listener, limits, stop, move |accepted| {
-            let send = send.clone();
-            async move { send.send(accepted.place).await.unwrap() }
-        }));
-        let _client = tokio::net::TcpStream::connect(address).await.unwrap();
-        let place = places.recv().await.unwrap();
-        Arc::new(Lifetime::new(place, peer.parse().unwrap(), local.parse().ok()))
+        let admission = outrigger_accept::Admission::new(outrigger_accept::ENDPOINT_LIMITS);
+        tokio::spawn(outrigger_accept::serve(
+            listener,
+            admission,
+            stop,
+            move |accepted| {
+                let send = send.clone();
+                async move {
+                    send.send((accepted.place, accepted.peer)).await.unwrap();
+                    accepted.drain.cancelled().await;
+                }
+            },
+        ));
+        let client = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (place, accepted) = places.recv().await.unwrap();
+        let peer = peer.map_or(accepted, |peer| {
+            SocketAddr::new(peer.parse().unwrap(), accepted.port())
+        });
+        (Arc::new(Lifetime::new(place, peer, Some(address))), client)
     }
 
     #[tokio::test]
     async fn requests_that_are_refused_gain_no_time() {
-        let lifetime = lifetime("10.0.0.1", "10.0.0.2").await;
+        let (lifetime, _client) = lifetime(Some("10.0.0.1")).await;
         tokio::time::pause();
         let begun = Instant::now();
         let asking = tokio::spawn({
@@ -145,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_with_a_certificate_stays_while_it_asks() {
-        let lifetime = lifetime("10.0.0.1", "10.0.0.2").await;
+        let (lifetime, _client) = lifetime(Some("10.0.0.1")).await;
         tokio::time::pause();
         lifetime.authenticated();
         let call = lifetime.call();
@@ -161,17 +189,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn peers_on_this_machine_are_known() {
-        for (peer, local, expected) in [
-            ("127.0.0.1", "127.0.0.1", true),
-            ("::ffff:127.0.0.9", "::ffff:127.0.0.1", true),
-            ("::1", "::1", true),
-            ("10.0.0.1", "10.0.0.1", true),
-            ("::ffff:10.0.0.1", "10.0.0.1", true),
-            ("10.0.0.1", "10.0.0.2", false),
-            ("10.0.0.1", "", false),
-        ] {
-            assert_eq!(lifetime(peer, local).await.is_local(), expected, "{peer} {local}");
+    async fn processes_of_this_user_are_known() {
+        let (own, _client) = lifetime(None).await;
+        assert!(own.is_own_user().await);
+        for elsewhere in ["10.0.0.1", "127.0.0.9", "::1"] {
+            let (lifetime, _client) = lifetime(Some(elsewhere)).await;
+            assert!(!lifetime.is_own_user().await, "{elsewhere}");
         }
     }
 }

@@ -10,7 +10,7 @@ fn request() -> SignCertificateRequest {
 }
 
 fn validators() -> Validators {
-    Validators::new(None, "dapr-system")
+    Validators::new(None, "dapr-system", ControlPlane::SameUser)
 }
 
 fn refusal(change: impl FnOnce(&mut SignCertificateRequest)) -> String {
@@ -69,7 +69,7 @@ fn all_faults_of_a_request_are_reported() {
 #[test]
 fn identities_of_the_control_plane_are_not_for_everybody() {
     let validators = validators();
-    let outcome = |id: &str, namespace: &str, trust_domain: &str, is_local: bool| {
+    let outcome = |id: &str, namespace: &str, trust_domain: &str, is_own_user: bool| {
         let request = SignCertificateRequest {
             id: id.to_owned(),
             namespace: namespace.to_owned(),
@@ -77,8 +77,18 @@ fn identities_of_the_control_plane_are_not_for_everybody() {
             ..request()
         };
         validators
-            .validate(&request, is_local)
+            .validate(&request, is_own_user)
             .map_err(|refusal| refusal.to_string())
+    };
+    let closed = |id: &str, trust_domain: &str| {
+        let request = SignCertificateRequest {
+            id: id.to_owned(),
+            namespace: "dapr-system".to_owned(),
+            trust_domain: trust_domain.to_owned(),
+            ..request()
+        };
+        let validators = Validators::new(None, "dapr-system", ControlPlane::Nobody);
+        validators.validate(&request, true).unwrap_err().to_string()
     };
     for trust_domain in ["", "public", "cluster.local"] {
         for id in [
@@ -93,13 +103,15 @@ fn identities_of_the_control_plane_are_not_for_everybody() {
                 "{refusal}"
             );
             assert!(outcome(id, "dapr-system", trust_domain, true).is_ok(), "{id}");
+            let refusal = closed(id, trust_domain);
+            assert!(refusal.contains("--insecure-control-plane=nobody"), "{refusal}");
             assert!(
                 outcome(id, "default", trust_domain, false).is_ok(),
                 "{id} of somebody else"
             );
         }
-        for is_local in [true, false] {
-            let refusal = outcome("dapr-sentry", "dapr-system", trust_domain, is_local).unwrap_err();
+        for is_own_user in [true, false] {
+            let refusal = outcome("dapr-sentry", "dapr-system", trust_domain, is_own_user).unwrap_err();
             assert!(refusal.contains("identity of sentry itself"), "{refusal}");
         }
     }

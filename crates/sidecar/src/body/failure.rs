@@ -1,13 +1,8 @@
 //! Why a body could not be read, kept for whoever sees only that sending it failed.
 
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
-
-use super::{Body, BoxError};
+use super::Body;
 
 /// The failure of a body that is being sent. A connection reports it as its own, which would speak against the peer: a
 /// call that failed by its own body is not repeated, and nobody is blamed.
@@ -21,44 +16,18 @@ impl Failure {
             return Self(None);
         }
         let noted = Arc::<OnceLock<String>>::default();
-        *body = Body::Stream(Box::pin(Watched {
-            body: std::mem::take(body),
-            noted: Arc::clone(&noted),
-        }));
+        let failed = Arc::clone(&noted);
+        *body = std::mem::take(body).seen(move |next| {
+            if let Some(Err(error)) = &next {
+                failed.get_or_init(|| crate::error::chain(error.as_ref()));
+            }
+            next
+        });
         Self(Some(noted))
     }
 
     /// Why the body failed, if it did.
     pub fn reason(&self) -> Option<&str> {
         self.0.as_ref()?.get().map(String::as_str)
-    }
-}
-
-struct Watched {
-    body: Body,
-    noted: Arc<OnceLock<String>>,
-}
-
-impl HttpBody for Watched {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        if let Some(Err(error)) = &frame {
-            self.noted.get_or_init(|| crate::error::chain(error.as_ref()));
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -174,6 +174,7 @@ pub async fn call_remote(
     let Some(head) = frame.head else {
         return Err(missing_head().into());
     };
+    stream.expect(&head.headers);
     stream.take_payload(frame.payload)?;
     Ok(reply(head, stream.into_body()?))
 }

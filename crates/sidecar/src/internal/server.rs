@@ -101,6 +101,7 @@ impl InternalApi {
         let frame = invoke::decode_request(&message, stream.limits())
             .map_err(|e| Status::invalid_argument(format!("parsing InternalInvokeRequest error: {e}")))?;
         let head = frame.head.ok_or_else(no_head)?;
+        stream.expect(&head.metadata);
         stream.take_payload(frame.payload)?;
         let (mut span, head, method) = self.admit(peer, &parts.headers, head)?;
         if may_lack_body(&head) {

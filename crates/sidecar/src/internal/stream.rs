@@ -6,13 +6,17 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::HeaderName;
+use http::header::{CONTENT_LENGTH, HeaderName};
 use http_body::{Body as HttpBody, Frame};
 use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
 use tonic::{Code, Status};
 
 use crate::body::{Body, BoxError};
 use crate::grpc::ok_trailers;
+use crate::stall::{Patience, UNREAD_TIMEOUT};
+
+#[cfg(test)]
+mod tests;
 
 /// Payload bytes in one message at most: well below the smallest body limit peers have, large enough to amortise.
 const CHUNK: usize = 256 * 1024;
@@ -184,6 +188,9 @@ pub(super) struct MessageStream {
     expected_seq: u64,
     ready: VecDeque<Result<Bytes, Status>>,
     ended: bool,
+    /// Bytes of payload that the head has announced and that are still to come.
+    announced: u64,
+    patience: Patience,
 }
 
 impl MessageStream {
@@ -197,7 +204,15 @@ impl MessageStream {
             expected_seq: 0,
             ready: VecDeque::new(),
             ended: false,
+            announced: 0,
+            patience: Patience::default(),
         }
+    }
+
+    /// The payload is as long as these metadata say, where they do: it is not waited for in vain.
+    pub(super) fn expect(&mut self, metadata: &HeaderMap) {
+        let length = metadata.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        self.announced = length.and_then(|length| length.parse().ok()).unwrap_or(0);
     }
 
     /// The limits for decoding heads.
@@ -218,7 +233,11 @@ impl MessageStream {
             if next.is_some() || self.ended {
                 return Poll::Ready(Ok(next));
             }
-            match ready!(Pin::new(&mut self.source).poll_frame(cx)) {
+            let Poll::Ready(frame) = Pin::new(&mut self.source).poll_frame(cx) else {
+                return self.poll_late(cx);
+            };
+            self.patience.renew();
+            match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.frames.push(data),
                     Err(frame) => {
@@ -240,6 +259,24 @@ impl MessageStream {
                 }
             }
         }
+    }
+
+    /// What has begun has to go on; before a message, and where the length of the payload is not known, peers may be
+    /// silent.
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+        if self.announced == 0 && !self.frames.is_within_message() {
+            return Poll::Pending;
+        }
+        let late = self.patience.poll(
+            UNREAD_TIMEOUT,
+            "the other sidecar sent nothing more of what it had begun",
+            cx,
+        );
+        let late = ready!(late);
+        // Tells the peer, too.
+        self.source = Body::Empty;
+        self.ended = true;
+        Poll::Ready(Err(Status::deadline_exceeded(late.to_string())))
     }
 
     fn check_trailers(&self, trailers: &HeaderMap) -> Result<(), Status> {
@@ -266,6 +303,7 @@ impl MessageStream {
             )));
         }
         self.expected_seq += 1;
+        self.announced = self.announced.saturating_sub(payload.data.len() as u64);
         if !payload.data.is_empty() {
             self.ready.push_back(Ok(payload.data));
         }

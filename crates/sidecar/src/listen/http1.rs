@@ -91,6 +91,8 @@ where
     let limit = (options.head_limit + HEAD_SLACK).max(MIN_HEAD);
     let exchange = Arc::<Exchange>::default();
     let mut requests = Requests::new(io, Arc::clone(&exchange), limit, times);
+    let of_place = Arc::clone(&exchange);
+    client.keep_while(move || of_place.is_calling());
     if options.versions == Versions::Both {
         let first = tokio::time::timeout(times.head, requests.begins_with_http2());
         let http2 = tokio::select! {
@@ -199,6 +201,7 @@ impl<H: Handler> Calls<H> {
         if let Some(refused) = refuse(&request, two_framings) {
             return Box::pin(ready(Ok(calling.answer(refused))));
         }
+        self.client.prove();
         if let Some(slot) = &self.upgrade
             && let Some(upgrade) = h2c::asked(&request)
         {

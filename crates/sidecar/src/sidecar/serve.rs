@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outrigger_accept::{Accept as _, Admission};
 use outrigger_http2::limits::HEADER_LIST;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -111,6 +112,7 @@ impl Servers {
             tls: None,
             head_limit: self.head_limit,
             header_list_limit: head_limit.saturating_add(4096),
+            connections: listen::api_connections(),
         };
         let grpc = Options {
             header_list_limit: grpc_header_list(head_limit),
@@ -118,7 +120,12 @@ impl Servers {
         };
         let internal = Options {
             tls: self.internal_tls.clone(),
+            connections: listen::peer_connections(),
             ..grpc
+        };
+        let public_options = Options {
+            connections: listen::public_connections(),
+            ..plain(Versions::Both)
         };
         let sockets = &mut self.sockets;
         for bound in sockets.metrics.drain(..) {
@@ -151,7 +158,7 @@ impl Servers {
         serving.all(
             std::mem::take(&mut sockets.public),
             &public,
-            &plain(Versions::Both),
+            &public_options,
             "Public HTTP server",
         )?;
         serving.all(
@@ -185,6 +192,7 @@ impl Serving {
         options: &Options,
         name: &str,
     ) -> Result<(), BindError> {
+        let admission = Admission::new(options.connections);
         for bound in bound {
             let listener = bound.listen()?;
             let address = listener.describe();
@@ -192,7 +200,13 @@ impl Serving {
                 Some(_) => tracing::info!(target: LOG, "{name} listening on TCP address: {address}"),
                 None => tracing::info!(target: LOG, "{name} listening on UNIX socket: {address}"),
             }
-            let server = listen::serve(listener, Arc::clone(handler), options.clone(), self.drain.clone());
+            let server = listen::serve(
+                listener,
+                admission.clone(),
+                Arc::clone(handler),
+                options.clone(),
+                self.drain.clone(),
+            );
             self.tasks.spawn(server);
         }
         Ok(())

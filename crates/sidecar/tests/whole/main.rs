@@ -19,6 +19,7 @@ mod crypto;
 mod endpoints;
 mod foreign_peers;
 mod guard;
+mod hanging_files;
 mod hot_reload;
 mod http1;
 mod invoke_grpc;

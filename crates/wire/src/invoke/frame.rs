@@ -68,6 +68,11 @@ impl FrameReader {
         Ok(None)
     }
 
+    /// Whether a message has begun and is not whole.
+    pub fn is_within_message(&self) -> bool {
+        !self.partial.is_empty() || !self.chunk.is_empty()
+    }
+
     /// To be called at the end of the stream: an error if it came within a frame.
     pub fn finish(&self) -> Result<(), FrameError> {
         match self.partial.len() + self.chunk.len() {

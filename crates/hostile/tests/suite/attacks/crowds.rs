@@ -2,22 +2,30 @@
 
 use std::time::Duration;
 
-use futures::FutureExt;
 use futures::future::join_all;
+use futures::{FutureExt, StreamExt};
 
 use super::Run::Do;
 use super::Verdict::{Bounded, Ends};
 use super::{Attack, FLOOD, LITTLE, attack};
-use crate::child::{limit_files, open_files};
+use crate::child::{DESCRIPTORS, limit_files, open_files};
 use crate::h2::{hello, request};
+use crate::honest;
 use crate::listeners::Protocol::{Http1, Http2, Tcp, Tls};
-use crate::peer::{Heard, Target};
+use crate::peer::{Heard, Peer, Raw, Target};
 
 /// Connections of a crowd that only connects.
 const MANY: u32 = 400;
 /// All of them from one machine, or each from another.
 const ONE: u32 = 1;
 const EACH: u32 = MANY;
+/// Connections of a crowd that is larger than what a server keeps, and what it may keep with everything else.
+const TOO_MANY: u32 = 720;
+const KEPT: u64 = DESCRIPTORS * 2 / 5;
+/// How many of such a crowd come at once.
+const AT_ONCE: usize = 16;
+/// Within this time somebody is served while such a crowd stays; silent connections are ended later than that.
+const SERVED: Duration = Duration::from_secs(8);
 /// Connections of a crowd that shakes hands.
 const SOME: usize = 150;
 /// Descriptors that a process has left when it is short of them.
@@ -42,6 +50,20 @@ pub(super) const ATTACKS: &[Attack] = &[
         Do(|target| crowd(target, MANY, EACH, &[]).boxed()),
         Bounded,
         LITTLE,
+    ),
+    attack(
+        "more silent connections than a server keeps, all of them staying",
+        Tcp,
+        Do(|target| silent_for_long(target).boxed()),
+        Bounded,
+        (48, 8_000),
+    ),
+    attack(
+        "more connections than a server keeps, silent after a request",
+        Tcp,
+        Do(|target| silent_after_a_request(target).boxed()),
+        Bounded,
+        (128, 20_000),
     ),
     attack(
         "more connections than the process may have",
@@ -96,17 +118,73 @@ pub(super) const ATTACKS: &[Attack] = &[
 
 /// Connects often, says the same each time, and stays; `machines`: where the connections come from, in turn.
 async fn crowd(target: Target, count: u32, machines: u32, words: &'static [u8]) -> Heard {
+    let held = connected(&target, count, machines, words).await;
+    tokio::time::sleep(STAY).await;
+    drop(held);
+    Heard::default()
+}
+
+async fn connected(target: &Target, count: u32, machines: u32, words: &'static [u8]) -> Vec<Raw> {
     let mut held = Vec::new();
     for number in 0..count {
         let machine = target.source.to_bits() + number % machines;
-        let Ok(stream) = target.from(machine.into()).tcp().await else {
+        let Ok(stream) = target.from(machine.into()).raw().await else {
             continue;
         };
-        let _full = stream.try_write(words);
+        let _full = match &stream {
+            Raw::Left(stream) => stream.try_write(words),
+            Raw::Right(stream) => stream.try_write(words),
+        };
         held.push(stream);
     }
-    tokio::time::sleep(STAY).await;
-    Heard::default()
+    held
+}
+
+/// Somebody else is served while a crowd stays, and the server does not keep all of it.
+async fn others_are_served(target: &Target, before: u64) -> Heard {
+    let others = target.from(std::net::Ipv4Addr::LOCALHOST);
+    let served = tokio::time::timeout(SERVED, honest::call(&others)).await;
+    let served = served.unwrap_or_else(|_| Err(format!("nobody else is served within {SERVED:?}")));
+    let kept = open_files(target.process).saturating_sub(before);
+    let wrong = served.err().or_else(|| {
+        let many = kept > KEPT;
+        many.then(|| format!("the server keeps {kept} connections"))
+    });
+    Heard {
+        wrong,
+        ..Heard::default()
+    }
+}
+
+/// A crowd that is there as long as the server lets it.
+async fn silent_for_long(target: Target) -> Heard {
+    let before = open_files(target.process);
+    let held = connected(&target, TOO_MANY, EACH, &[]).await;
+    let heard = others_are_served(&target, before).await;
+    drop(held);
+    heard
+}
+
+/// A crowd each of whom asks what honest clients ask, once, and stays.
+async fn silent_after_a_request(target: Target) -> Heard {
+    let before = open_files(target.process);
+    let asking = futures::stream::iter(0..TOO_MANY).map(|number| {
+        let machine = target.source.to_bits() + number % EACH;
+        let target = target.from(machine.into());
+        async move { asked(&target).await }
+    });
+    let held: Vec<Option<Peer>> = asking.buffer_unordered(AT_ONCE).collect().await;
+    let heard = others_are_served(&target, before).await;
+    drop(held);
+    heard
+}
+
+/// A connection on which there was one call.
+async fn asked(target: &Target) -> Option<Peer> {
+    let mut peer = target.connect().await.ok()?;
+    let heard = tokio::time::timeout(SERVED, honest::ask(target, &mut peer, "keep-alive"));
+    heard.await.ok()?;
+    Some(peer)
 }
 
 /// A crowd that is larger than what the process has descriptors for.
@@ -134,7 +212,7 @@ async fn refused(target: Target) -> Heard {
 
 /// Bytes that are no TLS, or not what TLS allows.
 async fn plain(target: Target, words: Vec<u8>) -> Heard {
-    let Ok(stream) = target.tcp().await else {
+    let Ok(stream) = target.raw().await else {
         return Heard::default();
     };
     let peer = crate::peer::Peer::new(Box::new(stream));

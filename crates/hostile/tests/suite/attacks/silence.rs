@@ -97,7 +97,7 @@ pub const SILENCES: &[Silence] = &[
 
 /// Says this before any TLS, then waits for the end.
 async fn said_on_tcp(target: Target, words: &[u8]) {
-    if let Ok(stream) = target.tcp().await {
+    if let Ok(stream) = target.raw().await {
         end_of(Peer::new(Box::new(stream)), words).await;
     }
 }

@@ -22,6 +22,13 @@ fn constant_times_and_a_limit() {
 }
 
 #[test]
+fn statuses_are_named_by_a_list_and_not_by_its_absence() {
+    let matching = CodeMatch::parse("100-101,503", "").unwrap();
+    assert!(matching.names_http(101) && matching.names_http(503) && !matching.names_http(102));
+    assert!(!CodeMatch::parse("", "2").unwrap().names_http(101));
+}
+
+#[test]
 fn no_retries() {
     let start = Instant::now();
     let spec = spec(Backoff::Constant(Duration::ZERO), Some(0));

@@ -30,7 +30,7 @@ async fn block() -> Crypto {
     };
     let catalog = outrigger_components::builtin();
     let entry = catalog.crypto.find("crypto.dapr.jwks", "v1").unwrap();
-    let _users = block.insert("keys", entry.build(setup).await.unwrap());
+    let _placed = block.insert("keys", entry.build(setup).await.unwrap());
     block
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::Frame;
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -12,6 +13,7 @@ use tokio::time::timeout;
 use super::{H1Pool, IDLE_TIMEOUT};
 use crate::body::{Body, BoxError};
 use crate::conn::{Dialer, SendError};
+use crate::stall::UNREAD_TIMEOUT;
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);
@@ -208,8 +210,8 @@ async fn only_the_last_answer_is_one() {
     let switching = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n";
     let pool = first_answered(format!("{switching}{OK}")).await;
     let response = call(&pool, get()).await.unwrap();
-    assert_eq!(response.status(), 502);
-    assert!(text(response).await.contains("switched to another protocol"));
+    assert_eq!(response.status(), 101);
+    assert_eq!(text(response).await, "");
     assert!(pool.0.idle().kept.is_empty());
 }
 
@@ -219,9 +221,9 @@ async fn answers_may_have_many_fields_but_not_any_number() {
         let fields: String = (0..fields).map(|number| format!("x-{number}: y\r\n")).collect();
         OK.replace("content", &format!("{fields}content"))
     };
-    let pool = first_answered(with(900)).await;
-    assert_eq!(call(&pool, get()).await.unwrap().headers().len(), 901);
-    let pool = first_answered(with(1000)).await;
+    let pool = first_answered(with(450)).await;
+    assert_eq!(call(&pool, get()).await.unwrap().headers().len(), 451);
+    let pool = first_answered(with(500)).await;
     assert!(call(&pool, get()).await.is_err());
 }
 
@@ -283,4 +285,35 @@ async fn requests_tell_how_they_are_framed() {
         request.headers_mut().insert("host", "h".parse().unwrap());
         assert_eq!(text(call(&pool, request).await.unwrap()).await, told, "{method}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_of_known_length_that_stops_half_way_is_given_up() {
+    let (listener, pool) = server().await;
+    let serving = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        hear(&mut stream).await;
+        let half = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf";
+        stream.write_all(half.as_bytes()).await.unwrap();
+        // The end of a connection on which an answer is owed.
+        stream.read_u8().await.unwrap_err();
+    });
+    let mut body = call(&pool, get()).await.unwrap().into_body();
+    let first = timeout(LONG, body.frame()).await.unwrap().unwrap().unwrap();
+    assert_eq!(first.into_data().unwrap(), "half");
+    // From here on time goes on when nobody has anything to do.
+    tokio::time::pause();
+    let begin = tokio::time::Instant::now();
+    let rest = timeout(UNREAD_TIMEOUT * 10, body.frame()).await;
+    let error = rest.expect("it is waited for without end").unwrap().unwrap_err();
+    assert!(
+        error.to_string().contains("nothing more of the answer"),
+        "{error}"
+    );
+    assert!(begin.elapsed() >= UNREAD_TIMEOUT, "{:?}", begin.elapsed());
+    tokio::time::resume();
+    timeout(LONG, serving)
+        .await
+        .expect("the connection is kept")
+        .unwrap();
 }

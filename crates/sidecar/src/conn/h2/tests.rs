@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::H2Pool;
+use super::{H2Pool, KeepAlive};
 use crate::body::{Body, BoxError};
 use crate::conn::{Dialer, SendError};
 
@@ -30,7 +30,13 @@ const PING: [u8; 9] = [0, 0, 8, 6, 0, 0, 0, 0, 0];
 async fn peer(keep_alive: Option<(Duration, Duration)>) -> (TcpListener, H2Pool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    (listener, H2Pool::new(Dialer::plain(address, LONG), keep_alive))
+    (
+        listener,
+        H2Pool::new(
+            Dialer::plain(address, LONG),
+            keep_alive.map(|times| KeepAlive::new(times, true)),
+        ),
+    )
 }
 
 async fn accept(listener: &TcpListener) -> Connection<TcpStream, Bytes> {

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::requests::Calling;
-use crate::body::{Body as Inner, BoxError};
+use crate::body::Held;
 
 /// Bytes of a body that nobody wanted that are read all the same, so that the connection can be used again.
 const UNWANTED: usize = 256 * 1024;
@@ -100,36 +100,4 @@ impl Body for Received {
 }
 
 /// The body of an answer. When hyper has taken all of it, the call is over.
-pub(super) struct Answer {
-    body: Inner,
-    _calling: Calling,
-}
-
-impl Answer {
-    pub(super) fn new(body: Inner, calling: Calling) -> Self {
-        Self {
-            body,
-            _calling: calling,
-        }
-    }
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
+pub(super) type Answer = Held<Calling>;

@@ -53,6 +53,8 @@ pub(super) struct Exchange {
     told: Mutex<Told>,
     /// Whether a request has been taken and not been answered whole.
     calling: AtomicBool,
+    /// Whether something of an answer waits for the client to read.
+    unwritten: AtomicBool,
 }
 
 /// A call until hyper has taken all of its answer.
@@ -92,6 +94,15 @@ impl Exchange {
     pub(super) fn calling(self: &Arc<Self>) -> Calling {
         self.calling.store(true, Ordering::Relaxed);
         Calling(Arc::clone(self))
+    }
+
+    /// Whether a request has been taken, and its answer has not been written whole.
+    pub(super) fn is_calling(&self) -> bool {
+        self.is_unwritten() || self.calling.load(Ordering::Relaxed)
+    }
+
+    fn is_unwritten(&self) -> bool {
+        self.unwritten.load(Ordering::Relaxed)
     }
 
     fn head(&self, two_framings: bool, at_hand: usize) {
@@ -141,8 +152,6 @@ pub(super) struct Requests<I> {
     times: Times,
     reading: Patience,
     writing: Patience,
-    /// Whether something of an answer waits for the client to read.
-    unwritten: bool,
     /// Whether the client has said that it says no more.
     ended: bool,
     /// What did not come in time: hyper does not tell.
@@ -163,7 +172,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             times,
             reading: Patience::default(),
             writing: Patience::default(),
-            unwritten: false,
             ended: false,
             late: None,
             probes: 0,
@@ -353,7 +361,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         if !self.is_calling() {
             return Poll::Ready(Ok(true));
         }
-        while self.probes > 0 && !self.unwritten {
+        while self.probes > 0 && !self.exchange.is_unwritten() {
             let _waited = ready!(self.reading.poll(PROBE_AFTER, "no more of the client", cx));
             self.reading.renew();
             self.probes -= 1;
@@ -363,12 +371,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     }
 
     fn is_calling(&self) -> bool {
-        self.unwritten || self.exchange.calling.load(Ordering::Relaxed)
+        self.exchange.is_calling()
     }
 
     fn written(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.probes = 0;
-        self.unwritten = written.is_pending();
+        let unwritten = written.is_pending();
+        self.exchange.unwritten.store(unwritten, Ordering::Relaxed);
         if matches!(self.at, At::Head(_)) && !self.is_calling() {
             self.call_ended(cx);
         }

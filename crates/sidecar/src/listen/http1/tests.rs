@@ -81,6 +81,7 @@ impl Client {
             tls: None,
             head_limit: 4096,
             header_list_limit: 64 * 1024,
+            connections: crate::listen::api_connections(),
         };
         let served = tokio::spawn(async move {
             let handler = Arc::new(Answers(answer));

@@ -1,0 +1,43 @@
+//! How many descriptors the process may have.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Takes as many descriptors as the system allows this process (`ulimit -Hn`). Servers call it once, at their start.
+pub fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::debug!(target: crate::LOG, "the limit of open files stays at {:?}: {error}", limit.current);
+    }
+}
+
+/// How many descriptors the process may have at this time.
+pub fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_allowed_is_taken() {
+        let lower = Rlimit {
+            current: Some(256),
+            ..getrlimit(Resource::Nofile)
+        };
+        setrlimit(Resource::Nofile, lower).unwrap();
+        assert_eq!(descriptors(), 256);
+        raise_descriptors();
+        assert_eq!(
+            getrlimit(Resource::Nofile).current,
+            getrlimit(Resource::Nofile).maximum
+        );
+    }
+}

@@ -1,0 +1,43 @@
+//! Bodies that somebody looks at as they pass by.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+
+use super::{Body, BoxError};
+
+/// What a body says next: a frame, a failure, or nothing more.
+pub type Next = Option<Result<Frame<Bytes>, BoxError>>;
+
+/// A body each of whose words passes by a function.
+struct Seen<F> {
+    body: Body,
+    see: F,
+}
+
+impl Body {
+    /// `see` is given what the body says, and returns what its reader gets. It is dropped with the body.
+    pub fn seen(self, see: impl FnMut(Next) -> Next + Send + Unpin + 'static) -> Self {
+        Self::Stream(Box::pin(Seen { body: self, see }))
+    }
+}
+
+impl<F: FnMut(Next) -> Next + Unpin> HttpBody for Seen<F> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next> {
+        let next = Pin::new(&mut self.body).poll_frame(cx);
+        next.map(|next| (self.see)(next))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

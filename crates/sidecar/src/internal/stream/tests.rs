@@ -1,0 +1,76 @@
+//! Other sidecars that stop half-way.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+use http_body_util::StreamBody;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::*;
+
+type Pieces = mpsc::Sender<Result<Frame<Bytes>, BoxError>>;
+
+fn stream(direction: Direction) -> (Pieces, MessageStream) {
+    let (pieces, received) = mpsc::channel(1);
+    let body = Body::stream(StreamBody::new(ReceiverStream::new(received)));
+    (pieces, MessageStream::new(body, direction, 1 << 20))
+}
+
+fn announced(length: u64) -> HeaderMap {
+    HeaderMap::from_iter([(CONTENT_LENGTH, HeaderValue::from(length))])
+}
+
+async fn fails_late(stream: &mut MessageStream) {
+    let begin = Instant::now();
+    let next = timeout(
+        UNREAD_TIMEOUT * 10,
+        std::future::poll_fn(|cx| stream.poll_message(cx)),
+    );
+    let status = next.await.expect("it is waited for without end").unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+    let waited = begin.elapsed();
+    assert!(
+        waited >= UNREAD_TIMEOUT && waited < UNREAD_TIMEOUT + Duration::from_secs(1),
+        "{waited:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_stops_half_way_is_given_up() {
+    for direction in [Direction::Request, Direction::Response] {
+        let (pieces, mut stream) = stream(direction);
+        // A frame of 100 bytes, of which 3 come.
+        let half = Bytes::from_static(&[0, 0, 0, 0, 100, 1, 2, 3]);
+        pieces.send(Ok(Frame::data(half))).await.unwrap();
+        fails_late(&mut stream).await;
+        assert!(pieces.is_closed(), "the peer is told");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payload_of_known_length_that_stops_is_given_up() {
+    let (pieces, mut stream) = stream(Direction::Response);
+    stream.expect(&announced(10));
+    let data = Bytes::from_static(b"half");
+    stream.take_payload(Some(Payload { seq: 0, data })).unwrap();
+    assert_eq!(stream.ready.pop_front().unwrap().unwrap(), "half");
+    fails_late(&mut stream).await;
+    assert!(pieces.is_closed(), "the peer is told");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_no_length_or_came_whole_is_waited_for() {
+    for length in [0, 4] {
+        let (_pieces, mut stream) = stream(Direction::Response);
+        stream.expect(&announced(length));
+        let data = Bytes::from_static(b"half");
+        stream.take_payload(Some(Payload { seq: 0, data })).unwrap();
+        let next = timeout(
+            UNREAD_TIMEOUT * 10,
+            std::future::poll_fn(|cx| stream.poll_message(cx)),
+        );
+        assert!(next.await.is_err());
+    }
+}

@@ -1,0 +1,172 @@
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::conn::{Dialer, H2Pool};
+
+/// Generous: machines that test are busy.
+const LONG: Duration = Duration::from_secs(30);
+/// Connections of a crowd; the server keeps fewer.
+const CROWD: usize = 40;
+const LIMITS: Limits = Limits {
+    connections: 16,
+    per_source: 16,
+};
+
+/// Answers at once, but `/slow` only when told to.
+#[derive(Default)]
+struct Answers {
+    asked: Notify,
+    answer: Notify,
+}
+
+impl Handler for Answers {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, request: Request<Body>) -> Response<Body> {
+        if request.uri().path() == "/slow" {
+            self.asked.notify_one();
+            self.answer.notified().await;
+        }
+        Response::new("well".into())
+    }
+}
+
+trait Bytes: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Bytes for T {}
+
+/// Where a server listens.
+enum Address {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl Address {
+    async fn connect(&self) -> Box<dyn Bytes> {
+        match self {
+            Self::Tcp(address) => Box::new(TcpStream::connect(address).await.unwrap()),
+            Self::Unix(path) => Box::new(UnixStream::connect(path).await.unwrap()),
+        }
+    }
+}
+
+fn start(listener: Listener) -> (Arc<Answers>, CancellationToken) {
+    let (answers, drain) = (Arc::<Answers>::default(), CancellationToken::new());
+    let options = Options {
+        versions: Versions::Both,
+        tls: None,
+        head_limit: 4096,
+        header_list_limit: 64 * 1024,
+        connections: LIMITS,
+    };
+    let server = serve(
+        listener,
+        Admission::new(options.connections),
+        Arc::clone(&answers),
+        options,
+        drain.clone(),
+    );
+    tokio::spawn(server);
+    (answers, drain)
+}
+
+async fn ask(stream: &mut Box<dyn Bytes>, path: &str) {
+    let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+}
+
+/// The answer; nothing when the connection ends before.
+async fn answer(stream: &mut Box<dyn Bytes>) -> Option<String> {
+    let mut text = Vec::new();
+    let reading = async {
+        while !text.ends_with(b"well") {
+            if stream.read_buf(&mut text).await.unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+        Some(())
+    };
+    tokio::time::timeout(LONG, reading)
+        .await
+        .expect("neither an answer nor an end")?;
+    Some(String::from_utf8(text).unwrap())
+}
+
+async fn crowds_are_survived(listener: Listener, address: Address) {
+    let (answers, drain) = start(listener);
+    let mut slow = address.connect().await;
+    ask(&mut slow, "/slow").await;
+    tokio::time::timeout(LONG, answers.asked.notified())
+        .await
+        .unwrap();
+    let mut kept = Vec::new();
+    for asks in [false, true] {
+        let mut crowd = Vec::new();
+        for _ in 0..CROWD {
+            let mut stream = address.connect().await;
+            if asks {
+                ask(&mut stream, "/").await;
+                assert!(
+                    answer(&mut stream).await.is_some(),
+                    "one of the crowd is served while it is new"
+                );
+            }
+            crowd.push(stream);
+            let mut late = address.connect().await;
+            ask(&mut late, "/").await;
+            assert!(answer(&mut late).await.is_some(), "a newcomer is served");
+        }
+        assert!(
+            answer(&mut crowd[0]).await.is_none(),
+            "the one that was silent for longest is closed"
+        );
+        kept.push(crowd);
+    }
+    answers.answer.notify_one();
+    assert!(
+        answer(&mut slow).await.is_some(),
+        "a call in flight is never cut off"
+    );
+    drain.cancel();
+}
+
+#[tokio::test]
+async fn crowds_on_tcp_keep_nobody_out_and_cut_no_call_off() {
+    let bound = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
+    let address = Address::Tcp(format!("127.0.0.1:{}", bound.port().unwrap()));
+    crowds_are_survived(bound.listen().unwrap(), address).await;
+}
+
+#[tokio::test]
+async fn crowds_on_a_unix_socket_keep_nobody_out_and_cut_no_call_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("api.socket");
+    let listener = bind_unix(&path).unwrap().listen().unwrap();
+    crowds_are_survived(listener, Address::Unix(path)).await;
+}
+
+#[tokio::test]
+async fn a_call_in_flight_on_http2_keeps_its_connection() {
+    let bound = bind(&["127.0.0.1".to_owned()], 0).unwrap().remove(0);
+    let address = format!("127.0.0.1:{}", bound.port().unwrap());
+    let (answers, drain) = start(bound.listen().unwrap());
+    let pool = Arc::new(H2Pool::new(Dialer::plain(address.as_str(), LONG), None));
+    let request = |path| Request::builder().uri(path).body(Body::Empty).unwrap();
+    let calling = Arc::clone(&pool);
+    let slow = tokio::spawn(async move { calling.send(request("/slow")).await });
+    tokio::time::timeout(LONG, answers.asked.notified())
+        .await
+        .unwrap();
+    let address = Address::Tcp(address);
+    let mut crowd = Vec::new();
+    for _ in 0..CROWD {
+        let mut stream = address.connect().await;
+        ask(&mut stream, "/").await;
+        assert!(answer(&mut stream).await.is_some());
+        crowd.push(stream);
+    }
+    answers.answer.notify_one();
+    let answered = tokio::time::timeout(LONG, slow).await.unwrap().unwrap();
+    assert_eq!(answered.unwrap().status(), 200);
+    drain.cancel();
+}
