@@ -7,7 +7,7 @@ use outrigger_nearest::{hint, nearest};
 
 use crate::{
     ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
-    OutputBinding, Result, SecretStore, StateStore,
+    OutputBinding, PubSub, Result, SecretStore, StateStore,
 };
 
 /// What a component is built from.
@@ -238,6 +238,8 @@ categories! {
     crypto: CryptoProvider = "crypto",
     /// `conversation.*`
     conversation: Conversation = "conversation",
+    /// `pubsub.*`
+    pubsub: PubSub = "pubsub",
 }
 
 impl Catalog {

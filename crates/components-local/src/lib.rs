@@ -1,6 +1,8 @@
-//! What needs no client library: `state.in-memory`, `bindings.cron`, `bindings.localstorage`, and secrets from a file
+//! What needs no client library: `state.in-memory`, `pubsub.in-memory`, `bindings.cron`, `bindings.localstorage`, and secrets from a file
 //! and from the environment.
 
+#[cfg(feature = "in-memory")]
+mod broker;
 #[cfg(feature = "cron")]
 mod cron;
 #[cfg(feature = "in-memory")]
@@ -20,6 +22,8 @@ pub fn add(catalog: &mut Catalog) {
     cron::add(catalog);
     #[cfg(feature = "in-memory")]
     in_memory::add(catalog);
+    #[cfg(feature = "in-memory")]
+    broker::add(catalog);
     #[cfg(feature = "local-secrets")]
     local_env::add(catalog);
     #[cfg(feature = "local-secrets")]

@@ -1,9 +1,10 @@
-//! Redis and what speaks its protocol: `state.redis`, `lock.redis`, `configuration.redis`, `bindings.redis`, in Dapr's
+//! Redis and what speaks its protocol: `state.redis`, `lock.redis`, `configuration.redis`, `bindings.redis`, `pubsub.redis`, in Dapr's
 //! layouts.
 //!
 //! One multiplexed connection carries all commands. A single server, a cluster, or a master that sentinels name.
 
 mod binding;
+mod broker;
 mod cluster;
 mod configuration;
 mod link;
@@ -17,7 +18,7 @@ mod tls;
 use std::sync::Arc;
 
 use outrigger_component::{
-    Catalog, ConfigurationStore, Entry, LockStore, OutputBinding, StateStore, catalog::Version,
+    Catalog, ConfigurationStore, Entry, LockStore, OutputBinding, PubSub, StateStore, catalog::Version,
 };
 
 /// Adds the components of this crate.
@@ -45,5 +46,11 @@ pub fn add(catalog: &mut Catalog) {
         .add(Entry::new(&["redis"], Version::Only, |setup| async move {
             let binding = binding::open(&setup.metadata).await?;
             Ok(Arc::new(binding) as Arc<dyn OutputBinding>)
+        }));
+    catalog
+        .pubsub
+        .add(Entry::new(&["redis"], Version::Only, |setup| async move {
+            let broker = broker::open(&setup).await?;
+            Ok(Arc::new(broker) as Arc<dyn PubSub>)
         }));
 }

@@ -68,6 +68,7 @@ pub(super) enum Role {
     Lock,
     Configuration,
     Binding,
+    PubSub,
 }
 
 impl Settings {
@@ -283,7 +284,7 @@ fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), 
     let retries: i64 = metadata.number(names)?.unwrap_or(3);
     let default = match role {
         Role::State | Role::Lock => Duration::from_secs(2),
-        Role::Configuration | Role::Binding => Duration::from_millis(8),
+        Role::Configuration | Role::Binding | Role::PubSub => Duration::from_millis(8),
     };
     let mut least = milliseconds(metadata, "redisMinRetryInterval")?;
     if least.is_none() && old {

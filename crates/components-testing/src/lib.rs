@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use outrigger_component::{
     Catalog, ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
-    OutputBinding, Pairs, Result, SecretStore, Setup, StateStore,
+    OutputBinding, Pairs, PubSub, Result, SecretStore, Setup, StateStore,
     bindings::{Invoke, Invoked},
 };
 
@@ -74,6 +74,7 @@ openers! {
     crypto: crypto, CryptoProvider;
     conversation: conversation, Conversation;
     middleware: middleware, Middleware;
+    pubsub: pubsub, PubSub;
 }
 
 /// A call of an output binding.

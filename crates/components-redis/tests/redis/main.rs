@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod binding;
+mod broker;
 mod sentinel;
 
 use std::{sync::Arc, time::Duration};
