@@ -288,7 +288,7 @@ mod tests {
         let tick = read.ticks.tick(&read.progress).unwrap();
         assert_eq!(tick.to_string(), "2026-03-01T00:01:00.5Z");
         let back = asked(job).unwrap();
-        let policy = back.failure_policy.clone().unwrap();
+        let policy = back.failure_policy.unwrap();
         assert_eq!(policy_of(&policy), Some(FailurePolicy::default()));
         assert_eq!(
             WireJob {
