@@ -18,6 +18,7 @@ pub struct Certificates {
 
 impl Certificates {
     /// New ones, for each test.
+    #[expect(clippy::new_without_default, reason = "each one is another")]
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

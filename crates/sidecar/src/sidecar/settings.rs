@@ -1,7 +1,6 @@
 //! Settings of the sidecar in the words of the crates that use them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 #[cfg(feature = "pluggable")]
 use outrigger_components::pluggable;
@@ -10,15 +9,15 @@ use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, MetricsConfig, RewriteRule};
 
-use super::{Env, LOG};
+use super::LOG;
 use crate::config::{Config, Mode};
 
 /// How long a socket of a component may be there without anybody who listens.
 #[cfg(feature = "pluggable")]
-const DISCOVERY: Duration = Duration::from_secs(10);
+const DISCOVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
 #[cfg(feature = "pluggable")]
-pub(super) fn pluggable_components(config: &Config, env: &Env) -> pluggable::Options {
+pub(super) fn pluggable_components(config: &Config, env: &super::Env) -> pluggable::Options {
     let folder = env(pluggable::FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
     pluggable::Options {
         folder: folder
