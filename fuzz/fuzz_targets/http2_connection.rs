@@ -10,7 +10,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use libfuzzer_sys::fuzz_target;
 use outrigger_http2::frame::PREFACE;
-use outrigger_http2::{Config, Incoming, Reason, Service, Silence, Times, connect, serve};
+use outrigger_http2::{Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, Service, Timeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const LONG: Duration = Duration::from_secs(10);
@@ -23,11 +23,11 @@ const CONFIG: Config = Config {
     send_buffer: 1024,
     ..Config::DEFAULT
 };
-const TIMES: Times = Times {
+const TIMES: Timeouts = Timeouts {
     preface: LONG,
-    silence: Silence {
+    keep_alive: KeepAlive {
         interval: LONG,
-        patience: LONG,
+        timeout: LONG,
     },
 };
 
@@ -48,7 +48,7 @@ impl Service for Echo {
 async fn read(body: Incoming) -> Bytes {
     match body {
         Incoming::Empty => Bytes::new(),
-        Incoming::Whole(data) => data,
+        Incoming::Full(data) => data,
         Incoming::Stream(body) => body.collect().await.map(|b| b.to_bytes()).unwrap_or_default(),
     }
 }
@@ -63,7 +63,7 @@ async fn say(io: &mut DuplexStream, words: &[u8], piece: usize) {
 async fn as_client(words: &[u8], piece: usize) {
     let (mut near, far) = tokio::io::duplex(1 << 20);
     let serving =
-        tokio::spawn(async move { serve(far, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await });
+        tokio::spawn(async move { Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await });
     say(&mut near, &[PREFACE, SETTINGS, words].concat(), piece).await;
     near.shutdown().await.expect("a pipe");
     let mut answers = Vec::new();
@@ -73,8 +73,8 @@ async fn as_client(words: &[u8], piece: usize) {
 
 async fn as_server(words: &[u8], piece: usize) {
     let (near, mut far) = tokio::io::duplex(1 << 20);
-    let (client, connection) = connect(near, &CONFIG, None);
-    let running = tokio::spawn(connection.run());
+    let (client, connection) = Native::connect(near, &CONFIG, None).await.expect("a pipe");
+    let running = tokio::spawn(connection);
     let calling = tokio::spawn(async move {
         for _ in 0..3 {
             let request = Request::post("http://app/").body(Empty::<Bytes>::new()).expect("a request");

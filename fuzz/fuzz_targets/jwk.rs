@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &[u8]| outrigger_components::fuzz_jwk(text));
+fuzz_target!(|text: &[u8]| outrigger_components_crypto::fuzz_jwk(text));

@@ -1,9 +1,13 @@
 //! Accepting connections from anybody: how many, from whom, who goes first, and for how long.
 
+pub mod address;
 mod admission;
 mod descriptors;
+mod handshake;
+pub mod health;
 mod http1;
 mod keep_alive;
+mod listen;
 mod seldom;
 
 use std::fmt::Debug;
@@ -19,8 +23,10 @@ use tokio_util::task::TaskTracker;
 
 pub use admission::{Admission, Limits, Place};
 pub use descriptors::{descriptors, raise_descriptors};
+pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
+pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
 use seldom::Seldom;
 
 const LOG: &str = "dapr.accept";

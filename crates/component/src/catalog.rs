@@ -7,7 +7,7 @@ use outrigger_nearest::{hint, nearest};
 
 use crate::{
     ConfigurationStore, Conversation, CryptoProvider, InputBinding, LockStore, Metadata, Middleware,
-    OutputBinding, Result, SecretStore, StateStore,
+    OutputBinding, PubSub, Result, SecretStore, StateStore,
 };
 
 /// What a component is built from.
@@ -194,63 +194,55 @@ impl<T: ?Sized> Section<T> {
     }
 }
 
-/// All implementations of a build.
-pub struct Catalog {
+/// The catalog from the list of categories: a field, the trait of its components, and how their types begin.
+macro_rules! categories {
+    ($($(#[$doc:meta])* $field:ident: $component:ident = $category:literal,)+) => {
+        /// All implementations of a build.
+        pub struct Catalog {
+            $($(#[$doc])* pub $field: Section<dyn $component>,)+
+        }
+
+        impl Catalog {
+            /// Without any implementation.
+            pub fn empty() -> Self {
+                Self { $($field: Section::new($category),)+ }
+            }
+
+            /// All types of all sections, sorted, each once.
+            pub fn known(&self) -> Vec<String> {
+                let mut known = [$(self.$field.known()),+].concat();
+                known.sort_unstable();
+                known.dedup();
+                known
+            }
+        }
+    };
+}
+
+categories! {
     /// `state.*`
-    pub state: Section<dyn StateStore>,
+    state: StateStore = "state",
     /// `secretstores.*`
-    pub secrets: Section<dyn SecretStore>,
+    secrets: SecretStore = "secretstores",
     /// `configuration.*`
-    pub configuration: Section<dyn ConfigurationStore>,
+    configuration: ConfigurationStore = "configuration",
     /// `lock.*`
-    pub lock: Section<dyn LockStore>,
+    lock: LockStore = "lock",
     /// `bindings.*`, as output
-    pub output_bindings: Section<dyn OutputBinding>,
+    output_bindings: OutputBinding = "bindings",
     /// `bindings.*`, as input
-    pub input_bindings: Section<dyn InputBinding>,
+    input_bindings: InputBinding = "bindings",
     /// `middleware.http.*`
-    pub middleware: Section<dyn Middleware>,
+    middleware: Middleware = "middleware.http",
     /// `crypto.*`
-    pub crypto: Section<dyn CryptoProvider>,
+    crypto: CryptoProvider = "crypto",
     /// `conversation.*`
-    pub conversation: Section<dyn Conversation>,
+    conversation: Conversation = "conversation",
+    /// `pubsub.*`
+    pubsub: PubSub = "pubsub",
 }
 
 impl Catalog {
-    /// Without any implementation.
-    pub fn empty() -> Self {
-        Self {
-            state: Section::new("state"),
-            secrets: Section::new("secretstores"),
-            configuration: Section::new("configuration"),
-            lock: Section::new("lock"),
-            output_bindings: Section::new("bindings"),
-            input_bindings: Section::new("bindings"),
-            middleware: Section::new("middleware.http"),
-            crypto: Section::new("crypto"),
-            conversation: Section::new("conversation"),
-        }
-    }
-
-    /// All types of all sections, sorted, each once.
-    pub fn known(&self) -> Vec<String> {
-        let mut known = [
-            self.state.known(),
-            self.secrets.known(),
-            self.configuration.known(),
-            self.lock.known(),
-            self.output_bindings.known(),
-            self.input_bindings.known(),
-            self.middleware.known(),
-            self.crypto.known(),
-            self.conversation.known(),
-        ]
-        .concat();
-        known.sort_unstable();
-        known.dedup();
-        known
-    }
-
     /// The type that a wrong one was meant to be: the nearest, else one whose name is the same in another category.
     pub fn nearest(&self, kind: &str) -> Option<String> {
         let known = self.known();

@@ -1,10 +1,13 @@
 //! Configuration stores: values that change while the app runs.
 
+mod subscriptions;
+
 use std::collections::HashMap;
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
 
+pub use self::subscriptions::{Subscriptions, changes};
 use crate::{Pairs, Result};
 
 /// Which values are wanted.

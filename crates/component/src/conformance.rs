@@ -10,6 +10,7 @@ mod crypto;
 mod lock;
 mod middleware;
 mod outlives;
+mod pubsub;
 mod secrets;
 mod settings;
 mod state;
@@ -28,6 +29,7 @@ pub use self::{
     lock::lock,
     middleware::{middleware, middleware_refuses},
     outlives::{configuration_outlives, lock_outlives, state_outlives},
+    pubsub::{PubSubRules, pubsub, pubsub_outlives},
     secrets::{ExpectedSecrets, secrets},
     settings::settings,
     state::{StateRules, state, state_after_close},

@@ -6,6 +6,7 @@
 mod repair;
 
 use bytes::Bytes;
+use memchr::memchr3_iter;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -34,18 +35,18 @@ pub fn from_slice<T: DeserializeOwned>(text: &[u8]) -> Result<T, serde_json::Err
 /// A JSON text as [`canonical`] writes it with [`Html::Keep`], written with [`Html::Escape`]. The three characters
 /// stand in strings only.
 pub fn escaped(kept: &Bytes) -> Bytes {
-    let is_html = |byte: &u8| matches!(byte, b'<' | b'>' | b'&');
-    if !kept.iter().any(is_html) {
+    let mut places = memchr3_iter(b'<', b'>', b'&', kept).peekable();
+    if places.peek().is_none() {
         return kept.clone();
     }
     let mut out = Vec::with_capacity(kept.len() + kept.len() / 8);
-    for byte in kept {
-        if is_html(byte) {
-            escape(char::from(*byte), &mut out);
-        } else {
-            out.push(*byte);
-        }
+    let mut from = 0;
+    for at in places {
+        out.extend_from_slice(&kept[from..at]);
+        escape(char::from(kept[at]), &mut out);
+        from = at + 1;
     }
+    out.extend_from_slice(&kept[from..]);
     out.into()
 }
 

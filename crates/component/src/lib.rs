@@ -6,7 +6,7 @@
 //!
 //! * [`Metadata`]: the properties of a component, typed.
 //! * [`StateStore`], [`SecretStore`], [`ConfigurationStore`], [`LockStore`], [`OutputBinding`], [`InputBinding`],
-//!   [`CryptoProvider`], [`Conversation`], [`Middleware`].
+//!   [`CryptoProvider`], [`Conversation`], [`Middleware`], [`PubSub`].
 //! * [`Error`]: one error type, with the kind the API answers depend on.
 //! * [`Catalog`]: types and versions to factories, built explicitly.
 //! * `conformance` (feature): the rules each implementation must keep, runnable on any of them.
@@ -18,12 +18,14 @@ pub mod configuration;
 pub mod conformance;
 pub mod conversation;
 pub mod crypto;
+pub mod deadline;
 mod error;
 pub mod go_json;
 pub mod lock;
 mod metadata;
 pub mod middleware;
 pub mod offload;
+pub mod pubsub;
 pub mod secrets;
 pub mod state;
 
@@ -38,6 +40,7 @@ pub use error::{Answer, Error, Kind};
 pub use lock::LockStore;
 pub use metadata::{GoDuration, Metadata, MetadataError, Unit, Unused};
 pub use middleware::Middleware;
+pub use pubsub::PubSub;
 pub use secrets::SecretStore;
 pub use state::StateStore;
 

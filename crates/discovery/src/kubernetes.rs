@@ -119,5 +119,4 @@ impl Registry for Kubernetes {
 }
 
 #[cfg(test)]
-#[path = "kubernetes_tests.rs"]
 mod tests;

@@ -360,5 +360,4 @@ impl App {
 }
 
 #[cfg(test)]
-#[path = "polled_tests.rs"]
 mod tests;

@@ -14,19 +14,19 @@ impl Reason {
     pub const PROTOCOL_ERROR: Self = Self(1);
     /// Something went wrong here.
     pub const INTERNAL_ERROR: Self = Self(2);
-    /// More was sent than there was room for.
+    /// More DATA was sent than a window allows.
     pub const FLOW_CONTROL_ERROR: Self = Self(3);
-    /// A frame for a stream that has ended.
+    /// A frame on a closed stream.
     pub const STREAM_CLOSED: Self = Self(5);
-    /// A frame of an impossible length.
+    /// A frame with a length that its type does not allow.
     pub const FRAME_SIZE_ERROR: Self = Self(6);
-    /// The stream was not looked at.
+    /// The stream was not processed.
     pub const REFUSED_STREAM: Self = Self(7);
     /// The stream is not wanted any more.
     pub const CANCEL: Self = Self(8);
     /// The state of the header compression is lost.
     pub const COMPRESSION_ERROR: Self = Self(9);
-    /// The peer asks too much.
+    /// The peer causes too much work.
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 
     fn name(self) -> Option<&'static str> {
@@ -65,127 +65,135 @@ impl fmt::Debug for Reason {
     }
 }
 
-/// What the peer did wrong, when that ends the connection: the code it is told, and what is logged.
+/// A connection error (RFC 9113 section 5.4.1): the code the peer is told, and what is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}: {what}")]
-pub struct Broken {
+#[error("{reason}: {detail}")]
+pub struct ConnectionError {
     /// The code in our GOAWAY.
     pub reason: Reason,
     /// What it did.
-    pub what: &'static str,
+    pub detail: &'static str,
 }
 
-impl Broken {
-    pub(crate) fn protocol(what: &'static str) -> Self {
+impl ConnectionError {
+    pub(crate) fn protocol(detail: &'static str) -> Self {
         Self {
             reason: Reason::PROTOCOL_ERROR,
-            what,
+            detail,
         }
     }
 
-    pub(crate) fn size(what: &'static str) -> Self {
+    pub(crate) fn size(detail: &'static str) -> Self {
         Self {
             reason: Reason::FRAME_SIZE_ERROR,
-            what,
+            detail,
         }
     }
 
-    pub(crate) fn flow(what: &'static str) -> Self {
+    pub(crate) fn flow(detail: &'static str) -> Self {
         Self {
             reason: Reason::FLOW_CONTROL_ERROR,
-            what,
+            detail,
         }
     }
 
-    pub(crate) fn closed(what: &'static str) -> Self {
+    pub(crate) fn closed(detail: &'static str) -> Self {
         Self {
             reason: Reason::STREAM_CLOSED,
-            what,
+            detail,
         }
     }
 
-    pub(crate) fn calm(what: &'static str) -> Self {
+    pub(crate) fn calm(detail: &'static str) -> Self {
         Self {
             reason: Reason::ENHANCE_YOUR_CALM,
-            what,
+            detail,
         }
     }
 }
 
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum Ended {
+pub enum Error {
     /// The peer broke the protocol; it was told so.
     #[error("the peer broke the protocol: {0}")]
-    Broken(#[from] Broken),
+    Protocol(#[from] ConnectionError),
     /// The socket failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Nothing came, not even the answer to a ping.
-    #[error("nothing was heard within {0:?}, not even the answer to a ping")]
-    Silent(Duration),
-    /// A frame or a list of fields was begun and not ended.
-    #[error("a frame or a list of fields was not ended within {0:?}")]
-    Unfinished(Duration),
+    /// Nothing came, not even the answer to a PING.
+    #[error("the peer did not answer a PING within {0:?}")]
+    KeepAliveTimeout(Duration),
+    /// A frame or a field block was begun and not completed.
+    #[error("a frame or a field block was not completed within {0:?}")]
+    IncompleteFrame(Duration),
     /// Nothing of what we sent was read.
     #[error("the peer read nothing for {0:?}")]
-    Unread(Duration),
+    WriteTimeout(Duration),
     /// The client did not begin.
-    #[error("no HTTP/2 preface within {0:?}")]
-    NoPreface(Duration),
+    #[error("no HTTP/2 connection preface within {0:?}")]
+    PrefaceTimeout(Duration),
+    /// The library that implements the connection says.
+    #[cfg(feature = "hyper")]
+    #[error(transparent)]
+    Hyper(#[from] hyper::Error),
 }
 
-/// Why a message that is being received ends before its end.
+/// Why a stream ended before its message was complete: a stream error (RFC 9113 section 5.4.2), or what ended the
+/// connection below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Cut {
+pub enum StreamError {
     /// The stream was reset.
     #[error("the stream was reset: {0}")]
     Reset(Reason),
-    /// The peer ended the connection, and did not look at the stream.
-    #[error("the peer ended the connection before it looked at the stream: {0}")]
-    GoneAway(Reason),
-    /// The connection ended.
-    #[error("the connection ended in the middle of the stream")]
-    Connection,
-    /// Its fields are more than we take, or than we keep for one connection.
-    #[error("the message's header fields are larger than the {0} bytes that are taken")]
-    Fields(u32),
-    /// Its fields, or those of its answer, are more than the peer takes; they were not sent.
-    #[error("the message has {size} bytes of header fields, and the peer takes {limit}")]
-    PeerFields {
+    /// The peer's GOAWAY tells that it did not process the stream.
+    #[error("the peer closed the connection without processing the stream: {0}")]
+    GoAway(Reason),
+    /// The connection was closed.
+    #[error("the connection was closed before the stream was complete")]
+    ConnectionClosed,
+    /// A received header list is larger than our limit, in bytes, or than what is left of the connection's memory for
+    /// them.
+    #[error("the message's header list is larger than the limit of {0} bytes")]
+    HeadersTooLarge(u32),
+    /// A header list of ours is larger than the peer accepts; it was not sent.
+    #[error(
+        "the message's header list has {size} bytes, and the peer accepts {limit} (SETTINGS_MAX_HEADER_LIST_SIZE)"
+    )]
+    PeerHeaderListLimit {
         /// Bytes as RFC 9113 section 6.5.2 counts them.
         size: usize,
         /// The peer's SETTINGS_MAX_HEADER_LIST_SIZE.
         limit: usize,
     },
-    /// Nothing came, or was taken, for too long: see [`STALL`](crate::limits::STALL).
-    #[error("the body did not move for {0:?}")]
+    /// No DATA was received, or could be sent, for too long: see [`STALL`](crate::limits::STALL).
+    #[error("the body made no progress for {0:?}")]
     Stalled(Duration),
 }
 
-impl Cut {
+impl StreamError {
     /// The code for whoever is behind this stream.
     pub fn reason(self) -> Reason {
         match self {
             Self::Reset(reason) => reason,
-            Self::GoneAway(_) => Reason::REFUSED_STREAM,
-            Self::Connection | Self::Stalled(_) => Reason::CANCEL,
-            Self::Fields(_) | Self::PeerFields { .. } => Reason::ENHANCE_YOUR_CALM,
+            Self::GoAway(_) => Reason::REFUSED_STREAM,
+            Self::ConnectionClosed | Self::Stalled(_) => Reason::CANCEL,
+            Self::HeadersTooLarge(_) | Self::PeerHeaderListLimit { .. } => Reason::ENHANCE_YOUR_CALM,
         }
     }
 
-    /// True when the peer did not look at the stream, so that the request may be repeated (RFC 9113 section 8.7).
+    /// True when the peer did not process the stream, so that the request may be repeated (RFC 9113 section 8.7).
     pub fn is_refusal(self) -> bool {
         self.reason() == Reason::REFUSED_STREAM
     }
 
-    /// True when the fields of the message, or of its answer, were too large: to repeat it does not help.
+    /// True when the header list of the message, or of its response, was too large: to repeat it does not help.
     pub fn is_too_large(self) -> bool {
-        matches!(self, Self::Fields(_) | Self::PeerFields { .. })
+        matches!(self, Self::HeadersTooLarge(_) | Self::PeerHeaderListLimit { .. })
     }
 
     /// True when the connection is of no more use.
     pub fn is_lost(self) -> bool {
-        matches!(self, Self::GoneAway(_) | Self::Connection)
+        matches!(self, Self::GoAway(_) | Self::ConnectionClosed)
     }
 }

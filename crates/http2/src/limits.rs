@@ -33,7 +33,7 @@ pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
 /// - The body of a response that has announced its length: the stream ends.
 ///
 /// Bodies of gRPC are exempt, and those of responses without a length: streams of either kind may rightly be silent for
-/// hours. What guards against a peer that is gone are the pings ([`Silence`](crate::Silence)), and against one that
+/// hours. What guards against a peer that is gone are the pings ([`KeepAlive`](crate::KeepAlive)), and against one that
 /// idles the deadlines of calls.
 pub const STALL: Duration = Duration::from_secs(60);
 
@@ -67,24 +67,24 @@ pub const FRAMES_PER_TURN: usize = 1024;
 pub const REQUESTS_PER_TURN: usize = 128;
 
 /// Frames that a stream, or a frame of DATA, makes free.
-const FREE: u32 = 3;
+const CREDIT: u32 = 3;
 /// Bytes of DATA that make one more free.
-const FREE_BYTES: usize = 2048;
+const CREDIT_BYTES: usize = 2048;
 /// Free frames that can be saved.
-const SAVED: u32 = 20_000;
+const MAX_CREDIT: u32 = 20_000;
 
 /// Counts what a peer makes us do for nothing.
 pub(crate) struct Budget {
-    left: u32,
-    free: u32,
+    remaining: u32,
+    credit: u32,
     since: Option<Instant>,
 }
 
 impl Default for Budget {
     fn default() -> Self {
         Self {
-            left: UNPRODUCTIVE_FRAMES,
-            free: 0,
+            remaining: UNPRODUCTIVE_FRAMES,
+            credit: 0,
             since: None,
         }
     }
@@ -92,21 +92,21 @@ impl Default for Budget {
 
 impl Budget {
     /// Takes `cost` frames; false when there are not so many.
-    pub(crate) fn take(&mut self, cost: u32) -> bool {
+    pub(crate) fn charge(&mut self, cost: u32) -> bool {
         let now = Instant::now();
         let seconds = self.since.map_or(0, |since| now.duration_since(since).as_secs());
         if seconds > 0 {
             let more = u32::try_from(seconds)
                 .unwrap_or(u32::MAX)
                 .saturating_mul(UNPRODUCTIVE_FRAMES_PER_SECOND);
-            self.left = self.left.saturating_add(more).min(UNPRODUCTIVE_FRAMES);
+            self.remaining = self.remaining.saturating_add(more).min(UNPRODUCTIVE_FRAMES);
         }
         if seconds > 0 || self.since.is_none() {
             self.since = Some(now);
         }
-        match self.left.checked_sub(cost) {
-            Some(left) => {
-                self.left = left;
+        match self.remaining.checked_sub(cost) {
+            Some(remaining) => {
+                self.remaining = remaining;
                 true
             }
             None => false,
@@ -114,25 +114,25 @@ impl Budget {
     }
 
     /// Takes one frame of a kind that may be free.
-    pub(crate) fn take_one(&mut self) -> bool {
-        match self.free.checked_sub(1) {
-            Some(free) => {
-                self.free = free;
+    pub(crate) fn charge_frame(&mut self) -> bool {
+        match self.credit.checked_sub(1) {
+            Some(credit) => {
+                self.credit = credit;
                 true
             }
-            None => self.take(1),
+            None => self.charge(1),
         }
     }
 
     /// A stream was begun.
-    pub(crate) fn begun(&mut self) {
-        self.free = (self.free + FREE).min(SAVED);
+    pub(crate) fn credit_stream(&mut self) {
+        self.credit = (self.credit + CREDIT).min(MAX_CREDIT);
     }
 
     /// DATA was sent.
-    pub(crate) fn sent(&mut self, bytes: usize) {
-        let more = FREE.saturating_add(u32::try_from(bytes / FREE_BYTES).unwrap_or(SAVED));
-        self.free = self.free.saturating_add(more).min(SAVED);
+    pub(crate) fn credit_data(&mut self, bytes: usize) {
+        let more = CREDIT.saturating_add(u32::try_from(bytes / CREDIT_BYTES).unwrap_or(MAX_CREDIT));
+        self.credit = self.credit.saturating_add(more).min(MAX_CREDIT);
     }
 }
 
@@ -144,24 +144,24 @@ mod tests {
     fn what_stands_in_proportion_to_streams_and_data_is_free() {
         let mut budget = Budget::default();
         for _ in 0..100_000 {
-            budget.sent(16 * 1024);
-            assert!((0..11).all(|_| budget.take_one()));
+            budget.credit_data(16 * 1024);
+            assert!((0..11).all(|_| budget.charge_frame()));
         }
         for _ in 0..100_000 {
-            budget.begun();
-            assert!((0..3).all(|_| budget.take_one()));
+            budget.credit_stream();
+            assert!((0..3).all(|_| budget.charge_frame()));
         }
-        assert!((0..UNPRODUCTIVE_FRAMES).all(|_| budget.take_one()));
+        assert!((0..UNPRODUCTIVE_FRAMES).all(|_| budget.charge_frame()));
     }
 
     #[test]
     fn what_is_free_cannot_be_saved_without_end() {
         let mut budget = Budget::default();
         for _ in 0..100_000 {
-            budget.begun();
+            budget.credit_stream();
         }
         // A slow machine gets something back meanwhile.
-        let most = SAVED + UNPRODUCTIVE_FRAMES * 10;
-        assert!(!(0..most).all(|_| budget.take_one()));
+        let most = MAX_CREDIT + UNPRODUCTIVE_FRAMES * 10;
+        assert!(!(0..most).all(|_| budget.charge_frame()));
     }
 }

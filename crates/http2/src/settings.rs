@@ -1,10 +1,11 @@
-//! What both sides ask of each other: RFC 9113 section 6.5.
+//! What a connection is configured with, and the SETTINGS of both sides: RFC 9113 section 6.5.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 
-use crate::error::Broken;
+use crate::error::ConnectionError;
 use crate::frame::{Head, Kind};
 use crate::limits;
 
@@ -21,15 +22,52 @@ const SETTING: usize = 6;
 const MAX_SETTINGS: usize = 64;
 /// Largest frame before settings say otherwise; we never ask for more.
 pub(crate) const FRAME: usize = 16_384;
-/// Largest frame we send, whatever the peer takes: streams have their turns frame by frame.
+/// Largest frame we send, whatever the peer takes: streams have their driver frame by frame.
 const MAX_FRAME: usize = 64 * 1024;
 /// Window of streams and connections before anything is said (RFC 9113 section 6.9.2).
-pub(crate) const WINDOW: u32 = 65_535;
+pub(crate) const INITIAL_WINDOW: u32 = 65_535;
 /// Streams a client has open before the server has said how many it allows: what the protocol asks servers to allow
 /// at least (RFC 9113 section 6.5.2).
 const STREAMS: u32 = 100;
 /// No window may become larger (RFC 9113 section 6.9.1).
 pub(crate) const MAX_WINDOW: u32 = 0x7fff_ffff;
+
+/// The bytes by which the receive windows of several connections may grow together.
+#[derive(Debug)]
+pub struct WindowMemory {
+    limit: usize,
+    reserved: AtomicUsize,
+}
+
+impl WindowMemory {
+    /// A budget of `limit` bytes.
+    pub const fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            reserved: AtomicUsize::new(0),
+        }
+    }
+
+    /// Bytes by which windows are larger now.
+    pub fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// False when fewer than `bytes` are left.
+    pub(crate) fn reserve(&self, bytes: u32) -> bool {
+        let more = |reserved: usize| {
+            let sum = reserved.checked_add(bytes as usize)?;
+            (sum <= self.limit).then_some(sum)
+        };
+        self.reserved
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+
+    pub(crate) fn free(&self, bytes: u32) {
+        self.reserved.fetch_sub(bytes as usize, Ordering::Relaxed);
+    }
+}
 
 /// What this side asks for, and how long it waits.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +77,12 @@ pub struct Config {
     /// Bytes all streams together may have under way to us, those of memory that gathers small frames included; at most
     /// 2³¹ - 1 and at least 65,535.
     pub connection_window: u32,
+    /// What the window of a stream may grow to, bytes, where the bandwidth-delay product asks for it; at most 2³¹ - 1.
+    pub max_stream_window: u32,
+    /// Bytes by which the connection's window may grow together with its streams'.
+    pub window_growth: u32,
+    /// What windows of all connections may grow by together; `None`: they do not grow.
+    pub window_memory: Option<&'static WindowMemory>,
     /// Streams the peer may have open; of a server.
     pub max_streams: u32,
     /// See [`limits::HEADER_LIST`].
@@ -62,12 +106,15 @@ pub struct Config {
 impl Config {
     /// The windows and the number of streams of the protocol itself, and the limits' defaults.
     pub const DEFAULT: Self = Self {
-        stream_window: WINDOW,
-        connection_window: WINDOW,
+        stream_window: INITIAL_WINDOW,
+        connection_window: INITIAL_WINDOW,
+        max_stream_window: INITIAL_WINDOW,
+        window_growth: 0,
+        window_memory: None,
         max_streams: STREAMS,
         header_list: limits::HEADER_LIST,
         header_memory: limits::HEADER_MEMORY,
-        send_buffer: WINDOW as usize,
+        send_buffer: INITIAL_WINDOW as usize,
         send_buffers: limits::SEND_BUFFERS,
         grpc: false,
         ping_idle: true,
@@ -100,7 +147,7 @@ impl Config {
         }
         if let Some(more) = self
             .connection_window
-            .checked_sub(WINDOW)
+            .checked_sub(INITIAL_WINDOW)
             .filter(|more| *more > 0)
         {
             let head = Head {
@@ -115,38 +162,43 @@ impl Config {
     }
 }
 
-/// What the peer asks for, as far as it matters to one who sends.
+/// The SETTINGS of the peer, as far as they matter to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Asked {
-    pub(crate) header_table: usize,
-    pub(crate) window: u32,
-    pub(crate) frame: usize,
+pub(crate) struct PeerSettings {
+    /// Bytes of our dynamic table for header compression.
+    pub(crate) header_table_size: usize,
+    /// Bytes of DATA a new stream may send.
+    pub(crate) initial_window_size: u32,
+    /// Bytes of payload that we put in one frame.
+    pub(crate) max_frame_size: usize,
     /// Streams we may have open.
-    pub(crate) streams: u32,
-    /// Bytes of a list of fields, as [`list_size`](crate::head::list_size) counts them.
-    pub(crate) header_list: usize,
+    pub(crate) max_concurrent_streams: u32,
+    /// Bytes of a list of fields, as [`list_size`](crate::native::fields::list_size) counts them.
+    pub(crate) max_header_list_size: usize,
 }
 
-impl Default for Asked {
+impl Default for PeerSettings {
     fn default() -> Self {
         Self {
-            header_table: 4096,
-            window: WINDOW,
-            frame: FRAME,
-            streams: STREAMS,
-            header_list: usize::MAX,
+            header_table_size: 4096,
+            initial_window_size: INITIAL_WINDOW,
+            max_frame_size: FRAME,
+            max_concurrent_streams: STREAMS,
+            max_header_list_size: usize::MAX,
         }
     }
 }
 
-impl Asked {
+impl PeerSettings {
     /// Reads the payload of a SETTINGS frame.
-    pub(crate) fn update(&mut self, payload: &[u8]) -> Result<(), Broken> {
+    pub(crate) fn update(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
         if !payload.len().is_multiple_of(SETTING) {
-            return Err(Broken::size("SETTINGS of a length that is no multiple of six"));
+            return Err(ConnectionError::size(
+                "SETTINGS with a length that is no multiple of 6",
+            ));
         }
         if payload.len() > MAX_SETTINGS * SETTING {
-            return Err(Broken::calm("too many settings in a frame"));
+            return Err(ConnectionError::calm("too many settings in one SETTINGS frame"));
         }
         for setting in payload.chunks_exact(SETTING) {
             let [i1, i0, v3, v2, v1, v0] = *setting else {
@@ -157,24 +209,30 @@ impl Asked {
         Ok(())
     }
 
-    fn set(&mut self, id: u16, value: u32) -> Result<(), Broken> {
+    fn set(&mut self, id: u16, value: u32) -> Result<(), ConnectionError> {
         match id {
-            HEADER_TABLE_SIZE => self.header_table = value as usize,
+            HEADER_TABLE_SIZE => self.header_table_size = value as usize,
             ENABLE_PUSH if value > 1 => {
-                return Err(Broken::protocol("ENABLE_PUSH is neither 0 nor 1"));
+                return Err(ConnectionError::protocol(
+                    "SETTINGS_ENABLE_PUSH is neither 0 nor 1",
+                ));
             }
             INITIAL_WINDOW_SIZE if value > MAX_WINDOW => {
-                return Err(Broken::flow("INITIAL_WINDOW_SIZE is too large"));
+                return Err(ConnectionError::flow(
+                    "SETTINGS_INITIAL_WINDOW_SIZE is larger than 2^31-1",
+                ));
             }
-            INITIAL_WINDOW_SIZE => self.window = value,
-            MAX_CONCURRENT_STREAMS => self.streams = value,
-            MAX_HEADER_LIST_SIZE => self.header_list = value as usize,
+            INITIAL_WINDOW_SIZE => self.initial_window_size = value,
+            MAX_CONCURRENT_STREAMS => self.max_concurrent_streams = value,
+            MAX_HEADER_LIST_SIZE => self.max_header_list_size = value as usize,
             MAX_FRAME_SIZE => {
                 let size = value as usize;
                 if !(FRAME..1 << 24).contains(&size) {
-                    return Err(Broken::protocol("MAX_FRAME_SIZE is out of bounds"));
+                    return Err(ConnectionError::protocol(
+                        "SETTINGS_MAX_FRAME_SIZE is out of bounds",
+                    ));
                 }
-                self.frame = size.min(MAX_FRAME);
+                self.max_frame_size = size.min(MAX_FRAME);
             }
             _ => {}
         }
@@ -196,12 +254,15 @@ mod tests {
     }
 
     fn refused(id: u16, value: u32) -> Reason {
-        Asked::default().update(&setting(id, value)).unwrap_err().reason
+        PeerSettings::default()
+            .update(&setting(id, value))
+            .unwrap_err()
+            .reason
     }
 
     #[test]
     fn settings_are_taken_and_unknown_ones_ignored() {
-        let mut asked = Asked::default();
+        let mut peer = PeerSettings::default();
         let payload = [
             setting(1, 0),
             setting(3, 3),
@@ -211,15 +272,15 @@ mod tests {
             setting(0xf00, 1),
         ]
         .concat();
-        asked.update(&payload).unwrap();
+        peer.update(&payload).unwrap();
         assert_eq!(
-            asked,
-            Asked {
-                header_table: 0,
-                window: 7,
-                frame: 20_000,
-                streams: 3,
-                header_list: 1,
+            peer,
+            PeerSettings {
+                header_table_size: 0,
+                initial_window_size: 7,
+                max_frame_size: 20_000,
+                max_concurrent_streams: 3,
+                max_header_list_size: 1,
             }
         );
     }
@@ -231,12 +292,12 @@ mod tests {
         assert_eq!(refused(5, 16_383), Reason::PROTOCOL_ERROR);
         assert_eq!(refused(5, 1 << 24), Reason::PROTOCOL_ERROR);
         assert_eq!(
-            Asked::default().update(&[0; 5]).unwrap_err().reason,
+            PeerSettings::default().update(&[0; 5]).unwrap_err().reason,
             Reason::FRAME_SIZE_ERROR
         );
         let flood = vec![0; SETTING * (MAX_SETTINGS + 1)];
         assert_eq!(
-            Asked::default().update(&flood).unwrap_err().reason,
+            PeerSettings::default().update(&flood).unwrap_err().reason,
             Reason::ENHANCE_YOUR_CALM
         );
     }
@@ -256,6 +317,6 @@ mod tests {
         assert_eq!((settings.kind, settings.length), (Kind::Settings, 18));
         let window = out.split_off(HEAD + settings.length);
         assert_eq!(Head::read(&window).unwrap().kind, Kind::WindowUpdate);
-        assert_eq!(&window[HEAD..], ((1 << 20) - WINDOW).to_be_bytes());
+        assert_eq!(&window[HEAD..], ((1 << 20) - INITIAL_WINDOW).to_be_bytes());
     }
 }

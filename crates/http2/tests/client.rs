@@ -10,7 +10,10 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-use outrigger_http2::{Client, Config, Cut, Incoming, Reason, Service, Silence, Times, connect, serve};
+use outrigger_http2::{
+    Client as _, Config, Http2, Incoming, KeepAlive, Native, Reason, SendRequest, Service, StreamError,
+    Timeouts,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
@@ -28,9 +31,9 @@ async fn soon<F: Future>(what: F) -> F::Output {
     timeout(LONG, what).await.unwrap()
 }
 
-fn dialled(io: DuplexStream) -> Client<DuplexStream> {
-    let (client, connection) = connect(io, &CONFIG, None);
-    tokio::spawn(connection.run());
+async fn dialled(io: DuplexStream) -> SendRequest<DuplexStream> {
+    let (client, connection) = Native::connect(io, &CONFIG, None).await.unwrap();
+    tokio::spawn(connection);
     client
 }
 
@@ -45,7 +48,7 @@ fn impossible(never: Infallible) -> Reason {
 async fn whole(body: Incoming) -> Bytes {
     match body {
         Incoming::Empty => Bytes::new(),
-        Incoming::Whole(data) => data,
+        Incoming::Full(data) => data,
         Incoming::Stream(body) => soon(body.collect()).await.unwrap().to_bytes(),
     }
 }
@@ -54,7 +57,7 @@ async fn whole(body: Incoming) -> Bytes {
 struct Mirror;
 
 impl Service for Mirror {
-    type Body = UnsyncBoxBody<Bytes, Cut>;
+    type Body = UnsyncBoxBody<Bytes, StreamError>;
 
     async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
         let trailers = async {
@@ -64,33 +67,43 @@ impl Service for Mirror {
         };
         let body = match request.into_body() {
             Incoming::Empty => Empty::new().map_err(|never| match never {}).boxed_unsync(),
-            Incoming::Whole(data) => Full::new(data).map_err(|never| match never {}).boxed_unsync(),
+            Incoming::Full(data) => Full::new(data).map_err(|never| match never {}).boxed_unsync(),
             Incoming::Stream(body) => body.boxed_unsync(),
         };
         Response::new(body.with_trailers(trailers).boxed_unsync())
     }
 
-    fn reason(error: Cut) -> Reason {
+    fn reason(error: StreamError) -> Reason {
         error.reason()
     }
 }
 
-fn mirrored() -> Client<DuplexStream> {
+async fn mirrored() -> SendRequest<DuplexStream> {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let times = Times {
+    let times = Timeouts {
         preface: LONG,
-        silence: Silence {
+        keep_alive: KeepAlive {
             interval: LONG,
-            patience: LONG,
+            timeout: LONG,
         },
     };
-    tokio::spawn(async move { serve(far, Arc::new(Mirror), &CONFIG, times, std::future::pending()).await });
-    dialled(near)
+    tokio::spawn(async move {
+        Native::serve(
+            far,
+            None,
+            Arc::new(Mirror),
+            &CONFIG,
+            times,
+            std::future::pending(),
+        )
+        .await
+    });
+    dialled(near).await
 }
 
 #[tokio::test]
 async fn both_ends_of_ours_agree_on_bodies_of_any_size() {
-    let client = mirrored();
+    let client = mirrored().await;
     for size in [0, 1, 16_384, 70_000, 2 << 20] {
         let sent = Bytes::from(vec![b'x'; size]);
         let answer = soon(client.send(post("/", Full::new(sent.clone())), impossible)).await;
@@ -101,7 +114,7 @@ async fn both_ends_of_ours_agree_on_bodies_of_any_size() {
 
 #[tokio::test]
 async fn trailers_arrive() {
-    let client = mirrored();
+    let client = mirrored().await;
     let answer = soon(client.send(post("/", Full::new(Bytes::from_static(b"body"))), impossible)).await;
     let Incoming::Stream(body) = answer.unwrap().into_body() else {
         panic!("trailers are lost")
@@ -112,7 +125,7 @@ async fn trailers_arrive() {
 
 #[tokio::test]
 async fn more_requests_than_the_server_allows_wait_for_their_turn() {
-    let client = Arc::new(mirrored());
+    let client = Arc::new(mirrored().await);
     // The first answer brings the server's settings.
     soon(client.send(post("/", Empty::new()), impossible))
         .await
@@ -135,7 +148,7 @@ async fn more_requests_than_the_server_allows_wait_for_their_turn() {
 #[tokio::test]
 async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let client = Arc::new(dialled(near));
+    let client = Arc::new(dialled(near).await);
     let (free, freed) = tokio::sync::oneshot::channel::<()>();
     let serving = tokio::spawn(async move {
         let mut server = h2::server::Builder::new()
@@ -175,7 +188,7 @@ async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
 #[tokio::test]
 async fn a_request_that_is_given_up_leaves_nothing_behind() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let client = dialled(near);
+    let client = dialled(near).await;
     let serving = tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();
         let (request, mut respond) = server.accept().await.unwrap().unwrap();
@@ -193,7 +206,7 @@ async fn a_request_that_is_given_up_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_body_that_fails_resets_the_request_with_its_reason() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let client = dialled(near);
+    let client = dialled(near).await;
     let serving = tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();
         let (request, _respond) = server.accept().await.unwrap().unwrap();
@@ -209,16 +222,16 @@ async fn a_body_that_fails_resets_the_request_with_its_reason() {
     let pieces = [Ok(Frame::data(Bytes::from_static(b"begun"))), Err("broken")];
     let body = StreamBody::new(futures::stream::iter(pieces));
     let answer = soon(client.send(post("/", body), |_: &str| Reason::ENHANCE_YOUR_CALM)).await;
-    let unanswered = answer.unwrap_err();
-    assert_eq!(unanswered.why, Cut::Reset(Reason::ENHANCE_YOUR_CALM));
-    assert!(unanswered.unsent.is_none());
+    let failed = answer.unwrap_err();
+    assert_eq!(failed.error, StreamError::Reset(Reason::ENHANCE_YOUR_CALM));
+    assert!(failed.request.is_none());
     assert_eq!(soon(serving).await.unwrap(), Some(h2::Reason::ENHANCE_YOUR_CALM));
 }
 
 #[tokio::test]
 async fn a_server_that_goes_away_answers_what_it_took_and_refuses_the_rest() {
     let (near, mut far) = tokio::io::duplex(64 * 1024);
-    let client = dialled(near);
+    let client = dialled(near).await;
     let both = async {
         tokio::join!(
             client.send(post("/", Empty::<Bytes>::new()), impossible),
@@ -238,18 +251,18 @@ async fn a_server_that_goes_away_answers_what_it_took_and_refuses_the_rest() {
     let ((taken, refused), ()) = soon(async { tokio::join!(both, serving) }).await;
     assert_eq!(taken.unwrap().status(), StatusCode::NO_CONTENT);
     let refused = refused.unwrap_err();
-    assert_eq!(refused.why, Cut::GoneAway(Reason::NO_ERROR));
-    assert!(refused.why.is_refusal() && refused.why.is_lost() && refused.unsent.is_none());
+    assert_eq!(refused.error, StreamError::GoAway(Reason::NO_ERROR));
+    assert!(refused.error.is_refusal() && refused.error.is_lost() && refused.request.is_none());
     assert!(client.is_closed());
     let late = soon(client.send(post("/", Empty::<Bytes>::new()), impossible)).await;
-    assert!(late.unwrap_err().unsent.is_some());
+    assert!(late.unwrap_err().request.is_some());
 }
 
 #[tokio::test]
 async fn a_connection_ends_when_nobody_holds_it() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let (client, connection) = connect(near, &CONFIG, None);
-    let running = tokio::spawn(connection.run());
+    let (client, connection) = Native::connect(near, &CONFIG, None).await.unwrap();
+    let running = tokio::spawn(connection);
     let serving = tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();
         server.accept().await.is_none()
@@ -263,7 +276,7 @@ async fn a_connection_ends_when_nobody_holds_it() {
 #[tokio::test]
 async fn an_informational_answer_is_not_the_answer() {
     let (near, mut far) = tokio::io::duplex(64 * 1024);
-    let client = dialled(near);
+    let client = dialled(near).await;
     let serving = tokio::spawn(async move {
         let mut read = [0; 1024];
         let _first_words = far.read(&mut read).await.unwrap();

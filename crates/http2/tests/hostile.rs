@@ -1,4 +1,4 @@
-//! Peers that say anything at all: neither end may panic, hang, or answer more than it was asked.
+//! Peers that say anything at all: neither end may panic, hang, or answer more than it was peer.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::convert::Infallible;
@@ -11,7 +11,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{PREFACE, flag};
-use outrigger_http2::{Config, Ended, Incoming, Reason, Service, Silence, Times, connect, serve};
+use outrigger_http2::{
+    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, Service, Timeouts,
+};
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -24,11 +26,11 @@ const CONFIG: Config = Config {
     send_buffer: 1024,
     ..Config::DEFAULT
 };
-const TIMES: Times = Times {
+const TIMES: Timeouts = Timeouts {
     preface: LONG,
-    silence: Silence {
+    keep_alive: KeepAlive {
         interval: LONG,
-        patience: LONG,
+        timeout: LONG,
     },
 };
 
@@ -40,7 +42,7 @@ impl Service for Echo {
     async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let body = match request.into_body() {
             Incoming::Empty => Bytes::from_static(b"nothing"),
-            Incoming::Whole(data) => data,
+            Incoming::Full(data) => data,
             Incoming::Stream(body) => match body.collect().await {
                 Ok(body) => body.to_bytes(),
                 Err(_cut) => Bytes::new(),
@@ -109,7 +111,7 @@ proptest! {
         run(async {
             let (mut near, far) = tokio::io::duplex(1 << 20);
             let serving = tokio::spawn(async move {
-                serve(far, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+                Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
             });
             let _gone = near.write_all(PREFACE).await;
             for piece in words.chunks(piece) {
@@ -121,7 +123,7 @@ proptest! {
             near.read_to_end(&mut answers).await.unwrap();
             // It never fails to begin with SETTINGS, and never panics.
             assert_eq!(answers[3], 4);
-            let _ended: Result<(), Ended> = serving.await.unwrap();
+            let _ended: Result<(), Error> = serving.await.unwrap();
         });
     }
 
@@ -129,8 +131,8 @@ proptest! {
     fn a_client_survives_any_server(words in conversation(), piece in 1usize..50) {
         run(async {
             let (near, mut far) = tokio::io::duplex(1 << 20);
-            let (client, connection) = connect(near, &CONFIG, None);
-            let running = tokio::spawn(connection.run());
+            let (client, connection) = Native::connect(near, &CONFIG, None).await.unwrap();
+            let running = tokio::spawn(connection);
             let calling = tokio::spawn(async move {
                 for _ in 0..3 {
                     let request = Request::post("http://app/").body(Empty::<Bytes>::new()).unwrap();
@@ -149,7 +151,7 @@ proptest! {
             }
             drop(far);
             calling.await.unwrap();
-            let _ended: Result<(), Ended> = running.await.unwrap();
+            let _ended: Result<(), Error> = running.await.unwrap();
         });
     }
 }
@@ -157,14 +159,15 @@ proptest! {
 #[tokio::test]
 async fn pings_that_nobody_reads_the_answers_of_end_the_connection() {
     let (mut near, far) = tokio::io::duplex(1024);
-    let serving =
-        tokio::spawn(async move { serve(far, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await });
+    let serving = tokio::spawn(async move {
+        Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+    });
     let _gone = near.write_all(PREFACE).await;
     let _gone = near.write_all(b"\0\0\0\x04\0\0\0\0\0").await;
     let ping = b"\0\0\x08\x06\0\0\0\0\0--------";
     while near.write_all(ping).await.is_ok() {}
     let ended = tokio::time::timeout(LONG, serving).await.unwrap().unwrap();
-    let Err(Ended::Broken(broken)) = ended else {
+    let Err(Error::Protocol(broken)) = ended else {
         panic!("{ended:?}")
     };
     assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM);
@@ -173,8 +176,9 @@ async fn pings_that_nobody_reads_the_answers_of_end_the_connection() {
 #[tokio::test]
 async fn fields_without_end_end_the_connection() {
     let (mut near, far) = tokio::io::duplex(1 << 20);
-    let serving =
-        tokio::spawn(async move { serve(far, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await });
+    let serving = tokio::spawn(async move {
+        Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+    });
     near.write_all(PREFACE).await.unwrap();
     near.write_all(b"\0\0\0\x04\0\0\0\0\0").await.unwrap();
     near.write_all(b"\0\0\x01\x01\0\0\0\0\x01\x82").await.unwrap();
@@ -185,7 +189,7 @@ async fn fields_without_end_end_the_connection() {
         }
     }
     let ended = tokio::time::timeout(LONG, serving).await.unwrap().unwrap();
-    let Err(Ended::Broken(broken)) = ended else {
+    let Err(Error::Protocol(broken)) = ended else {
         panic!("{ended:?}")
     };
     assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM);
@@ -247,10 +251,9 @@ const ATTACKS: [Attack; 13] = [
 async fn floods_end_the_connection_whether_the_answers_are_read_or_not() {
     for (name, attack) in ATTACKS {
         let (near, far) = tokio::io::duplex(1 << 16);
-        let serving =
-            tokio::spawn(
-                async move { serve(far, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await },
-            );
+        let serving = tokio::spawn(async move {
+            Native::serve(far, None, Arc::new(Echo), &CONFIG, TIMES, std::future::pending()).await
+        });
         let (mut read, mut write) = tokio::io::split(near);
         let reading = tokio::spawn(async move { tokio::io::copy(&mut read, &mut tokio::io::sink()).await });
         let _gone = write.write_all(PREFACE).await;
@@ -263,7 +266,7 @@ async fn floods_end_the_connection_whether_the_answers_are_read_or_not() {
         }
         drop(write);
         let ended = tokio::time::timeout(6 * LONG, serving).await.unwrap().unwrap();
-        let Err(Ended::Broken(broken)) = ended else {
+        let Err(Error::Protocol(broken)) = ended else {
             panic!("{name}: {ended:?}")
         };
         assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM, "{name}");
@@ -283,19 +286,20 @@ async fn a_connection_with_many_frames_lets_others_have_their_turn() {
         connection_window: 1 << 20,
         ..CONFIG
     };
-    let turns = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&turns);
+    let driver = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&driver);
     let other = tokio::spawn(std::future::poll_fn(move |cx| {
         counted.fetch_add(1, Ordering::Relaxed);
         cx.waker().wake_by_ref();
         Poll::<()>::Pending
     }));
-    let serving =
-        tokio::spawn(async move { serve(far, Arc::new(Echo), &config, TIMES, std::future::pending()).await });
+    let serving = tokio::spawn(async move {
+        Native::serve(far, None, Arc::new(Echo), &config, TIMES, std::future::pending()).await
+    });
     near.shutdown().await.unwrap();
     serving.await.unwrap().unwrap();
     other.abort();
     // 32 KiB are read at once, 3,276 frames here.
-    let turns = turns.load(Ordering::Relaxed);
-    assert!(turns >= 50_000 / 3_276, "{turns}");
+    let driver = driver.load(Ordering::Relaxed);
+    assert!(driver >= 50_000 / 3_276, "{driver}");
 }

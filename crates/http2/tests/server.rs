@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
-use outrigger_http2::{Config, Cut, Ended, Incoming, Service, Silence, Times, serve};
+use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Native, Service, StreamError, Timeouts};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
@@ -27,15 +27,15 @@ const CONFIG: Config = Config {
     send_buffer: 64 * 1024,
     ..Config::DEFAULT
 };
-const TIMES: Times = Times {
+const TIMES: Timeouts = Timeouts {
     preface: LONG,
-    silence: Silence {
+    keep_alive: KeepAlive {
         interval: LONG,
-        patience: LONG,
+        timeout: LONG,
     },
 };
 
-type Body = UnsyncBoxBody<Bytes, Cut>;
+type Body = UnsyncBoxBody<Bytes, StreamError>;
 
 /// Echoes bodies, as soon as it may; counts the calls that were begun and given up.
 struct Echo {
@@ -68,7 +68,7 @@ impl Service for Echo {
             .map(|v| v.to_str().unwrap().parse().unwrap());
         let body = match request.into_body() {
             Incoming::Empty => Bytes::new(),
-            Incoming::Whole(data) => data,
+            Incoming::Full(data) => data,
             Incoming::Stream(body) if streamed => return Response::new(body.boxed_unsync()),
             Incoming::Stream(body) => match body.collect().await {
                 Ok(body) => body.to_bytes(),
@@ -86,7 +86,7 @@ impl Service for Echo {
         response
     }
 
-    fn reason(error: Cut) -> outrigger_http2::Reason {
+    fn reason(error: StreamError) -> outrigger_http2::Reason {
         error.reason()
     }
 }
@@ -94,11 +94,11 @@ impl Service for Echo {
 struct Served {
     echo: Arc<Echo>,
     drain: Arc<Notify>,
-    server: JoinHandle<Result<(), Ended>>,
+    server: JoinHandle<Result<(), Error>>,
     client: DuplexStream,
 }
 
-fn served_within(permits: usize, times: Times) -> Served {
+fn served_within(permits: usize, times: Timeouts) -> Served {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let echo = Arc::new(Echo {
         may: Semaphore::new(permits),
@@ -107,7 +107,8 @@ fn served_within(permits: usize, times: Times) -> Served {
     });
     let (service, drain) = (Arc::clone(&echo), Arc::new(Notify::new()));
     let stop = Arc::clone(&drain);
-    let server = tokio::spawn(async move { serve(far, service, &CONFIG, times, stop.notified()).await });
+    let server =
+        tokio::spawn(async move { Native::serve(far, None, service, &CONFIG, times, stop.notified()).await });
     Served {
         echo,
         drain,
@@ -170,7 +171,7 @@ async fn settings_leave_before_the_client_says_anything() {
         .write_all(b"\x16\x03\x01 this is TLS, not HTTP/2")
         .await
         .unwrap();
-    assert!(matches!(soon(server).await.unwrap(), Err(Ended::Broken(_))));
+    assert!(matches!(soon(server).await.unwrap(), Err(Error::Protocol(_))));
 }
 
 #[tokio::test]
@@ -334,7 +335,7 @@ async fn draining_lets_the_call_in_flight_finish() {
 
 #[tokio::test]
 async fn a_client_that_never_begins_is_not_waited_for() {
-    let short = Times {
+    let short = Timeouts {
         preface: Duration::from_millis(20),
         ..TIMES
     };
@@ -342,15 +343,18 @@ async fn a_client_that_never_begins_is_not_waited_for() {
         mut client, server, ..
     } = served_within(0, short);
     client.write_all(b"PRI * HTT").await.unwrap();
-    assert!(matches!(soon(server).await.unwrap(), Err(Ended::NoPreface(_))));
+    assert!(matches!(
+        soon(server).await.unwrap(),
+        Err(Error::PrefaceTimeout(_))
+    ));
 }
 
 #[tokio::test]
 async fn a_silent_client_is_pinged_and_then_given_up() {
-    let short = Times {
-        silence: Silence {
+    let short = Timeouts {
+        keep_alive: KeepAlive {
             interval: Duration::from_millis(20),
-            patience: Duration::from_millis(200),
+            timeout: Duration::from_millis(200),
         },
         ..TIMES
     };
@@ -369,7 +373,10 @@ async fn a_silent_client_is_pinged_and_then_given_up() {
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
         .await
         .unwrap();
-    assert!(matches!(soon(server).await.unwrap(), Err(Ended::Silent(_))));
+    assert!(matches!(
+        soon(server).await.unwrap(),
+        Err(Error::KeepAliveTimeout(_))
+    ));
 }
 
 #[tokio::test]
@@ -392,7 +399,7 @@ async fn requests_that_are_given_up_without_end_end_the_connection() {
             }
         };
     }
-    assert!(matches!(soon(server).await.unwrap(), Err(Ended::Broken(_))));
+    assert!(matches!(soon(server).await.unwrap(), Err(Error::Protocol(_))));
 }
 
 #[tokio::test]

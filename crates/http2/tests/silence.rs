@@ -11,7 +11,8 @@ use http_body_util::{BodyExt, Empty, Full};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE, flag};
 use outrigger_http2::limits::{IDLE, STALL};
 use outrigger_http2::{
-    Client, Config, Cut, Ended, Incoming, Reason, Service, Silence, Times, connect, serve,
+    Client as _, Config, Error, Http2, Incoming, KeepAlive, Native, Reason, SendRequest, Service,
+    StreamError, Timeouts,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::task::JoinHandle;
@@ -23,11 +24,11 @@ const CONFIG: Config = Config {
     send_buffer: 64 * 1024,
     ..Config::DEFAULT
 };
-const TIMES: Times = Times {
+const TIMES: Timeouts = Timeouts {
     preface: Duration::from_secs(10),
-    silence: Silence {
+    keep_alive: KeepAlive {
         interval: Duration::from_secs(10),
-        patience: Duration::from_secs(5),
+        timeout: Duration::from_secs(5),
     },
 };
 /// What is found out at intervals is found out so much later.
@@ -37,14 +38,14 @@ const LATE: Duration = Duration::from_secs(20);
 struct Echo;
 
 impl Service for Echo {
-    type Body = UnsyncBoxBody<Bytes, Cut>;
+    type Body = UnsyncBoxBody<Bytes, StreamError>;
 
     async fn call(self: Arc<Self>, request: Request<Incoming>) -> Response<Self::Body> {
         let large = request.uri().path() == "/large";
         let body = match request.into_body() {
             _ if large => Bytes::from(vec![0; 1 << 20]),
             Incoming::Empty => Bytes::new(),
-            Incoming::Whole(data) => data,
+            Incoming::Full(data) => data,
             Incoming::Stream(body) => match body.collect().await {
                 Ok(body) => body.to_bytes(),
                 Err(why) => return failed(why),
@@ -53,24 +54,25 @@ impl Service for Echo {
         Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync())
     }
 
-    fn reason(error: Cut) -> Reason {
+    fn reason(error: StreamError) -> Reason {
         error.reason()
     }
 }
 
-fn failed(why: Cut) -> Response<UnsyncBoxBody<Bytes, Cut>> {
+fn failed(why: StreamError) -> Response<UnsyncBoxBody<Bytes, StreamError>> {
     let text = Full::new(Bytes::from(why.to_string()));
     let mut response = Response::new(text.map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = StatusCode::REQUEST_TIMEOUT;
     response
 }
 
-type Server = JoinHandle<Result<(), Ended>>;
+type Server = JoinHandle<Result<(), Error>>;
 
 fn served(config: Config) -> (DuplexStream, Server) {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let server =
-        tokio::spawn(async move { serve(far, Arc::new(Echo), &config, TIMES, std::future::pending()).await });
+    let server = tokio::spawn(async move {
+        Native::serve(far, None, Arc::new(Echo), &config, TIMES, std::future::pending()).await
+    });
     (near, server)
 }
 
@@ -116,8 +118,8 @@ async fn until(kind: Kind, io: DuplexStream, words: &[u8]) -> (Vec<u8>, Duration
     loop {
         let (head, payload) = hear(&mut read).await.unwrap();
         if head.kind == Kind::Ping && !head.has(flag::ACK) {
-            let pong = frame(Kind::Ping, flag::ACK, 0, &payload);
-            write.write_all(&pong).await.unwrap();
+            let ping_ack = frame(Kind::Ping, flag::ACK, 0, &payload);
+            write.write_all(&ping_ack).await.unwrap();
         }
         if head.kind == kind && !(kind == Kind::Settings) {
             tokio::spawn(async move { while hear(&mut read).await.is_some() {} });
@@ -132,7 +134,7 @@ async fn a_request_s_body_that_stops_is_given_up_and_answered() {
     let words = [greeting(), post("/", false), frame(Kind::Data, 0, 1, b"half")].concat();
     let (answer, waited, _io) = until(Kind::Data, io, &words).await;
     let answer = String::from_utf8(answer).unwrap();
-    assert_eq!(answer, Cut::Stalled(STALL).to_string());
+    assert_eq!(answer, StreamError::Stalled(STALL).to_string());
     assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
 }
 
@@ -177,8 +179,8 @@ async fn an_answer_that_is_not_taken_is_given_up() {
 async fn an_answer_of_known_length_that_stops_is_given_up_and_others_are_not() {
     for length in [Some(10), None] {
         let (near, far) = tokio::io::duplex(64 * 1024);
-        let (client, connection) = connect(near, &CONFIG, None);
-        tokio::spawn(connection.run());
+        let (client, connection) = Native::connect(near, &CONFIG, None).await.unwrap();
+        tokio::spawn(connection);
         let serving = tokio::spawn(async move {
             let mut server = h2::server::handshake(far).await.unwrap();
             let (_request, mut respond) = server.accept().await.unwrap().unwrap();
@@ -199,7 +201,7 @@ async fn an_answer_of_known_length_that_stops_is_given_up_and_others_are_not() {
         };
         let read = timeout(STALL * 10, body.collect()).await;
         match length {
-            Some(_) => assert_eq!(read.unwrap().unwrap_err(), Cut::Stalled(STALL)),
+            Some(_) => assert_eq!(read.unwrap().unwrap_err(), StreamError::Stalled(STALL)),
             None => assert!(read.is_err()),
         }
         serving.await.unwrap();
@@ -236,7 +238,7 @@ async fn a_frame_that_is_not_ended_ends_the_connection() {
             }
         });
         let ended = server.await.unwrap();
-        assert!(matches!(ended, Err(Ended::Unfinished(STALL))), "{ended:?}");
+        assert!(matches!(ended, Err(Error::IncompleteFrame(STALL))), "{ended:?}");
         assert!(begin.elapsed() >= STALL, "{:?}", begin.elapsed());
         trickle.await.unwrap();
     }
@@ -262,7 +264,7 @@ async fn a_client_that_reads_nothing_is_given_up() {
     });
     let begin = Instant::now();
     let ended = server.await.unwrap();
-    assert!(matches!(ended, Err(Ended::Unread(STALL))), "{ended:?}");
+    assert!(matches!(ended, Err(Error::WriteTimeout(STALL))), "{ended:?}");
     assert!(begin.elapsed() < STALL + LATE);
     alive.await.unwrap();
     drop(read);
@@ -288,17 +290,17 @@ async fn a_connection_that_idles_is_ended_in_order() {
 }
 
 /// A client that asks a silent peer only during a call, and seldom.
-fn asking_seldom(io: DuplexStream) -> (Client<DuplexStream>, Server) {
+async fn asking_seldom(io: DuplexStream) -> (SendRequest<DuplexStream>, Server) {
     let config = Config {
         ping_idle: false,
         ..CONFIG
     };
-    let silence = Silence {
+    let keep_alive = KeepAlive {
         interval: SELDOM,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
     };
-    let (client, connection) = connect(io, &config, Some(silence));
-    (client, tokio::spawn(connection.run()))
+    let (client, connection) = Native::connect(io, &config, Some(keep_alive)).await.unwrap();
+    (client, tokio::spawn(connection))
 }
 
 /// Longer than what is looked for in between.
@@ -307,7 +309,7 @@ const SELDOM: Duration = Duration::from_secs(310);
 #[tokio::test(start_paused = true)]
 async fn who_is_to_be_asked_during_calls_only_is_left_alone_without_and_noticed_with() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let (client, connection) = asking_seldom(near);
+    let (client, connection) = asking_seldom(near).await;
     let (mut read, mut write) = tokio::io::split(far);
     write.write_all(&frame(Kind::Settings, 0, 0, &[])).await.unwrap();
     let pings = tokio::spawn(async move {
@@ -338,7 +340,7 @@ async fn who_is_to_be_asked_during_calls_only_is_left_alone_without_and_noticed_
 #[tokio::test(start_paused = true)]
 async fn what_has_stopped_is_noticed_also_where_pings_are_seldom() {
     let (near, far) = tokio::io::duplex(64 * 1024);
-    let (client, _connection) = asking_seldom(near);
+    let (client, _connection) = asking_seldom(near).await;
     tokio::spawn(async move {
         let mut server = h2::server::handshake(far).await.unwrap();
         let (_request, mut respond) = server.accept().await.unwrap().unwrap();
@@ -354,6 +356,6 @@ async fn what_has_stopped_is_noticed_also_where_pings_are_seldom() {
     };
     let begin = Instant::now();
     let read = timeout(STALL * 10, body.collect()).await;
-    assert_eq!(read.unwrap().unwrap_err(), Cut::Stalled(STALL));
+    assert_eq!(read.unwrap().unwrap_err(), StreamError::Stalled(STALL));
     assert!(begin.elapsed() < STALL + LATE * 2, "{:?}", begin.elapsed());
 }

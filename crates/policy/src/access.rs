@@ -263,5 +263,4 @@ fn fold(text: &str) -> Cow<'_, str> {
 }
 
 #[cfg(test)]
-#[path = "access/tests.rs"]
 mod tests;

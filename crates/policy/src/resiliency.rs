@@ -411,5 +411,4 @@ fn add_targets(targets: &mut spec::Targets, doc: &spec::Resiliency, problems: &m
 }
 
 #[cfg(test)]
-#[path = "resiliency/tests.rs"]
 mod tests;

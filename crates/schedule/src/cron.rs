@@ -15,7 +15,8 @@ const STEPS: usize = 10_000;
 /// Times that repeat.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cron {
-    /// Again and again after this span, which is above zero.
+    /// Again and again after this span, which is above zero in [`Dialect::Binding`]: a job's next tick waits for the
+    /// answer to the one before, however short the span is.
     Every(Duration),
     /// At times of the calendar.
     At(Times),
@@ -72,7 +73,9 @@ impl Cron {
         if let Some(span) = text.strip_prefix("@every ") {
             let nanos = go_nanos(span).map_err(|error| CronError(format!("@every: {error}")))?;
             return match u64::try_from(nanos) {
-                Ok(nanos) if nanos > 0 => Ok(Self::Every(Duration::from_nanos(nanos))),
+                Ok(nanos) if nanos > 0 || dialect == Dialect::Job => {
+                    Ok(Self::Every(Duration::from_nanos(nanos)))
+                }
                 _ => wrong("@every needs a span above zero"),
             };
         }
@@ -276,7 +279,9 @@ mod tests {
         let every = |text: &str| Cron::parse(text, Dialect::Job);
         assert_eq!(every("@every 1h30m"), Ok(Cron::Every(Duration::from_secs(5400))));
         assert_eq!(every("@every 100ms"), Ok(Cron::Every(Duration::from_millis(100))));
-        for text in ["@every 0s", "@every -1s", "@every soon", "@every"] {
+        assert_eq!(every("@every 0s"), Ok(Cron::Every(Duration::ZERO)));
+        assert!(Cron::parse("@every 0s", Dialect::Binding).is_err());
+        for text in ["@every -1s", "@every soon", "@every"] {
             assert!(every(text).is_err(), "{text}");
         }
     }

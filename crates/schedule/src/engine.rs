@@ -8,7 +8,7 @@
 mod hosts;
 mod ready;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +77,11 @@ pub enum Action {
         /// What to store.
         progress: Progress,
     },
+    /// Nothing but counting: no host takes the job's tick, so it waits for one that does.
+    Undelivered {
+        /// Which job.
+        name: Name,
+    },
     /// Delete a job that is over, unless the stored job has another revision.
     Delete {
         /// Which job.
@@ -130,7 +135,7 @@ pub struct Engine {
     wheel: Wheel<Name>,
     ready: Ready,
     hosts: Hosts,
-    staged: HashMap<Target, Vec<Name>>,
+    staged: HashMap<Target, BTreeSet<Name>>,
     /// Most triggers under way at once, over all hosts.
     limit: usize,
     actions: Vec<Action>,
@@ -230,7 +235,7 @@ impl Engine {
             State::Sent { .. } => self.hosts.forget(name),
             State::Staged { .. } => {
                 if let Some(names) = self.staged.get_mut(&entry.target) {
-                    names.retain(|other| &**other != name);
+                    names.remove(name);
                     if names.is_empty() {
                         self.staged.remove(&entry.target);
                     }
@@ -239,8 +244,12 @@ impl Engine {
         }
     }
 
-    /// Delivers what is due at `now`.
+    /// Delivers what is due at `now`. A clock that was set back counts: what is due by its new time alone is
+    /// delivered, and jobs that come in by that time do not wait until it shows the old one again.
     pub fn advance(&mut self, now: Timestamp) {
+        if passed(now) < self.wheel.now() {
+            self.wheel.rewind(passed(now));
+        }
         let Self {
             wheel, jobs, ready, ..
         } = self;
@@ -373,7 +382,10 @@ impl Engine {
                 }
                 None => {
                     entry.state = State::Staged { tick };
-                    self.staged.entry(entry.target.clone()).or_default().push(name);
+                    self.actions.push(Action::Undelivered {
+                        name: Arc::clone(&name),
+                    });
+                    self.staged.entry(entry.target.clone()).or_default().insert(name);
                 }
             }
         }

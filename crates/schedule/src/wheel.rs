@@ -130,6 +130,24 @@ impl<T> Wheel<T> {
         self.now = self.now.max(now);
     }
 
+    /// Moves to an earlier `now`, after a clock was set back: what is due is due by the new time.
+    pub fn rewind(&mut self, now: u64) {
+        self.now = now;
+        self.heads.fill([NONE; SLOTS]);
+        self.occupied = [0; LEVELS];
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].value.is_some() {
+                // As many nodes as fit into a u32 were made.
+                self.link(at as u32);
+            }
+        }
+    }
+
+    /// Where the wheel stands: the largest time that it was advanced to, since it was set back if it was.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
     /// When to call [`Wheel::advance`] next: nothing is due before, though possibly nothing at it either.
     pub fn next(&self) -> Option<u64> {
         self.first().map(|(_, _, start)| start)
@@ -298,6 +316,24 @@ mod tests {
         let mut seen = Vec::new();
         wheel.advance(2_000_000, |due| seen.push(due));
         assert_eq!(seen, [1_000_001, 1_000_063, 1_000_064, 1_000_500, 1_200_000]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_counts() {
+        let mut wheel = Wheel::new(1_000_000);
+        wheel.insert(1_000_100, "kept");
+        wheel.advance(1_000_050, |_| panic!("nothing is due"));
+        wheel.rewind(500_000);
+        wheel.insert(500_010, "new");
+        let taken = wheel.insert(600_000, "taken out");
+        let mut seen = Vec::new();
+        wheel.advance(500_010, |value| seen.push(value));
+        assert_eq!(seen, ["new"]);
+        assert_eq!(wheel.remove(taken), Some("taken out"));
+        wheel.advance(1_000_099, |value| seen.push(value));
+        assert_eq!((seen.as_slice(), wheel.len()), (["new"].as_slice(), 1));
+        wheel.advance(1_000_100, |value| seen.push(value));
+        assert_eq!(seen, ["new", "kept"]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod flags;
 
 use std::{path::PathBuf, time::Duration};
 
-use outrigger_accept::Limits;
+use outrigger_accept::{Limits, Listen};
 use outrigger_flags::Values;
 use outrigger_identity::TrustDomain;
 use outrigger_resources::value::go_duration;
@@ -52,15 +52,6 @@ pub struct Config {
     pub oidc: Option<OidcConfig>,
     /// The process log.
     pub log: LogSettings,
-}
-
-/// Where a server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listen {
-    /// Host name or address; empty for all addresses.
-    pub host: String,
-    /// Port; 0 lets the system choose.
-    pub port: u16,
 }
 
 /// How tokens are issued.

@@ -2,9 +2,11 @@
 
 use std::{error::Error, io};
 
+use outrigger_accept::BindError;
+
 use crate::{
-    authority::AuthorityError, server::BindError, settings::SettingsError, validator::JwksError,
-    watch::WatchError, x509::SigningError,
+    authority::AuthorityError, settings::SettingsError, validator::JwksError, watch::WatchError,
+    x509::SigningError,
 };
 
 /// Sentry cannot start, or had to stop.

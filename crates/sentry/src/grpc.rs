@@ -4,7 +4,7 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use http::{Request, Response};
 use hyper::{body::Incoming, service::service_fn};
-use outrigger_accept::{Accepted, Admission, Limits, descriptors, keep_alive};
+use outrigger_accept::{Accepted, Admission, Limits, Server, descriptors, keep_alive};
 use outrigger_wire::sentry::v1::ca_server::CaServer;
 use rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,7 @@ use tower::ServiceExt;
 
 use crate::{
     own_certificate::CurrentCertificate,
-    server::{Server, connection, lifetime::Lifetime},
+    server::{connection, lifetime::Lifetime},
     service::CaService,
 };
 
@@ -40,7 +40,8 @@ pub(crate) async fn serve(
         let local = accepted.stream.local_addr().ok();
         let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer, local));
         async move {
-            let Some(stream) = connection::handshake(accepted.stream, tls, &accepted.drain).await else {
+            let Some(stream) = outrigger_accept::handshake(accepted.stream, tls, &accepted.drain).await
+            else {
                 return;
             };
             let of_calls = Arc::clone(&lifetime);

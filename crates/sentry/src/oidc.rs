@@ -8,15 +8,10 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use http::{Request, header};
 use hyper::body::Incoming;
-use outrigger_accept::{Accepted, Admission, http1, keep_alive};
+use outrigger_accept::{Accepted, Admission, ENDPOINT_LIMITS, Server, health::Part, http1, keep_alive};
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    authority::Authority,
-    config::OidcConfig,
-    health::Part,
-    server::{ENDPOINT_LIMITS, Server, connection},
-};
+use crate::{authority::Authority, config::OidcConfig};
 use respond::{Asked, Endpoints};
 
 pub(crate) use tls::OidcTls;
@@ -78,7 +73,7 @@ impl Oidc {
                 match tls {
                     None => http1(stream, respond, place, drain).await,
                     Some(tls) => {
-                        if let Some(stream) = connection::handshake(stream, tls, &drain).await {
+                        if let Some(stream) = outrigger_accept::handshake(stream, tls, &drain).await {
                             http1(stream, respond, place, drain).await;
                         }
                     }

@@ -7,23 +7,24 @@
 use std::{future::Future, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use outrigger_accept::Limits;
+use outrigger_accept::{
+    Limits, Listen, Server,
+    health::{Health, Part, serve_health},
+    serve_metrics,
+};
 use outrigger_identity::SpiffeId;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     authority::{Authority, Origin},
-    config::{Config, Listen},
+    config::Config,
     error::SentryError,
-    expiry, grpc,
-    health::{Health, Part},
-    material,
+    expiry, grpc, material,
     metrics::Metrics,
     oidc::Oidc,
     own_certificate::OwnCertificate,
     reload::Reloader,
-    server::{Server, plain},
     service::CaService,
     settings::Settings,
     validator::{ControlPlane, JwksValidator, Validators},
@@ -87,16 +88,13 @@ impl Sentry {
         }
 
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let everywhere = |port| Listen {
-            host: String::new(),
-            port,
-        };
-        let healthz = Server::bind("health", "healthz-port", &everywhere(config.healthz_port)).await?;
+        let healthz =
+            Server::bind("health", "healthz-port", &Listen::everywhere(config.healthz_port)).await?;
         let metrics_server = match config.metrics_port {
             None => None,
             Some(port) => {
                 parts.push(health.part("metrics-exporter"));
-                Some(Server::bind("metrics", "metrics-port", &everywhere(port)).await?)
+                Some(Server::bind("metrics", "metrics-port", &Listen::everywhere(port)).await?)
             }
         };
         let oidc = bind_oidc(&config, &authority, &mut health).await?;
@@ -160,9 +158,12 @@ impl Sentry {
             served.map_err(|error| SentryError::OwnCertificate(error.into()))
         });
         tasks.spawn(fine(expiry::watch(self.reloader.authority.clone(), stop.clone())));
-        tasks.spawn(fine(plain::serve_health(self.healthz, self.health, stop.clone())));
+        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
         if let Some(server) = self.metrics_server {
-            tasks.spawn(fine(plain::serve_metrics(server, self.metrics, stop.clone())));
+            let metrics = self.metrics;
+            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
+                metrics.render()
+            })));
         }
         match self.oidc {
             None => tracing::info!(target: LOG, "OIDC HTTP server is disabled"),

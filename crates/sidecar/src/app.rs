@@ -76,6 +76,7 @@ impl AppError {
         match self {
             Self::NoChannel | Self::Unhealthy => Status::internal(self.to_string()),
             Self::InvalidVerb => Status::invalid_argument(self.to_string()),
+            Self::Send(error) if error.is_too_large() => Status::resource_exhausted(self.to_string()),
             _ => Status::internal(format!("error invoking app channel: {self}")),
         }
     }

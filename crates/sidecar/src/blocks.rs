@@ -18,7 +18,8 @@ use std::sync::Arc;
 use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
 
 use crate::app::Health;
-use bindings::{Bindings, Surroundings};
+use crate::components::Category;
+use bindings::{Bindings, Dependencies};
 use configuration::Configurations;
 use conversation::Conversations;
 use crypto::Crypto;
@@ -54,10 +55,10 @@ impl Blocks {
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
-        surroundings: Surroundings,
+        dependencies: Dependencies,
     ) -> Self {
-        let resilience = || Arc::clone(&surroundings.resilience);
-        let app = surroundings.app.clone();
+        let resilience = || Arc::clone(&dependencies.resilience);
+        let app = dependencies.app.clone();
         Self {
             state: Arc::new(State::new(resilience())),
             secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
@@ -68,8 +69,22 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
-            bindings: Bindings::new(surroundings),
+            bindings: Bindings::new(dependencies),
             middlewares,
         }
+    }
+
+    /// The categories of components, each with the block that opens and uses them.
+    pub(crate) fn categories(&self) -> [Arc<dyn Category>; 8] {
+        [
+            Arc::clone(&self.state) as _,
+            Arc::clone(&self.secrets) as _,
+            Arc::clone(&self.configuration) as _,
+            Arc::clone(&self.locks) as _,
+            Arc::clone(&self.middlewares) as _,
+            Arc::clone(&self.bindings) as _,
+            Arc::clone(&self.crypto) as _,
+            Arc::clone(&self.conversation) as _,
+        ]
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
-use outrigger_http2::{Cut, Reason};
+use outrigger_http2::{Incoming, Reason, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use failure::Failure;
@@ -21,6 +21,7 @@ pub use held::Held;
 pub use seen::Next;
 
 use crate::conn::PooledBody;
+use crate::http2::RecvStream;
 
 /// Any failure while a body is read or written.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -38,7 +39,7 @@ pub enum Body {
     /// From an HTTP/1.1 client.
     Http1(crate::listen::Received),
     /// From a shared HTTP/2 connection.
-    Http2(outrigger_http2::Received),
+    Http2(RecvStream),
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
     /// With what must live until the last byte is delivered.
@@ -89,8 +90,8 @@ impl Body {
         tracing::debug!(target: "dapr.runtime.conn", "a body that was being sent failed: {error}");
         let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
         while let Some(error) = next {
-            if let Some(cut) = error.downcast_ref::<Cut>() {
-                return cut.reason();
+            if let Some(failed) = error.downcast_ref::<StreamError>() {
+                return failed.reason();
             }
             next = error.source();
         }
@@ -153,12 +154,12 @@ impl From<&'static str> for Body {
     }
 }
 
-impl From<outrigger_http2::Incoming> for Body {
-    fn from(incoming: outrigger_http2::Incoming) -> Self {
+impl From<Incoming<RecvStream>> for Body {
+    fn from(incoming: Incoming<RecvStream>) -> Self {
         match incoming {
-            outrigger_http2::Incoming::Empty => Self::Empty,
-            outrigger_http2::Incoming::Whole(data) => data.into(),
-            outrigger_http2::Incoming::Stream(received) => Self::Http2(received),
+            Incoming::Empty => Self::Empty,
+            Incoming::Full(data) => data.into(),
+            Incoming::Stream(received) => Self::Http2(received),
         }
     }
 }

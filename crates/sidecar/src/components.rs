@@ -1,7 +1,7 @@
 //! The life of components: which are started, in which order, with which properties; how they change and end.
 
+mod category;
 mod change;
-mod install;
 mod open;
 mod properties;
 #[cfg(test)]
@@ -16,9 +16,11 @@ use outrigger_resources::{Component, Configuration};
 use outrigger_telemetry::metrics::Metrics;
 use tokio_util::task::TaskTracker;
 
-use install::Part;
+use category::PlacedPart;
+pub(crate) use category::{Category, Opened};
 pub use open::OpenError;
-pub(crate) use properties::{fill_secrets, log_missing};
+pub(crate) use open::{Opening, Step};
+pub(crate) use properties::{Properties, fill_secrets, log_missing};
 
 use crate::blocks::Blocks;
 use crate::sidecar::Env;
@@ -95,7 +97,7 @@ struct Now {
 struct Live {
     component: Component,
     capabilities: Vec<&'static str>,
-    parts: Vec<Part>,
+    parts: Vec<PlacedPart>,
 }
 
 impl Live {
@@ -244,10 +246,7 @@ impl Components {
 
     async fn close_all(&self) {
         let live = std::mem::take(&mut self.now().live);
-        let closing = live.into_iter().map(|live| {
-            self.blocks.uninstall_all(&live.component.name, &live.parts, &[]);
-            live.close(Duration::ZERO)
-        });
+        let closing = live.into_iter().map(|live| live.end(Duration::ZERO));
         join_all(closing).await;
     }
 
@@ -306,9 +305,15 @@ impl Components {
 
     /// Starts components at once; all that can run do, whatever happens to the others.
     async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
+        let categories = self.blocks.categories();
         let opening = components.iter().map(|component| async {
             let secrets = self.blocks.secrets.component(&component.secret_store);
-            open::open(component, secrets.as_deref(), &self.context).await
+            let opening = Opening {
+                component,
+                secrets: secrets.as_deref(),
+                context: &self.context,
+            };
+            open::open(&opening, &categories).await
         });
         let mut result = Ok(());
         for (component, opened) in components.iter().zip(join_all(opening).await) {
@@ -328,11 +333,7 @@ impl Components {
     }
 
     /// Makes a state store that works and asks for it the one of actors; closes one that is too many.
-    async fn claim_actors(
-        &self,
-        component: &Component,
-        opened: open::Opened,
-    ) -> Result<open::Opened, OpenError> {
+    async fn claim_actors(&self, component: &Component, opened: Opened) -> Result<Opened, OpenError> {
         if !self.context.actors || !change::asks_for_actors(component) {
             return Ok(opened);
         }
@@ -348,9 +349,7 @@ impl Components {
         if first == component.name {
             return Ok(opened);
         }
-        if let open::Opened::State(store) = opened {
-            store.component.close().await;
-        }
+        opened.close().await;
         Err(OpenError::second_actor_store(&first, component))
     }
 
@@ -359,17 +358,16 @@ impl Components {
         self.now().actor_store.clone()
     }
 
-    fn put_in(&self, component: &Component, opened: open::Opened) {
-        let installed = self.blocks.install(&component.name, opened);
+    fn put_in(&self, component: &Component, opened: Opened) {
+        let mut live = Live {
+            component: component.clone(),
+            capabilities: opened.capabilities.clone(),
+            parts: opened.place(),
+        };
         let metrics = &self.context.metrics.runtime;
         metrics.component_loaded();
         metrics.component_initialized(&component.kind);
         tracing::info!(target: LOG, "Component loaded: {}", component.log_name());
-        let mut live = Live {
-            component: component.clone(),
-            capabilities: installed.capabilities,
-            parts: installed.parts,
-        };
         let mut now = self.now();
         let place = now
             .live
@@ -377,8 +375,6 @@ impl Components {
             .find(|known| known.component.name == component.name);
         match place {
             Some(known) => {
-                self.blocks
-                    .uninstall_all(&component.name, &known.parts, &live.parts);
                 std::mem::swap(known, &mut live);
                 self.retire(live);
             }
@@ -390,15 +386,13 @@ impl Components {
         let mut now = self.now();
         let place = now.live.iter().position(|live| live.component.name == name);
         if let Some(place) = place {
-            let live = now.live.remove(place);
-            self.blocks.uninstall_all(name, &live.parts, &[]);
-            self.retire(live);
+            self.retire(now.live.remove(place));
         }
     }
 
-    /// Closes a component behind the last call that uses it.
+    /// Takes a component out and closes it behind the last call that uses it.
     fn retire(&self, live: Live) {
-        self.closing.spawn(live.close(LAST_CALLS));
+        self.closing.spawn(live.end(LAST_CALLS));
     }
 
     /// Logs and counts a failure; an error unless the component may be missing.
@@ -422,11 +416,15 @@ impl Components {
 }
 
 impl Live {
-    async fn close(self, limit: Duration) {
+    /// Takes the component out of its blocks at once; see [`PlacedPart::end`] for what comes back.
+    fn end(self, limit: Duration) -> impl Future<Output = ()> + Send {
         let log_name = self.component.log_name();
-        let closing = self.parts.into_iter().map(|part| part.close(&log_name, limit));
-        tracing::info!(target: LOG, "Shutting down component {log_name}");
-        join_all(closing).await;
+        let parts = self.parts.into_iter();
+        let closing: Vec<_> = parts.map(|part| part.end(log_name.clone(), limit)).collect();
+        async move {
+            tracing::info!(target: LOG, "Shutting down component {log_name}");
+            join_all(closing).await;
+        }
     }
 }
 

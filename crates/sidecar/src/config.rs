@@ -3,7 +3,6 @@
 //! Names, defaults and texts follow Dapr 1.17.13. Everything wrong with a command line is reported
 //! at once; nothing here touches the process environment, the network or the disk.
 
-mod address;
 mod command;
 mod environment;
 mod flags;
@@ -14,7 +13,6 @@ mod settle;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use address::{HostAddressError, host_address, is_localhost};
 pub use command::Command;
 pub use flags::usage;
 pub use invalid::{Exit, Invalid};

@@ -13,7 +13,7 @@ pub use h1::{H1Pool, PooledBody};
 pub use h2::{H2Pool, KeepAlive};
 
 /// Fields of the head of an HTTP/1.1 response.
-pub const MAX_FIELDS: usize = 1000;
+pub const MAX_FIELDS: usize = 500;
 
 /// Whether requests of a method tell that they have no body (RFC 9110 section 8.6).
 pub fn mostly_has_body(method: &Method) -> bool {
@@ -46,7 +46,7 @@ pub enum ConnectionError {
     Http1(#[from] hyper::Error),
     /// HTTP/2.
     #[error(transparent)]
-    Http2(#[from] outrigger_http2::Cut),
+    Http2(#[from] outrigger_http2::StreamError),
 }
 
 impl ConnectionError {
@@ -54,13 +54,13 @@ impl ConnectionError {
     fn is_lost(&self) -> bool {
         match self {
             Self::Http1(error) => !error.is_parse() && !error.is_user(),
-            Self::Http2(cut) => !cut.is_too_large(),
+            Self::Http2(error) => !error.is_too_large(),
         }
     }
 
     /// Whether the header fields of the request or of the answer are more than one side takes.
     fn is_too_large(&self) -> bool {
-        matches!(self, Self::Http2(cut) if cut.is_too_large())
+        matches!(self, Self::Http2(error) if error.is_too_large())
     }
 }
 

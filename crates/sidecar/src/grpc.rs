@@ -163,8 +163,8 @@ pub fn body_status(error: &BoxError) -> Status {
     if error.downcast_ref::<crate::body::TooLarge>().is_some() {
         return Status::resource_exhausted(error.to_string());
     }
-    if let Some(cut) = error.downcast_ref::<outrigger_http2::Cut>()
-        && cut.is_too_large()
+    if let Some(failed) = error.downcast_ref::<outrigger_http2::StreamError>()
+        && failed.is_too_large()
     {
         return Status::resource_exhausted(error.to_string());
     }

@@ -15,6 +15,7 @@ pub mod error;
 pub mod fuzzing;
 pub mod grpc;
 pub mod headers;
+pub mod http2;
 pub mod internal;
 pub mod life;
 pub mod listen;

@@ -1,6 +1,6 @@
 //! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -22,7 +22,7 @@ use crate::grpc;
 use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
 use crate::peer::{PeerError, Peers};
-use crate::resilience::{Again, Resilience, Run, grpc_outcome};
+use crate::resilience::{Attempts, Resilience, grpc_outcome};
 
 /// Forwards calls by the app id in their metadata.
 pub struct Proxy {
@@ -190,11 +190,11 @@ impl Proxy {
         let (head, mut body) = request.into_parts();
         let failure = Failure::watch(&mut body);
         let replay = Replay::new(body);
-        let mut run = Run::start(policy, Key::app(id, method), self.metrics.as_ref());
-        loop {
-            run.before().map_err(|e| Status::unavailable(e.to_string()))?;
-            let attempt = self.attempt(app_id, namespace, &head, &replay, &failure);
-            let result = match run.limit(attempt).await {
+        let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
+        let (head, replay, failure) = (&head, &replay, &failure);
+        let called = attempts.run(|limit| async move {
+            let attempt = self.attempt(app_id, namespace, head, replay, failure);
+            let result = match limit.within(pin!(attempt)).await {
                 Some(result) => result,
                 None => Err(Status::deadline_exceeded("context deadline exceeded")),
             };
@@ -205,11 +205,13 @@ impl Proxy {
                 Outcome::Failure { .. } if !can_repeat => Outcome::Final,
                 other => other,
             };
-            if run.after(outcome).await == Again::Stop {
-                self.metrics.invoke_received_streaming(app_id, code);
-                return result;
-            }
-        }
+            ((result, code), outcome)
+        });
+        let (result, code) = called
+            .await
+            .map_err(|refused| Status::unavailable(refused.to_string()))?;
+        self.metrics.invoke_received_streaming(app_id, code);
+        result
     }
 
     /// One attempt; a connection that turned out dead is replaced once.

@@ -1,11 +1,13 @@
-//! Running calls under a resiliency policy: the policy decides, this waits, logs and counts.
+//! Calls under a resiliency policy, in one loop: the policy decides, this waits, logs and counts.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, Resiliency};
 use outrigger_resources::value::format_go_duration;
+use tokio_util::sync::CancellationToken;
 
 use crate::metrics::SidecarMetrics;
 
@@ -19,81 +21,147 @@ pub struct Resilience {
     pub metrics: Arc<SidecarMetrics>,
 }
 
-/// The time limit of an attempt passed, or a breaker refused it.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    /// The breaker's own words.
-    #[error("{0}")]
-    Breaker(String),
+/// A circuit breaker is open: no attempt was made, or no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(String);
+
+/// An operation that is attempted until it succeeds or its policy gives up. Without a policy there is one attempt.
+pub struct Attempts<'p> {
+    policy: Option<&'p Policy>,
+    key: Key<'p>,
+    metrics: &'p SidecarMetrics,
+    stop: Option<&'p CancellationToken>,
 }
 
-/// One operation under a policy. Without a policy every step is free.
-pub struct Run<'p> {
-    execution: Option<Execution<'p>>,
-    metrics: &'p SidecarMetrics,
+/// One attempt of several.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    /// 1 for the first.
+    pub number: u32,
     timeout: Option<Duration>,
 }
 
-/// Whether to make another attempt.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Again {
-    /// The wait is over: try again.
-    Retry,
-    /// Answer with what there is.
-    Stop,
+impl Attempt {
+    /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer. Pinned, as a future by
+    /// value takes its room twice, and is copied once more.
+    pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match self.timeout {
+            Some(limit) => tokio::time::timeout(limit, work).await.ok(),
+            None => Some(work.await),
+        }
+    }
+}
+
+impl<'p> Attempts<'p> {
+    /// Under `policy`, whose breakers know the operation by `key`.
+    pub fn new(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+        Self {
+            policy,
+            key,
+            metrics,
+            stop: None,
+        }
+    }
+
+    /// Makes no further attempt once `stop` is cancelled.
+    #[must_use]
+    pub fn until(mut self, stop: &'p CancellationToken) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
+    /// Makes attempts. Each tells what came of it and how the policy counts that; what comes back is of the last one.
+    ///
+    /// # Errors
+    /// [`Refused`] by an open breaker.
+    pub async fn run<T, F>(self, mut attempt: impl FnMut(Attempt) -> F) -> Result<T, Refused>
+    where
+        F: Future<Output = (T, Outcome)>,
+    {
+        let attempts = self.run_with((), |(), now| {
+            let attempt = attempt(now);
+            async move {
+                let (result, outcome) = attempt.await;
+                ((), result, outcome)
+            }
+        });
+        attempts.await
+    }
+
+    /// The same for attempts that change something which the next one needs: each takes `state` and gives it back.
+    ///
+    /// # Errors
+    /// [`Refused`] by an open breaker.
+    pub async fn run_with<S, T, F>(
+        self,
+        mut state: S,
+        mut attempt: impl FnMut(S, Attempt) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = (S, T, Outcome)>,
+    {
+        let mut run = Run::start(self.policy, self.key, self.metrics);
+        let mut number = 0;
+        loop {
+            let timeout = run.before()?;
+            number += 1;
+            let (given_back, result, outcome) = attempt(state, Attempt { number, timeout }).await;
+            state = given_back;
+            let Some(pause) = run.after(outcome) else {
+                return Ok(result);
+            };
+            if self.is_stopped_within(pause).await {
+                return Ok(result);
+            }
+        }
+    }
+
+    async fn is_stopped_within(&self, pause: Duration) -> bool {
+        let Some(stop) = self.stop else {
+            tokio::time::sleep(pause).await;
+            return false;
+        };
+        tokio::time::timeout(pause, stop.cancelled()).await.is_ok()
+    }
+}
+
+/// What the policy says between attempts.
+pub(crate) struct Run<'p> {
+    execution: Option<Execution<'p>>,
+    metrics: &'p SidecarMetrics,
 }
 
 impl<'p> Run<'p> {
-    /// Starts a run; `policy` is kept by the caller.
-    pub fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+    /// Before the first attempt.
+    pub(crate) fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         let now = Instant::now();
         let execution = policy.map(|policy| policy.start(key, now));
         if let Some(execution) = &execution {
             metrics.policy_run(execution, now);
         }
-        Self {
-            execution,
-            metrics,
-            timeout: None,
-        }
+        Self { execution, metrics }
     }
 
-    /// Asks for an attempt.
-    ///
-    /// # Errors
-    /// [`Refused`] by an open breaker: the run is over.
-    pub fn before(&mut self) -> Result<(), Refused> {
+    /// Asks for an attempt; how long it may take.
+    pub(crate) fn before(&mut self) -> Result<Option<Duration>, Refused> {
         let Some(execution) = &mut self.execution else {
-            return Ok(());
+            return Ok(None);
         };
         let attempt = execution.before(Instant::now());
         self.report();
-        self.timeout = attempt.map_err(|e| Refused::Breaker(e.to_string()))?.timeout;
-        Ok(())
+        let attempt = attempt.map_err(|error| Refused(error.to_string()))?;
+        Ok(attempt.timeout)
     }
 
-    /// Runs the attempt within its time limit; `None` when it took longer.
-    pub async fn limit<T>(&self, attempt: impl Future<Output = T>) -> Option<T> {
-        match self.timeout {
-            // Boxed: runs without a limit, nearly all, should not carry room for two.
-            Some(limit) => tokio::time::timeout(limit, Box::pin(attempt)).await.ok(),
-            None => Some(attempt.await),
-        }
-    }
-
-    /// Ends an attempt; waits if there is to be another.
-    pub async fn after(&mut self, outcome: Outcome) -> Again {
-        let Some(execution) = &mut self.execution else {
-            return Again::Stop;
-        };
+    /// Ends an attempt; the pause before the next, if there is to be one.
+    pub(crate) fn after(&mut self, outcome: Outcome) -> Option<Duration> {
+        let execution = self.execution.as_mut()?;
         let next = execution.after(outcome, Instant::now());
         self.report();
         match next {
-            Next::Retry { after, .. } => {
-                tokio::time::sleep(after).await;
-                Again::Retry
-            }
-            Next::Done | Next::GiveUp => Again::Stop,
+            Next::Retry { after, .. } => Some(after),
+            Next::Done | Next::GiveUp => None,
         }
     }
 

@@ -350,6 +350,17 @@ fn calls_faster_than_a_millisecond_are_told_apart() {
     assert_eq!(first, wanted);
     assert_eq!(buckets.next_back(), Some(("+Inf", "5")));
     assert!(text.contains("le=\"100000\"} 5"), "{text}");
+
+    let coarse = MetricsConfig {
+        fine_latency: false,
+        ..MetricsConfig::default()
+    };
+    let metrics = Metrics::new(&coarse).unwrap();
+    let route = metrics.http_server.route("GET", "/v1.0/metadata");
+    route.completed(200, Duration::from_micros(90), 0, 0);
+    let text = metrics.render(Format::Text);
+    let first = text.lines().find(|line| line.contains("latency_bucket"));
+    assert!(first.is_some_and(|line| line.contains("le=\"1\"")), "{text}");
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 //! Requests to them carry credentials, in whatever header the server wants. Clients therefore never follow a redirect
 //! to another origin, nor from HTTPS to HTTP, and errors tell neither secrets nor the parts of a URL that may hold one.
 
+mod public;
 mod redirect;
 mod secrets;
 
@@ -11,6 +12,7 @@ use std::error::Error as _;
 use reqwest::{Client, ClientBuilder, Response, Url};
 use rustls::ClientConfig;
 
+pub use public::{SetupError, client};
 pub use redirect::{Elsewhere, MOST_REDIRECTS, within};
 pub use secrets::Secrets;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use outrigger_http2::{Config, Incoming, Reason, Service, Silence, Times, serve};
+use outrigger_http2::{Config, Http2, Incoming, KeepAlive, Native, Reason, Service, Timeouts};
 
 struct Hello;
 
@@ -37,17 +37,26 @@ async fn main() -> std::io::Result<()> {
         send_buffer: 64 * 1024,
         ..Config::DEFAULT
     };
-    let times = Times {
+    let times = Timeouts {
         preface: Duration::from_secs(10),
-        silence: Silence {
+        keep_alive: KeepAlive {
             interval: Duration::from_secs(10),
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
         },
     };
     loop {
         let (socket, _) = listener.accept().await?;
         tokio::spawn(async move {
-            if let Err(error) = serve(socket, Arc::new(Hello), &config, times, std::future::pending()).await {
+            if let Err(error) = Native::serve(
+                socket,
+                None,
+                Arc::new(Hello),
+                &config,
+                times,
+                std::future::pending(),
+            )
+            .await
+            {
                 eprintln!("{error}");
             }
         });

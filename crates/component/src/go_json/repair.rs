@@ -1,5 +1,7 @@
 //! What Go's decoder takes and ours does not.
 
+use memchr::{memchr, memchr2};
+
 /// What stands for something that is no character.
 const REPLACEMENT: &str = "\u{fffd}";
 /// The same as an escape.
@@ -19,10 +21,7 @@ pub fn repaired(text: &[u8]) -> Option<Vec<u8>> {
     }
     let mut changed = characters.len() != text.len();
     let mut at = 0;
-    while let Some(found) = characters
-        .get(at..)
-        .and_then(|rest| rest.iter().position(|byte| *byte == b'\\'))
-    {
+    while let Some(found) = characters.get(at..).and_then(|rest| memchr(b'\\', rest)) {
         at += found;
         at += match unit(&characters[at..]) {
             // Of an escaped backslash the second is none of its own.
@@ -80,14 +79,14 @@ pub fn out_of_range(json: &str) -> Option<&str> {
 /// The place behind the string that `from` is in.
 fn after_string(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
+    while let Some(found) = bytes.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+        at += found;
+        if bytes[at] == b'"' {
+            return at + 1;
         }
+        at += 2;
     }
-    at
+    bytes.len()
 }
 
 #[cfg(test)]

@@ -259,5 +259,4 @@ impl Query {
 }
 
 #[cfg(test)]
-#[path = "config_tests.rs"]
 mod tests;

@@ -2,15 +2,13 @@
 
 use std::{fs, path::Path, sync::Arc};
 
+use outrigger_tls::{AnyCertificate, NameCheck, WithName};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::{
-        WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    crypto::{CryptoProvider, aws_lc_rs},
+    ClientConfig, RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+    crypto::aws_lc_rs,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 
 use super::{
     agent::{AgentError, MAX_FILE},
@@ -29,7 +27,7 @@ pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError>
             target: "dapr.contrib",
             "hashicorp consul: you are using 'insecureSkipVerify' to skip server config verify which is unsafe!"
         );
-        Arc::new(AnyCertificate(provider))
+        Arc::new(AnyCertificate::new(provider))
     } else if client.scheme == "https" {
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(client)?), provider)
             .build()
@@ -39,7 +37,7 @@ pub(super) fn client_config(client: &Client) -> Result<ClientConfig, AgentError>
             Some(name) => {
                 let name =
                     ServerName::try_from(name.clone()).map_err(|error| AgentError::Tls(error.to_string()))?;
-                Arc::new(OtherName { inner, name })
+                Arc::new(WithName::new(inner, NameCheck::Expect(name)))
             }
         }
     } else {
@@ -76,7 +74,7 @@ fn roots(client: &Client) -> Result<RootCertStore, AgentError> {
         }
     }
     if client.ca_file.is_none() && client.ca_path.is_none() {
-        found = rustls_native_certs::load_native_certs().certs;
+        return Ok(outrigger_tls::system_roots());
     }
     roots.add_parsable_certificates(found);
     Ok(roots)
@@ -97,88 +95,5 @@ fn file_error(path: &str, error: impl ToString) -> AgentError {
     AgentError::File {
         path: path.to_owned(),
         cause: error.to_string(),
-    }
-}
-
-/// `insecureSkipVerify`: the user asked for it.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, cert, dss, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, cert, dss, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// The certificate must be for another name than the one in the URL.
-#[derive(Debug)]
-struct OtherName {
-    inner: Arc<WebPkiServerVerifier>,
-    name: ServerName<'static>,
-}
-
-impl ServerCertVerifier for OtherName {
-    fn verify_server_cert(
-        &self,
-        cert: &CertificateDer<'_>,
-        chain: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.inner.verify_server_cert(cert, chain, &self.name, ocsp, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.inner.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.inner.supported_verify_schemes()
     }
 }

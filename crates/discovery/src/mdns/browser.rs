@@ -366,5 +366,4 @@ pub(super) fn question(app_id: &str) -> Option<Message> {
 }
 
 #[cfg(test)]
-#[path = "browser_tests.rs"]
 mod tests;

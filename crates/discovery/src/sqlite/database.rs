@@ -284,5 +284,4 @@ fn is_busy(error: &rusqlite::Error) -> bool {
 }
 
 #[cfg(test)]
-#[path = "database_tests.rs"]
 mod tests;

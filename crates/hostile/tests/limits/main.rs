@@ -15,13 +15,23 @@ use constant::{Amount, constants, value};
 /// Crates whose constants are looked at.
 const CRATES: &[&str] = &[
     "accept",
-    "components",
+    "components-conversation",
+    "components-crypto",
+    "components-http",
+    "components-local",
+    "components-middleware",
+    "components-mqtt",
+    "components-pluggable",
+    "components-postgres",
+    "components-redis",
+    "components-sqlite",
     "discovery",
     "files",
     "http2",
     "identity",
     "policy",
     "resources",
+    "scheduler",
     "sentry",
     "sidecar",
     "telemetry",
@@ -44,24 +54,24 @@ const LIMITING: &[&str] = &[
 ];
 /// Constants with such a word that bound nothing a peer or a user can make grow, and why.
 const NOT_LIMITS: &[(&str, &str, &str)] = &[
-    ("components/src/redis/configuration.rs", "MOST_PAUSE", "a pause"),
+    ("components-redis/src/configuration.rs", "MOST_PAUSE", "a pause"),
     (
-        "components/src/postgres/configuration.rs",
+        "components-postgres/src/configuration.rs",
         "MOST_PAUSE",
         "a pause",
     ),
     (
-        "components/src/sqlite/settings.rs",
+        "components-sqlite/src/settings.rs",
         "DEFAULT_BUSY_TIMEOUT",
         "a component's own setting",
     ),
     (
-        "components/src/sqlite/settings.rs",
+        "components-sqlite/src/settings.rs",
         "DEFAULT_TIMEOUT",
         "a component's own setting",
     ),
     (
-        "components/src/pluggable/state.rs",
+        "components-pluggable/src/state.rs",
         "MAX_SIZE",
         "how long one question may take, once",
     ),
@@ -133,7 +143,7 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "STREAMS_PER_FRAME",
         "how frames are counted",
     ),
-    ("http2/src/limits.rs", "FREE_BYTES", "how frames are counted"),
+    ("http2/src/limits.rs", "CREDIT_BYTES", "how frames are counted"),
     ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
 ];
 

@@ -253,5 +253,4 @@ impl State {
 }
 
 #[cfg(test)]
-#[path = "breaker_tests.rs"]
 mod tests;

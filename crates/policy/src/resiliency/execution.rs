@@ -249,5 +249,4 @@ impl Drop for Execution<'_> {
 }
 
 #[cfg(test)]
-#[path = "execution_tests.rs"]
 mod tests;

@@ -115,6 +115,14 @@ impl CodeMatch {
         })
     }
 
+    /// Whether a list that the user wrote holds this HTTP status.
+    pub fn names_http(&self, status: u16) -> bool {
+        let status = i64::from(status);
+        self.http
+            .as_ref()
+            .is_some_and(|ranges| ranges.iter().any(|range| range.contains(&status)))
+    }
+
     /// Whether a status code is retried. Numbers that are neither gRPC codes nor HTTP statuses never are.
     pub fn takes(&self, code: i32) -> bool {
         let code = i64::from(code);
@@ -248,5 +256,4 @@ fn nanos(duration: Duration) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "retry_tests.rs"]
 mod tests;

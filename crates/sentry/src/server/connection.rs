@@ -4,18 +4,11 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use hyper::{body::Incoming, server::conn::http2, service::HttpService};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::ServerConfig;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::lifetime::Lifetime;
 
-/// Time limit of a TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Silence after which a gRPC peer is asked whether it is still there.
 const PING_AFTER: Duration = Duration::from_secs(60);
 /// Time limit of its answer.
@@ -24,25 +17,6 @@ const PING_TIMEOUT: Duration = Duration::from_secs(20);
 const MAX_STREAMS: u32 = 100;
 /// Largest header of a request, in bytes.
 const MAX_HEADER: usize = 16 << 10;
-
-/// The TLS handshake; `None` when it fails, takes too long, or the process shuts down.
-pub(crate) async fn handshake(
-    stream: TcpStream,
-    config: Arc<ServerConfig>,
-    drain: &CancellationToken,
-) -> Option<TlsStream<TcpStream>> {
-    let accept = tokio::time::timeout(HANDSHAKE, TlsAcceptor::from(config).accept(stream));
-    let outcome = tokio::select! {
-        () = drain.cancelled() => return None,
-        outcome = accept => outcome,
-    };
-    match outcome {
-        Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(error)) => tracing::debug!(target: "dapr.sentry", "TLS handshake failed: {error}"),
-        Err(_) => tracing::debug!(target: "dapr.sentry", "TLS handshake took longer than {HANDSHAKE:?}"),
-    }
-    None
-}
 
 /// Serves HTTP/2, for gRPC, for as long as `lifetime` allows.
 pub(crate) async fn http2<I, S>(io: I, service: S, lifetime: Arc<Lifetime>, drain: CancellationToken)

@@ -130,7 +130,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (send, mut places) = tokio::sync::mpsc::channel(1);
         let stop = tokio_util::sync::CancellationToken::new();
-        let admission = outrigger_accept::Admission::new(crate::server::ENDPOINT_LIMITS);
+        let admission = outrigger_accept::Admission::new(outrigger_accept::ENDPOINT_LIMITS);
         tokio::spawn(outrigger_accept::serve(
             listener,
             admission,

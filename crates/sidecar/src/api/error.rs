@@ -117,6 +117,16 @@ impl ApiError {
         }
     }
 
+    /// A refusal that has no code: over HTTP it is this text alone, and it is not counted.
+    pub fn plain(http: StatusCode, message: impl Into<String>) -> Self {
+        Self::new("", "", http, Code::InvalidArgument, message)
+    }
+
+    /// Whether this is one of [`ApiError::plain`].
+    pub fn is_plain(&self) -> bool {
+        self.code.is_empty()
+    }
+
     /// No target in path or headers.
     pub fn no_app_id() -> Self {
         Self::new(
@@ -313,6 +323,9 @@ impl ApiError {
 
     /// As an HTTP response.
     pub fn into_response(self) -> Response<Body> {
+        if self.is_plain() {
+            return text_response(self.http, &self.message);
+        }
         let body = ErrorBody {
             code: &self.code,
             message: &self.message,

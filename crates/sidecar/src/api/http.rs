@@ -31,10 +31,11 @@ use outrigger_telemetry::apilog::{ApiLog, HttpCall};
 use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 
 pub use cors::Cors;
-pub use route::{Endpoint, Kind, Routes};
+pub use route::{Endpoint, Routes};
 #[cfg(feature = "fuzzing")]
 pub use state::fuzz_bodies as fuzz_state_bodies;
 
+use self::route::{Match, Parameters};
 use super::error::{ApiError, text_response};
 use crate::admit::Token;
 use crate::blocks::Blocks;
@@ -80,23 +81,39 @@ pub struct HttpApi {
 /// Metadata and health only, without token, limit or CORS.
 pub struct PublicApi(pub Arc<HttpApi>);
 
-/// A request inside the API.
+/// A request in the handler of its route.
 struct Context<'a> {
     request: Request<Body>,
     span: &'a mut Span,
+    endpoint: &'static Endpoint,
+    parameters: Parameters<'a>,
 }
 
-/// A request on its way to the one that takes it.
-struct Lent<'a> {
+impl Context<'_> {
+    /// Says in the span which store is called.
+    fn describe_database(&mut self, system: &'static str, store: &str) {
+        if self.span.is_recording() {
+            let path = clean_escaped_path(self.request.uri().path());
+            let statement = format!("{} {path}", self.request.method());
+            self.span.database(system, &statement, store);
+        }
+    }
+}
+
+/// A request that has not reached its handler yet, by reference: a future that owns it has room for it twice, and is
+/// copied.
+struct RequestRef<'a> {
     request: &'a mut Request<Body>,
     span: &'a mut Span,
 }
 
-impl<'a> Lent<'a> {
-    fn take(self) -> Context<'a> {
+impl<'a> RequestRef<'a> {
+    fn take(self, matched: Match<'a>) -> Context<'a> {
         Context {
             request: std::mem::take(self.request),
             span: self.span,
+            endpoint: matched.endpoint,
+            parameters: matched.parameters,
         }
     }
 }
@@ -117,13 +134,13 @@ impl Handler for PublicApi {
         }
         let path = clean_escaped_path(request.uri().path()).into_owned();
         match self.0.routes.find(request.method(), &path) {
-            Some(matched) if matched.endpoint.is_public() => {
+            Some(matched) if matched.endpoint.public => {
                 let mut span = Span::none();
-                let context = Context {
-                    request,
+                let request = RequestRef {
+                    request: &mut request,
                     span: &mut span,
                 };
-                self.0.dispatch(matched, context).await
+                self.0.dispatch(request.take(matched)).await
             }
             _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
         }
@@ -131,7 +148,6 @@ impl Handler for PublicApi {
 }
 
 impl HttpApi {
-    /// The stations lend the request to each other: a future that owns it has room for it twice, and is copied.
     async fn serve(&self, client: &Client, request: &mut Request<Body>) -> Response<Body> {
         let path = clean_escaped_path(request.uri().path()).into_owned();
         if let Some(limit) = self.max_body {
@@ -155,7 +171,7 @@ impl HttpApi {
         client: &Client,
         request: &mut Request<Body>,
         path: &str,
-        matched: Option<route::Match>,
+        matched: Option<Match<'_>>,
     ) -> Response<Body> {
         if !self.tracer.enabled() || path.contains("/healthz") {
             let parent = Parent::from_http(request.headers());
@@ -200,7 +216,7 @@ impl HttpApi {
         &self,
         client: &Client,
         request: &mut Request<Body>,
-        matched: Option<route::Match>,
+        matched: Option<Match<'_>>,
         span: &mut Span,
     ) -> Response<Body> {
         let mark = match self.cors.admit(request) {
@@ -212,7 +228,7 @@ impl HttpApi {
             text_response(StatusCode::UNAUTHORIZED, "invalid api token")
         } else {
             request.headers_mut().remove(names::API_TOKEN);
-            let context = Lent { request, span };
+            let context = RequestRef { request, span };
             match self.blocks.middlewares.server.current() {
                 None => self.route(matched, context).await,
                 Some(chain) => Box::pin(self.through(&chain, client, matched, context)).await,
@@ -228,10 +244,11 @@ impl HttpApi {
         &self,
         chain: &Chain,
         client: &Client,
-        matched: Option<route::Match>,
-        context: Lent<'_>,
+        matched: Option<Match<'_>>,
+        context: RequestRef<'_>,
     ) -> Response<Body> {
-        let Context { mut request, span } = context.take();
+        let RequestRef { request, span } = context;
+        let mut request = std::mem::take(request);
         if let Some(address) = client.address {
             request.extensions_mut().insert(Peer(address));
         }
@@ -243,6 +260,7 @@ impl HttpApi {
         *request.uri_mut() = uri;
         let end = |mut request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
             Box::pin(async move {
+                let path = clean_escaped_path(request.uri().path()).into_owned();
                 let matched = if request.uri().path() == shown {
                     // As it was given: gRPC apps are told of a slash in front of their method.
                     if let Some(uri) = with_path(request.uri(), &given) {
@@ -250,11 +268,10 @@ impl HttpApi {
                     }
                     matched
                 } else {
-                    let path = clean_escaped_path(request.uri().path());
                     self.routes.find(request.method(), &path)
                 };
                 let request = &mut request;
-                Ok(self.route(matched, Lent { request, span }).await)
+                Ok(self.route(matched, RequestRef { request, span }).await)
             })
         };
         match chain.run(request, end).await {
@@ -263,7 +280,7 @@ impl HttpApi {
         }
     }
 
-    async fn route(&self, matched: Option<route::Match>, context: Lent<'_>) -> Response<Body> {
+    async fn route(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
         if self.log.enabled {
             return Box::pin(self.logged(matched, context)).await;
         }
@@ -271,7 +288,7 @@ impl HttpApi {
     }
 
     /// Logs a call as it came through the pipeline; what was refused before is none.
-    async fn logged(&self, matched: Option<route::Match>, context: Lent<'_>) -> Response<Body> {
+    async fn logged(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
         let started = Instant::now();
         let request = &*context.request;
         let method = request.method().clone();
@@ -292,81 +309,39 @@ impl HttpApi {
         response
     }
 
-    async fn answer(&self, matched: Option<route::Match>, context: Lent<'_>) -> Response<Body> {
-        match matched {
-            Some(matched) => self.dispatch(matched, context.take()).await,
-            None => self.fallback(context.take()).await,
-        }
+    async fn answer(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
+        let matched = match matched {
+            Some(matched) => matched,
+            None if self.routes.offers_invoke() => Match {
+                endpoint: &invoke::ROUTE,
+                parameters: Parameters::default(),
+            },
+            None => return text_response(StatusCode::NOT_FOUND, "404 page not found"),
+        };
+        self.dispatch(context.take(matched)).await
     }
 
-    async fn dispatch(&self, matched: route::Match, context: Context<'_>) -> Response<Body> {
-        match matched.endpoint.kind {
-            Kind::GetState => self.get_state(matched.parameters, context).await,
-            Kind::SaveState => self.save_state(matched.parameters, context).await,
-            Kind::DeleteState => self.delete_state(matched.parameters, context).await,
-            // Boxed: every call's future has room for the largest kind, and all of it is copied when it begins.
-            kind => Box::pin(self.dispatch_large(kind, matched.parameters, context)).await,
-        }
-    }
-
-    async fn dispatch_large(
-        &self,
-        kind: Kind,
-        parameters: route::Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        match kind {
-            Kind::Invoke => self.invoke(context).await,
-            Kind::GetMetadata => self.get_metadata(),
-            Kind::PutMetadata => {
-                let [key, _] = parameters;
-                self.put_metadata(key, context.request).await
-            }
-            Kind::GetState => self.get_state(parameters, context).await,
-            Kind::SaveState => self.save_state(parameters, context).await,
-            Kind::DeleteState => self.delete_state(parameters, context).await,
-            Kind::BulkGetState => self.bulk_get_state(parameters, context).await,
-            Kind::TransactState => self.transact_state(parameters, context).await,
-            Kind::QueryState => self.query_state(parameters, context).await,
-            Kind::GetSecret => self.get_secret(parameters, context).await,
-            Kind::GetBulkSecret => self.get_bulk_secret(parameters, context).await,
-            Kind::GetConfiguration => self.get_configuration(parameters, context).await,
-            Kind::SubscribeConfiguration => self.subscribe_configuration(parameters, context).await,
-            Kind::UnsubscribeConfiguration => self.unsubscribe_configuration(parameters).await,
-            Kind::TryLock => self.try_lock(parameters, context).await,
-            Kind::Unlock => self.unlock(parameters, context).await,
-            Kind::InvokeBinding => self.invoke_binding(parameters, context).await,
-            Kind::Encrypt => self.encrypt(parameters, context.request).await,
-            Kind::Decrypt => self.decrypt(parameters, context.request).await,
-            Kind::Subtle(operation) => self.subtle(operation, parameters, context.request).await,
-            Kind::ConverseAlpha1 => self.converse_alpha1(parameters, context.request).await,
-            Kind::ConverseAlpha2 => self.converse_alpha2(parameters, context.request).await,
-            Kind::Healthz => self.healthz(context.request.uri().query()),
-            Kind::OutboundHealthz => self.outbound_healthz(),
-            Kind::Shutdown => self.request_shutdown(context.request.headers()),
-        }
-    }
-
-    async fn fallback(&self, context: Context<'_>) -> Response<Body> {
-        if self.routes.offers_invoke() {
-            Box::pin(self.invoke(context)).await
-        } else {
-            text_response(StatusCode::NOT_FOUND, "404 page not found")
+    async fn dispatch(&self, context: Context<'_>) -> Response<Body> {
+        match (context.endpoint.handler)(self, context).await {
+            Ok(response) => response,
+            Err(error) => self.error(error),
         }
     }
 
     /// Counts an error reply by its code.
     fn error(&self, error: ApiError) -> Response<Body> {
-        self.metrics.error_code(error.counted_as(), error.category);
+        if !error.is_plain() {
+            self.metrics.error_code(error.counted_as(), error.category);
+        }
         error.into_response()
     }
 }
 
 /// The path of a request as middleware sees it, whatever way it was spelled in.
-fn canonical_path(request: &Request<Body>, matched: Option<&route::Match>) -> String {
+fn canonical_path(request: &Request<Body>, matched: Option<&Match<'_>>) -> String {
     let path = request.uri().path();
     match matched {
-        Some(matched) if matched.endpoint.kind != Kind::Invoke => request_path::of_route(path),
+        Some(matched) if !matched.endpoint.is_invocation() => request_path::of_route(path),
         _ => {
             let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
             request_path::of_invocation(path, text(names::APP_ID), text(AUTHORIZATION))

@@ -1,5 +1,6 @@
 //! Bindings: what the app calls in outside systems, and what they tell the app.
 
+mod category;
 mod deliver;
 mod input;
 mod output;
@@ -15,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use self::input::{Input, Phase, Phases};
 use self::output::Output;
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
 use crate::app::{AppChannel, Health};
 use crate::resilience::Resilience;
 
@@ -23,44 +24,20 @@ pub use output::BindingError;
 
 const LOG: &str = "dapr.runtime.processor.binding";
 
-/// Whether a component is used in a direction, by its property `direction`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
-    /// It says so.
-    Declared,
-    /// It says nothing.
-    Possible,
-    /// It says otherwise.
-    Not,
-}
-
-impl Use {
-    /// What the property, a comma list, says about `direction`: `input` or `output`.
-    pub fn of(property: Option<&str>, direction: &str) -> Self {
-        let Some(list) = property else {
-            return Self::Possible;
-        };
-        let named = list
-            .split(',')
-            .any(|item| item.trim().eq_ignore_ascii_case(direction));
-        if named { Self::Declared } else { Self::Not }
-    }
-}
-
-/// An input binding as it was started.
-pub struct OpenedInput {
+/// An input binding that nothing reads from yet.
+struct NewInput {
     /// The component's name.
-    pub name: String,
+    name: String,
     /// The binding.
-    pub component: Arc<dyn InputBinding>,
+    component: Arc<dyn InputBinding>,
     /// The app's path.
-    pub route: String,
+    route: String,
     /// Whether the component says that the app wants its events; otherwise the app is asked.
-    pub declared: bool,
+    declared: bool,
 }
 
-/// What the block works with.
-pub struct Surroundings {
+/// What bindings call, and within which limits.
+pub struct Dependencies {
     /// Policies and metrics.
     pub resilience: Arc<Resilience>,
     /// The app, where there is one.
@@ -77,7 +54,7 @@ pub struct Surroundings {
 pub struct Bindings {
     outputs: Registry<Output>,
     inputs: Registry<Input>,
-    surroundings: Surroundings,
+    dependencies: Dependencies,
     phases: Phases,
     /// Calls of output bindings that an event's answer asked for.
     following: TaskTracker,
@@ -85,35 +62,32 @@ pub struct Bindings {
 
 impl Bindings {
     /// Without bindings. Events are read between [`Bindings::follow`] and [`Bindings::end_reading`].
-    pub fn new(surroundings: Surroundings) -> Arc<Self> {
+    pub fn new(dependencies: Dependencies) -> Arc<Self> {
         Arc::new(Self {
             outputs: Registry::default(),
             inputs: Registry::default(),
-            surroundings,
+            dependencies,
             phases: Phases::default(),
             following: TaskTracker::new(),
         })
     }
 
     /// Adds an output binding, in the place of one with its name.
-    pub fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>) -> Users {
-        let output = Output::new(name, component, &self.surroundings.resilience);
+    fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>) -> Placed {
+        let output = Output::new(name, component, &self.dependencies.resilience);
         self.outputs.insert(name, output)
     }
 
-    /// Takes an output binding out.
-    pub fn remove_output(&self, name: &str) {
-        self.outputs.remove(name);
-    }
-
-    /// Adds an input binding, in the place of one with its name: that one hands over what it has taken first.
-    pub fn insert_input(self: &Arc<Self>, opened: OpenedInput) -> Users {
-        let name = opened.name.clone();
+    /// Adds an input binding, in the place of one with its name: that one hands over what it has taken first. When it is
+    /// taken out it reads nothing more, and ends when the app has handled what was read.
+    fn insert_input(self: &Arc<Self>, new: NewInput) -> Placed {
+        let name = new.name.clone();
         let before = self.inputs.get(&name).map(|before| before.end());
-        let input = Input::new(opened, &self.surroundings.resilience);
-        let users = self.inputs.insert(&name, input);
+        let input = Input::new(new, &self.dependencies.resilience);
+        let end = input.ending();
+        let placed = self.inputs.insert(&name, input).then(move || end.cancel());
         if let Some(input) = self.inputs.get(&name)
-            && self.surroundings.app.is_some()
+            && self.dependencies.app.is_some()
         {
             tokio::spawn(input::live(
                 Arc::downgrade(self),
@@ -122,15 +96,7 @@ impl Bindings {
                 before,
             ));
         }
-        users
-    }
-
-    /// Takes an input binding out: it reads nothing more, and ends when the app has handled what was read.
-    pub fn remove_input(&self, name: &str) {
-        if let Some(input) = self.inputs.get(name) {
-            input.end();
-        }
-        self.inputs.remove(name);
+        placed
     }
 
     /// Reads events while the app is well, until `stop`.
@@ -196,15 +162,6 @@ pub fn attach_trace(metadata: &mut Pairs, trace: &Parent, replace: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn directions_are_lists() {
-        let says = |property| (Use::of(property, "input"), Use::of(property, "output"));
-        assert_eq!(says(None), (Use::Possible, Use::Possible));
-        assert_eq!(says(Some("input")), (Use::Declared, Use::Not));
-        assert_eq!(says(Some(" Output , INPUT")), (Use::Declared, Use::Declared));
-        assert_eq!(says(Some("")), (Use::Not, Use::Not));
-    }
 
     #[test]
     fn the_trace_is_told_once() {

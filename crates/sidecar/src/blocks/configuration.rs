@@ -6,6 +6,7 @@ mod watch;
 
 use std::sync::{Arc, OnceLock};
 
+use async_trait::async_trait;
 use outrigger_component::configuration::{Items, Request};
 use outrigger_component::{ConfigurationStore, Pairs};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
@@ -17,8 +18,9 @@ pub(crate) use self::delivery::item_json;
 use self::delivery::App;
 use self::watch::{Receiver, Watch, Watches};
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
 use crate::app::{AppChannel, Health};
+use crate::components::{Category, OpenError, Opened, Opening};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
@@ -108,8 +110,8 @@ impl Configurations {
         }
     }
 
-    /// Adds a store, in the place of one with this name.
-    pub fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>) -> Users {
+    /// Adds a store, in the place of one with this name. When it is taken out, its subscriptions end.
+    fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>) -> Placed {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         let kind = ComponentKind::Configuration;
@@ -125,23 +127,15 @@ impl Configurations {
             successor: OnceLock::new(),
         };
         let replaced = self.stores.get(name);
-        let users = self.stores.insert(name, store);
+        let gone = store.gone.clone();
+        let placed = self.stores.insert(name, store).then(move || gone.cancel());
         if let Some(replaced) = replaced {
             if let Some(successor) = self.stores.get(name) {
                 let _once = replaced.successor.set(successor);
             }
             replaced.gone.cancel();
         }
-        users
-    }
-
-    /// Takes a store out; its subscriptions end.
-    pub fn remove(&self, name: &str) {
-        let removed = self.stores.get(name);
-        self.stores.remove(name);
-        if let Some(removed) = removed {
-            removed.gone.cancel();
-        }
+        placed
     }
 
     fn store(&self, name: &str) -> Result<Arc<Store>, ConfigurationError> {
@@ -276,6 +270,23 @@ impl Configurations {
     /// Waits until what was under way when [`Configurations::stop`] was called is over.
     pub async fn stopped(&self) {
         self.watches.stopped().await;
+    }
+}
+
+#[async_trait]
+impl Category for Configurations {
+    fn name(&self) -> &'static str {
+        "configuration"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let component = opening.start(&opening.catalog().configuration).await?;
+        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+        Ok(
+            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                closing.close().await
+            }),
+        )
     }
 }
 

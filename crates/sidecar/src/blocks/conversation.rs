@@ -7,6 +7,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use outrigger_component::Conversation;
 use outrigger_component::conversation::{Choice, Message, Request, Response, Role};
 use outrigger_component::offload::offload;
@@ -15,7 +16,8 @@ use outrigger_wire::runtime::v1 as proto;
 use prost::Message as _;
 
 use super::outbound::{FamilyNames, Operation, Outbound};
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
+use crate::components::{Category, OpenError, Opened, Opening};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
@@ -65,14 +67,9 @@ impl Conversations {
     }
 
     /// Adds a model, in the place of one with this name.
-    pub fn insert(&self, name: &str, component: Arc<dyn Conversation>) -> Users {
+    fn insert(&self, name: &str, component: Arc<dyn Conversation>) -> Placed {
         self.models
             .insert(name, Model::new(name, component, &self.resilience))
-    }
-
-    /// Takes a model out.
-    pub fn remove(&self, name: &str) {
-        self.models.remove(name);
     }
 
     /// The first version of the API: texts in, texts out.
@@ -100,6 +97,23 @@ impl Conversations {
     fn model(&self, name: &str) -> Result<Arc<Model>, ConversationError> {
         let found = self.models.get(name);
         found.ok_or_else(|| ConversationError::NotFound(name.to_owned()))
+    }
+}
+
+#[async_trait]
+impl Category for Conversations {
+    fn name(&self) -> &'static str {
+        "conversation"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let component = opening.start(&opening.catalog().conversation).await?;
+        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+        Ok(
+            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                closing.close().await
+            }),
+        )
     }
 }
 

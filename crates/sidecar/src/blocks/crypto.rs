@@ -10,6 +10,7 @@ mod tests;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -26,8 +27,9 @@ pub use scheme::{Cipher, Wrapping};
 use self::scheme::{FileKey, LONGEST_HEADER, Manifest, NoKey};
 use self::segments::Direction;
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
 use crate::body::BoxError;
+use crate::components::{Category, OpenError, Opened, Opening};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
@@ -102,14 +104,9 @@ impl Crypto {
     }
 
     /// Adds a provider, in the place of one with this name.
-    pub fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>) -> Users {
+    fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>) -> Placed {
         let provider = Provider::new(name, component, &self.resilience);
         self.providers.insert(name, provider)
-    }
-
-    /// Takes a provider out.
-    pub fn remove(&self, name: &str) {
-        self.providers.remove(name);
     }
 
     /// The provider of this name.
@@ -125,6 +122,23 @@ impl Crypto {
         }
         let found = self.providers.get(name);
         found.ok_or_else(|| CryptoError::NotFound(name.to_owned()))
+    }
+}
+
+#[async_trait]
+impl Category for Crypto {
+    fn name(&self) -> &'static str {
+        "crypto"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let component = opening.start(&opening.catalog().crypto).await?;
+        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+        Ok(
+            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                closing.close().await
+            }),
+        )
     }
 }
 

@@ -3,9 +3,11 @@
 mod endpoint;
 mod repeat;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
 use outrigger_policy::target::{Target, TargetError};
@@ -21,7 +23,11 @@ use crate::headers::{names, strip_identities};
 use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use crate::metrics::SidecarMetrics;
 use crate::peer::Peers;
-use crate::resilience::{Again, Resilience, Run};
+use crate::resilience::{Attempts, Refused, Resilience};
+
+const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
+/// What callers are told of an app that answers 101.
+const SWITCHED: &[u8] = b"the server switched to another protocol, which it was not asked for (status 101)";
 
 /// Calls apps by id.
 pub struct Invoker {
@@ -132,12 +138,21 @@ pub enum InvokeError {
     NotText,
 }
 
+impl From<Refused> for InvokeError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused.to_string())
+    }
+}
+
 impl InvokeError {
     /// What an HTTP caller is answered.
     pub fn http_status(&self) -> StatusCode {
         match self {
             Self::Peer(status) if status.code() == Code::PermissionDenied => StatusCode::FORBIDDEN,
             Self::NotText => StatusCode::BAD_REQUEST,
+            Self::App(AppError::Send(error)) if error.is_too_large() => {
+                StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
+            }
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -154,6 +169,13 @@ struct Terms<'a> {
 }
 
 impl Terms<'_> {
+    /// Whether the user's retries name this status, as one that the app does answer.
+    fn expects(&self, status: u16) -> bool {
+        self.policy
+            .and_then(Policy::retry)
+            .is_some_and(|retry| retry.matching.names_http(status))
+    }
+
     /// A call that failed by its own body says so, and not what became of the connection.
     fn judged(&self, result: Result<Reply, InvokeError>) -> Result<Reply, InvokeError> {
         match self.failure.reason() {
@@ -220,14 +242,22 @@ impl Invoker {
             has_target: rules.has_target,
             failure: Failure::watch(&mut call.body),
         };
-        match route {
+        let mut reply = match route {
             Route::Remote { id, namespace } => Box::pin(self.remote(id, namespace, call, &terms)).await,
             other => {
                 // Whoever calls through this sidecar alone cannot speak for another.
                 strip_identities(&mut call.metadata);
                 Box::pin(self.direct(&other, call, &terms)).await
             }
+        }?;
+        if let AppStatus::Http(SWITCHING_PROTOCOLS) = reply.status
+            && !terms.expects(SWITCHING_PROTOCOLS)
+        {
+            let status = AppStatus::Http(StatusCode::BAD_GATEWAY.as_u16());
+            reply = Reply::new(status, Bytes::from_static(SWITCHED).into());
+            reply.content_type = Some(HeaderValue::from_static("text/plain; charset=utf-8"));
         }
+        Ok(reply)
     }
 
     async fn remote(
@@ -239,16 +269,17 @@ impl Invoker {
     ) -> Result<Reply, InvokeError> {
         self.forwarded.add(&mut call, id);
         let mut request = open_request(call, true).map_err(InvokeError::Peer)?;
-        let mut run = Run::start(terms.policy, terms.key, &self.metrics);
-        loop {
-            run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
-            let attempt = self.remote_attempts(id, namespace, &mut request, terms);
-            let result = run.limit(attempt).await.unwrap_or(Err(InvokeError::Timeout));
+        let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
+        let called = attempts.run_with(&mut request, |request, limit| async move {
+            let attempt = self.remote_attempts(id, namespace, &mut *request, terms);
+            let result = limit
+                .within(pin!(attempt))
+                .await
+                .unwrap_or(Err(InvokeError::Timeout));
             let outcome = outcome(&result, request.can_repeat());
-            if run.after(outcome).await == Again::Stop {
-                return result;
-            }
-        }
+            (request, result, outcome)
+        });
+        called.await?
     }
 
     /// An attempt as the user's policy counts it: with the built-in retries on a lost connection inside, unless
@@ -265,34 +296,25 @@ impl Invoker {
             return once.await.map_err(|e| e.0);
         }
         let builtin = self.resilience.policies.builtin(Builtin::ServiceRetries);
-        let mut run = Run::start(Some(builtin), Key::NONE, &self.metrics);
-        let mut retries = 0;
-        loop {
-            run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
-            let (error, connection) = match self.remote_once(id, namespace, request, terms).await {
-                Ok(reply) => {
-                    run.after(Outcome::Success).await;
-                    return Ok(reply);
-                }
-                Err(failed) => failed,
+        let attempts = Attempts::new(Some(builtin), Key::NONE, &self.metrics);
+        let called = attempts.run_with(request, |request, attempt| async move {
+            let result = self.remote_once(id, namespace, &mut *request, terms).await;
+            let outcome = match &result {
+                Ok(_) => Outcome::Success,
+                Err((_, true)) if request.can_repeat() => Outcome::Failure { code: None },
+                Err(_) => Outcome::Final,
             };
-            let outcome = if connection && request.can_repeat() {
-                Outcome::Failure { code: None }
-            } else {
-                Outcome::Final
-            };
-            if run.after(outcome).await == Again::Stop {
-                return Err(match error {
-                    InvokeError::Peer(status) if connection => InvokeError::Exhausted {
-                        target: id.to_owned(),
-                        retries,
-                        status,
-                    },
-                    other => other,
-                });
-            }
-            retries += 1;
-        }
+            (request, (result, attempt.number - 1), outcome)
+        });
+        let (result, retries) = called.await?;
+        result.map_err(|(error, connection)| match error {
+            InvokeError::Peer(status) if connection => InvokeError::Exhausted {
+                target: id.to_owned(),
+                retries,
+                status,
+            },
+            other => other,
+        })
     }
 
     /// One attempt at one instance; the flag says that a new connection may help.
@@ -329,21 +351,19 @@ impl Invoker {
     /// The app beside us, or an endpoint outside.
     async fn direct(&self, route: &Route<'_>, call: Call, terms: &Terms<'_>) -> Result<Reply, InvokeError> {
         let mut call = Repeatable::new(call, terms.policy.is_some_and(Policy::may_retry));
-        let mut run = Run::start(terms.policy, terms.key, &self.metrics);
-        loop {
-            run.before().map_err(|e| InvokeError::Refused(e.to_string()))?;
+        let attempts = Attempts::new(terms.policy, terms.key, &self.metrics);
+        let called = attempts.run_with(&mut call, |call, limit| async move {
             let attempt = match call.attempt() {
-                Some(call) => run.limit(self.direct_once(route, call)).await,
+                Some(call) => limit.within(pin!(self.direct_once(route, call))).await,
                 None => Some(Err(InvokeError::Peer(Status::internal(
-                    "the request body is spent",
+                    "the body of the request was sent already and cannot be sent again",
                 )))),
             };
             let result = terms.judged(attempt.unwrap_or(Err(InvokeError::Timeout)));
             let outcome = outcome(&result, call.can_repeat());
-            if run.after(outcome).await == Again::Stop {
-                return result;
-            }
-        }
+            (call, result, outcome)
+        });
+        called.await?
     }
 
     async fn direct_once(&self, route: &Route<'_>, call: Call) -> Result<Reply, InvokeError> {

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use outrigger_component::LockStore;
 use outrigger_component::lock::Unlocked;
 use outrigger_policy::resiliency::ComponentKind;
 
 use super::outbound::{Cause, Outbound};
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
 use super::state::{IllegalKey, SEPARATOR};
+use crate::components::{Category, OpenError, Opened, Opening};
 use crate::resilience::Resilience;
 
 /// Why a lock was neither taken nor refused, neither freed nor kept.
@@ -82,14 +84,6 @@ impl LockKeys {
     }
 }
 
-/// A lock store as it was started, before the rules around it are known.
-pub struct Opened {
-    /// The store.
-    pub component: Arc<dyn LockStore>,
-    /// Its key prefix.
-    pub keys: LockKeys,
-}
-
 /// Every lock store of the sidecar.
 pub struct Locks {
     stores: Registry<Store>,
@@ -112,18 +106,13 @@ impl Locks {
     }
 
     /// Adds a store, in the place of one with this name.
-    pub fn insert(&self, name: &str, opened: Opened) -> Users {
+    fn insert(&self, name: &str, component: Arc<dyn LockStore>, keys: LockKeys) -> Placed {
         let store = Store {
-            component: opened.component,
-            keys: opened.keys,
+            component,
+            keys,
             outbound: Outbound::new(name, ComponentKind::Lock, &self.resilience),
         };
         self.stores.insert(name, store)
-    }
-
-    /// Takes a store out.
-    pub fn remove(&self, name: &str) {
-        self.stores.remove(name);
     }
 
     /// Takes a lock if it is free; whether it was. It ends by itself after `expiry` seconds.
@@ -180,6 +169,27 @@ impl Locks {
         }
         let found = self.stores.get(name);
         found.ok_or_else(|| LockError::NotFound { store: store() })
+    }
+}
+
+#[async_trait]
+impl Category for Locks {
+    fn name(&self) -> &'static str {
+        "lock"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let (entry, setup) = opening.prepare(&opening.catalog().lock).await?;
+        let prefix = setup.metadata.text(&["keyPrefix"]);
+        let keys = LockKeys::parse(prefix, opening.name(), opening.app_id())
+            .map_err(|error| opening.bad_key_prefix(error))?;
+        let (name, store) = (opening.name().to_owned(), opening.build(&entry, setup).await?);
+        let closing = Arc::clone(&store);
+        Ok(
+            Opened::new(Vec::new()).part(move || self.insert(&name, store, keys), async move {
+                closing.close().await
+            }),
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -10,26 +11,27 @@ use outrigger_component::Middleware;
 use outrigger_component::middleware::{self, Next, full};
 use outrigger_resources::configuration::{Configuration, Handler};
 
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
 use crate::body::{Body, BoxError};
+use crate::components::{Category, OpenError, Opened, Opening};
 
 const LOG: &str = "dapr.middleware.http";
 
-/// A middleware as it was started.
-pub struct Opened {
+/// A middleware that is loaded.
+struct Loaded {
     /// The component's name.
-    pub name: String,
+    name: String,
     /// Its type, as written.
-    pub kind: String,
+    kind: String,
     /// Its version, as written.
-    pub version: String,
+    version: String,
     /// What sees the requests.
-    pub component: Arc<dyn Middleware>,
+    component: Arc<dyn Middleware>,
 }
 
 /// Every middleware of the sidecar and its two pipelines.
 pub struct Middlewares {
-    loaded: Registry<Opened>,
+    loaded: Registry<Loaded>,
     /// Pipelines are made anew one at a time.
     building: Mutex<()>,
     /// Around the HTTP API.
@@ -49,24 +51,37 @@ impl Middlewares {
         }
     }
 
-    /// Adds a middleware, in the place of one with its name.
-    pub fn insert(&self, opened: Opened) -> Users {
-        let name = opened.name.clone();
-        let users = self.loaded.insert(&name, opened);
+    /// Adds a middleware, in the place of one with its name. When it is taken out, requests that are in it stay there.
+    fn insert(self: &Arc<Self>, loaded: Loaded) -> Placed {
+        let name = loaded.name.clone();
+        let all = Arc::clone(self);
+        let placed = self.loaded.insert(&name, loaded).then(move || all.rebuild());
         self.rebuild();
-        users
-    }
-
-    /// Takes a middleware out; requests that are in it stay there.
-    pub fn remove(&self, name: &str) {
-        self.loaded.remove(name);
-        self.rebuild();
+        placed
     }
 
     fn rebuild(&self) {
         let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         self.server.rebuild(&self.loaded);
         self.app.rebuild(&self.loaded);
+    }
+}
+
+#[async_trait]
+impl Category for Middlewares {
+    fn name(&self) -> &'static str {
+        "middleware"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let loaded = Loaded {
+            name: opening.name().to_owned(),
+            kind: opening.component.kind.clone(),
+            version: opening.component.version.clone(),
+            component: opening.start(&opening.catalog().middleware).await?,
+        };
+        let closing = Arc::clone(&loaded.component);
+        Ok(Opened::new(Vec::new()).part(move || self.insert(loaded), async move { closing.close().await }))
     }
 }
 
@@ -82,7 +97,7 @@ pub struct Pipeline {
 pub struct Chain {
     components: Vec<Arc<dyn Middleware>>,
     /// Keeps them in use as long as a request is inside.
-    _entries: Vec<Arc<Opened>>,
+    _entries: Vec<Arc<Loaded>>,
 }
 
 impl Pipeline {
@@ -104,15 +119,15 @@ impl Pipeline {
     }
 
     /// A handler counts when a component with its name, type and version is loaded.
-    fn rebuild(&self, loaded: &Registry<Opened>) {
+    fn rebuild(&self, loaded: &Registry<Loaded>) {
         if self.handlers.is_empty() {
             return;
         }
         tracing::info!(target: LOG, "Building pipeline {}", self.name);
         let found = self.handlers.iter().filter_map(|handler| {
-            let opened = loaded.get(&handler.name)?;
-            let same = opened.kind == handler.kind && version(&opened.version) == version(&handler.version);
-            same.then_some(opened)
+            let entry = loaded.get(&handler.name)?;
+            let same = entry.kind == handler.kind && version(&entry.version) == version(&handler.version);
+            same.then_some(entry)
         });
         let entries: Vec<_> = found.collect();
         self.chain.store(Arc::new(Chain {
@@ -157,7 +172,6 @@ fn outside(body: Body) -> middleware::Body {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
     use http::HeaderValue;
     use outrigger_component::middleware::Outcome;
 
@@ -175,8 +189,8 @@ mod tests {
         }
     }
 
-    fn opened(name: &str, kind: &str, version: &str, mark: &'static str) -> Opened {
-        Opened {
+    fn loaded(name: &str, kind: &str, version: &str, mark: &'static str) -> Loaded {
+        Loaded {
             name: name.to_owned(),
             kind: kind.to_owned(),
             version: version.to_owned(),
@@ -212,7 +226,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pipeline_is_what_is_configured_and_loaded() {
-        let all = Middlewares::new(&Configuration {
+        let all = Arc::new(Middlewares::new(&Configuration {
             http_pipeline: vec![
                 handler("one", "middleware.http.mark", ""),
                 handler("two", "middleware.http.mark", "v1"),
@@ -220,17 +234,18 @@ mod tests {
                 handler("one", "middleware.http.mark", "v2"),
             ],
             ..Configuration::default()
-        });
+        }));
         assert!(all.server.current().is_none());
-        all.insert(opened("two", "middleware.http.mark", "", "2"));
-        all.insert(opened("three", "middleware.http.mark", "", "3"));
-        all.insert(opened("one", "middleware.http.mark", "v1", "1"));
+        let two = all.insert(loaded("two", "middleware.http.mark", "", "2"));
+        all.insert(loaded("three", "middleware.http.mark", "", "3"));
+        let replaced = all.insert(loaded("one", "middleware.http.mark", "v1", "1"));
         assert_eq!(marks(&all).await, ["1", "2"]);
         assert!(all.app.current().is_none());
-        all.insert(opened("one", "middleware.http.mark", "v1", "one"));
+        let one = all.insert(loaded("one", "middleware.http.mark", "v1", "one"));
+        replaced.withdraw();
         assert_eq!(marks(&all).await, ["one", "2"]);
-        all.remove("two");
-        all.remove("one");
+        two.withdraw();
+        one.withdraw();
         assert!(all.server.current().is_none());
     }
 }

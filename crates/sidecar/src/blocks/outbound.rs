@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Polic
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
 
 use crate::metrics::SidecarMetrics;
-use crate::resilience::{Again, Resilience, Run};
+use crate::resilience::{Attempts, Refused, Resilience};
 
 /// Why a component did not do what it was asked.
 #[derive(Debug)]
@@ -65,6 +66,12 @@ impl Cause {
     }
 }
 
+impl From<Refused> for Cause {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused.to_string())
+    }
+}
+
 impl From<Error> for Cause {
     fn from(error: Error) -> Self {
         Self::Component(error)
@@ -86,9 +93,9 @@ impl Outbound {
         }
     }
 
-    /// Starts a run, for operations that change from attempt to attempt.
-    pub fn start(&self) -> Run<'_> {
-        Run::start(self.policy.as_deref(), Key::NONE, &self.metrics)
+    /// Attempts under the policy, for operations that change from one to the next.
+    pub fn attempts(&self) -> Attempts<'_> {
+        Attempts::new(self.policy.as_deref(), Key::NONE, &self.metrics)
     }
 
     /// Runs `attempt` until it succeeds or the policy gives up, and counts the result under `operation`.
@@ -117,17 +124,18 @@ impl Outbound {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let mut run = self.start();
-        loop {
-            run.before().map_err(|error| Cause::Refused(error.to_string()))?;
-            let result = match run.limit(attempt()).await {
-                Some(result) => result.map_err(Cause::Component),
-                None => Err(Cause::Timeout),
-            };
-            if run.after(outcome(&result)).await == Again::Stop {
-                return result;
+        let attempts = self.attempts().run(|limit| {
+            let attempt = attempt();
+            async move {
+                let result = match limit.within(pin!(attempt)).await {
+                    Some(result) => result.map_err(Cause::Component),
+                    None => Err(Cause::Timeout),
+                };
+                let outcome = outcome(&result);
+                (result, outcome)
             }
-        }
+        });
+        attempts.await?
     }
 }
 

@@ -13,13 +13,15 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mil
 /// What a block keeps of each of its components. A call holds the entry it looked up, so a component that is
 /// replaced or removed meanwhile stays whole for it.
 pub struct Registry<T> {
-    entries: ArcSwap<HashMap<String, Arc<T>>>,
+    entries: Arc<Entries<T>>,
 }
+
+type Entries<T> = ArcSwap<HashMap<String, Arc<T>>>;
 
 impl<T> Default for Registry<T> {
     fn default() -> Self {
         Self {
-            entries: ArcSwap::default(),
+            entries: Arc::default(),
         }
     }
 }
@@ -30,25 +32,21 @@ impl<T: Send + Sync + 'static> Registry<T> {
         self.entries.load().get(name).cloned()
     }
 
-    /// Adds an entry, in the place of one with this name. The answer tells when it is out of use.
-    pub fn insert(&self, name: &str, entry: T) -> Users {
+    /// Adds an entry, in the place of one with this name.
+    pub fn insert(&self, name: &str, entry: T) -> Placed {
         let entry = Arc::new(entry);
         self.entries.rcu(|entries| {
             let mut entries = HashMap::clone(entries);
             entries.insert(name.to_owned(), Arc::clone(&entry));
             entries
         });
-        let users: Weak<T> = Arc::downgrade(&entry);
-        Users(users)
-    }
-
-    /// Takes an entry out: calls that start now do not find it.
-    pub fn remove(&self, name: &str) {
-        self.entries.rcu(|entries| {
-            let mut entries = HashMap::clone(entries);
-            entries.remove(name);
-            entries
-        });
+        let placed = Arc::downgrade(&entry);
+        let users: Weak<T> = Weak::clone(&placed);
+        let (entries, name) = (Arc::clone(&self.entries), name.to_owned());
+        Placed {
+            users: Users(users),
+            withdraw: Box::new(move || withdraw(&entries, &name, &placed)),
+        }
     }
 
     /// Whether there is no entry at all.
@@ -61,6 +59,54 @@ impl<T: Send + Sync + 'static> Registry<T> {
         let mut names: Vec<_> = self.entries.load().keys().cloned().collect();
         names.sort_unstable();
         names
+    }
+}
+
+/// Takes an entry out, unless another stands in its place; whether it did.
+fn withdraw<T>(entries: &Entries<T>, name: &str, entry: &Weak<T>) -> bool {
+    let mut is_current = false;
+    entries.rcu(|current| {
+        let known = current.get(name);
+        is_current = known.is_some_and(|known| std::ptr::eq(Arc::as_ptr(known), entry.as_ptr()));
+        if !is_current {
+            return Arc::clone(current);
+        }
+        let mut entries = HashMap::clone(current);
+        entries.remove(name);
+        Arc::new(entries)
+    });
+    is_current
+}
+
+/// An entry in its registry: the way to take it out again.
+pub struct Placed {
+    users: Users,
+    withdraw: Box<dyn FnOnce() -> bool + Send>,
+}
+
+impl Placed {
+    /// Does more when the entry is taken out; nothing when another had taken its place by then.
+    #[must_use]
+    pub fn then(self, more: impl FnOnce() + Send + 'static) -> Self {
+        let first = self.withdraw;
+        let withdraw = move || {
+            let is_out = first();
+            if is_out {
+                more();
+            }
+            is_out
+        };
+        Self {
+            users: self.users,
+            withdraw: Box::new(withdraw),
+        }
+    }
+
+    /// Takes the entry out, unless another stands in its place: calls that start now do not find it. What comes back
+    /// tells when calls under way have ended.
+    pub fn withdraw(self) -> Users {
+        (self.withdraw)();
+        self.users
     }
 }
 
@@ -98,14 +144,37 @@ mod tests {
         let held = registry.get("store").unwrap();
         let second = registry.insert("store", 2);
         assert_eq!((*held, registry.get("store").as_deref()), (1, Some(&2)));
+        let first = first.withdraw();
+        assert_eq!(
+            registry.get("store").as_deref(),
+            Some(&2),
+            "not its place any more"
+        );
         assert!(!first.gone(SHORT).await, "a call holds it");
         let waiting = tokio::spawn(async move { first.gone(LONG).await });
         drop(held);
         assert!(waiting.await.unwrap());
-        assert!(!second.gone(SHORT).await, "the registry holds it");
-        registry.remove("store");
-        assert!(second.gone(LONG).await);
+        assert!(!second.users.gone(SHORT).await, "the registry holds it");
+        assert!(second.withdraw().gone(LONG).await);
         assert!(registry.get("store").is_none() && registry.is_empty());
+    }
+
+    #[test]
+    fn what_follows_a_withdrawal_follows_no_other() {
+        let registry = Registry::default();
+        let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counting = |placed: Placed| {
+            let count = Arc::clone(&count);
+            placed.then(move || {
+                count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            })
+        };
+        let replaced = counting(registry.insert("store", 1));
+        let current = counting(registry.insert("store", 2));
+        replaced.withdraw();
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 0);
+        current.withdraw();
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
     #[test]
@@ -114,7 +183,6 @@ mod tests {
         for name in ["b", "a", "b"] {
             registry.insert(name, ());
         }
-        registry.remove("none");
         assert_eq!(registry.names(), ["a", "b"]);
     }
 }

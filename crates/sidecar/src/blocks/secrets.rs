@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use outrigger_component::secrets::Feature;
 use outrigger_component::{Pairs, SecretStore};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_resources::configuration::SecretScope;
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
+use crate::components::{Category, OpenError, Opened, Opening};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
@@ -71,7 +74,7 @@ impl Secrets {
     }
 
     /// Adds a store, in the place of one with this name.
-    pub fn insert(&self, name: &str, component: Arc<dyn SecretStore>) -> Users {
+    fn insert(&self, name: &str, component: Arc<dyn SecretStore>) -> Placed {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         let scope = self.scopes.iter().find(|scope| scope.store_name == name);
@@ -83,11 +86,6 @@ impl Secrets {
             bulk_get: operation("bulk_get"),
         };
         self.stores.insert(name, store)
-    }
-
-    /// Takes a store out.
-    pub fn remove(&self, name: &str) {
-        self.stores.remove(name);
     }
 
     /// A store without the rules that are for the app: components read their own secrets from it.
@@ -148,6 +146,25 @@ impl Secrets {
         })?;
         secrets.retain(|key, _| found.allows(key));
         Ok(secrets)
+    }
+}
+
+#[async_trait]
+impl Category for Secrets {
+    fn name(&self) -> &'static str {
+        "secretstores"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let component = opening.start(&opening.catalog().secrets).await?;
+        let features = component.features().iter().copied();
+        let capabilities = features.map(Feature::name).collect();
+        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+        Ok(
+            Opened::new(capabilities).part(move || self.insert(&name, component), async move {
+                closing.close().await
+            }),
+        )
     }
 }
 

@@ -2,6 +2,7 @@
 //! APIs call the same operations with the app's own keys.
 
 mod bulk;
+mod category;
 mod cipher;
 mod error;
 mod key;
@@ -23,25 +24,13 @@ pub use key::{IllegalKey, Keys, SEPARATOR, original};
 pub use query::fuzz_query;
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Registry, Users};
+use super::registry::{Placed, Registry};
 use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_state_count",
     latencies: "component_state_latencies",
 };
-
-/// A store as it was started, before the rules around it are known.
-pub struct Opened {
-    /// The component's name.
-    pub name: String,
-    /// The store.
-    pub component: Arc<dyn StateStore>,
-    /// Its key prefix.
-    pub keys: Keys,
-    /// Its encryption, if any.
-    pub cipher: Option<Cipher>,
-}
 
 /// Every state store of the sidecar.
 pub struct State {
@@ -59,14 +48,15 @@ impl State {
     }
 
     /// Adds a store, in the place of one with its name.
-    pub fn insert(&self, opened: Opened) -> Users {
-        let name = opened.name.clone();
-        self.stores.insert(&name, Store::new(opened, &self.resilience))
-    }
-
-    /// Takes a store out.
-    pub fn remove(&self, name: &str) {
-        self.stores.remove(name);
+    fn insert(
+        &self,
+        name: &str,
+        component: Arc<dyn StateStore>,
+        keys: Keys,
+        cipher: Option<Cipher>,
+    ) -> Placed {
+        let store = Store::new(name, component, keys, cipher, &self.resilience);
+        self.stores.insert(name, store)
     }
 
     /// The store of this name.
@@ -137,15 +127,15 @@ pub struct Found {
 }
 
 impl Store {
-    fn new(opened: Opened, resilience: &Resilience) -> Self {
-        let Opened {
-            name,
-            component,
-            keys,
-            cipher,
-        } = opened;
+    fn new(
+        name: &str,
+        component: Arc<dyn StateStore>,
+        keys: Keys,
+        cipher: Option<Cipher>,
+        resilience: &Resilience,
+    ) -> Self {
         let registry = &resilience.metrics.all().registry;
-        let operation = |operation| Operation::new(registry, FAMILIES, &name, operation);
+        let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         Self {
             operations: Operations {
                 get: operation("get"),
@@ -156,8 +146,8 @@ impl Store {
                 bulk_get: operation("bulk_get"),
                 bulk_delete: operation("bulk_delete"),
             },
-            outbound: Outbound::new(&name, ComponentKind::Statestore, resilience),
-            name,
+            outbound: Outbound::new(name, ComponentKind::Statestore, resilience),
+            name: name.to_owned(),
             component,
             keys,
             cipher: cipher.map(Arc::new),

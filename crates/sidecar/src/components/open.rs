@@ -1,27 +1,21 @@
 //! From a Component resource to a component that works.
 
-mod bindings;
-
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
 use outrigger_component::{
-    ConfigurationStore, Conversation, CryptoProvider, Entry, Error, Kind, Metadata, OutputBinding,
-    SecretStore, Section, Setup, Unused, catalog::LookupError,
+    Catalog, Entry, Error, Kind, Metadata, SecretStore, Section, Setup, Unused, catalog::LookupError,
 };
 use outrigger_resources::value::format_go_duration;
 use outrigger_resources::{Component, NameValue};
 
+use super::category::{Category, Opened};
 use super::properties::{self, Properties};
 use super::{Context, LOG};
-use crate::blocks::bindings::OpenedInput;
-use crate::blocks::lock::{self, LockKeys};
-use crate::blocks::middleware;
-use crate::blocks::state::{self, Cipher, Keys, NamedKey};
 
 /// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 1] = ["pubsub."];
+const ABSENT: [&str; 1] = ["pubsub"];
 
 /// Properties that belong to the sidecar, not to the component.
 const OWN: [&str; 8] = [
@@ -35,21 +29,6 @@ const OWN: [&str; 8] = [
     "secondaryEncryptionKey",
 ];
 
-/// A component that works.
-pub(super) enum Opened {
-    State(state::Opened),
-    Secrets(Arc<dyn SecretStore>),
-    Configuration(Arc<dyn ConfigurationStore>),
-    Lock(lock::Opened),
-    Middleware(middleware::Opened),
-    Bindings {
-        input: Option<OpenedInput>,
-        output: Option<Arc<dyn OutputBinding>>,
-    },
-    Crypto(Arc<dyn CryptoProvider>),
-    Conversation(Arc<dyn Conversation>),
-}
-
 /// Why a component was not started: names it, its file and line, the cause and what helps.
 #[derive(Debug)]
 pub struct OpenError {
@@ -59,13 +38,16 @@ pub struct OpenError {
     cause: String,
 }
 
+/// Where a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(crate) enum Step {
     /// There is no such category.
     Category,
     /// It is one too many.
     Extra,
+    /// There is no implementation, or it cannot be set up.
     Create,
+    /// The component itself did not start.
     Init,
 }
 
@@ -80,7 +62,7 @@ impl OpenError {
     }
 
     /// The same at a value of the component: see [`Source::of`](outrigger_resources::Source::of).
-    fn at(mut self, component: &Component, value: &str) -> Self {
+    pub(crate) fn at(mut self, component: &Component, value: &str) -> Self {
         self.place = component.source.of(value).to_string();
         self
     }
@@ -157,166 +139,163 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Starts one component; `secrets` is the store of its secrets.
+/// A component that is being started: its resource, the store of its secrets, and what the process gives all of them.
+pub(crate) struct Opening<'a> {
+    /// The resource.
+    pub(crate) component: &'a Component,
+    pub(super) secrets: Option<&'a dyn SecretStore>,
+    pub(super) context: &'a Context,
+}
+
+/// Starts a component in its category.
 pub(super) async fn open(
-    component: &Component,
-    secrets: Option<&dyn SecretStore>,
-    context: &Context,
+    opening: &Opening<'_>,
+    categories: &[Arc<dyn Category>],
 ) -> Result<Opened, OpenError> {
-    let create = |cause: &dyn fmt::Display| OpenError::new(Step::Create, component, cause);
-    let key_prefix = |error: &dyn fmt::Display| {
-        OpenError::new(Step::Init, component, format!("{error}; change keyPrefix")).at(component, "keyPrefix")
+    let kind = &opening.component.kind;
+    let is_of = |category: &str| {
+        kind.strip_prefix(category)
+            .is_some_and(|rest| rest.starts_with('.'))
     };
-    let (kind, version) = (&component.kind, &component.version);
-    if kind.starts_with("state.") {
-        let entry = context.catalog.state.find(kind, version);
-        let entry = entry.map_err(|error| OpenError::unknown(component, &error))?;
-        let properties = resolve(component, secrets, context).await?;
-        let cipher = cipher(&properties).map_err(|error| create(&error))?;
-        if cipher.is_some() {
-            tracing::info!(
-                target: LOG,
-                "Automatic encryption enabled for state store {}",
-                component.name
-            );
-        }
-        let setup = setup(component, properties.items, context)?;
-        let prefix = setup.metadata.text(&["keyPrefix"]);
-        let keys = Keys::parse(
-            prefix,
-            &component.name,
-            &context.app_id,
-            context.namespace.as_deref(),
-        )
-        .map_err(|error| key_prefix(&error))?;
-        let store = build(component, &entry, setup).await?;
-        Ok(Opened::State(state::Opened {
-            name: component.name.clone(),
-            component: store,
-            keys,
-            cipher,
-        }))
-    } else if kind.starts_with("secretstores.") {
-        let (entry, setup) = prepare(&context.catalog.secrets, component, secrets, context).await?;
-        build(component, &entry, setup).await.map(Opened::Secrets)
-    } else if kind.starts_with("configuration.") {
-        let (entry, setup) = prepare(&context.catalog.configuration, component, secrets, context).await?;
-        build(component, &entry, setup).await.map(Opened::Configuration)
-    } else if kind.starts_with("lock.") {
-        let (entry, setup) = prepare(&context.catalog.lock, component, secrets, context).await?;
-        let prefix = setup.metadata.text(&["keyPrefix"]);
-        let keys =
-            LockKeys::parse(prefix, &component.name, &context.app_id).map_err(|error| key_prefix(&error))?;
-        let component = build(component, &entry, setup).await?;
-        Ok(Opened::Lock(lock::Opened { component, keys }))
-    } else if kind.starts_with("middleware.") {
-        let (entry, setup) = prepare(&context.catalog.middleware, component, secrets, context).await?;
-        let opened = middleware::Opened {
-            name: component.name.clone(),
-            kind: kind.clone(),
-            version: version.clone(),
-            component: build(component, &entry, setup).await?,
-        };
-        Ok(Opened::Middleware(opened))
-    } else if kind.starts_with("bindings.") {
-        bindings::open(component, secrets, context).await
-    } else if kind.starts_with("crypto.") {
-        let (entry, setup) = prepare(&context.catalog.crypto, component, secrets, context).await?;
-        build(component, &entry, setup).await.map(Opened::Crypto)
-    } else if kind.starts_with("conversation.") {
-        let (entry, setup) = prepare(&context.catalog.conversation, component, secrets, context).await?;
-        build(component, &entry, setup).await.map(Opened::Conversation)
-    } else if ABSENT.iter().any(|category| kind.starts_with(category)) {
+    if let Some(category) = categories.iter().find(|category| is_of(category.name())) {
+        return Arc::clone(category).open(opening).await;
+    }
+    if ABSENT.iter().any(|category| is_of(category)) {
         let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
-        Err(create(&text).at(component, "spec.type"))
-    } else {
-        let near = context.catalog.nearest(kind);
-        let near = near
-            .map(|near| format!("did you mean {near}? "))
-            .unwrap_or_default();
-        let text = format!(
-            "incorrect type {kind}: {near}spec.type must be a category and a name, like state.sqlite"
-        );
-        Err(OpenError::new(Step::Category, component, text).at(component, "spec.type"))
+        return Err(opening
+            .failed(Step::Create, text)
+            .at(opening.component, "spec.type"));
     }
+    let near = opening.context.catalog.nearest(kind);
+    let near = near
+        .map(|near| format!("did you mean {near}? "))
+        .unwrap_or_default();
+    let text =
+        format!("incorrect type {kind}: {near}spec.type must be a category and a name, like state.sqlite");
+    Err(opening
+        .failed(Step::Category, text)
+        .at(opening.component, "spec.type"))
 }
 
-/// The implementation of a component, and what it is built from.
-async fn prepare<T: ?Sized>(
-    section: &Section<T>,
-    component: &Component,
-    secrets: Option<&dyn SecretStore>,
-    context: &Context,
-) -> Result<(Arc<Entry<T>>, Setup), OpenError> {
-    let entry = section.find(&component.kind, &component.version);
-    let entry = entry.map_err(|error| OpenError::unknown(component, &error))?;
-    let properties = resolve(component, secrets, context).await?;
-    let setup = setup(component, properties.items, context)?;
-    Ok((entry, setup))
-}
+impl Opening<'_> {
+    /// The component's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.component.name
+    }
 
-/// Builds the component and says which of its properties have no effect.
-async fn build<T: ?Sized>(
-    component: &Component,
-    entry: &Entry<T>,
-    setup: Setup,
-) -> Result<Arc<T>, OpenError> {
-    let metadata = setup.metadata.clone();
-    let built = in_time(component, entry.build(setup)).await;
-    show_unused(component, &metadata, built.is_ok());
-    built
-}
+    /// What this build has.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.context.catalog
+    }
 
-/// Warns of the properties that nobody reads: Dapr ignores them, but often they were meant to say something. A
-/// component that failed has not read all: then only those that are nearly one that it looked for are shown.
-fn show_unused(component: &Component, metadata: &Metadata, built: bool) {
-    for Unused { name, near } in metadata.unused() {
-        if OWN.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
-            continue;
-        }
-        let remedy = match near {
-            Some(near) => format!("did you mean {near}?"),
-            None if built => "check its name, or remove it".to_owned(),
-            None => continue,
+    /// The app's id.
+    pub(crate) fn app_id(&self) -> &str {
+        &self.context.app_id
+    }
+
+    /// The process's namespace, where it has one.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.context.namespace.as_deref()
+    }
+
+    /// Why the component was not started.
+    pub(crate) fn failed(&self, step: Step, cause: impl fmt::Display) -> OpenError {
+        OpenError::new(step, self.component, cause)
+    }
+
+    /// The same, at the property `keyPrefix`.
+    pub(crate) fn bad_key_prefix(&self, error: impl fmt::Display) -> OpenError {
+        self.failed(Step::Init, format!("{error}; change keyPrefix"))
+            .at(self.component, "keyPrefix")
+    }
+
+    /// The implementation of the component in a section of the catalog.
+    pub(crate) fn find<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<Entry<T>>, OpenError> {
+        let found = section.find(&self.component.kind, &self.component.version);
+        found.map_err(|error| OpenError::unknown(self.component, &error))
+    }
+
+    /// Starts a component that needs nothing but its implementation and its properties.
+    pub(crate) async fn start<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<T>, OpenError> {
+        let (entry, setup) = self.prepare(section).await?;
+        self.build(&entry, setup).await
+    }
+
+    /// The implementation of the component, and what it is built from.
+    pub(crate) async fn prepare<T: ?Sized>(
+        &self,
+        section: &Section<T>,
+    ) -> Result<(Arc<Entry<T>>, Setup), OpenError> {
+        let entry = self.find(section)?;
+        let properties = self.properties().await?;
+        Ok((entry, self.setup(properties)?))
+    }
+
+    /// Builds the component and says which of its properties have no effect.
+    pub(crate) async fn build<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
+        let metadata = setup.metadata.clone();
+        let built = self.in_time(entry.build(setup)).await;
+        self.show_unused(&metadata, built.is_ok());
+        built
+    }
+
+    /// The properties of the component; its secret store may take as long as its own start.
+    pub(crate) async fn properties(&self) -> Result<Properties, OpenError> {
+        let resolving = async {
+            let properties = properties::resolve(self.component, self.secrets, self.context).await;
+            properties.map_err(|cause| Error::new(Kind::Configuration, cause))
         };
-        tracing::warn!(
-            target: LOG,
-            "component {}: the property {name} is not used ({}: {remedy})",
-            component.log_name(),
-            component.source.of(&name)
-        );
+        self.in_time(resolving).await
     }
-}
 
-/// The properties of a component; its secret store may take as long as its own start.
-async fn resolve(
-    component: &Component,
-    secrets: Option<&dyn SecretStore>,
-    context: &Context,
-) -> Result<Properties, OpenError> {
-    let resolving = async {
-        let properties = properties::resolve(component, secrets, context).await;
-        properties.map_err(|cause| Error::new(Kind::Configuration, cause))
-    };
-    in_time(component, resolving).await
-}
+    /// What the component is built from.
+    pub(crate) fn setup(&self, properties: Properties) -> Result<Setup, OpenError> {
+        let metadata = Metadata::new(self.name(), last_of_each(properties.items));
+        Ok(Setup {
+            metadata: metadata.map_err(|error| OpenError::init(self.component, &error.into()))?,
+            app_id: self.context.app_id.clone(),
+        })
+    }
 
-/// Waits for a component as long as its `initTimeout` says.
-async fn in_time<T>(
-    component: &Component,
-    building: impl Future<Output = Result<T, Error>>,
-) -> Result<T, OpenError> {
-    match tokio::time::timeout(component.init_timeout, building).await {
-        Ok(Ok(built)) => Ok(built),
-        Ok(Err(error)) => Err(OpenError::init(component, &error)),
-        Err(_) => {
-            let cause = format!(
-                "init timeout for component {} exceeded after {}; check that its server and its secret store can be \
-                 reached, or raise spec.initTimeout",
-                component.log_name(),
-                format_go_duration(component.init_timeout)
+    /// Waits for the component as long as its `initTimeout` says.
+    pub(crate) async fn in_time<T>(
+        &self,
+        building: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, OpenError> {
+        let component = self.component;
+        match tokio::time::timeout(component.init_timeout, building).await {
+            Ok(Ok(built)) => Ok(built),
+            Ok(Err(error)) => Err(OpenError::init(component, &error)),
+            Err(_) => Err(self.failed(
+                Step::Init,
+                format!(
+                    "init timeout for component {} exceeded after {}; check that its server and its secret store can \
+                     be reached, or raise spec.initTimeout",
+                    component.log_name(),
+                    format_go_duration(component.init_timeout)
+                ),
+            )),
+        }
+    }
+
+    /// Warns of the properties that nobody reads: Dapr ignores them, but often they were meant to say something. A
+    /// component that failed has not read all: then only those that are nearly one that it looked for are shown.
+    pub(crate) fn show_unused(&self, metadata: &Metadata, built: bool) {
+        for Unused { name, near } in metadata.unused() {
+            if OWN.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
+                continue;
+            }
+            let remedy = match near {
+                Some(near) => format!("did you mean {near}?"),
+                None if built => "check its name, or remove it".to_owned(),
+                None => continue,
+            };
+            tracing::warn!(
+                target: LOG,
+                "component {}: the property {name} is not used ({}: {remedy})",
+                self.component.log_name(),
+                self.component.source.of(&name)
             );
-            Err(OpenError::new(Step::Init, component, cause))
         }
     }
 }
@@ -330,45 +309,15 @@ fn remedy(kind: Kind) -> &'static str {
     }
 }
 
-fn setup(component: &Component, items: Vec<NameValue>, context: &Context) -> Result<Setup, OpenError> {
+/// Names and values; of two items with the very same name the last counts.
+fn last_of_each(items: Vec<NameValue>) -> Vec<(String, String)> {
     let mut properties: Vec<(String, String)> = Vec::with_capacity(items.len());
     for item in items {
         let value = item.value.unwrap_or_default();
-        // Of two items with the very same name the last counts.
         match properties.iter_mut().find(|(name, _)| *name == item.name) {
             Some((_, present)) => *present = value,
             None => properties.push((item.name, value)),
         }
     }
-    let metadata = Metadata::new(component.name.as_str(), properties);
-    Ok(Setup {
-        metadata: metadata.map_err(|error| OpenError::init(component, &error.into()))?,
-        app_id: context.app_id.clone(),
-    })
-}
-
-/// The encryption of a state store, where it has a primary key. A key that is named but cannot be had is an error:
-/// without it the values would be written as they are.
-fn cipher(properties: &Properties) -> Result<Option<Cipher>, String> {
-    let primary = encryption_key(properties, "primaryEncryptionKey")?;
-    let secondary = encryption_key(properties, "secondaryEncryptionKey")?;
-    Ok(primary.map(|primary| Cipher::new(primary, secondary)))
-}
-
-fn encryption_key(properties: &Properties, name: &str) -> Result<Option<NamedKey>, String> {
-    let Some(item) = properties.items.iter().find(|item| item.name == name) else {
-        return Ok(None);
-    };
-    let failed = |cause: &dyn fmt::Display| format!("failed to extract encryption key: {name}: {cause}");
-    let Some(secret) = &item.secret else {
-        return Err(failed(
-            &"the key must come from a secret; use secretKeyRef instead of value",
-        ));
-    };
-    if let Some(cause) = properties.cause(name) {
-        return Err(failed(&cause));
-    }
-    NamedKey::parse(&secret.name, item.text())
-        .map(Some)
-        .map_err(|error| failed(&error))
+    properties
 }

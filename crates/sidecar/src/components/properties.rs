@@ -7,9 +7,9 @@ use uuid::Uuid;
 use super::{Context, LOG};
 
 /// The items of `spec.metadata`.
-pub(super) struct Properties {
+pub(crate) struct Properties {
     /// With every value in place that was found; the others stay without one.
-    pub(super) items: Vec<NameValue>,
+    pub(crate) items: Vec<NameValue>,
     /// Items whose secret was not found.
     pub(super) missing: Vec<Missing>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct Missing {
 
 impl Properties {
     /// Why an item has no value, where that is a secret's fault.
-    pub(super) fn cause(&self, name: &str) -> Option<&str> {
+    pub(crate) fn cause(&self, name: &str) -> Option<&str> {
         let missing = self.missing.iter().find(|missing| missing.item == name);
         missing.map(|missing| missing.cause.as_str())
     }

@@ -12,7 +12,7 @@ use outrigger_telemetry::trace::Tracer;
 
 use super::*;
 use crate::app::Health;
-use crate::blocks::bindings::Surroundings;
+use crate::blocks::bindings::Dependencies;
 use crate::blocks::middleware::Middlewares;
 use crate::metrics::SidecarMetrics;
 use crate::resilience::Resilience;
@@ -158,14 +158,14 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
     };
     let settings = Configuration::default();
     let middlewares = Arc::new(Middlewares::new(&settings));
-    let surroundings = Surroundings {
+    let dependencies = Dependencies {
         resilience,
         app: None,
         tracer: Tracer::off(),
         asking: Duration::ZERO,
         max_answer: 0,
     };
-    let blocks = Blocks::new(&settings, middlewares, Health::new(true).1, surroundings);
+    let blocks = Blocks::new(&settings, middlewares, Health::new(true).1, dependencies);
     Components::new(context, blocks)
 }
 

@@ -11,12 +11,14 @@ use arc_swap::ArcSwap;
 use http::header::CONTENT_LENGTH;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri};
-use outrigger_http2::{Client, Config, Silence, Unanswered};
+use outrigger_http2::{Client as _, Config, Http2, TrySendError};
 use outrigger_identity::expiry;
 use tokio::sync::Mutex;
 
+use super::dial::DialErrorKind;
 use super::{DialError, Dialer, Io, SendError};
 use crate::body::Body;
+use crate::http2::{Client, Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
 
 /// Streams on one connection before another is opened.
 const STREAMS_PER_CONNECTION: usize = 100;
@@ -33,6 +35,9 @@ const CONFIG: Config = Config {
     stream_window: STREAM_WINDOW,
     // Room for every stream's window, so that streams nobody reads cannot stop the others.
     connection_window: STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW,
+    max_stream_window: MAX_STREAM_WINDOW,
+    window_growth: MAX_WINDOW_GROWTH,
+    window_memory: Some(&WINDOW_MEMORY),
     max_streams: STREAMS_PER_CONNECTION as u32,
     header_list: 1024 * 1024,
     send_buffer: 256 * 1024,
@@ -42,7 +47,7 @@ const CONFIG: Config = Config {
 /// When a silent peer is asked whether it is still there.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
-    silence: Silence,
+    ping: outrigger_http2::KeepAlive,
     /// Also while there is no call.
     idle: bool,
 }
@@ -53,9 +58,9 @@ impl KeepAlive {
     /// Apps on other machines, and the control plane. Without calls TCP's own keep-alive notices that they are gone.
     pub const OF_SERVERS: Self = Self::new(SERVER_PING, false);
 
-    const fn new((interval, patience): (Duration, Duration), idle: bool) -> Self {
+    const fn new((interval, timeout): (Duration, Duration), idle: bool) -> Self {
         Self {
-            silence: Silence { interval, patience },
+            ping: outrigger_http2::KeepAlive { interval, timeout },
             idle,
         }
     }
@@ -146,12 +151,13 @@ impl H2Pool {
     async fn connect(&self) -> Result<Kept, DialError> {
         let io = self.dialer.dial().await?;
         let end = self.dialer.valid_until(&io);
+        let failed = |error: outrigger_http2::Error| self.dialer.error(DialErrorKind::Http2(error));
         let config = Config {
             ping_idle: self.keep_alive.is_none_or(|keep_alive| keep_alive.idle),
             ..CONFIG
         };
-        let silence = self.keep_alive.map(|keep_alive| keep_alive.silence);
-        let (client, connection) = outrigger_http2::connect(io, &config, silence);
+        let ping = self.keep_alive.map(|keep_alive| keep_alive.ping);
+        let (client, connection) = Implementation::connect(io, &config, ping).await.map_err(failed)?;
         let address = self.dialer.address().to_owned();
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         let retired = Arc::new(AtomicBool::new(false));
@@ -167,7 +173,7 @@ impl H2Pool {
                 expiry::reached(end).await;
             };
             tokio::select! {
-                ended = connection.run() => if let Err(error) = ended {
+                ended = connection => if let Err(error) = ended {
                     tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
                 },
                 () = expired => {
@@ -191,18 +197,21 @@ impl H2Pool {
                 // Boxed: the rare path should not widen every call.
                 None => Box::pin(self.open()).await?,
             };
-            let Unanswered { why, unsent } = match connection.client.send(request, Body::reset_reason).await {
+            let TrySendError {
+                error,
+                request: unsent,
+            } = match connection.client.send(request, Body::reset_reason).await {
                 Ok(response) => return Ok(response.map(Body::from)),
-                Err(unanswered) => unanswered,
+                Err(failed) => failed,
             };
             match unsent {
-                Some(unsent) if again && !why.is_too_large() => (request, again) = (unsent, false),
+                Some(unsent) if again && !error.is_too_large() => (request, again) = (unsent, false),
                 unsent => {
-                    let repeatable = (unsent.is_some() || why.is_refusal()) && !why.is_too_large();
+                    let repeatable = (unsent.is_some() || error.is_refusal()) && !error.is_too_large();
                     return Err(SendError::Broken {
                         address: self.address().to_owned(),
                         repeatable,
-                        source: why.into(),
+                        source: error.into(),
                     });
                 }
             }

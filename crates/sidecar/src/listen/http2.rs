@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use outrigger_http2::limits::HEADER_MEMORY;
-use outrigger_http2::{Config, Ended, Incoming, Load, Reason, Service, Silence, Times, Upgrade};
+use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
 use crate::body::{Body, BoxError};
+use crate::http2::{Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, RecvStream, WINDOW_MEMORY};
 
-const TIMES: Times = Times {
+const TIMEOUTS: Timeouts = Timeouts {
     preface: HANDSHAKE_TIMEOUT,
-    silence: Silence {
+    keep_alive: KeepAlive {
         interval: PING.0,
-        patience: PING.1,
+        timeout: PING.1,
     },
 };
 
@@ -32,7 +33,7 @@ pub(super) async fn serve<H, I>(
     options: &Options,
     drain: &CancellationToken,
     upgrade: Option<Upgrade>,
-) -> Result<(), Ended>
+) -> Result<(), Error>
 where
     H: Handler,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -40,6 +41,9 @@ where
     let config = Config {
         stream_window: WINDOWS.0,
         connection_window: WINDOWS.1,
+        max_stream_window: MAX_STREAM_WINDOW,
+        window_growth: MAX_WINDOW_GROWTH,
+        window_memory: Some(&WINDOW_MEMORY),
         max_streams: MAX_STREAMS,
         header_list: options.header_list_limit,
         // Never so little that one list of the largest size leaves no room for others.
@@ -52,8 +56,7 @@ where
         handler,
         client: Arc::new(client),
     });
-    let drained = drain.cancelled();
-    outrigger_http2::serve_upgraded(upgrade, io, calls, &config, TIMES, drained).await
+    Implementation::serve(io, upgrade, calls, &config, TIMEOUTS, drain.cancelled()).await
 }
 
 /// The calls of one client.
@@ -62,20 +65,20 @@ struct Calls<H> {
     client: Arc<Client>,
 }
 
-impl<H: Handler> Service for Calls<H> {
+impl<H: Handler> Service<RecvStream> for Calls<H> {
     type Body = Body;
 
     fn call(
         self: Arc<Self>,
-        request: Request<Incoming>,
+        request: Request<Incoming<RecvStream>>,
     ) -> impl Future<Output = Response<Body>> + Send + 'static {
         self.client.prove();
         let request = request.map(Body::from);
         Arc::clone(&self.handler).handle(Arc::clone(&self.client), request)
     }
 
-    fn connected(&self, load: Arc<Load>) {
-        self.client.keep_while(move || load.streams() > 0);
+    fn connected(&self, is_busy: impl Fn() -> bool + Send + Sync + 'static) {
+        self.client.keep_while(is_busy);
     }
 
     fn reason(error: BoxError) -> Reason {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use outrigger_components::pluggable;
+use outrigger_component::Catalog;
 use outrigger_identity::Identity;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
@@ -17,7 +17,7 @@ use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
 use super::security::{IdentityCounts, secure};
 use super::serve::{Servers, Sockets};
-use super::settings::{metrics_config, pluggable_components, resolver as resolver_of, tracing_config};
+use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
 use super::{Background, Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
@@ -148,8 +148,7 @@ impl Parts {
             secured.identity.clone(),
         )?;
         let blocks = shared.blocks(config.app.binding_options_timeout);
-        let mut catalog = outrigger_components::builtin();
-        pluggable::discover(&mut catalog, &pluggable_components(&config, &env)).await;
+        let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
             app_id: config.app_id.clone(),
@@ -299,4 +298,19 @@ fn readiness() -> Readiness {
         readiness.expect(target);
     }
     readiness
+}
+
+/// What this build has, and the components in processes of their own.
+async fn catalog(config: &Config, env: &Env) -> Catalog {
+    #[allow(unused_mut, reason = "a build without them")]
+    let mut catalog = outrigger_components::builtin();
+    #[cfg(feature = "pluggable")]
+    outrigger_components::pluggable::discover(
+        &mut catalog,
+        &super::settings::pluggable_components(config, env),
+    )
+    .await;
+    #[cfg(not(feature = "pluggable"))]
+    let _ = (config, env);
+    catalog
 }

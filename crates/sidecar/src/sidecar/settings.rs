@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "pluggable")]
 use outrigger_components::pluggable;
 use outrigger_resources::configuration::Configuration;
 use outrigger_telemetry::apilog::ApiLog;
@@ -10,11 +11,13 @@ use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::{HttpMetricsConfig, LabelRewrite, MetricsConfig, RewriteRule};
 
 use super::{Env, LOG};
-use crate::config::{self, Config, Mode};
+use crate::config::{Config, Mode};
 
 /// How long a socket of a component may be there without anybody who listens.
+#[cfg(feature = "pluggable")]
 const DISCOVERY: Duration = Duration::from_secs(10);
 
+#[cfg(feature = "pluggable")]
 pub(super) fn pluggable_components(config: &Config, env: &Env) -> pluggable::Options {
     let folder = env(pluggable::FOLDER_VARIABLE).filter(|folder| !folder.is_empty());
     pluggable::Options {
@@ -28,10 +31,10 @@ pub(super) fn pluggable_components(config: &Config, env: &Env) -> pluggable::Opt
 
 pub(super) fn host_address(config: &Config) -> String {
     let listen = &config.internal.listen_address;
-    if config::is_localhost(listen) {
+    if outrigger_accept::address::is_localhost(listen) {
         return listen.clone();
     }
-    config::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
+    outrigger_accept::address::host_address(config.workload.host_ip.as_deref()).unwrap_or_else(|error| {
         tracing::error!(target: LOG, "failed to determine host address: {error}");
         "127.0.0.1".to_owned()
     })
@@ -81,6 +84,8 @@ pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> Metri
             .iter()
             .filter_map(|b| u64::try_from(*b).ok())
             .collect(),
+        // A series for each path, times the buckets: who asks for the first is not given more of the others.
+        fine_latency: given.http.increased_cardinality != Some(true),
         http: HttpMetricsConfig {
             increased_cardinality: given.http.legacy_paths(),
             path_matching: given.http.path_matching.clone(),

@@ -20,7 +20,7 @@ use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health};
 use crate::blocks::Blocks;
-use crate::blocks::bindings::Surroundings;
+use crate::blocks::bindings::Dependencies;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
@@ -106,7 +106,7 @@ impl Shared {
 
     /// `asking`: how long the app may take to say whether it wants the events of a binding.
     pub(super) fn blocks(&self, asking: Duration) -> Blocks {
-        let surroundings = Surroundings {
+        let dependencies = Dependencies {
             resilience: Arc::clone(&self.resilience),
             app: self.app.clone(),
             tracer: self.tracer.clone(),
@@ -117,7 +117,7 @@ impl Shared {
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),
-            surroundings,
+            dependencies,
         )
     }
 

@@ -53,6 +53,53 @@ async fn a_grpc_app_may_restart_between_calls() {
     }
 }
 
+/// An app over HTTP/2 that takes header lists of 4 KiB; its port, and how many connections it has had.
+async fn takes_small_heads() -> (u16, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let (port, connections) = (
+        listener.local_addr().unwrap().port(),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let counted = Arc::clone(&counted);
+            tokio::spawn(async move {
+                let server = h2::server::Builder::new()
+                    .max_header_list_size(4096)
+                    .handshake::<_, bytes::Bytes>(socket);
+                // Not the probe of the port, which says nothing.
+                let Ok(mut server) = server.await else { return };
+                counted.fetch_add(1, Ordering::Relaxed);
+                while let Some(Ok((_, mut respond))) = server.accept().await {
+                    respond.send_response(http::Response::new(()), true).unwrap();
+                }
+            });
+        }
+    });
+    (port, connections)
+}
+
+#[tokio::test]
+async fn a_head_that_the_app_does_not_take_fails_its_call_and_no_other() {
+    let (port, connections) = takes_small_heads().await;
+    let net = Net::plain();
+    let sidecar = net
+        .sidecar("app")
+        .app(port)
+        .flag("--app-protocol=h2c")
+        .start()
+        .await;
+    let target = "/v1.0/invoke/app/method/m";
+    assert_eq!(sidecar.ask(get(target)).await.status, 200);
+    let mut large = get(target);
+    let value = http::HeaderValue::from_str(&"x".repeat(6000)).unwrap();
+    large.headers_mut().insert("x-large", value);
+    assert_eq!(sidecar.ask(large).await.status, 431);
+    assert_eq!(sidecar.ask(get(target)).await.status, 200);
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
+}
+
 /// An app that answers one request per connection and then closes it without having said so.
 struct Rude {
     port: u16,

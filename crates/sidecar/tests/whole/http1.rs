@@ -198,6 +198,16 @@ async fn an_app_may_not_switch_protocols() {
             assert!(!answer.text().contains("secret"));
         }
     }
+
+    // Whoever names the status expects it.
+    let retry = "policy: constant, duration: 1ms, maxRetries: 1, matching: {httpStatusCodes: \"101\"}";
+    let policy = format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
+         retries:\n      once: {{{retry}}}\n  targets:\n    apps:\n      callee: {{retry: once}}\n"
+    );
+    let expecting = net.sidecar("expecting").resource(&policy).start().await;
+    let answer = expecting.ask(post("/v1.0/invoke/callee/method/m", "x")).await;
+    assert_eq!((answer.status.as_u16(), answer.text()), (101, ""));
 }
 
 /// The kernel's timer of the sidecar's end of a connection: 2 is that of keep-alive.

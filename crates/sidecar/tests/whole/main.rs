@@ -9,7 +9,7 @@
 
 mod bindings;
 mod common;
-#[path = "../../../components/tests/support/process/mod.rs"]
+#[path = "../../../components-pluggable/tests/pluggable/process/mod.rs"]
 mod process;
 
 mod configuration;

@@ -40,9 +40,7 @@ impl Dialer {
         if !secure {
             return Ok(Self { tls: None });
         }
-        let mut roots = RootCertStore::empty();
-        let found = rustls_native_certs::load_native_certs();
-        roots.add_parsable_certificates(found.certs);
+        let roots = outrigger_tls::system_roots();
         if roots.is_empty() {
             tracing::warn!(
                 target: "dapr.runtime",

@@ -15,6 +15,8 @@ pub struct MetricsConfig {
     pub record_error_codes: bool,
     /// `latencyDistributionBuckets` in milliseconds; empty means the default list.
     pub latency_buckets_ms: Vec<u64>,
+    /// Whether the default list tells calls of less than a millisecond apart.
+    pub fine_latency: bool,
     /// `http`.
     pub http: HttpMetricsConfig,
     /// `rules`.
@@ -31,6 +33,7 @@ impl Default for MetricsConfig {
             enabled: true,
             record_error_codes: false,
             latency_buckets_ms: Vec::new(),
+            fine_latency: true,
             http: HttpMetricsConfig::default(),
             rules: Vec::new(),
             max_series: 2048,

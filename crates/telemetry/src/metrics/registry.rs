@@ -11,11 +11,14 @@ use super::family::{AnyFamily, Desc, Family, Source};
 use super::rules::Rules;
 use super::{MetricsConfig, MetricsError};
 
-/// Bounds in milliseconds when the configuration has none: those of Dapr, and three for what is faster.
+/// Bounds in milliseconds when the configuration has none: three for what is faster than a millisecond, and those
+/// of Dapr.
 const LATENCY_MS: [f64; 37] = [
     0.1, 0.25, 0.5, 1., 2., 3., 4., 5., 6., 8., 10., 13., 16., 20., 25., 30., 40., 50., 65., 80., 100., 130.,
     160., 200., 250., 300., 400., 500., 650., 800., 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5,
 ];
+/// How many of them are below a millisecond.
+const FINE: usize = 3;
 /// Bounds in bytes: 1 KiB to 4 GiB.
 const SIZE: [u64; 13] = [
     1 << 10,
@@ -84,7 +87,7 @@ impl Registry {
             rules: Rules::new(&config.rules)?,
             max_series: config.max_series,
             latency: match buckets.is_empty() {
-                true => LATENCY_MS
+                true => LATENCY_MS[if config.fine_latency { 0 } else { FINE }..]
                     .iter()
                     .map(|ms| (ms * Millis::SCALE).round() as u64)
                     .collect(),

@@ -5,16 +5,13 @@ use serde_json::Value;
 
 use super::*;
 use crate::{
-    config::{JwtConfig, Listen, TlsFiles},
+    config::{JwtConfig, TlsFiles},
     jwt::{Algorithm, generate},
 };
 
 fn oidc() -> OidcConfig {
     OidcConfig {
-        listen: Listen {
-            host: String::new(),
-            port: 0,
-        },
+        listen: outrigger_accept::Listen::everywhere(0),
         tls: None,
         jwks_uri: None,
         path_prefix: String::new(),

@@ -183,7 +183,7 @@ fn client(options: &JwksOptions) -> Result<reqwest::Client, JwksError> {
     let fail = |error: String| JwksError::Client(error);
     let mut roots = rustls::RootCertStore::empty();
     if options.ca_certificate.is_empty() {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        roots = outrigger_tls::system_roots();
     } else {
         for certificate in custom_ca(&options.ca_certificate)? {
             roots

@@ -1,7 +1,7 @@
 //! `/v1.0/bindings/{name}`.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
 use outrigger_component::go_json::{Html, canonical};
@@ -9,11 +9,19 @@ use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use super::json::{Object, Of, parse, read, undecoded, value};
-use super::route::Parameters;
+use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
 use crate::blocks::bindings::attach_trace;
-use crate::body::Body;
+
+pub(super) static ROUTES: &[Endpoint] = &[invoke(Method::POST), invoke(Method::PUT)];
+
+const fn invoke(method: Method) -> Endpoint {
+    let path = &["bindings", "{name}"];
+    Endpoint::v1(method, "bindings", path, "InvokeBinding", |api, context| {
+        Box::pin(api.invoke_binding(context))
+    })
+}
 
 /// The body of a call.
 #[derive(Default)]
@@ -53,46 +61,30 @@ fn call(body: &Bytes) -> Result<Invoke, serde_json::Error> {
 }
 
 impl HttpApi {
-    pub(super) async fn invoke_binding(
-        &self,
-        parameters: Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        let name = match self.parameter("name", &parameters[0]) {
-            Ok(name) => name,
-            Err(response) => return *response,
-        };
-        self.describe_database("bindings", &name, context.span, &context.request);
-        let baggage = match super::baggage(context.request.headers()) {
-            Ok(baggage) => baggage,
-            Err(error) => {
-                return self.error(ApiError::malformed(format!("invalid baggage header: {error}")));
-            }
-        };
+    async fn invoke_binding(&self, mut context: Context<'_>) -> Answer {
+        let name = context.parameter(0)?;
+        context.describe_database("bindings", &name);
+        let baggage = super::baggage(context.request.headers())
+            .map_err(|error| ApiError::malformed(format!("invalid baggage header: {error}")))?;
         // The limit of the API is around the body already.
-        let body = match context.request.into_body().collect_up_to(usize::MAX).await {
-            Ok(body) => body,
-            Err(error) => return self.error(ApiError::malformed(error.to_string())),
-        };
-        let mut call = match read(body, call).await {
-            Ok(call) => call,
-            Err(error) => return self.error(undecoded(error)),
-        };
+        let body = context.request.into_body().collect_up_to(usize::MAX).await;
+        let body = body.map_err(|error| ApiError::malformed(error.to_string()))?;
+        let mut call = read(body, call).await.map_err(undecoded)?;
         attach_trace(&mut call.metadata, &context.span.as_parent(), true);
         if let Some(baggage) = baggage.as_ref().and_then(|value| value.to_str().ok()) {
             call.metadata.insert("baggage".to_owned(), baggage.to_owned());
         }
         match self.blocks.bindings.invoke(&name, &call).await {
-            Ok(None) => empty_response(StatusCode::NO_CONTENT),
+            Ok(None) => Ok(empty_response(StatusCode::NO_CONTENT)),
             Ok(Some(answer)) => {
                 let mut response = bytes_response(StatusCode::OK, JSON, answer.data);
                 add_metadata(&answer.metadata, response.headers_mut());
-                response
+                Ok(response)
             }
             Err(error) => {
                 let mut response = self.error(ApiError::output_binding(&name, &error));
                 add_metadata(error.metadata(), response.headers_mut());
-                response
+                Ok(response)
             }
         }
     }

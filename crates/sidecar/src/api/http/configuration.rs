@@ -1,89 +1,76 @@
 //! `/v1.0/configuration/…`.
 
-use http::{Response, StatusCode};
+use http::{Method, StatusCode};
 use outrigger_component::Pairs;
 use serde_json::{Map, Value, json};
 
-use super::route::Parameters;
+use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, query_metadata};
 use crate::api::error::{ApiError, empty_response, json_response};
-use crate::blocks::configuration::item_json;
-use crate::body::Body;
+use crate::blocks::configuration::{ConfigurationError, item_json};
 
-/// An answer; the error is one as well, to what could not be read.
-type Answer = Result<Response<Body>, Box<Response<Body>>>;
+/// Each route in the two versions that mean the same.
+pub(super) static ROUTES: &[Endpoint] = &[
+    stable(ITEMS, "GetConfiguration", GET),
+    alpha(ITEMS, "GetConfiguration", GET),
+    stable(SUBSCRIBE, "SubscribeConfiguration", START),
+    alpha(SUBSCRIBE, "SubscribeConfiguration", START),
+    stable(UNSUBSCRIBE, "UnsubscribeConfiguration", END),
+    alpha(UNSUBSCRIBE, "UnsubscribeConfiguration", END),
+];
 
-fn either(answer: Answer) -> Response<Body> {
-    answer.unwrap_or_else(|refusal| *refusal)
+const ITEMS: &[&str] = &["configuration", "{storeName}"];
+const SUBSCRIBE: &[&str] = &["configuration", "{storeName}", "subscribe"];
+const UNSUBSCRIBE: &[&str] = &[
+    "configuration",
+    "{storeName}",
+    "{configurationSubscribeID}",
+    "unsubscribe",
+];
+const GET: Handler = |api, context| Box::pin(api.get_configuration(context));
+const START: Handler = |api, context| Box::pin(api.subscribe_configuration(context));
+const END: Handler = |api, context| Box::pin(api.unsubscribe_configuration(context));
+
+const fn stable(path: &'static [&'static str], name: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::v1(Method::GET, "configuration", path, name, handler)
+}
+
+const fn alpha(path: &'static [&'static str], name: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::alpha1(Method::GET, "configuration", path, name, handler)
 }
 
 impl HttpApi {
-    pub(super) async fn get_configuration(
-        &self,
-        parameters: Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        either(self.configuration_items(&parameters, context).await)
-    }
-
-    pub(super) async fn subscribe_configuration(
-        &self,
-        parameters: Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        either(self.configuration_subscription(&parameters, context).await)
-    }
-
-    pub(super) async fn unsubscribe_configuration(&self, parameters: Parameters) -> Response<Body> {
-        either(self.end_of_subscription(&parameters).await)
-    }
-
-    async fn configuration_items(&self, parameters: &Parameters, context: Context<'_>) -> Answer {
-        let store = self.parameter("storeName", &parameters[0])?;
+    async fn get_configuration(&self, context: Context<'_>) -> Answer {
+        let store = context.parameter(0)?;
         let (keys, metadata) = wanted(&context);
-        Ok(
-            match self.blocks.configuration.get(&store, keys, metadata).await {
-                Ok(items) if items.is_empty() => empty_response(StatusCode::NO_CONTENT),
-                Ok(items) => {
-                    let items = items.iter().map(|(key, item)| (key.clone(), item_json(item)));
-                    let items: Map<String, Value> = items.collect();
-                    json_response(StatusCode::OK, &items.into())
-                }
-                Err(error) => self.error(error.into()),
-            },
-        )
+        let items = self.blocks.configuration.get(&store, keys, metadata).await?;
+        if items.is_empty() {
+            return Ok(empty_response(StatusCode::NO_CONTENT));
+        }
+        let items = items.iter().map(|(key, item)| (key.clone(), item_json(item)));
+        let items: Map<String, Value> = items.collect();
+        Ok(json_response(StatusCode::OK, &items.into()))
     }
 
-    async fn configuration_subscription(&self, parameters: &Parameters, context: Context<'_>) -> Answer {
-        let store = self.parameter("storeName", &parameters[0])?;
+    async fn subscribe_configuration(&self, context: Context<'_>) -> Answer {
+        let store = context.parameter(0)?;
         let (keys, metadata) = wanted(&context);
-        Ok(
-            match self
-                .blocks
-                .configuration
-                .subscribe_app(&store, keys, metadata)
-                .await
-            {
-                Ok(id) => json_response(StatusCode::OK, &json!({ "id": id })),
-                Err(error) => self.error(error.into()),
-            },
-        )
+        let subscribed = self.blocks.configuration.subscribe_app(&store, keys, metadata);
+        Ok(json_response(StatusCode::OK, &json!({ "id": subscribed.await? })))
     }
 
-    async fn end_of_subscription(&self, parameters: &Parameters) -> Answer {
-        use crate::blocks::configuration::ConfigurationError::Unsubscribe;
-        let store = self.parameter("storeName", &parameters[0])?;
-        let id = self.parameter("configurationSubscribeID", &parameters[1])?;
-        Ok(match self.blocks.configuration.unsubscribe(&store, &id).await {
-            Ok(()) => json_response(StatusCode::OK, &json!({ "ok": true })),
+    async fn unsubscribe_configuration(&self, context: Context<'_>) -> Answer {
+        let (store, id) = (context.parameter(0)?, context.parameter(1)?);
+        match self.blocks.configuration.unsubscribe(&store, &id).await {
+            Ok(()) => Ok(json_response(StatusCode::OK, &json!({ "ok": true }))),
             // This one failure has a form of its own.
-            Err(error @ Unsubscribe { .. }) => {
+            Err(error @ ConfigurationError::Unsubscribe { .. }) => {
                 let error = ApiError::from(error);
                 self.metrics.error_code(error.counted_as(), error.category);
-                json_response(error.http, &json!({ "message": error.message }))
+                Ok(json_response(error.http, &json!({ "message": error.message })))
             }
-            Err(error) => self.error(error.into()),
-        })
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::stream::{self, StreamExt};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use outrigger_resources::value::truthy;
 use tokio::sync::{Semaphore, mpsc};
 
-use super::HttpApi;
-use super::route::Parameters;
+use super::route::{Answer, Endpoint, Handler};
+use super::{Context, HttpApi};
 use crate::api::error::{ApiError, bytes_response};
 use crate::blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output, Provider};
 use crate::body::{Body, BoxError};
@@ -28,51 +28,47 @@ const HELD: usize = 1 << 20;
 /// How long reading ahead waits for a client that does not take what is there.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-type Found = Result<Arc<Provider>, Box<Response<Body>>>;
+pub(super) static ROUTES: &[Endpoint] = &[
+    document(&["crypto", "{name}", "encrypt"], "Encrypt", |api, context| {
+        Box::pin(api.encrypt(context))
+    }),
+    document(&["crypto", "{name}", "decrypt"], "Decrypt", |api, context| {
+        Box::pin(api.decrypt(context))
+    }),
+];
+
+const fn document(path: &'static [&'static str], name: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::alpha1(Method::PUT, "crypto", path, name, handler)
+}
 
 impl HttpApi {
-    pub(super) async fn encrypt(&self, parameters: Parameters, request: Request<Body>) -> Response<Body> {
-        let provider = match self.provider(&parameters) {
-            Ok(provider) => provider,
-            Err(response) => return *response,
-        };
-        let options = match options(request.headers()) {
-            Ok(options) => options,
-            Err(error) => return self.error(error.into()),
-        };
-        match provider.encrypt(&options, pieces(request)).await {
-            Ok(output) => self.document(output).await,
-            Err(error) => self.error(error.into()),
-        }
+    async fn encrypt(&self, context: Context<'_>) -> Answer {
+        let provider = self.provider(&context)?;
+        let options = options(context.request.headers())?;
+        let output = provider.encrypt(&options, pieces(context.request)).await?;
+        self.document(output).await
     }
 
-    pub(super) async fn decrypt(&self, parameters: Parameters, request: Request<Body>) -> Response<Body> {
-        let provider = match self.provider(&parameters) {
-            Ok(provider) => provider,
-            Err(response) => return *response,
-        };
-        let key = header(request.headers(), KEY).to_owned();
-        match provider.decrypt(&key, pieces(request)).await {
-            Ok(output) => self.document(output).await,
-            Err(error) => self.error(error.into()),
-        }
+    async fn decrypt(&self, context: Context<'_>) -> Answer {
+        let provider = self.provider(&context)?;
+        let key = header(context.request.headers(), KEY).to_owned();
+        let output = provider.decrypt(&key, pieces(context.request)).await?;
+        self.document(output).await
     }
 
-    fn provider(&self, parameters: &Parameters) -> Found {
-        let name = self.parameter("name", &parameters[0])?;
-        let found = self.blocks.crypto.provider(&name);
-        found.map_err(|error| Box::new(self.error(error.into())))
+    fn provider(&self, context: &Context<'_>) -> Result<Arc<Provider>, ApiError> {
+        Ok(self.blocks.crypto.provider(&context.parameter(0)?)?)
     }
 
     /// The whole output where it is small, else its beginning and the rest as it comes.
-    async fn document(&self, output: Output) -> Response<Body> {
+    async fn document(&self, output: Output) -> Answer {
         let mut output = ahead(output);
         let mut held = BytesMut::new();
         loop {
             match output.next().await {
                 Some(Ok(piece)) => held.extend_from_slice(&piece),
-                Some(Err(error)) => return self.error(ApiError::broken_document(error)),
-                None => return bytes_response(StatusCode::OK, OCTETS, held.freeze()),
+                Some(Err(error)) => return Err(ApiError::broken_document(error)),
+                None => return Ok(bytes_response(StatusCode::OK, OCTETS, held.freeze())),
             }
             if held.len() > HELD {
                 break;
@@ -89,7 +85,7 @@ impl HttpApi {
         let frames = begun.chain(rest).map(|piece| piece.map(Frame::data));
         let mut response = Response::new(Body::Stream(Box::pin(StreamBody::new(frames))));
         response.headers_mut().insert(http::header::CONTENT_TYPE, OCTETS);
-        response
+        Ok(response)
     }
 }
 

@@ -6,14 +6,28 @@ use http_body_util::BodyExt;
 use outrigger_policy::status::http_from_grpc;
 use outrigger_policy::target::{Invocation, TargetError};
 
+use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, status_json, text_response};
+use crate::api::error::{ApiError, status_json};
 use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
 use crate::headers::{internal_to_http, names, strip_hop_by_hop, wants_events};
 
+/// The group of service invocation in allow and deny lists.
+pub(super) const GROUP: &str = "invoke";
+
+/// Any method and path below `/v1.0/invoke/`, and whatever no other route takes.
+pub(super) static ROUTE: Endpoint = Endpoint::new(
+    None,
+    ("v1", "v1.0"),
+    GROUP,
+    &["invoke"],
+    "InvokeService",
+    |api, context| Box::pin(api.invoke(context)),
+);
+
 impl HttpApi {
-    pub(super) async fn invoke(&self, context: Context<'_>) -> Response<Body> {
+    async fn invoke(&self, context: Context<'_>) -> Answer {
         let Context { request, span, .. } = context;
         let (mut head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
@@ -28,7 +42,7 @@ impl HttpApi {
             Some(Err(_)) => {
                 let id = String::from_utf8_lossy(head.headers[names::APP_ID].as_bytes());
                 let cause = "the header dapr-app-id is not UTF-8";
-                return self.error(ApiError::invoke(&id, failed, cause));
+                return Err(ApiError::invoke(&id, failed, cause));
             }
         };
         let authorization = head.headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok());
@@ -36,17 +50,18 @@ impl HttpApi {
             id, method, octets, ..
         } = match Invocation::parse(&path, app_id, authorization) {
             Ok(invocation) => invocation,
-            Err(TargetError::Missing) => return self.error(ApiError::no_app_id()),
+            Err(TargetError::Missing) => return Err(ApiError::no_app_id()),
             Err(TargetError::Path(error)) => {
-                return text_response(StatusCode::BAD_REQUEST, &error.to_string());
+                return Err(ApiError::plain(StatusCode::BAD_REQUEST, error.to_string()));
             }
             Err(error) => {
                 let id = error.target().unwrap_or_default();
-                return self.error(ApiError::invoke(id, failed, &error.to_string()));
+                return Err(ApiError::invoke(id, failed, &error.to_string()));
             }
         };
         let (id, method) = (id.into_owned(), method.into_owned());
-        let events = wants_events(&head.headers).then_some(head.version);
+        let version = head.version;
+        let events = wants_events(&head.headers);
         head.headers.remove(names::APP_ID);
         if span.is_recording() {
             span.set_name(format!("CallLocal/{id}/{method}"));
@@ -68,18 +83,22 @@ impl HttpApi {
             Ok(reply) => {
                 let may_be_events = matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304)
                     && self.invoker.is_remote(&id);
-                let response = self.reply(reply);
-                match events {
-                    Some(version) if may_be_events => as_events(response, version),
-                    _ => response,
+                let mut response = self.reply(reply);
+                if response.status() == StatusCode::SWITCHING_PROTOCOLS && version != Version::HTTP_11 {
+                    // HTTP/2 has no such status (RFC 9113, section 8.6), nor has HTTP/1.0.
+                    *response.status_mut() = StatusCode::BAD_GATEWAY;
                 }
+                Ok(match events && may_be_events {
+                    true => as_events(response, version),
+                    false => response,
+                })
             }
             Err(error) => {
                 tracing::debug!(
                     target: "dapr.runtime.http",
                     "HTTP service invocation failed to complete with error: {error}"
                 );
-                self.error(ApiError::invoke(&id, error.http_status(), &error.to_string()))
+                Err(ApiError::invoke(&id, error.http_status(), &error.to_string()))
             }
         }
     }

@@ -1,67 +1,69 @@
 //! `/v1.0-alpha1/lock/…` and `/v1.0-alpha1/unlock/…`.
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Method, StatusCode};
 use serde::de::{Error as _, MapAccess};
 use serde_json::{Value, json};
 
-use super::route::Parameters;
+use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi, json};
 use crate::api::error::{ApiError, json_response};
-use crate::body::Body;
+
+pub(super) static ROUTES: &[Endpoint] = &[
+    Endpoint::alpha1(
+        Method::POST,
+        "lock",
+        &["lock", "{storeName}"],
+        "TryLock",
+        |api, context| Box::pin(api.try_lock(context)),
+    ),
+    Endpoint::alpha1(
+        Method::POST,
+        "unlock",
+        &["unlock", "{storeName}"],
+        "Unlock",
+        |api, context| Box::pin(api.unlock(context)),
+    ),
+];
 
 impl HttpApi {
-    pub(super) async fn try_lock(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, Lease::<true>(request)) = match self.lock_request(&parameters, context).await {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
+    async fn try_lock(&self, context: Context<'_>) -> Answer {
+        let (store, Lease::<true>(request)) = lock_request(context).await?;
         let Fields {
             resource,
             owner,
             expiry,
             ..
         } = &request;
-        match self.blocks.locks.try_lock(&store, resource, owner, *expiry).await {
-            Ok(success) => json_response(StatusCode::OK, &json!({ "success": success })),
-            Err(error) => self.error(error.into()),
-        }
+        let locks = &self.blocks.locks;
+        let success = locks.try_lock(&store, resource, owner, *expiry).await?;
+        Ok(json_response(StatusCode::OK, &json!({ "success": success })))
     }
 
-    pub(super) async fn unlock(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, Lease::<false>(request)) = match self.lock_request(&parameters, context).await {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
-        match self
+    async fn unlock(&self, context: Context<'_>) -> Answer {
+        let (store, Lease::<false>(request)) = lock_request(context).await?;
+        let unlocking = self
             .blocks
             .locks
-            .unlock(&store, &request.resource, &request.owner)
-            .await
-        {
-            Ok(status) => json_response(StatusCode::OK, &json!({ "status": status as u8 })),
-            Err(error) => self.error(error.into()),
-        }
+            .unlock(&store, &request.resource, &request.owner);
+        let status = unlocking.await? as u8;
+        Ok(json_response(StatusCode::OK, &json!({ "status": status })))
     }
+}
 
-    async fn lock_request<const EXPIRES: bool>(
-        &self,
-        parameters: &Parameters,
-        context: Context<'_>,
-    ) -> Result<(String, Lease<EXPIRES>), Box<Response<Body>>> {
-        let store = self.parameter("storeName", &parameters[0])?;
-        // The limit of the API is around the body already.
-        let body = context.request.into_body().collect_up_to(usize::MAX).await;
-        let body: Bytes =
-            body.map_err(|error| Box::new(self.error(ApiError::body_read(&error.to_string()))))?;
-        if body.is_empty() {
-            return Ok((store, Lease::default()));
-        }
-        match json::parse_all::<json::Of<Lease<EXPIRES>>>(&body) {
-            Ok(json::Of(lease)) => Ok((store, lease)),
-            Err(error) => Err(Box::new(self.error(json::undecoded(error)))),
-        }
+/// The store that the path names, and the body.
+async fn lock_request<const EXPIRES: bool>(
+    context: Context<'_>,
+) -> Result<(String, Lease<EXPIRES>), ApiError> {
+    let store = context.parameter(0)?;
+    // The limit of the API is around the body already.
+    let body = context.request.into_body().collect_up_to(usize::MAX).await;
+    let body: Bytes = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
+    if body.is_empty() {
+        return Ok((store, Lease::default()));
     }
+    let json::Of(lease) = json::parse_all::<json::Of<Lease<EXPIRES>>>(&body).map_err(json::undecoded)?;
+    Ok((store, lease))
 }
 
 /// What a request says, in the JSON of protocol buffers: a field in one of its two spellings, and once. `EXPIRES`: whether

@@ -1,43 +1,79 @@
 //! Metadata, health and shutdown.
 
-use http::{HeaderMap, Request, Response, StatusCode};
-use outrigger_policy::escape::query_unescape;
+use futures::future::{BoxFuture, FutureExt, ready};
+use http::{HeaderMap, Method, StatusCode};
 
-use super::HttpApi;
-use crate::api::error::{ApiError, empty_response, json_response, text_response};
+use super::route::{Answer, Endpoint};
+use super::{Context, HttpApi};
+use crate::api::error::{ApiError, empty_response, json_response};
 use crate::blocks::metadata::{MAX_VALUE, MetadataError};
-use crate::body::{Body, TooLarge};
+use crate::body::TooLarge;
+
+/// The group of health in allow and deny lists.
+pub(super) const HEALTH: &str = "healthz";
+
+pub(super) static ROUTES: &[Endpoint] = &[
+    Endpoint::v1(Method::GET, HEALTH, &["healthz"], "Healthz", |api, context| {
+        now(api.healthz(context.request.uri().query()))
+    })
+    .public(),
+    Endpoint::v1(
+        Method::GET,
+        HEALTH,
+        &["healthz", "outbound"],
+        "HealthzOutbound",
+        |api, _| now(api.outbound_healthz()),
+    )
+    .public(),
+    Endpoint::v1(Method::GET, "metadata", &["metadata"], "GetMetadata", |api, _| {
+        now(api.get_metadata())
+    })
+    .public(),
+    Endpoint::v1(
+        Method::PUT,
+        "metadata",
+        &["metadata", "{key}"],
+        "PutMetadata",
+        |api, context| Box::pin(api.put_metadata(context)),
+    ),
+    Endpoint::v1(
+        Method::POST,
+        "shutdown",
+        &["shutdown"],
+        "Shutdown",
+        |api, context| now(api.request_shutdown(context.request.headers())),
+    ),
+];
+
+/// An answer that nothing has to be waited for.
+fn now<'a>(answer: Answer) -> BoxFuture<'a, Answer> {
+    ready(answer).boxed()
+}
 
 impl HttpApi {
-    pub(super) fn get_metadata(&self) -> Response<Body> {
-        json_response(StatusCode::OK, &self.metadata.json())
+    fn get_metadata(&self) -> Answer {
+        Ok(json_response(StatusCode::OK, &self.metadata.json()))
     }
 
-    pub(super) async fn put_metadata(&self, key: String, request: Request<Body>) -> Response<Body> {
-        let key = match query_unescape(&key) {
-            Ok(key) => key.into_owned(),
-            Err(error) => {
-                let text = format!("failed to unescape request parameter \"key\". Error: {error}");
-                return text_response(StatusCode::BAD_REQUEST, &text);
-            }
-        };
-        let value = match request.into_body().collect_up_to(MAX_VALUE).await {
+    async fn put_metadata(&self, context: Context<'_>) -> Answer {
+        let key = context.parameter(0)?;
+        let value = match context.request.into_body().collect_up_to(MAX_VALUE).await {
             Ok(value) => String::from_utf8_lossy(&value).into_owned(),
             Err(error) => {
                 let mut text = error.to_string();
                 if matches!(error.downcast_ref(), Some(TooLarge { limit }) if *limit == MAX_VALUE) {
                     text = MetadataError::Value.to_string();
                 }
-                return self.error(ApiError::body_read(&text));
+                return Err(ApiError::body_read(&text));
             }
         };
-        match self.metadata.set(key, value) {
-            Ok(()) => empty_response(StatusCode::NO_CONTENT),
-            Err(error) => self.error(ApiError::metadata(&error)),
-        }
+        self.metadata
+            .set(key, value)
+            .map_err(|error| ApiError::metadata(&error))?;
+        Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    pub(super) fn healthz(&self, query: Option<&str>) -> Response<Body> {
+    fn healthz(&self, query: Option<&str>) -> Answer {
         let wanted = query.and_then(|query| {
             url::form_urlencoded::parse(query.as_bytes())
                 .find(|(name, _)| name == "appid")
@@ -45,26 +81,26 @@ impl HttpApi {
         });
         let unready = self.readiness.unready();
         if !unready.is_empty() {
-            return self.error(ApiError::not_ready(&unready));
+            return Err(ApiError::not_ready(&unready));
         }
         if wanted.is_some_and(|id| id != *self.app_id) {
-            return self.error(ApiError::app_id_mismatch());
+            return Err(ApiError::app_id_mismatch());
         }
-        empty_response(StatusCode::NO_CONTENT)
+        Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    pub(super) fn outbound_healthz(&self) -> Response<Body> {
-        match self.readiness.outbound() {
-            Ok(()) => empty_response(StatusCode::NO_CONTENT),
-            Err(reason) => self.error(ApiError::outbound_not_ready(reason.as_deref())),
-        }
+    fn outbound_healthz(&self) -> Answer {
+        self.readiness
+            .outbound()
+            .map_err(|reason| ApiError::outbound_not_ready(reason.as_deref()))?;
+        Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    pub(super) fn request_shutdown(&self, headers: &HeaderMap) -> Response<Body> {
+    fn request_shutdown(&self, headers: &HeaderMap) -> Answer {
         let forced = headers
             .get("dapr-force-shutdown")
             .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"true"));
         self.shutdown.request(forced);
-        empty_response(StatusCode::NO_CONTENT)
+        Ok(empty_response(StatusCode::NO_CONTENT))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, StatusCode};
 use outrigger_component::offload::offload;
 use prost::Message;
 use prost_reflect::prost_types::FileDescriptorSet;
@@ -12,6 +12,7 @@ use prost_reflect::{
 };
 
 use super::HttpApi;
+use super::route::Answer;
 use crate::api::error::{ApiError, JSON, bytes_response};
 use crate::body::Body;
 
@@ -84,29 +85,24 @@ impl HttpApi {
         &self,
         name: &'static str,
         request: Request<Body>,
-    ) -> Result<M, Box<Response<Body>>> {
+    ) -> Result<M, ApiError> {
         let limit = self.max_body.unwrap_or(usize::MAX);
         let body = request.into_body().collect_up_to(limit).await;
-        let body = body.map_err(|error| Box::new(self.error(ApiError::body_read(&error.to_string()))))?;
+        let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
         let decoded = offload(REFLECTION * body.len(), move || decode(name, &body)).await;
-        decoded.map_err(|cause| Box::new(self.error(ApiError::malformed_message(&cause))))
+        decoded.map_err(|cause| ApiError::malformed_message(&cause))
     }
 
-    /// A response with a message, or the error there is.
+    /// A response with a message.
     pub(super) async fn message_response<M: Message + 'static>(
         &self,
         name: &'static str,
-        outcome: Result<M, ApiError>,
-    ) -> Response<Body> {
-        let message = match outcome {
-            Ok(message) => message,
-            Err(error) => return self.error(error),
-        };
+        message: M,
+    ) -> Answer {
         let size = REFLECTION * message.encoded_len();
-        match offload(size, move || encode(name, &message)).await {
-            Ok(json) => bytes_response(StatusCode::OK, JSON, json),
-            Err(cause) => self.error(ApiError::malformed_response(&cause)),
-        }
+        let json = offload(size, move || encode(name, &message)).await;
+        let json = json.map_err(|cause| ApiError::malformed_response(&cause))?;
+        Ok(bytes_response(StatusCode::OK, JSON, json))
     }
 }
 

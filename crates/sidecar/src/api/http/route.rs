@@ -1,84 +1,44 @@
-//! Which path is what: the table of the HTTP API.
+//! Which path is what. Each block has its own table of routes; this finds the one that a request means.
 
-use http::Method;
+use futures::future::BoxFuture;
+use http::{Method, Response, StatusCode};
 use outrigger_policy::apilist::ApiList;
+use outrigger_policy::escape::query_unescape;
 
-/// What a route does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Service invocation.
-    Invoke,
-    /// `GET /metadata`.
-    GetMetadata,
-    /// `PUT /metadata/{key}`.
-    PutMetadata,
-    /// `GET /healthz`.
-    Healthz,
-    /// `GET /healthz/outbound`.
-    OutboundHealthz,
-    /// `POST /shutdown`.
-    Shutdown,
-    /// `GET /state/{store}/{key}`.
-    GetState,
-    /// `POST /state/{store}`.
-    SaveState,
-    /// `DELETE /state/{store}/{key}`.
-    DeleteState,
-    /// `POST /state/{store}/bulk`.
-    BulkGetState,
-    /// `POST /state/{store}/transaction`.
-    TransactState,
-    /// `POST /state/{store}/query`.
-    QueryState,
-    /// `GET /secrets/{store}/{key}`.
-    GetSecret,
-    /// `GET /secrets/{store}/bulk`.
-    GetBulkSecret,
-    /// `GET /configuration/{store}`.
-    GetConfiguration,
-    /// `GET /configuration/{store}/subscribe`.
-    SubscribeConfiguration,
-    /// `GET /configuration/{store}/{id}/unsubscribe`.
-    UnsubscribeConfiguration,
-    /// `POST /lock/{store}`.
-    TryLock,
-    /// `POST /unlock/{store}`.
-    Unlock,
-    /// `POST /bindings/{name}`.
-    InvokeBinding,
-    /// `PUT /crypto/{name}/encrypt`.
-    Encrypt,
-    /// `PUT /crypto/{name}/decrypt`.
-    Decrypt,
-    /// `POST /subtlecrypto/{name}/…`.
-    Subtle(Subtle),
-    /// `POST /conversation/{name}/converse`, first version.
-    ConverseAlpha1,
-    /// `POST /conversation/{name}/converse`, second version.
-    ConverseAlpha2,
-}
+use super::{
+    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, lock, meta, secrets, state,
+    subtle,
+};
+use crate::api::error::ApiError;
+use crate::body::Body;
 
-/// A single operation with a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subtle {
-    /// `getkey`
-    GetKey,
-    /// `encrypt`
-    Encrypt,
-    /// `decrypt`
-    Decrypt,
-    /// `wrapkey`
-    WrapKey,
-    /// `unwrapkey`
-    UnwrapKey,
-    /// `sign`
-    Sign,
-    /// `verify`
-    Verify,
-}
+/// The routes of all blocks, in the order in which they are tried.
+static TABLES: &[&[Endpoint]] = &[
+    state::ROUTES,
+    secrets::ROUTES,
+    configuration::ROUTES,
+    lock::ROUTES,
+    bindings::ROUTES,
+    crypto::ROUTES,
+    subtle::ROUTES,
+    conversation::ROUTES,
+    meta::ROUTES,
+];
+/// Versions, as lists of allowed routes name them and as paths do.
+const V1: (&str, &str) = ("v1", "v1.0");
+const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
+/// Parameters of a path at most.
+const MAX_PARAMETERS: usize = 3;
+/// A last segment of a pattern that stands for all that is left of a path, slashes included.
+const TAIL: &str = "*";
+
+/// What a handler answers.
+pub(super) type Answer = Result<Response<Body>, ApiError>;
+
+/// What a route does. Boxed: a call's future would have room for the largest of all routes, and be copied when it begins.
+pub(super) type Handler = for<'a> fn(&'a HttpApi, Context<'a>) -> BoxFuture<'a, Answer>;
 
 /// A route of the API.
-#[derive(Debug)]
 pub struct Endpoint {
     /// The method; `None` = any.
     pub method: Option<Method>,
@@ -88,238 +48,121 @@ pub struct Endpoint {
     pub group: &'static str,
     /// The version in the path, `v1.0`.
     pub prefix: &'static str,
-    /// The path behind the version: literal segments, and `{}` for each parameter, at most two.
+    /// The path behind the version: literal segments, `{name}` for a parameter of one segment, and as the last one `*` for
+    /// a parameter that may have slashes. At most three parameters.
     pub path: &'static [&'static str],
     /// Name in logs.
     pub name: &'static str,
-    /// What it does.
-    pub kind: Kind,
+    /// On the public port, where anybody may ask and nobody may change anything.
+    pub public: bool,
+    pub(super) handler: Handler,
 }
 
 impl Endpoint {
+    /// A route; `version` as lists of allowed routes name it, and as paths do.
+    pub(super) const fn new(
+        method: Option<Method>,
+        (version, prefix): (&'static str, &'static str),
+        group: &'static str,
+        path: &'static [&'static str],
+        name: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self {
+            method,
+            version,
+            group,
+            prefix,
+            path,
+            name,
+            public: false,
+            handler,
+        }
+    }
+
+    /// A route of the stable API.
+    pub(super) const fn v1(
+        method: Method,
+        group: &'static str,
+        path: &'static [&'static str],
+        name: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self::new(Some(method), V1, group, path, name, handler)
+    }
+
+    /// A route that may still change.
+    pub(super) const fn alpha1(
+        method: Method,
+        group: &'static str,
+        path: &'static [&'static str],
+        name: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self::new(Some(method), ALPHA1, group, path, name, handler)
+    }
+
+    /// The same route on the public port too.
+    pub(super) const fn public(mut self) -> Self {
+        self.public = true;
+        self
+    }
+
     /// Health routes need no token and cannot be denied.
     pub fn is_health(&self) -> bool {
-        self.group == "healthz"
+        self.group == meta::HEALTH
     }
 
-    /// On the public port, where anybody may ask and nobody may change anything.
-    pub fn is_public(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::GetMetadata | Kind::Healthz | Kind::OutboundHealthz
-        )
+    /// Whether this is service invocation.
+    pub fn is_invocation(&self) -> bool {
+        self.group == invoke::GROUP
     }
-}
 
-const fn v1(
-    method: Method,
-    group: &'static str,
-    path: &'static [&'static str],
-    name: &'static str,
-    kind: Kind,
-) -> Endpoint {
-    Endpoint {
-        method: Some(method),
-        version: "v1",
-        group,
-        prefix: "v1.0",
-        path,
-        name,
-        kind,
+    /// The name of the parameter at `index`, as errors call it.
+    fn parameter_name(&self, index: usize) -> &'static str {
+        let mut names = self.path.iter().filter(|segment| is_parameter(segment));
+        let name = names.nth(index).copied().unwrap_or_default();
+        name.trim_matches(['{', '}'])
     }
 }
 
-const fn state(method: Method, path: &'static [&'static str], name: &'static str, kind: Kind) -> Endpoint {
-    v1(method, "state", path, name, kind)
+fn is_parameter(segment: &str) -> bool {
+    segment == TAIL || segment.starts_with('{')
 }
 
-const fn alpha1(
-    method: Method,
-    group: &'static str,
-    path: &'static [&'static str],
-    name: &'static str,
-    kind: Kind,
-) -> Endpoint {
-    Endpoint {
-        method: Some(method),
-        version: "v1alpha1",
-        group,
-        prefix: "v1.0-alpha1",
-        path,
-        name,
-        kind,
+/// The parameters of a path, still escaped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parameters<'p> {
+    values: [&'p str; MAX_PARAMETERS],
+    count: usize,
+}
+
+impl<'p> Parameters<'p> {
+    /// Adds one; nothing where there are as many as may be.
+    fn push(&mut self, value: &'p str) -> Option<()> {
+        *self.values.get_mut(self.count)? = value;
+        self.count += 1;
+        Some(())
+    }
+
+    /// All of them, in the order of the path.
+    fn as_slice(&self) -> &[&'p str] {
+        self.values.get(..self.count).unwrap_or_default()
     }
 }
 
-const fn query(method: Method) -> Endpoint {
-    let path = &["state", "{}", "query"];
-    alpha1(method, "state", path, "QueryStateAlpha1", Kind::QueryState)
-}
-
-/// Reading, watching and no longer watching, in one of the two versions that mean the same.
-const fn configuration(stable: bool, kind: Kind) -> Endpoint {
-    let (path, name): (&[&str], _) = match kind {
-        Kind::SubscribeConfiguration => (&["configuration", "{}", "subscribe"], "SubscribeConfiguration"),
-        Kind::UnsubscribeConfiguration => (
-            &["configuration", "{}", "{}", "unsubscribe"],
-            "UnsubscribeConfiguration",
-        ),
-        _ => (&["configuration", "{}"], "GetConfiguration"),
-    };
-    if stable {
-        v1(Method::GET, "configuration", path, name, kind)
-    } else {
-        alpha1(Method::GET, "configuration", path, name, kind)
+impl Context<'_> {
+    /// The parameter at `index` of the route's path without its escapes.
+    pub(super) fn parameter(&self, index: usize) -> Result<String, ApiError> {
+        let escaped = self.parameters.as_slice().get(index).copied().unwrap_or_default();
+        let plain = query_unescape(escaped).map_err(|error| {
+            let name = self.endpoint.parameter_name(index);
+            let text = format!("failed to unescape request parameter {name:?}. Error: {error}");
+            ApiError::plain(StatusCode::BAD_REQUEST, text)
+        })?;
+        Ok(plain.into_owned())
     }
 }
-
-const fn binding(method: Method) -> Endpoint {
-    v1(
-        method,
-        "bindings",
-        &["bindings", "{}"],
-        "InvokeBinding",
-        Kind::InvokeBinding,
-    )
-}
-
-const fn crypto(path: &'static [&'static str], name: &'static str, kind: Kind) -> Endpoint {
-    alpha1(Method::PUT, "crypto", path, name, kind)
-}
-
-const fn subtle(path: &'static [&'static str], name: &'static str, operation: Subtle) -> Endpoint {
-    alpha1(Method::POST, "subtlecrypto", path, name, Kind::Subtle(operation))
-}
-
-const fn converse(version: &'static str, prefix: &'static str, kind: Kind) -> Endpoint {
-    Endpoint {
-        method: Some(Method::POST),
-        version,
-        group: "conversation",
-        prefix,
-        path: &["conversation", "{}", "converse"],
-        name: "Converse",
-        kind,
-    }
-}
-
-const ITEM: &[&str] = &["state", "{}", "{}"];
-const STORE: &[&str] = &["state", "{}"];
-const BULK: &[&str] = &["state", "{}", "bulk"];
-const TRANSACTION: &[&str] = &["state", "{}", "transaction"];
-
-static ENDPOINTS: &[Endpoint] = &[
-    state(Method::GET, ITEM, "GetState", Kind::GetState),
-    state(Method::POST, STORE, "SaveState", Kind::SaveState),
-    state(Method::PUT, STORE, "SaveState", Kind::SaveState),
-    state(Method::DELETE, ITEM, "DeleteState", Kind::DeleteState),
-    state(Method::POST, BULK, "GetBulkState", Kind::BulkGetState),
-    state(Method::PUT, BULK, "GetBulkState", Kind::BulkGetState),
-    state(
-        Method::POST,
-        TRANSACTION,
-        "ExecuteStateTransaction",
-        Kind::TransactState,
-    ),
-    state(
-        Method::PUT,
-        TRANSACTION,
-        "ExecuteStateTransaction",
-        Kind::TransactState,
-    ),
-    query(Method::POST),
-    query(Method::PUT),
-    v1(
-        Method::GET,
-        "secrets",
-        &["secrets", "{}", "bulk"],
-        "GetBulkSecret",
-        Kind::GetBulkSecret,
-    ),
-    v1(
-        Method::GET,
-        "secrets",
-        &["secrets", "{}", "{}"],
-        "GetSecret",
-        Kind::GetSecret,
-    ),
-    configuration(true, Kind::GetConfiguration),
-    configuration(false, Kind::GetConfiguration),
-    configuration(true, Kind::SubscribeConfiguration),
-    configuration(false, Kind::SubscribeConfiguration),
-    configuration(true, Kind::UnsubscribeConfiguration),
-    configuration(false, Kind::UnsubscribeConfiguration),
-    alpha1(Method::POST, "lock", &["lock", "{}"], "TryLock", Kind::TryLock),
-    alpha1(Method::POST, "unlock", &["unlock", "{}"], "Unlock", Kind::Unlock),
-    binding(Method::POST),
-    binding(Method::PUT),
-    crypto(&["crypto", "{}", "encrypt"], "Encrypt", Kind::Encrypt),
-    crypto(&["crypto", "{}", "decrypt"], "Decrypt", Kind::Decrypt),
-    subtle(&["subtlecrypto", "{}", "getkey"], "SubtleGetKey", Subtle::GetKey),
-    subtle(
-        &["subtlecrypto", "{}", "encrypt"],
-        "SubtleEncrypt",
-        Subtle::Encrypt,
-    ),
-    subtle(
-        &["subtlecrypto", "{}", "decrypt"],
-        "SubtleDecrypt",
-        Subtle::Decrypt,
-    ),
-    subtle(
-        &["subtlecrypto", "{}", "wrapkey"],
-        "SubtleWrapKey",
-        Subtle::WrapKey,
-    ),
-    subtle(
-        &["subtlecrypto", "{}", "unwrapkey"],
-        "SubtleUnwrapKey",
-        Subtle::UnwrapKey,
-    ),
-    subtle(&["subtlecrypto", "{}", "sign"], "SubtleSign", Subtle::Sign),
-    subtle(&["subtlecrypto", "{}", "verify"], "SubtleVerify", Subtle::Verify),
-    converse("v1alpha1", "v1.0-alpha1", Kind::ConverseAlpha1),
-    converse("v1alpha2", "v1.0-alpha2", Kind::ConverseAlpha2),
-    v1(Method::GET, "healthz", &["healthz"], "Healthz", Kind::Healthz),
-    v1(
-        Method::GET,
-        "healthz",
-        &["healthz", "outbound"],
-        "HealthzOutbound",
-        Kind::OutboundHealthz,
-    ),
-    v1(
-        Method::GET,
-        "metadata",
-        &["metadata"],
-        "GetMetadata",
-        Kind::GetMetadata,
-    ),
-    v1(
-        Method::PUT,
-        "metadata",
-        &["metadata", "{}"],
-        "PutMetadata",
-        Kind::PutMetadata,
-    ),
-    v1(
-        Method::POST,
-        "shutdown",
-        &["shutdown"],
-        "Shutdown",
-        Kind::Shutdown,
-    ),
-];
-
-static INVOKE: Endpoint = Endpoint {
-    method: None,
-    version: "v1",
-    group: "invoke",
-    prefix: "v1.0",
-    path: &["invoke"],
-    name: "InvokeService",
-    kind: Kind::Invoke,
-};
 
 /// The routes that allow and deny lists leave.
 pub struct Routes {
@@ -327,15 +170,11 @@ pub struct Routes {
     invoke: bool,
 }
 
-/// Path parameters, still escaped; empty where the route has fewer.
-pub(super) type Parameters = [String; 2];
-
 /// A route and its path parameters.
-pub struct Match {
+pub struct Match<'p> {
     /// The route.
     pub endpoint: &'static Endpoint,
-    /// What stands in the path for each `{}`.
-    pub parameters: Parameters,
+    pub(super) parameters: Parameters<'p>,
 }
 
 impl Routes {
@@ -350,9 +189,10 @@ impl Routes {
                     &endpoint.path.join("/"),
                 )
         };
+        let all = TABLES.iter().copied().flatten();
         Self {
-            endpoints: ENDPOINTS.iter().filter(|e| allowed(e)).collect(),
-            invoke: allowed(&INVOKE),
+            endpoints: all.filter(|endpoint| allowed(endpoint)).collect(),
+            invoke: allowed(&invoke::ROUTE),
         }
     }
 
@@ -362,15 +202,14 @@ impl Routes {
     }
 
     /// The route of a cleaned escaped path, apart from invocation, which is what is left.
-    pub fn find(&self, method: &Method, path: &str) -> Option<Match> {
+    pub fn find<'p>(&self, method: &Method, path: &'p str) -> Option<Match<'p>> {
         let (version, rest) = path.strip_prefix('/')?.split_once('/')?;
-        if version == INVOKE.prefix && rest.starts_with("invoke/") {
+        if version == invoke::ROUTE.prefix && rest.starts_with("invoke/") {
             return self.invoke.then(|| Match {
-                endpoint: &INVOKE,
+                endpoint: &invoke::ROUTE,
                 parameters: Parameters::default(),
             });
         }
-        let rest = rest.strip_suffix('/').unwrap_or(rest);
         self.endpoints.iter().find_map(|endpoint| {
             let fits = endpoint.prefix == version && endpoint.method.as_ref().is_none_or(|m| m == method);
             let parameters = if fits {
@@ -383,23 +222,32 @@ impl Routes {
     }
 }
 
-/// Matches a path against literal segments and `{}`.
-fn parameters_of(pattern: &[&str], path: &str) -> Option<Parameters> {
-    let mut segments = path.split('/');
-    let mut found = [""; 2];
-    let mut free = found.iter_mut();
+/// Matches a path, with or without a slash at its end, against the segments of [`Endpoint::path`].
+fn parameters_of<'p>(pattern: &[&str], path: &'p str) -> Option<Parameters<'p>> {
+    let mut found = Parameters::default();
+    let mut rest = Some(path);
     for expected in pattern {
-        let segment = segments.next()?;
-        if *expected == "{}" {
+        let here = rest?;
+        if *expected == TAIL {
+            let tail = (!here.is_empty()).then_some(here)?;
+            found.push(tail)?;
+            return Some(found);
+        }
+        let (segment, behind) = match here.split_once('/') {
+            Some((segment, behind)) => (segment, Some(behind)),
+            None => (here, None),
+        };
+        if is_parameter(expected) {
             if segment.is_empty() {
                 return None;
             }
-            *free.next()? = segment;
+            found.push(segment)?;
         } else if *expected != segment {
             return None;
         }
+        rest = behind;
     }
-    segments.next().is_none().then(|| found.map(str::to_owned))
+    rest.unwrap_or_default().is_empty().then_some(found)
 }
 
 #[cfg(test)]
@@ -407,67 +255,54 @@ mod tests {
     use super::*;
 
     fn routes() -> Routes {
-        Routes {
-            endpoints: ENDPOINTS.iter().collect(),
-            invoke: true,
-        }
+        Routes::build(&ApiList::default())
     }
 
     #[test]
     fn finds_routes_by_method_and_path() {
-        let find = |m: Method, p: &str| {
-            routes().find(&m, p).map(|m| {
-                let [parameter, _] = m.parameters;
-                (m.endpoint.kind, parameter)
-            })
+        let routes = routes();
+        let find = |m: Method, p: &'static str| {
+            routes
+                .find(&m, p)
+                .map(|m| (m.endpoint.name, m.parameters.as_slice().to_vec()))
         };
-        assert_eq!(
-            find(Method::GET, "/v1.0/healthz"),
-            Some((Kind::Healthz, String::new()))
-        );
-        assert_eq!(
-            find(Method::GET, "/v1.0/healthz/"),
-            Some((Kind::Healthz, String::new()))
-        );
+        assert_eq!(find(Method::GET, "/v1.0/healthz"), Some(("Healthz", vec![])));
+        assert_eq!(find(Method::GET, "/v1.0/healthz/"), Some(("Healthz", vec![])));
         assert_eq!(
             find(Method::PUT, "/v1.0/metadata/a%20b"),
-            Some((Kind::PutMetadata, "a%20b".into()))
+            Some(("PutMetadata", vec!["a%20b"]))
         );
-        for (method, path, kind) in [
-            (Method::GET, "/v1.0/state/s/k", Kind::GetState),
-            (Method::PUT, "/v1.0/state/s", Kind::SaveState),
-            (Method::POST, "/v1.0/state/s/bulk", Kind::BulkGetState),
-            (Method::GET, "/v1.0/state/s/bulk", Kind::GetState),
-            (Method::POST, "/v1.0-alpha1/state/s/query", Kind::QueryState),
-            (Method::GET, "/v1.0/secrets/s/bulk", Kind::GetBulkSecret),
-            (Method::GET, "/v1.0/secrets/s/k", Kind::GetSecret),
-            (Method::GET, "/v1.0/configuration/s", Kind::GetConfiguration),
+        for (method, path, name) in [
+            (Method::PUT, "/v1.0/state/s", "SaveState"),
+            (Method::POST, "/v1.0/state/s/bulk", "GetBulkState"),
+            (Method::POST, "/v1.0-alpha1/state/s/query", "QueryStateAlpha1"),
+            (Method::GET, "/v1.0/secrets/s/bulk", "GetBulkSecret"),
+            (Method::GET, "/v1.0/configuration/s", "GetConfiguration"),
             (
                 Method::GET,
                 "/v1.0-alpha1/configuration/s/subscribe",
-                Kind::SubscribeConfiguration,
+                "SubscribeConfiguration",
             ),
+            (Method::POST, "/v1.0-alpha1/lock/s", "TryLock"),
+            (Method::POST, "/v1.0-alpha1/unlock/s", "Unlock"),
+            (Method::PUT, "/v1.0/bindings/s", "InvokeBinding"),
+            (Method::PUT, "/v1.0-alpha1/crypto/s/encrypt", "Encrypt"),
+            (Method::POST, "/v1.0-alpha1/subtlecrypto/s/sign", "SubtleSign"),
+            (Method::POST, "/v1.0-alpha2/conversation/s/converse", "Converse"),
+        ] {
+            assert_eq!(find(method, path), Some((name, vec!["s"])), "{path}");
+        }
+        for (path, name, second) in [
+            ("/v1.0/state/s/k", "GetState", "k"),
+            ("/v1.0/state/s/bulk", "GetState", "bulk"),
+            ("/v1.0/secrets/s/k", "GetSecret", "k"),
             (
-                Method::GET,
                 "/v1.0/configuration/s/7/unsubscribe",
-                Kind::UnsubscribeConfiguration,
-            ),
-            (Method::POST, "/v1.0-alpha1/lock/s", Kind::TryLock),
-            (Method::POST, "/v1.0-alpha1/unlock/s", Kind::Unlock),
-            (Method::PUT, "/v1.0/bindings/s", Kind::InvokeBinding),
-            (Method::PUT, "/v1.0-alpha1/crypto/s/encrypt", Kind::Encrypt),
-            (
-                Method::POST,
-                "/v1.0-alpha1/subtlecrypto/s/sign",
-                Kind::Subtle(Subtle::Sign),
-            ),
-            (
-                Method::POST,
-                "/v1.0-alpha2/conversation/s/converse",
-                Kind::ConverseAlpha2,
+                "UnsubscribeConfiguration",
+                "7",
             ),
         ] {
-            assert_eq!(find(method, path), Some((kind, "s".into())), "{path}");
+            assert_eq!(find(Method::GET, path), Some((name, vec!["s", second])), "{path}");
         }
         assert_eq!(find(Method::POST, "/v1.0/state/s/query"), None);
         assert_eq!(find(Method::POST, "/v1.0/state/s/k"), None);
@@ -476,7 +311,45 @@ mod tests {
         assert_eq!(find(Method::GET, "/other"), None);
         assert_eq!(
             find(Method::PATCH, "/v1.0/invoke/a/method/b"),
-            Some((Kind::Invoke, String::new()))
+            Some(("InvokeService", vec![]))
         );
+    }
+
+    #[test]
+    fn parameters_are_segments_and_a_tail() {
+        let of = |pattern: &[&str], path: &'static str| {
+            parameters_of(pattern, path).map(|found| found.as_slice().to_vec())
+        };
+        let actor = &["actors", "{type}", "{id}", "method", "{method}"];
+        assert_eq!(of(actor, "actors/a/b/method/c"), Some(vec!["a", "b", "c"]));
+        assert_eq!(of(actor, "actors/a/b/method/c/"), Some(vec!["a", "b", "c"]));
+        assert_eq!(of(actor, "actors/a/b/method/c//"), None);
+        assert_eq!(of(actor, "actors/a/b/method/"), None);
+        assert_eq!(of(actor, "actors/a//method/c"), None);
+        let topic = &["publish", "{pubsub}", "*"];
+        assert_eq!(of(topic, "publish/p/a/b/c"), Some(vec!["p", "a/b/c"]));
+        assert_eq!(of(topic, "publish/p/a/"), Some(vec!["p", "a/"]));
+        assert_eq!(of(topic, "publish/p/"), None);
+        assert_eq!(of(topic, "publish/p"), None);
+        assert_eq!(of(&["{a}", "{b}", "{c}", "{d}"], "a/b/c/d"), None, "too many");
+    }
+
+    /// A parameter that no pattern has would be empty, and one that no error can name would be a riddle.
+    #[test]
+    fn every_pattern_can_be_served() {
+        for endpoint in TABLES.iter().copied().flatten() {
+            let parameters = endpoint.path.iter().filter(|segment| is_parameter(segment));
+            let names: Vec<_> = parameters.collect();
+            assert!(names.len() <= MAX_PARAMETERS, "{}", endpoint.name);
+            for (index, name) in names.iter().enumerate() {
+                assert_eq!(endpoint.parameter_name(index), name.trim_matches(['{', '}']));
+            }
+            let tail = endpoint.path.iter().position(|segment| *segment == TAIL);
+            assert!(
+                tail.is_none_or(|at| at + 1 == endpoint.path.len()),
+                "{}",
+                endpoint.name
+            );
+        }
     }
 }

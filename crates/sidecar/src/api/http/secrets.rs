@@ -1,45 +1,47 @@
 //! `/v1.0/secrets/…`.
 
-use http::{Response, StatusCode};
+use http::{Method, StatusCode};
 use serde_json::json;
 
-use super::route::Parameters;
+use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi, query_metadata};
 use crate::api::error::{empty_response, json_response};
-use crate::body::Body;
+
+/// A secret named `bulk` cannot be asked for alone: the first route that fits is taken.
+pub(super) static ROUTES: &[Endpoint] = &[
+    Endpoint::v1(
+        Method::GET,
+        "secrets",
+        &["secrets", "{secretStoreName}", "bulk"],
+        "GetBulkSecret",
+        |api, context| Box::pin(api.get_bulk_secret(context)),
+    ),
+    Endpoint::v1(
+        Method::GET,
+        "secrets",
+        &["secrets", "{secretStoreName}", "{key}"],
+        "GetSecret",
+        |api, context| Box::pin(api.get_secret(context)),
+    ),
+];
 
 impl HttpApi {
-    pub(super) async fn get_secret(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let names = self
-            .parameter("secretStoreName", &parameters[0])
-            .and_then(|store| Ok((store, self.parameter("key", &parameters[1])?)));
-        let (store, key) = match names {
-            Ok(names) => names,
-            Err(response) => return *response,
-        };
-        self.describe_database("secrets", &store, context.span, &context.request);
+    async fn get_secret(&self, mut context: Context<'_>) -> Answer {
+        let (store, key) = (context.parameter(0)?, context.parameter(1)?);
+        context.describe_database("secrets", &store);
         let metadata = query_metadata(context.request.uri().query());
-        match self.blocks.secrets.get(&store, &key, &metadata).await {
-            Ok(secret) if secret.is_empty() => empty_response(StatusCode::NO_CONTENT),
-            Ok(secret) => json_response(StatusCode::OK, &json!(secret)),
-            Err(error) => self.error(error.into()),
+        let secret = self.blocks.secrets.get(&store, &key, &metadata).await?;
+        if secret.is_empty() {
+            return Ok(empty_response(StatusCode::NO_CONTENT));
         }
+        Ok(json_response(StatusCode::OK, &json!(secret)))
     }
 
-    pub(super) async fn get_bulk_secret(
-        &self,
-        parameters: Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        let store = match self.parameter("secretStoreName", &parameters[0]) {
-            Ok(store) => store,
-            Err(response) => return *response,
-        };
-        self.describe_database("secrets", &store, context.span, &context.request);
+    async fn get_bulk_secret(&self, mut context: Context<'_>) -> Answer {
+        let store = context.parameter(0)?;
+        context.describe_database("secrets", &store);
         let metadata = query_metadata(context.request.uri().query());
-        match self.blocks.secrets.bulk_get(&store, &metadata).await {
-            Ok(secrets) => json_response(StatusCode::OK, &json!(secrets)),
-            Err(error) => self.error(error.into()),
-        }
+        let secrets = self.blocks.secrets.bulk_get(&store, &metadata).await?;
+        Ok(json_response(StatusCode::OK, &json!(secrets)))
     }
 }

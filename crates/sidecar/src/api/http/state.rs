@@ -10,57 +10,83 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ETAG, IF_MATCH};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_component::Pairs;
 use outrigger_component::offload::offload;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Item};
 
-use super::route::Parameters;
+use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};
 use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
 use crate::blocks::state::{StateError, Store};
 use crate::body::Body;
 
+pub(super) static ROUTES: &[Endpoint] = &[
+    stable(Method::GET, ITEM, "GetState", |api, context| {
+        Box::pin(api.get_state(context))
+    }),
+    stable(Method::POST, STORE, "SaveState", SAVE),
+    stable(Method::PUT, STORE, "SaveState", SAVE),
+    stable(Method::DELETE, ITEM, "DeleteState", |api, context| {
+        Box::pin(api.delete_state(context))
+    }),
+    stable(Method::POST, BULK, "GetBulkState", GET_BULK),
+    stable(Method::PUT, BULK, "GetBulkState", GET_BULK),
+    stable(Method::POST, TRANSACTION, "ExecuteStateTransaction", TRANSACT),
+    stable(Method::PUT, TRANSACTION, "ExecuteStateTransaction", TRANSACT),
+    query(Method::POST),
+    query(Method::PUT),
+];
+
+const ITEM: &[&str] = &["state", "{storeName}", "{key}"];
+const STORE: &[&str] = &["state", "{storeName}"];
+const BULK: &[&str] = &["state", "{storeName}", "bulk"];
+const TRANSACTION: &[&str] = &["state", "{storeName}", "transaction"];
+const SAVE: Handler = |api, context| Box::pin(api.save_state(context));
+const GET_BULK: Handler = |api, context| Box::pin(api.bulk_get_state(context));
+const TRANSACT: Handler = |api, context| Box::pin(api.transact_state(context));
+
+const fn stable(
+    method: Method,
+    path: &'static [&'static str],
+    name: &'static str,
+    handler: Handler,
+) -> Endpoint {
+    Endpoint::v1(method, "state", path, name, handler)
+}
+
+const fn query(method: Method) -> Endpoint {
+    let path = &["state", "{storeName}", "query"];
+    Endpoint::alpha1(method, "state", path, "QueryStateAlpha1", |api, context| {
+        Box::pin(api.query_state(context))
+    })
+}
+
 impl HttpApi {
-    pub(super) async fn get_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, key) = match self.store_and_key(&parameters) {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
-        self.describe_database("state", store.name(), context.span, &context.request);
+    async fn get_state(&self, mut context: Context<'_>) -> Answer {
+        let (store, key) = self.store_and_key(&context)?;
+        context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
         // Unknown words are the store's own business, as if nothing was said.
         let consistency = Consistency::parse(&query.consistency).unwrap_or_default();
-        match store.get(&key, consistency, query.metadata).await {
-            Ok(Some(item)) => found(item),
-            Ok(None) => empty_response(StatusCode::NO_CONTENT),
-            Err(error) => self.state_error(error),
-        }
+        let item = store.get(&key, consistency, query.metadata).await;
+        let item = item.map_err(|error| self.state_error(error))?;
+        Ok(item.map_or_else(|| empty_response(StatusCode::NO_CONTENT), found))
     }
 
-    pub(super) async fn save_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, query, body) = match self
-            .store_and_body(&parameters, context, ApiError::malformed)
-            .await
-        {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
+    async fn save_state(&self, context: Context<'_>) -> Answer {
+        let (store, query, body) = self.store_and_body(context, ApiError::malformed).await?;
         let read = json::read(body, move |body| body::sets(body, &query.metadata)).await;
-        match read {
-            Ok(Ok(sets)) => self.done(store.save(sets).await),
-            Ok(Err(body::SetError::NoKey)) => self.error(ApiError::malformed("\"key\" is a required field")),
-            Ok(Err(body::SetError::Option(error))) => self.state_error(store.not_saved(error)),
-            Err(error) => self.error(ApiError::malformed(error.to_string())),
+        match read.map_err(|error| ApiError::malformed(error.to_string()))? {
+            Ok(sets) => self.done(store.save(sets).await),
+            Err(body::SetError::NoKey) => Err(ApiError::malformed("\"key\" is a required field")),
+            Err(body::SetError::Option(error)) => Err(self.state_error(store.not_saved(error))),
         }
     }
 
-    pub(super) async fn delete_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
-        let (store, key) = match self.store_and_key(&parameters) {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
-        self.describe_database("state", store.name(), context.span, &context.request);
+    async fn delete_state(&self, mut context: Context<'_>) -> Answer {
+        let (store, key) = self.store_and_key(&context)?;
+        context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
         let etag = context.request.headers().get(IF_MATCH);
         let concurrency = Concurrency::parse(&query.concurrency);
@@ -68,10 +94,8 @@ impl HttpApi {
         let (concurrency, consistency) = match (concurrency, consistency) {
             (Ok(concurrency), Ok(consistency)) => (concurrency, consistency),
             (Err(error), _) | (_, Err(error)) => {
-                return self.state_error(StateError::Delete {
-                    key,
-                    cause: error.into(),
-                });
+                let cause = error.into();
+                return Err(self.state_error(StateError::Delete { key, cause }));
             }
         };
         let delete = Delete {
@@ -84,105 +108,70 @@ impl HttpApi {
         self.done(store.delete(delete).await)
     }
 
-    pub(super) async fn bulk_get_state(
-        &self,
-        parameters: Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        let (store, query, body) = match self.store_and_body(&parameters, context, json::undecoded).await {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
+    async fn bulk_get_state(&self, context: Context<'_>) -> Answer {
+        let (store, query, body) = self.store_and_body(context, json::undecoded).await?;
         let read = json::read(body, |body| json::parse::<json::Of<body::BulkGet>>(body));
-        let mut request = match read.await {
-            Ok(json::Of(request)) => request,
-            Err(error) => return self.error(json::undecoded(error)),
-        };
+        let json::Of(mut request) = read.await.map_err(json::undecoded)?;
         request.metadata.extend(query.metadata);
         let found = store.bulk_get(&request.keys, request.parallelism, &request.metadata);
-        match found.await {
-            Ok(items) => {
-                let answer = offload(answer::size(&items), move || answer::bulk(items)).await;
-                bytes_response(StatusCode::OK, JSON, answer)
-            }
-            Err(error) => self.state_error(error),
-        }
+        let items = found.await.map_err(|error| self.state_error(error))?;
+        let answer = offload(answer::size(&items), move || answer::bulk(items)).await;
+        Ok(bytes_response(StatusCode::OK, JSON, answer))
     }
 
-    pub(super) async fn transact_state(
-        &self,
-        parameters: Parameters,
-        context: Context<'_>,
-    ) -> Response<Body> {
-        let (store, query, body) = match self.store_and_body(&parameters, context, json::undecoded).await {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
-        if let Err(error) = store.check_transactional() {
-            return self.state_error(error);
-        }
-        match json::read(body, move |body| body::steps(body, &query.metadata)).await {
-            Ok(Ok((steps, metadata))) => self.done(store.transact(steps, metadata).await),
-            Ok(Err(error)) => self.state_error(error),
-            Err(error) => self.error(json::undecoded(error)),
-        }
+    async fn transact_state(&self, context: Context<'_>) -> Answer {
+        let (store, query, body) = self.store_and_body(context, json::undecoded).await?;
+        store
+            .check_transactional()
+            .map_err(|error| self.state_error(error))?;
+        let read = json::read(body, move |body| body::steps(body, &query.metadata)).await;
+        let (steps, metadata) = read
+            .map_err(json::undecoded)?
+            .map_err(|error| self.state_error(error))?;
+        self.done(store.transact(steps, metadata).await)
     }
 
-    pub(super) async fn query_state(&self, parameters: Parameters, context: Context<'_>) -> Response<Body> {
+    async fn query_state(&self, context: Context<'_>) -> Answer {
         let unread = |error: String| ApiError::body_read(&error);
-        let (store, query, body) = match self.store_and_body(&parameters, context, unread).await {
-            Ok(found) => found,
-            Err(response) => return *response,
-        };
-        match store.query(&body, &query.metadata).await {
-            Ok(page) if page.items.is_empty() => empty_response(StatusCode::NO_CONTENT),
-            Ok(page) => {
-                let size = page.items.iter().map(|item| item.data.len()).sum();
-                let answer = offload(size, move || answer::page(page)).await;
-                bytes_response(StatusCode::OK, JSON, answer)
-            }
-            Err(error) => self.state_error(error),
+        let (store, query, body) = self.store_and_body(context, unread).await?;
+        let page = store.query(&body, &query.metadata).await;
+        let page = page.map_err(|error| self.state_error(error))?;
+        if page.items.is_empty() {
+            return Ok(empty_response(StatusCode::NO_CONTENT));
         }
+        let size = page.items.iter().map(|item| item.data.len()).sum();
+        let answer = offload(size, move || answer::page(page)).await;
+        Ok(bytes_response(StatusCode::OK, JSON, answer))
     }
 
-    fn store_and_key(&self, parameters: &Parameters) -> Result<(Arc<Store>, String), Box<Response<Body>>> {
-        let name = self.parameter("storeName", &parameters[0])?;
-        let key = self.parameter("key", &parameters[1])?;
-        match self.blocks.state.store(&name) {
-            Ok(store) => Ok((store, key)),
-            Err(error) => Err(Box::new(self.state_error(error))),
-        }
+    fn store_and_key(&self, context: &Context<'_>) -> Result<(Arc<Store>, String), ApiError> {
+        let (name, key) = (context.parameter(0)?, context.parameter(1)?);
+        let store = self.blocks.state.store(&name);
+        Ok((store.map_err(|error| self.state_error(error))?, key))
     }
 
     async fn store_and_body(
         &self,
-        parameters: &Parameters,
-        context: Context<'_>,
+        mut context: Context<'_>,
         unread: impl Fn(String) -> ApiError,
-    ) -> Result<(Arc<Store>, Query, Bytes), Box<Response<Body>>> {
-        let name = self.parameter("storeName", &parameters[0])?;
-        let store = match self.blocks.state.store(&name) {
-            Ok(store) => store,
-            Err(error) => return Err(Box::new(self.state_error(error))),
-        };
-        self.describe_database("state", store.name(), context.span, &context.request);
+    ) -> Result<(Arc<Store>, Query, Bytes), ApiError> {
+        let store = self.blocks.state.store(&context.parameter(0)?);
+        let store = store.map_err(|error| self.state_error(error))?;
+        context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
         // The limit of the API is around the body already.
-        match context.request.into_body().collect_up_to(usize::MAX).await {
-            Ok(body) => Ok((store, query, body)),
-            Err(error) => Err(Box::new(self.error(unread(error.to_string())))),
-        }
+        let body = context.request.into_body().collect_up_to(usize::MAX).await;
+        let body = body.map_err(|error| unread(error.to_string()))?;
+        Ok((store, query, body))
     }
 
-    fn done(&self, result: Result<(), StateError>) -> Response<Body> {
-        match result {
-            Ok(()) => empty_response(StatusCode::NO_CONTENT),
-            Err(error) => self.state_error(error),
-        }
+    fn done(&self, result: Result<(), StateError>) -> Answer {
+        result.map_err(|error| self.state_error(error))?;
+        Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    fn state_error(&self, error: StateError) -> Response<Body> {
-        self.error(ApiError::state(error, Some(&self.app_id)))
+    fn state_error(&self, error: StateError) -> ApiError {
+        ApiError::state(error, Some(&self.app_id))
     }
 }
 
@@ -231,31 +220,5 @@ impl Query {
             }
         }
         parsed
-    }
-}
-
-impl HttpApi {
-    /// A path parameter without its escapes.
-    pub(super) fn parameter(&self, name: &str, escaped: &str) -> Result<String, Box<Response<Body>>> {
-        outrigger_policy::escape::query_unescape(escaped)
-            .map(std::borrow::Cow::into_owned)
-            .map_err(|error| {
-                let text = format!("failed to unescape request parameter {name:?}. Error: {error}");
-                Box::new(crate::api::error::text_response(StatusCode::BAD_REQUEST, &text))
-            })
-    }
-
-    /// What a span says about a call of a store.
-    pub(super) fn describe_database(
-        &self,
-        system: &'static str,
-        store: &str,
-        span: &mut outrigger_telemetry::trace::Span,
-        request: &Request<Body>,
-    ) {
-        if span.is_recording() {
-            let path = outrigger_policy::path::clean_escaped_path(request.uri().path());
-            span.database(system, &format!("{} {path}", request.method()), store);
-        }
     }
 }

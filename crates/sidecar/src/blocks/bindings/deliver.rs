@@ -1,3 +1,4 @@
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use super::input::Input;
 use super::{Bindings, LOG};
 use crate::app::{AppChannel, AppError};
 use crate::call::{AppStatus, Call};
-use crate::resilience::{Again, Run, grpc_outcome};
+use crate::resilience::{Attempts, grpc_outcome};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
 
@@ -34,7 +35,7 @@ impl EventHandler for Delivery {
     async fn handle(&self, event: Event) -> Result<Bytes, Error> {
         let started = Instant::now();
         let parent = parent(&event.metadata);
-        let tracer = &self.bindings.surroundings.tracer;
+        let tracer = &self.bindings.dependencies.tracer;
         let result = if self.app.is_grpc() {
             let span = tracer.input_binding(&self.input.name, ON_EVENT, &parent);
             self.over_grpc(event, span).await
@@ -72,16 +73,15 @@ fn not_invoked(cause: impl std::fmt::Display) -> String {
 }
 
 impl Delivery {
-    fn run(&self) -> Run<'_> {
-        let metrics = &self.bindings.surroundings.resilience.metrics;
-        Run::start(self.input.policy.as_deref(), Key::NONE, metrics)
+    fn attempts(&self) -> Attempts<'_> {
+        let metrics = &self.bindings.dependencies.resilience.metrics;
+        Attempts::new(self.input.policy.as_deref(), Key::NONE, metrics)
     }
 
     async fn over_http(&self, event: Event, mut span: Span) -> Result<Bytes, String> {
         let headers = headers(&event.metadata);
-        let mut run = self.run();
-        let answer = loop {
-            run.before().map_err(not_invoked)?;
+        let (event, headers, trace) = (&event, &headers, &span.as_parent());
+        let answer = self.attempts().run(|limit| async move {
             let call = Call {
                 method: self.input.route.clone(),
                 octets: None,
@@ -91,10 +91,9 @@ impl Delivery {
                 type_url: String::new(),
                 metadata: headers.clone(),
                 body: event.data.clone().into(),
-                trace: span.as_parent(),
+                trace: trace.clone(),
             };
-            let attempt = run.limit(self.post(call)).await;
-            let (answer, outcome) = match attempt {
+            match limit.within(pin!(self.post(call))).await {
                 None => (Err(not_invoked("context deadline exceeded")), Outcome::TimedOut),
                 Some(Err(error)) => (Err(not_invoked(error)), Outcome::Failure { code: None }),
                 Some(Ok((200, body))) => (Ok((200, body)), Outcome::Success),
@@ -102,12 +101,9 @@ impl Delivery {
                     let code = Some(i32::from(status));
                     (Ok((status, body)), Outcome::Failure { code })
                 }
-            };
-            if run.after(outcome).await == Again::Stop {
-                break answer;
             }
-        };
-        let (status, body) = answer?;
+        });
+        let (status, body) = answer.await.map_err(not_invoked)??;
         span.http_status(status);
         if (200..300).contains(&status) {
             return Ok(body);
@@ -123,7 +119,7 @@ impl Delivery {
         let AppStatus::Http(status) = reply.status else {
             return Err(AppError::NoChannel);
         };
-        let limit = self.bindings.surroundings.max_answer;
+        let limit = self.bindings.dependencies.max_answer;
         let body = reply.body.collect_up_to(limit).await;
         Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
     }
@@ -135,11 +131,10 @@ impl Delivery {
             metadata: event.metadata,
         };
         let trace = span.as_parent();
-        let mut run = self.run();
-        let answer = loop {
-            run.before().map_err(not_invoked)?;
-            let attempt = run.limit(self.app.callback(ON_EVENT, &request, &trace)).await;
-            let (answer, outcome) = match attempt {
+        let (request, trace) = (&request, &trace);
+        let answer = self.attempts().run(|limit| async move {
+            let attempt = self.app.callback(ON_EVENT, request, trace);
+            match limit.within(pin!(attempt)).await {
                 None => (
                     Err(Status::deadline_exceeded("context deadline exceeded")),
                     Outcome::TimedOut,
@@ -149,12 +144,9 @@ impl Delivery {
                     (Err(status), outcome)
                 }
                 Some(Ok(answer)) => (Ok(answer), Outcome::Success),
-            };
-            if run.after(outcome).await == Again::Stop {
-                break answer;
             }
-        };
-        match answer {
+        });
+        match answer.await.map_err(not_invoked)? {
             Ok(answer) => Ok(self.follow(answer).await),
             Err(status) => {
                 span.grpc_failed(status.message());

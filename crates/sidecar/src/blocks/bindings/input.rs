@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::Delivery;
-use super::{Bindings, LOG, OpenedInput};
+use super::{Bindings, LOG, NewInput};
 use crate::app::AppChannel;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
@@ -106,7 +106,7 @@ pub(super) struct Input {
 type Series = (Counter, Histogram<Millis>);
 
 impl Input {
-    pub(super) fn new(opened: OpenedInput, resilience: &Resilience) -> Self {
+    pub(super) fn new(new: NewInput, resilience: &Resilience) -> Self {
         let registry = resilience.metrics.all().registry.namespaced();
         let labels = ["component", "success"];
         let count = registry.counter(
@@ -120,7 +120,7 @@ impl Input {
             labels,
         );
         let series = |success| {
-            let values = [opened.name.as_str(), success];
+            let values = [new.name.as_str(), success];
             (count.with(values), latency.with(values))
         };
         Self {
@@ -128,14 +128,19 @@ impl Input {
             failed: series("false"),
             policy: resilience
                 .policies
-                .component(&opened.name, ComponentKind::Binding, Direction::Inbound),
-            name: opened.name,
-            component: opened.component,
-            route: opened.route,
-            declared: opened.declared,
+                .component(&new.name, ComponentKind::Binding, Direction::Inbound),
+            name: new.name,
+            component: new.component,
+            route: new.route,
+            declared: new.declared,
             end: CancellationToken::new(),
             ended: CancellationToken::new(),
         }
+    }
+
+    /// Ends its reading.
+    pub(super) fn ending(&self) -> CancellationToken {
+        self.end.clone()
     }
 
     /// Asks it to end; what comes back tells when it has.
@@ -252,7 +257,7 @@ pub(super) async fn live(
 /// Reads until the phase changes or the binding is to end: then `true`, when the last events have been handled.
 /// `false` when the app wants no events or the binding gave up.
 async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> bool {
-    let Some(app) = &bindings.surroundings.app else {
+    let Some(app) = &bindings.dependencies.app else {
         return false;
     };
     let stop = async {
@@ -264,7 +269,7 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
     let mut stop = std::pin::pin!(stop);
     tokio::select! {
         () = &mut stop => return true,
-        wanted = input.wanted(app, bindings.surroundings.asking) => if !wanted {
+        wanted = input.wanted(app, bindings.dependencies.asking) => if !wanted {
             return false;
         },
     }

@@ -1,5 +1,6 @@
 //! Telling the app of changed configuration.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -13,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{AppChannel, Health};
 use crate::call::{AppStatus, Call};
 use crate::metrics::SidecarMetrics;
-use crate::resilience::{Again, Run};
+use crate::resilience::Attempts;
 
 const LOG: &str = "dapr.runtime.http";
 /// Bytes of the app's answer that are read, so that the connection can be used again; nothing looks at them.
@@ -71,24 +72,16 @@ impl App {
         policy: Option<&Policy>,
         stop: &CancellationToken,
     ) -> Result<(), String> {
-        let mut run = Run::start(policy, Key::NONE, &self.metrics);
-        loop {
-            run.before().map_err(|error| error.to_string())?;
+        let attempts = Attempts::new(policy, Key::NONE, &self.metrics).until(stop);
+        let told = attempts.run(|limit| async move {
             let attempt = self.attempt(method, body.clone());
-            let (result, outcome) = match run.limit(attempt).await {
+            match limit.within(pin!(attempt)).await {
                 Some(Ok(())) => (Ok(()), Outcome::Success),
                 Some(Err(error)) => (Err(error), Outcome::Failure { code: None }),
                 None => (Err("context deadline exceeded".to_owned()), Outcome::TimedOut),
-            };
-            let again = tokio::select! {
-                biased;
-                again = run.after(outcome) => again,
-                () = stop.cancelled() => Again::Stop,
-            };
-            if again == Again::Stop {
-                return result;
             }
-        }
+        });
+        told.await.map_err(|refused| refused.to_string())?
     }
 
     async fn attempt(&self, method: &str, body: Bytes) -> Result<(), String> {

@@ -50,7 +50,7 @@ fn block() -> (Conversations, Arc<Mutex<Vec<Request>>>) {
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
     let block = Conversations::new(Arc::new(Resilience { policies, metrics }));
     let asked = Arc::new(Mutex::default());
-    let _users = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))));
+    let _placed = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))));
     (block, asked)
 }
 

@@ -7,7 +7,7 @@ use super::segments::{SEGMENT, TAG};
 use super::*;
 use crate::metrics::SidecarMetrics;
 
-const KEYS: &str = include_str!("../../../../components/tests/data/keys.jwks.json");
+const KEYS: &str = include_str!("../../../../components-crypto/tests/data/keys.jwks.json");
 
 /// A document that Dapr's own library wrote: github.com/dapr/kit v0.17.0, with the keys of [`KEYS`].
 macro_rules! document {
@@ -30,7 +30,7 @@ async fn block() -> Crypto {
     };
     let catalog = outrigger_components::builtin();
     let entry = catalog.crypto.find("crypto.dapr.jwks", "v1").unwrap();
-    let _users = block.insert("keys", entry.build(setup).await.unwrap());
+    let _placed = block.insert("keys", entry.build(setup).await.unwrap());
     block
 }
 

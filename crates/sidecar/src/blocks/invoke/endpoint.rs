@@ -368,11 +368,7 @@ fn client_pair(chain: &str, key: &str) -> Result<Pair, String> {
 
 /// The system's certificates. They are many: endpoints share what was read for the first.
 fn system_roots() -> Arc<RootCertStore> {
-    static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        Arc::new(roots)
-    });
+    static ROOTS: LazyLock<Arc<RootCertStore>> = LazyLock::new(|| Arc::new(outrigger_tls::system_roots()));
     Arc::clone(&ROOTS)
 }
 

@@ -1,5 +1,6 @@
 //! Several operations under one policy: only what failed is tried again.
 
+use std::pin::pin;
 use std::time::Instant;
 
 use futures::future::BoxFuture;
@@ -9,7 +10,6 @@ use outrigger_policy::resiliency::Outcome;
 
 use super::Store;
 use crate::blocks::outbound::{Cause, Operation};
-use crate::resilience::{Again, Run};
 
 /// A call with several requests.
 type Call<R> = for<'a> fn(&'a dyn StateStore, &'a [R]) -> BoxFuture<'a, Result<(), BulkError>>;
@@ -23,47 +23,49 @@ impl Store {
         call: Call<R>,
     ) -> Result<(), Cause> {
         let started = Instant::now();
-        let result = self.attempts(self.outbound.start(), requests, call).await;
+        let result = self.attempts(requests, call).await;
         operation.completed(result.is_ok(), started.elapsed());
         result
     }
 
-    async fn attempts<R>(&self, mut run: Run<'_>, mut requests: Vec<R>, call: Call<R>) -> Result<(), Cause> {
+    async fn attempts<R>(&self, mut requests: Vec<R>, call: Call<R>) -> Result<(), Cause> {
         let mut lost = Vec::new();
-        loop {
-            run.before().map_err(|error| Cause::Refused(error.to_string()))?;
-            let attempt = call(self.component.as_ref(), &requests);
-            let (cause, outcome) = match run.limit(attempt).await {
-                Some(Ok(())) => (None, Outcome::Success),
-                None => (Some(Cause::Timeout), Outcome::TimedOut),
-                Some(Err(error)) => {
-                    let (etag, other): (Vec<_>, Vec<_>) =
-                        error.failures.into_iter().partition(|(_, error)| error.is_etag());
-                    lost.extend(etag);
-                    let left: Vec<usize> = other.iter().map(|(index, _)| *index).collect();
-                    if left.is_empty() {
-                        (None, Outcome::Final)
-                    } else {
-                        retain(&mut requests, &left);
-                        (
-                            Some(Cause::Several(BulkError { failures: other })),
-                            Outcome::Failure { code: None },
-                        )
+        let left = (&mut requests, &mut lost);
+        let attempts = self
+            .outbound
+            .attempts()
+            .run_with(left, |(requests, lost), limit| async move {
+                let attempt = call(self.component.as_ref(), requests);
+                let result = limit.within(pin!(attempt)).await;
+                let (cause, outcome) = match result {
+                    Some(Ok(())) => (None, Outcome::Success),
+                    None => (Some(Cause::Timeout), Outcome::TimedOut),
+                    Some(Err(error)) => {
+                        let (etag, other): (Vec<_>, Vec<_>) =
+                            error.failures.into_iter().partition(|(_, error)| error.is_etag());
+                        lost.extend(etag);
+                        let left: Vec<usize> = other.iter().map(|(index, _)| *index).collect();
+                        if left.is_empty() {
+                            (None, Outcome::Final)
+                        } else {
+                            retain(requests, &left);
+                            (
+                                Some(Cause::Several(BulkError { failures: other })),
+                                Outcome::Failure { code: None },
+                            )
+                        }
                     }
-                }
-            };
-            if run.after(outcome).await == Again::Retry {
-                continue;
+                };
+                ((requests, lost), cause, outcome)
+            });
+        match attempts.await? {
+            None if lost.is_empty() => Ok(()),
+            None => Err(Cause::Several(BulkError { failures: lost })),
+            Some(Cause::Several(error)) => {
+                lost.extend(error.failures);
+                Err(Cause::Several(BulkError { failures: lost }))
             }
-            return match cause {
-                None if lost.is_empty() => Ok(()),
-                None => Err(Cause::Several(BulkError { failures: lost })),
-                Some(Cause::Several(error)) => {
-                    lost.extend(error.failures);
-                    Err(Cause::Several(BulkError { failures: lost }))
-                }
-                Some(cause) => Err(cause),
-            };
+            Some(cause) => Err(cause),
         }
     }
 }

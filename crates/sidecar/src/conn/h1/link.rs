@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Request, Response, StatusCode, response};
+use http::{Request, StatusCode, response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, Connection, SendRequest};
@@ -23,10 +22,6 @@ use crate::stall::{Patience, UNREAD_TIMEOUT};
 
 /// Bytes of an answer's head, and of what is read of its body at once.
 const MAX_BUFFER: usize = 256 * 1024;
-
-const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// What callers hear of a server that answers 101.
-const SWITCHED: &[u8] = b"the server switched to another protocol, which it was not asked for (status 101)";
 
 /// A connection that carries one call at a time.
 pub(super) struct Link {
@@ -101,10 +96,7 @@ impl Link {
         };
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What follows is no HTTP, and nobody asked for it: the connection ends here.
-            let (mut head, ()) = Response::new(()).into_parts();
-            head.status = StatusCode::BAD_GATEWAY;
-            head.headers.insert(CONTENT_TYPE, TEXT);
-            return Ok((head, Answer::Whole(Bytes::from_static(SWITCHED), None)));
+            return Ok((head, Answer::Whole(Bytes::new(), None)));
         }
         Ok((head, self.begin(incoming)))
     }

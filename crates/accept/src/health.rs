@@ -1,0 +1,110 @@
+//! Whether all parts of the process are ready.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tokio_util::sync::CancellationToken;
+
+use crate::listen::{ENDPOINT_LIMITS, Server};
+use crate::serve_http1;
+
+/// The parts that have to be ready before the process is. Complete before it is served.
+#[derive(Debug, Default)]
+pub struct Health {
+    parts: Vec<Part>,
+}
+
+/// One part's own switch; not ready at first.
+#[derive(Debug, Clone)]
+pub struct Part {
+    name: &'static str,
+    ready: Arc<AtomicBool>,
+}
+
+impl Health {
+    /// Adds a part.
+    pub fn part(&mut self, name: &'static str) -> Part {
+        let part = Part {
+            name,
+            ready: Arc::default(),
+        };
+        self.parts.push(part.clone());
+        part
+    }
+
+    /// Ready when there are parts and all of them are.
+    pub fn is_ready(&self) -> bool {
+        !self.parts.is_empty() && self.waiting().next().is_none()
+    }
+
+    /// Names of the parts that are not ready.
+    pub fn waiting(&self) -> impl Iterator<Item = &'static str> {
+        self.parts
+            .iter()
+            .filter(|part| !part.ready.load(Ordering::Acquire))
+            .map(|part| part.name)
+    }
+}
+
+impl Part {
+    /// Switches the part to ready, or back.
+    pub fn set(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+}
+
+/// Serves `/healthz` until `drain`.
+pub async fn serve_health(server: Server, health: Arc<Health>, drain: CancellationToken) {
+    let respond = move |request: Request<_>| respond(&health, request.uri().path());
+    serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
+}
+
+fn respond(health: &Health, path: &str) -> Response<Full<Bytes>> {
+    let status = if path != "/healthz" {
+        StatusCode::NOT_FOUND
+    } else if health.is_ready() {
+        StatusCode::OK
+    } else {
+        let waiting = health.waiting().collect::<Vec<_>>().join(", ");
+        tracing::debug!(target: crate::LOG, "Not healthy yet: waiting for {waiting}");
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = status;
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn health_is_told_by_status_only() {
+        let mut health = Health::default();
+        let part = health.part("part");
+        let status = |health: &Health, path| respond(health, path).status();
+        assert_eq!(status(&health, "/healthz"), StatusCode::SERVICE_UNAVAILABLE);
+        part.set(true);
+        assert_eq!(status(&health, "/healthz"), StatusCode::OK);
+        assert_eq!(status(&health, "/other"), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn ready_when_every_part_is() {
+        let mut health = Health::default();
+        assert!(!health.is_ready(), "nothing to be ready");
+        let (one, two) = (health.part("one"), health.part("two"));
+        one.set(true);
+        assert!(!health.is_ready());
+        assert_eq!(health.waiting().collect::<Vec<_>>(), ["two"]);
+        two.set(true);
+        assert!(health.is_ready());
+        one.set(false);
+        assert!(!health.is_ready());
+    }
+}

@@ -1,0 +1,132 @@
+//! Listening on what flags name, the same for all servers of the control plane.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use tokio::net::{TcpListener, lookup_host};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Limits, serve_http1};
+
+/// The content type of the Prometheus text format.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Connections of the endpoints for operators (health, metrics and their like), each.
+pub const ENDPOINT_LIMITS: Limits = Limits {
+    connections: 256,
+    per_source: 64,
+};
+
+/// Where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listen {
+    /// Host name or address; empty for all addresses.
+    pub host: String,
+    /// Port; 0 lets the system choose.
+    pub port: u16,
+}
+
+impl Listen {
+    /// A port on all addresses.
+    pub fn everywhere(port: u16) -> Self {
+        Self {
+            host: String::new(),
+            port,
+        }
+    }
+}
+
+/// A bound server that does not serve yet.
+#[derive(Debug)]
+pub struct Server {
+    /// Where connections come in.
+    pub listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// A server cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("the {server} server cannot listen on {address} (--{flag})")]
+pub struct BindError {
+    /// The server.
+    pub server: &'static str,
+    /// Host and port asked for.
+    pub address: String,
+    /// The flag that sets the port.
+    pub flag: &'static str,
+    /// Why.
+    pub source: io::Error,
+}
+
+impl Server {
+    /// Binds a server; `flag` is the one that sets its port.
+    ///
+    /// # Errors
+    /// When the address is taken, or is none of this machine.
+    pub async fn bind(name: &'static str, flag: &'static str, listen: &Listen) -> Result<Self, BindError> {
+        let bound = async {
+            let listener = bind(listen).await?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        bound.await.map_err(|source| BindError {
+            server: name,
+            address: format!(
+                "{}:{}",
+                if listen.host.is_empty() { "*" } else { &listen.host },
+                listen.port
+            ),
+            flag,
+            source,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+async fn bind(listen: &Listen) -> io::Result<TcpListener> {
+    if listen.host.is_empty() {
+        return match TcpListener::bind((Ipv6Addr::UNSPECIFIED, listen.port)).await {
+            // Some systems have no IPv6.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, listen.port)).await
+            }
+            bound => bound,
+        };
+    }
+    let host = listen.host.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return TcpListener::bind((address, listen.port)).await;
+    }
+    // Of several addresses an IPv4 one is taken, as Go programs do.
+    let mut addresses: Vec<SocketAddr> = lookup_host((host, listen.port)).await?.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    TcpListener::bind(addresses.as_slice()).await
+}
+
+/// Serves what `render` writes in the Prometheus text format, on every path, until `drain`.
+pub async fn serve_metrics<R>(server: Server, drain: CancellationToken, render: R)
+where
+    R: Fn() -> String + Clone + Send + Sync + 'static,
+{
+    let respond = move |request: Request<_>| {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            let mut response = Response::new(Full::default());
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+            return response;
+        }
+        let mut response = Response::new(Full::<Bytes>::from(render()));
+        let value = HeaderValue::from_static(EXPOSITION);
+        response.headers_mut().insert(header::CONTENT_TYPE, value);
+        response
+    };
+    serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
+}

@@ -1,0 +1,104 @@
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    super::{Findings, Link, Outcome, SOON, Step, ensure, soon, unique},
+    PubSubRules, PubSubs,
+    consumer::{A_WHILE, Consumer, data, publish, settled},
+};
+use crate::{PubSub, Result, pubsub::Publish};
+
+/// How long a broker may take until it delivers again after it was away.
+const RECOVERY: Duration = Duration::from_secs(60);
+
+/// Runs the rules about a broker that goes away and comes back: the invariant is that what was published and not
+/// acknowledged arrives at least once. `link` is the way to the broker, or the broker itself.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn pubsub_outlives(
+    rules: PubSubRules,
+    open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>,
+    link: &mut impl Link,
+) {
+    let mut findings = Findings::new("pub/sub without its broker");
+    let brokers = &PubSubs {
+        open: &open,
+        run: unique(),
+        rules,
+    };
+    findings.note("nothing is lost", nothing_lost(brokers, link).await);
+    findings.note("a broker that is away is reported", reported(brokers, link).await);
+    findings.finish();
+}
+
+async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
+    brokers: &PubSubs<'_, F>,
+    link: &mut impl Link,
+) -> Outcome {
+    let broker = brokers.group("lost").await?;
+    let topic = brokers.topic("lost");
+    let mut consumer = Consumer::start(&broker, &topic, 4).await?;
+    publish(&broker, &topic, &["done"]).await?;
+    consumer.acknowledge(1).await?;
+    publish(&broker, &topic, &["held", "waiting"]).await?;
+    let held = consumer.take().await?;
+    ensure!(data(&held) == "held", "{:?}", data(&held));
+    link.cut();
+    sleep(A_WHILE).await;
+    link.restore();
+    let topic = &topic;
+    soon("publishing works again", || async {
+        let message = Publish {
+            topic: topic.clone(),
+            data: "after".into(),
+            ..Publish::default()
+        };
+        Ok(matches!(
+            timeout(SOON, broker.publish(&message)).await,
+            Ok(Ok(()))
+        ))
+    })
+    .await?;
+    // Whether the broker still takes it or has it delivered again, it is not lost.
+    drop(held);
+    let mut missing = BTreeSet::from(["after", "held", "waiting"]);
+    if !brokers.rules.keeps {
+        missing = BTreeSet::from(["after"]);
+    }
+    let deadline = Instant::now() + RECOVERY;
+    while !missing.is_empty() {
+        ensure!(Instant::now() < deadline, "not within {RECOVERY:?}: {missing:?}");
+        let Ok(delivery) = consumer.take_within(SOON).await else {
+            ensure!(
+                !consumer.subscription.has_ended(),
+                "the subscription ended with the connection; missing: {missing:?}"
+            );
+            continue;
+        };
+        missing.remove(data(&delivery).as_str());
+        delivery.receipt.acknowledge();
+    }
+    consumer.end().await?;
+    settled(&broker).await
+}
+
+async fn reported<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
+    brokers: &PubSubs<'_, F>,
+    link: &mut impl Link,
+) -> Outcome {
+    let broker = brokers.group("away").await?;
+    publish(&broker, &brokers.topic("away"), &["before"]).await?;
+    link.cut();
+    let message = Publish {
+        topic: brokers.topic("away"),
+        ..Publish::default()
+    };
+    let outcome = timeout(SOON * 3, broker.publish(&message)).await;
+    link.restore();
+    match outcome.step("publishing without the broker")? {
+        Err(error) if error.retryable() => settled(&broker).await,
+        other => Err(format!("publishing without the broker: {other:?}")),
+    }
+}

@@ -1,0 +1,75 @@
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    super::{Outcome, Step, ensure},
+    PubSubs,
+    consumer::{Consumer, data, publish, settled},
+};
+use crate::{
+    PubSub, Result,
+    pubsub::{PARTITION_KEY, Publish},
+};
+
+/// One publisher and one consumer.
+pub(super) async fn one_consumer<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
+    brokers: &PubSubs<'_, F>,
+) -> Outcome {
+    let broker = brokers.group("order").await?;
+    let topic = brokers.topic("order");
+    let mut consumer = Consumer::start(&broker, &topic, 16).await?;
+    let texts: Vec<String> = (0..200).map(|number| number.to_string()).collect();
+    let borrowed: Vec<&str> = texts.iter().map(String::as_str).collect();
+    publish(&broker, &topic, &borrowed).await?;
+    let came = consumer.acknowledge(texts.len()).await?;
+    ensure!(came == texts, "they came as {came:?}");
+    consumer.end().await?;
+    settled(&broker).await
+}
+
+/// Two consumers of a group: a key's messages come in order, and to one of them at a time.
+pub(super) async fn keys<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(brokers: &PubSubs<'_, F>) -> Outcome {
+    if !brokers.rules.keys {
+        return Ok(());
+    }
+    let (one, two) = (brokers.group("keys").await?, brokers.group("keys").await?);
+    let topic = brokers.topic("keys");
+    let mut first = Consumer::start(&one, &topic, 4).await?;
+    let mut second = Consumer::start(&two, &topic, 4).await?;
+    for number in 0..30 {
+        let message = Publish {
+            topic: topic.clone(),
+            data: number.to_string().into(),
+            metadata: [(PARTITION_KEY.to_owned(), format!("key-{}", number % 3))].into(),
+            ..Publish::default()
+        };
+        one.publish(&message).await.step("publish")?;
+    }
+    let mut came: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+    for _ in 0..30 {
+        let delivery = tokio::select! {
+            delivery = first.take() => delivery?,
+            delivery = second.take() => delivery?,
+        };
+        let lane = delivery.message.lane.as_ref();
+        let key = lane.and_then(|lane| lane.key.as_ref());
+        let Some(key) = key else {
+            return Err(format!("{:?} has no key", data(&delivery)));
+        };
+        let key = String::from_utf8_lossy(key).into_owned();
+        came.entry(key)
+            .or_default()
+            .push(data(&delivery).parse().step("number")?);
+        delivery.receipt.acknowledge();
+    }
+    for (key, numbers) in &came {
+        ensure!(
+            numbers.is_sorted() && numbers.len() == 10,
+            "{key} came as {numbers:?}"
+        );
+    }
+    ensure!(came.len() == 3, "keys: {:?}", came.keys());
+    first.end().await?;
+    second.end().await?;
+    settled(&one).await?;
+    settled(&two).await
+}

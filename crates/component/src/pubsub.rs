@@ -1,0 +1,330 @@
+//! Publish/subscribe: brokers behind one thin trait.
+//!
+//! A broker adapter publishes, and turns what a consumer group gets into a [`Subscription`]: a stream of messages, each
+//! with a [`Receipt`]. Retries, dead letters and the order of attempts are the delivery engine's: its queue takes
+//! [`Message::lane`] as ordering key, [`Event::Revoked`] as the revocation of keys, and each settlement goes into the
+//! receipt. CloudEvents envelopes, scopes and resiliency are the sidecar's.
+//!
+//! Back-pressure: no more than [`Subscribe::in_flight`] messages are unsettled at a time; the broker keeps the rest.
+
+mod feed;
+mod receipt;
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::{StreamExt, stream::FuturesOrdered};
+use outrigger_resources::value::go_nanos;
+use tokio::sync::oneshot;
+
+pub use self::{
+    feed::{Feed, Subscription},
+    receipt::{Receipt, Settlement},
+};
+use crate::{Error, Pairs, Result};
+
+/// Publish metadata: the ordering key of a message.
+pub const PARTITION_KEY: &str = "partitionKey";
+/// Entries of a bulk that are under way at once where the broker has no bulk of its own.
+const BULK_AT_ONCE: usize = 64;
+
+/// What a broker can do; the sidecar does what it can of the rest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Drops messages whose time to live has passed (`MESSAGE_TTL`). Without it the sidecar notes an expiration in the
+    /// envelope, and drops what comes late.
+    pub ttl: bool,
+    /// Publishes many messages in one exchange (`BULK_PUBSUB`).
+    pub bulk_publish: bool,
+    /// Takes topics with wildcards in subscriptions (`SUBSCRIBE_WILDCARDS`).
+    pub wildcards: bool,
+    /// What is published while a group's consumers are away, or was not acknowledged by them, waits for them. Without
+    /// it messages are delivered at most once.
+    pub at_least_once: bool,
+}
+
+/// A message to be published.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Publish {
+    /// Where to.
+    pub topic: String,
+    /// The payload.
+    pub data: Bytes,
+    /// Of the payload, where known.
+    pub content_type: Option<String>,
+    /// Request metadata.
+    pub metadata: Pairs,
+}
+
+/// Messages to be published to one topic.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BulkPublish {
+    /// Where to.
+    pub topic: String,
+    /// In this order.
+    pub entries: Vec<BulkEntry>,
+    /// Metadata of the request, which entries inherit.
+    pub metadata: Pairs,
+}
+
+/// A message of a bulk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BulkEntry {
+    /// Unique in its bulk.
+    pub id: String,
+    /// The payload.
+    pub data: Bytes,
+    /// Of the payload, where known.
+    pub content_type: Option<String>,
+    /// Metadata of the entry.
+    pub metadata: Pairs,
+}
+
+/// An entry of a bulk that was not published.
+#[derive(Debug)]
+pub struct Failed {
+    /// [`BulkEntry::id`].
+    pub id: String,
+    /// Why.
+    pub error: Error,
+}
+
+/// What is wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subscribe {
+    /// The topic, with wildcards where [`Features::wildcards`] says so.
+    pub topic: String,
+    /// Metadata of the subscription.
+    pub metadata: Pairs,
+    /// Messages that may be unsettled at once; at least 1.
+    pub in_flight: NonZeroUsize,
+}
+
+/// What is delivered in order: messages of one lane come in the order they were published.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lane {
+    /// Of the topic, where the broker has partitions; [`Event::Revoked`] names it.
+    pub partition: Option<u32>,
+    /// The ordering key, where there is one.
+    pub key: Option<Bytes>,
+}
+
+/// A message from a broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Where it was published, which is not what was subscribed to where that has wildcards.
+    pub topic: Arc<str>,
+    /// The payload.
+    pub data: Bytes,
+    /// Of the payload, where the broker tells.
+    pub content_type: Option<String>,
+    /// Event metadata.
+    pub metadata: Pairs,
+    /// Messages of the same lane have to be handled in the order they come. `None`: in any.
+    pub lane: Option<Lane>,
+    /// How often the broker has delivered it before, to anybody of the group; `None` where it does not tell.
+    pub redelivered: Option<u32>,
+}
+
+/// A message and the way to settle it.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What to handle.
+    pub message: Message,
+    /// Dropped unsettled, the message is returned to the broker.
+    pub receipt: Receipt,
+}
+
+/// What comes out of a subscription.
+#[derive(Debug)]
+pub enum Event {
+    /// A message.
+    Message(Delivery),
+    /// A rebalance took partitions away.
+    Revoked(Revoked),
+}
+
+/// Partitions that belong to another consumer now. Settlements of their messages have no effect any more.
+#[derive(Debug)]
+pub struct Revoked {
+    /// As in [`Lane::partition`].
+    pub partitions: Vec<u32>,
+    /// Dropped when the engine has taken note: the rebalance waits for it.
+    pub noted: oneshot::Sender<()>,
+}
+
+/// A broker, for one consumer group.
+#[async_trait]
+pub trait PubSub: Send + Sync {
+    /// What it can do.
+    fn features(&self) -> Features;
+
+    /// Publishes a message. When it returns, the broker has it as safely as its settings say.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for metadata that cannot be used; `Unavailable` and `Timeout` where nobody knows whether the
+    /// broker has the message.
+    async fn publish(&self, message: &Publish) -> Result<()>;
+
+    /// Publishes messages, those of one ordering key in their order. The entries that were not published, each with
+    /// its reason; none where all were.
+    ///
+    /// # Errors
+    /// Nothing was published.
+    async fn publish_bulk(&self, bulk: &BulkPublish) -> Result<Vec<Failed>> {
+        publish_each(self, bulk, BULK_AT_ONCE).await
+    }
+
+    /// Joins the consumer group of the component on a topic. When it returns the group stands: what is published from
+    /// then on comes. A lost connection does not end the subscription; the component connects again.
+    ///
+    /// # Errors
+    /// What makes subscribing impossible.
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription>;
+
+    /// Whether the broker answers.
+    ///
+    /// # Errors
+    /// It does not.
+    async fn ping(&self) -> Result<()>;
+
+    /// Ends what the component runs, its subscriptions too: what they have not settled is delivered again later.
+    async fn close(&self);
+}
+
+/// Publishes the entries of a bulk as messages of their own, beginning them in their order and `at_once` at a time: what
+/// [`PubSub::publish_bulk`] does by itself.
+///
+/// # Errors
+/// None: what fails is in the list.
+pub async fn publish_each(
+    broker: &(impl PubSub + ?Sized),
+    bulk: &BulkPublish,
+    at_once: usize,
+) -> Result<Vec<Failed>> {
+    let (mut running, mut failed) = (FuturesOrdered::new(), Vec::new());
+    for entry in &bulk.entries {
+        if running.len() >= at_once {
+            failed.extend(running.next().await.flatten());
+        }
+        running.push_back(async move {
+            let published = broker.publish(&bulk.message(entry)).await;
+            published.err().map(|error| Failed {
+                id: entry.id.clone(),
+                error,
+            })
+        });
+    }
+    while let Some(outcome) = running.next().await {
+        failed.extend(outcome);
+    }
+    Ok(failed)
+}
+
+impl BulkPublish {
+    /// An entry as a message of its own: its metadata wins over the request's.
+    pub fn message(&self, entry: &BulkEntry) -> Publish {
+        let mut metadata = self.metadata.clone();
+        metadata.extend(entry.metadata.clone());
+        Publish {
+            topic: self.topic.clone(),
+            data: entry.data.clone(),
+            content_type: entry.content_type.clone(),
+            metadata,
+        }
+    }
+}
+
+impl Publish {
+    /// A value of the request metadata; any case. An empty one is none.
+    pub fn property(&self, name: &str) -> Option<&str> {
+        property(&self.metadata, name)
+    }
+
+    /// The time to live: `ttlInSeconds` or `ttl`, seconds or a duration of Go.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for another text, and for no time at all.
+    pub fn ttl(&self) -> Result<Option<Duration>> {
+        let Some((name, text)) = ["ttlInSeconds", "ttl"]
+            .iter()
+            .find_map(|name| Some((name, self.property(name)?)))
+        else {
+            return Ok(None);
+        };
+        let nanos = match text.parse::<i64>() {
+            Ok(seconds) => seconds.checked_mul(1_000_000_000),
+            Err(_) => go_nanos(text).ok(),
+        };
+        let ttl = nanos
+            .and_then(|nanos| u64::try_from(nanos).ok())
+            .filter(|nanos| *nanos > 0);
+        ttl.map(|nanos| Some(Duration::from_nanos(nanos))).ok_or_else(|| {
+            Error::invalid_request(format!(
+                "invalid value {text:?} for the metadata property {name}: it must be seconds, or a duration like 30s, \
+                 and more than zero"
+            ))
+        })
+    }
+
+    /// The ordering key: `partitionKey`.
+    pub fn partition_key(&self) -> Option<&str> {
+        self.property(PARTITION_KEY)
+    }
+}
+
+/// A value of request metadata; any case. An empty one is none.
+pub fn property<'a>(metadata: &'a Pairs, name: &str) -> Option<&'a str> {
+    let value = metadata.get(name).or_else(|| {
+        let mut others = metadata.iter();
+        others.find_map(|(other, value)| other.eq_ignore_ascii_case(name).then_some(value))
+    });
+    value.map(String::as_str).filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn publish(name: &str, value: &str) -> Publish {
+        Publish {
+            metadata: Pairs::from([(name.to_owned(), value.to_owned())]),
+            ..Publish::default()
+        }
+    }
+
+    #[test]
+    fn a_time_to_live_is_seconds_or_a_duration() {
+        for (name, text, seconds) in [("ttlInSeconds", "5", 5), ("TTL", "2m", 120), ("ttl", "3", 3)] {
+            let ttl = publish(name, text).ttl().unwrap();
+            assert_eq!(ttl, Some(Duration::from_secs(seconds)), "{name}={text}");
+        }
+        for text in ["0", "-1", "soon", "-3s", "99999999999999"] {
+            let error = publish("ttlInSeconds", text).ttl().unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        }
+        assert_eq!(publish("ttlInSeconds", "").ttl().unwrap(), None);
+    }
+
+    #[test]
+    fn entries_inherit_what_they_do_not_say() {
+        let bulk = BulkPublish {
+            topic: "orders".to_owned(),
+            metadata: [("a", "1"), ("b", "1")]
+                .map(|(n, v)| (n.to_owned(), v.to_owned()))
+                .into(),
+            entries: Vec::new(),
+        };
+        let entry = BulkEntry {
+            metadata: [("b".to_owned(), "2".to_owned())].into(),
+            ..BulkEntry::default()
+        };
+        let message = bulk.message(&entry);
+        assert_eq!(
+            (message.property("A"), message.property("b")),
+            (Some("1"), Some("2"))
+        );
+        assert_eq!(message.topic, "orders");
+    }
+}

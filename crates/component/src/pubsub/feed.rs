@@ -1,0 +1,305 @@
+use std::{collections::BTreeMap, future::Future, num::NonZeroUsize};
+
+use tokio::sync::{
+    mpsc::{self, UnboundedReceiver, UnboundedSender},
+    oneshot,
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::{Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe};
+use crate::{Error, Kind, Result};
+
+/// A running subscription. Dropped, it ends at once: what is unsettled is delivered again later.
+#[derive(Debug)]
+pub struct Subscription {
+    events: UnboundedReceiver<Event>,
+    drain: CancellationToken,
+    task: AbortOnDropHandle<Result<()>>,
+    concurrency: Option<NonZeroUsize>,
+}
+
+/// The adapter's side of a subscription. `T` names a message to the broker.
+///
+/// No method waits for the engine: [`Feed::room`] says how many messages may be offered.
+#[derive(Debug)]
+pub struct Feed<T> {
+    events: UnboundedSender<Event>,
+    settled: UnboundedReceiver<(u64, Settlement)>,
+    settling: UnboundedSender<(u64, Settlement)>,
+    drain: CancellationToken,
+    limit: usize,
+    next: u64,
+    /// By the number of its receipt. Numbers rise: this is the order of delivery.
+    unsettled: BTreeMap<u64, T>,
+    /// Messages whose settlement means nothing any more, but which the engine has.
+    forgotten: usize,
+}
+
+impl Subscription {
+    /// Starts `run` in a task, with the adapter's side of the subscription; it runs until it ends by itself or the
+    /// subscription is dropped. It has to end once [`Feed::draining`] and nothing is unsettled.
+    pub fn start<T, F>(request: &Subscribe, run: impl FnOnce(Feed<T>) -> F) -> Self
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let (events, taken) = mpsc::unbounded_channel();
+        let (settling, settled) = mpsc::unbounded_channel();
+        let drain = CancellationToken::new();
+        let feed = Feed {
+            events,
+            settled,
+            settling,
+            drain: drain.clone(),
+            limit: request.in_flight.get(),
+            next: 0,
+            unsettled: BTreeMap::new(),
+            forgotten: 0,
+        };
+        Self {
+            events: taken,
+            drain,
+            task: AbortOnDropHandle::new(tokio::spawn(run(feed))),
+            concurrency: None,
+        }
+    }
+
+    /// Says how many messages the component's settings want handled at once.
+    #[must_use]
+    pub fn with_concurrency(mut self, concurrency: Option<NonZeroUsize>) -> Self {
+        self.concurrency = concurrency;
+        self
+    }
+
+    /// How many messages the component's settings want handled at once; `None` = they do not say.
+    pub fn concurrency(&self) -> Option<NonZeroUsize> {
+        self.concurrency
+    }
+
+    /// The next event; `None` once the subscription has ended.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// Takes no more messages from the broker. Those that came can still be settled.
+    pub fn drain(&self) {
+        self.drain.cancel();
+    }
+
+    /// Whether it has ended, by itself or with its component.
+    pub fn has_ended(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    /// Drains, returns what [`Subscription::next`] did not hand out, and waits until the broker knows of every
+    /// settlement. Receipts that are kept keep this waiting.
+    ///
+    /// # Errors
+    /// Why the subscription ended before; a settlement may not have reached the broker then.
+    pub async fn ended(mut self) -> Result<()> {
+        self.drain();
+        self.events.close();
+        // Dropping what comes out returns it.
+        while self.events.recv().await.is_some() {}
+        match self.task.await {
+            Ok(ended) => ended,
+            Err(error) => Err(Error::new(Kind::Internal, "a subscription failed").because(error)),
+        }
+    }
+}
+
+impl<T> Feed<T> {
+    /// How many more messages may be offered now; none once draining.
+    pub fn room(&self) -> usize {
+        if self.draining() {
+            return 0;
+        }
+        self.limit.saturating_sub(self.unsettled.len() + self.forgotten)
+    }
+
+    /// Hands a message to the engine.
+    pub fn offer(&mut self, name: T, message: Message) {
+        let id = self.next;
+        self.next += 1;
+        self.unsettled.insert(id, name);
+        let receipt = Receipt::new(id, self.settling.clone());
+        // Where nobody takes it any more, dropping it returns it.
+        let _ = self.events.send(Event::Message(Delivery { message, receipt }));
+    }
+
+    /// Waits for settlements; those that have come, in the order they did, with the broker's names. Can be abandoned
+    /// without losing any.
+    pub async fn settled(&mut self) -> Vec<(T, Settlement)> {
+        let mut found = Vec::new();
+        while found.is_empty() {
+            // Never `None`: this side has a sender too.
+            let Some((id, settlement)) = self.settled.recv().await else {
+                break;
+            };
+            self.take(id, settlement, &mut found);
+            while let Ok((id, settlement)) = self.settled.try_recv() {
+                self.take(id, settlement, &mut found);
+            }
+        }
+        found
+    }
+
+    fn take(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
+        match self.unsettled.remove(&id) {
+            Some(name) => found.push((name, settlement)),
+            None => self.forgotten = self.forgotten.saturating_sub(1),
+        }
+    }
+
+    /// The messages that are unsettled, in the order they were offered.
+    pub fn unsettled(&self) -> impl Iterator<Item = &T> {
+        self.unsettled.values()
+    }
+
+    /// Whether nothing is unsettled.
+    pub fn is_settled(&self) -> bool {
+        self.unsettled.is_empty()
+    }
+
+    /// Settlements of these messages are not told any more: the broker gives them to another consumer, or to this one
+    /// anew. The engine keeps its receipts, which count as in flight until it settles them.
+    pub fn forget(&mut self, is_gone: impl Fn(&T) -> bool) {
+        let before = self.unsettled.len();
+        self.unsettled.retain(|_, name| !is_gone(name));
+        self.forgotten += before - self.unsettled.len();
+    }
+
+    /// Tells the engine that partitions are gone, and waits until it has taken note. [`Feed::forget`] their messages.
+    pub async fn revoked(&self, partitions: Vec<u32>) {
+        let (noted, taken_note) = oneshot::channel();
+        let event = Event::Revoked(Revoked { partitions, noted });
+        if self.events.send(event).is_ok() {
+            // Ends with an error when the other side is dropped: it was noted.
+            let _ = taken_note.await;
+        }
+    }
+
+    /// Whether no more messages are wanted.
+    pub fn draining(&self) -> bool {
+        self.drain.is_cancelled()
+    }
+
+    /// Cancelled when no more messages are wanted.
+    pub fn drain_token(&self) -> CancellationToken {
+        self.drain.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(in_flight: usize) -> Subscribe {
+        Subscribe {
+            topic: "orders".to_owned(),
+            metadata: Default::default(),
+            in_flight: NonZeroUsize::new(in_flight).unwrap(),
+        }
+    }
+
+    fn message(text: &'static str) -> Message {
+        Message {
+            topic: "orders".into(),
+            data: text.into(),
+            content_type: None,
+            metadata: Default::default(),
+            lane: None,
+            redelivered: None,
+        }
+    }
+
+    /// Offers `texts` as there is room, and answers with the settlements once drained.
+    async fn offering(
+        mut feed: Feed<&'static str>,
+        texts: &[&'static str],
+    ) -> Vec<(&'static str, Settlement)> {
+        let drain = feed.drain_token();
+        let (mut texts, mut told) = (texts.iter(), Vec::new());
+        loop {
+            while feed.room() > 0
+                && let Some(text) = texts.next()
+            {
+                feed.offer(text, message(text));
+            }
+            if feed.draining() && feed.is_settled() {
+                return told;
+            }
+            tokio::select! {
+                settled = feed.settled() => told.extend(settled),
+                () = drain.cancelled(), if !feed.draining() => {}
+            }
+        }
+    }
+
+    async fn delivery(subscription: &mut Subscription) -> Delivery {
+        match subscription.next().await {
+            Some(Event::Message(delivery)) => delivery,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_than_asked_for_is_unsettled() {
+        let (tell, told) = oneshot::channel();
+        let mut subscription = Subscription::start(&request(2), |feed| async move {
+            let _ = tell.send(offering(feed, &["a", "b", "c"]).await);
+            Ok(())
+        });
+        let a = delivery(&mut subscription).await;
+        let b = delivery(&mut subscription).await;
+        tokio::task::yield_now().await;
+        assert!(subscription.events.try_recv().is_err(), "two are unsettled");
+        a.receipt.acknowledge();
+        let c = delivery(&mut subscription).await;
+        drop(c);
+        b.receipt.give_back();
+        subscription.ended().await.unwrap();
+        let told = told.await.unwrap();
+        assert_eq!(
+            told,
+            [
+                ("a", Settlement::Acknowledge),
+                ("c", Settlement::Return),
+                ("b", Settlement::Return)
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_nobody_took_is_returned_at_the_end() {
+        let (tell, told) = oneshot::channel();
+        let subscription = Subscription::start(&request(5), |feed| async move {
+            let _ = tell.send(offering(feed, &["a"]).await);
+            Ok(())
+        });
+        tokio::task::yield_now().await;
+        subscription.ended().await.unwrap();
+        assert_eq!(told.await.unwrap(), [("a", Settlement::Return)]);
+    }
+
+    #[tokio::test]
+    async fn forgotten_messages_take_room_until_the_engine_lets_go() {
+        let (tell, told) = oneshot::channel();
+        let mut subscription = Subscription::start(&request(1), |mut feed: Feed<u32>| async move {
+            feed.offer(1, message("a"));
+            feed.forget(|_| true);
+            let before = feed.room();
+            feed.revoked(vec![7]).await;
+            let nothing = tokio::time::timeout(std::time::Duration::from_millis(50), feed.settled()).await;
+            let _ = tell.send((before, nothing.is_err(), feed.room()));
+            Ok(())
+        });
+        let first = delivery(&mut subscription).await;
+        let Some(Event::Revoked(revoked)) = subscription.next().await else {
+            panic!("no revocation");
+        };
+        assert_eq!(revoked.partitions, [7]);
+        first.receipt.acknowledge();
+        drop(revoked.noted);
+        assert_eq!(told.await.unwrap(), (0, true, 1), "its settlement is not told");
+    }
+}

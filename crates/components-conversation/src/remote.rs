@@ -1,0 +1,272 @@
+//! A model behind an HTTP API: what both protocols have in common.
+
+use std::{borrow::Cow, env, sync::Arc};
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Conversation, Error, Kind, Metadata, Result, Unit,
+    conversation::{Message, Request, Response, ToolChoice},
+    offload::offload,
+};
+use outrigger_webclient::{BodyError, Secrets, causes, read_body};
+use reqwest::{
+    Client, StatusCode, Url,
+    header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue},
+};
+use serde_json::Value;
+
+use super::cache::{Cache, Key};
+
+/// The largest answer that is read, bytes.
+const LARGEST: usize = 16 << 20;
+/// The longest part of a provider's error text that is shown, bytes.
+const SHOWN: usize = 1024;
+
+/// How questions and answers are written.
+pub(super) trait Protocol: Send + Sync + 'static {
+    /// The body of a request.
+    fn question(&self, model: &str, request: &Request) -> Result<Value>;
+
+    /// The body of a response.
+    fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error>;
+}
+
+/// A model behind an HTTP API.
+pub(super) struct Remote<P> {
+    protocol: Arc<P>,
+    model: Arc<str>,
+    url: Url,
+    headers: HeaderMap,
+    /// What the provider must not tell apps.
+    secrets: Secrets,
+    client: Client,
+    cache: Option<Cache>,
+}
+
+impl<P: Protocol> Remote<P> {
+    /// A model at `url`; `credentials` are a header's name and value.
+    pub(super) fn new(
+        protocol: P,
+        model: String,
+        url: Url,
+        credentials: (&'static str, &str),
+        metadata: &Metadata,
+    ) -> Result<Self> {
+        let (name, value) = credentials;
+        let mut secret = HeaderValue::try_from(value)
+            .map_err(|_| metadata.wrong(&["key"], "a key has visible ASCII characters only"))?;
+        secret.set_sensitive(true);
+        let key = value.strip_prefix("Bearer ").unwrap_or(value);
+        let mut headers = HeaderMap::new();
+        headers.insert(name, secret);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let ttl = metadata.duration(&["responseCacheTTL", "cacheTTL"], Unit::Seconds)?;
+        Ok(Self {
+            protocol: Arc::new(protocol),
+            model: model.into(),
+            client: outrigger_webclient::client(&url)
+                .map_err(|error| Error::new(Kind::Configuration, error.to_string()))?,
+            url,
+            headers,
+            secrets: Secrets::new([key]),
+            cache: ttl.and_then(|ttl| ttl.positive()).map(Cache::new),
+        })
+    }
+
+    /// Adds a header to every request.
+    pub(super) fn with_header(mut self, name: &'static str, value: &'static str) -> Self {
+        self.headers.insert(name, HeaderValue::from_static(value));
+        self
+    }
+
+    async fn ask(&self, question: Vec<u8>) -> Result<Response> {
+        let request = self.client.post(self.url.clone()).headers(self.headers.clone());
+        let response = request
+            .body(question)
+            .send()
+            .await
+            .map_err(|error| unreachable(&error))?;
+        let status = response.status();
+        let body = read_body(response, LARGEST).await.map_err(|error| match error {
+            BodyError::Http(error) => unreachable(&error),
+            large @ BodyError::TooLarge(_) => {
+                Error::new(Kind::Internal, "the model's provider").because(large)
+            }
+        })?;
+        if !status.is_success() {
+            return Err(refused(status, &body, &self.secrets));
+        }
+        let protocol = Arc::clone(&self.protocol);
+        let answer = offload(body.len(), move || protocol.answer(&body)).await;
+        answer.map_err(|error| {
+            let text = "the model's provider sent an answer that cannot be read";
+            Error::new(Kind::Internal, text).because(self.secrets.cut_out_of(&error.to_string()))
+        })
+    }
+
+    /// The body of a request, and what identifies it where answers are kept.
+    async fn written(&self, request: &Request) -> Result<(Vec<u8>, Option<Key>)> {
+        let (protocol, model) = (Arc::clone(&self.protocol), Arc::clone(&self.model));
+        let (size, request) = (size(request), request.clone());
+        let kept = self.cache.is_some();
+        let work = move || {
+            let question = protocol.question(&model, &request)?.to_string().into_bytes();
+            let key = kept.then(|| Cache::key(&question));
+            Ok((question, key))
+        };
+        offload(size, work).await
+    }
+}
+
+fn unreachable(error: &reqwest::Error) -> Error {
+    let kind = if error.is_timeout() {
+        Kind::Timeout
+    } else {
+        Kind::Unavailable
+    };
+    Error::new(kind, format!("the model's provider: {}", causes(error)))
+}
+
+/// How much a request says, bytes.
+fn size(request: &Request) -> usize {
+    let said = |message: &Message| {
+        let texts: usize = message.content.iter().map(String::len).sum();
+        let calls: usize = message.calls.iter().map(|call| call.arguments.len()).sum();
+        texts + calls
+    };
+    request.messages.iter().map(said).sum()
+}
+
+/// An answer that is none; both protocols put the text in `error.message`.
+fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
+    let kind = match status.as_u16() {
+        401 | 403 => Kind::Denied,
+        408 | 504 => Kind::Timeout,
+        429 | 500.. => Kind::Unavailable,
+        _ => Kind::InvalidRequest,
+    };
+    let parsed: Option<Value> = serde_json::from_slice(body).ok();
+    let told = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
+    let text = told.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
+    // First the secrets, then the rest: half of one would be told else.
+    let text: String = secrets.cut_out_of(&text).chars().take(SHOWN).collect();
+    let code = status.as_u16();
+    Error::new(
+        kind,
+        format!("API returned unexpected status code: {code}: {text}"),
+    )
+}
+
+#[async_trait]
+impl<P: Protocol> Conversation for Remote<P> {
+    async fn converse(&self, request: &Request) -> Result<Response> {
+        let (question, key) = self.written(request).await?;
+        let key = self.cache.as_ref().zip(key);
+        if let Some((cache, key)) = &key
+            && let Some(answer) = cache.get(key)
+        {
+            return Ok(answer);
+        }
+        let answer = self.ask(question).await?;
+        let said = |choice: &outrigger_component::conversation::Choice| {
+            !choice.content.is_empty() || !choice.calls.is_empty()
+        };
+        if answer.choices.is_empty() {
+            return Err(Error::new(
+                Kind::Internal,
+                "the model's provider sent an empty answer",
+            ));
+        }
+        if request.tool_choice == Some(ToolChoice::Required) && !answer.choices.iter().any(said) {
+            let count = request.tools.len();
+            let text = format!(
+                "LLM returned empty response with no tool calls despite {count} tools being available"
+            );
+            return Err(Error::new(Kind::Internal, text));
+        }
+        if let Some((cache, key)) = key {
+            cache.put(key, answer.clone());
+        }
+        Ok(answer)
+    }
+}
+
+/// Of what the environment, the metadata and the provider's default say, the first.
+pub(super) fn model(variable: Option<&str>, metadata: &Metadata, default: &str) -> String {
+    first_model(variable.and_then(|name| env::var(name).ok()), metadata, default)
+}
+
+fn first_model(environment: Option<String>, metadata: &Metadata, default: &str) -> String {
+    environment
+        .filter(|model| !model.is_empty())
+        .unwrap_or_else(|| metadata.filled(&["model"]).unwrap_or(default).to_owned())
+}
+
+/// `endpoint`, or else `default`, with `path` behind it.
+pub(super) fn url(metadata: &Metadata, default: &str, path: &str) -> Result<Url> {
+    let endpoint = metadata.filled(&["endpoint"]).unwrap_or(default);
+    let wrong = || metadata.wrong(&["endpoint"], "a URL like https://api.example.com/v1 is expected");
+    let url: Url = format!("{}{path}", endpoint.trim_end_matches('/'))
+        .parse()
+        .map_err(|_| wrong())?;
+    if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        return Err(wrong().into());
+    }
+    Ok(url)
+}
+
+/// The parts of a message as one text.
+pub(super) fn joined(content: &[String]) -> String {
+    content.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(properties: &[(&str, &str)]) -> Metadata {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Metadata::new("llm", owned).unwrap()
+    }
+
+    #[test]
+    fn the_environment_names_the_model_before_the_metadata() {
+        let named = metadata(&[("model", "m")]);
+        assert_eq!(first_model(Some("e".into()), &named, "d"), "e");
+        assert_eq!(first_model(Some(String::new()), &named, "d"), "m");
+        assert_eq!(first_model(None, &metadata(&[]), "d"), "d");
+    }
+
+    #[test]
+    fn endpoints_are_urls() {
+        let at = |endpoint: &str| url(&metadata(&[("endpoint", endpoint)]), "https://x", "/chat");
+        assert_eq!(at("http://h:1/v1/").unwrap().as_str(), "http://h:1/v1/chat");
+        assert_eq!(at("").unwrap().as_str(), "https://x/chat");
+        for wrong in ["h:1", "ftp://h", "file:///etc/passwd", "/v1"] {
+            assert!(at(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn refusals_show_the_providers_text() {
+        let refused = |status, body: &[u8]| refused(status, body, &Secrets::new(["sk-secret"]));
+        let error = refused(StatusCode::UNAUTHORIZED, br#"{"error":{"message":"bad key"}}"#);
+        assert_eq!(error.kind(), Kind::Denied);
+        assert_eq!(
+            error.to_string(),
+            "API returned unexpected status code: 401: bad key"
+        );
+        for echo in ["sk-secret", r#"{"error":{"message":"no such key: sk-secret"}}"#] {
+            let error = refused(StatusCode::UNAUTHORIZED, echo.as_bytes()).to_string();
+            assert!(!error.contains("sk-"), "{error}");
+        }
+        let cut = format!("{}sk-secret", "x".repeat(SHOWN - 4));
+        let error = refused(StatusCode::UNAUTHORIZED, cut.as_bytes()).to_string();
+        assert!(!error.contains("sk-"), "{error}");
+        let error = refused(StatusCode::BAD_GATEWAY, b"<html>");
+        assert!(error.retryable() && error.to_string().ends_with("502: <html>"));
+    }
+}

@@ -1,0 +1,224 @@
+//! `crypto.dapr.jwks`: a JSON Web Key set from the component itself, a file or a URL.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
+use outrigger_component::{
+    Catalog, CryptoProvider, Entry, Error, GoDuration, Kind, Metadata, Result, Unit, catalog::Version,
+    crypto::Secret,
+};
+use outrigger_webclient::{causes, read_body, shown};
+use reqwest::{Client, Url};
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{
+    jwk,
+    key::Key,
+    local::{KeySource, Local, not_found},
+};
+
+/// The largest key set, bytes.
+const LARGEST: usize = 1 << 20;
+
+pub(super) fn add(catalog: &mut Catalog) {
+    catalog
+        .crypto
+        .add(Entry::new(&["dapr.jwks"], Version::Only, |setup| async move {
+            let set = Arc::new(KeySet::open(&setup.metadata).await?);
+            Ok(Arc::new(Local(set)) as Arc<dyn CryptoProvider>)
+        }));
+}
+
+type Keys = Vec<Arc<Key>>;
+
+struct KeySet {
+    keys: ArcSwap<Keys>,
+    source: Source,
+    /// What is known of the source's age. Held while the set is loaded again.
+    loaded: Mutex<Loaded>,
+}
+
+enum Source {
+    Inline,
+    File(PathBuf),
+    Url {
+        url: Url,
+        client: Client,
+        timeout: Duration,
+        interval: Duration,
+    },
+}
+
+struct Loaded {
+    at: Instant,
+    /// Of a file: when it was written, and its length.
+    version: Option<(SystemTime, u64)>,
+}
+
+impl KeySet {
+    async fn open(metadata: &Metadata) -> Result<Self> {
+        let given = metadata.required(&["jwks"])?.trim();
+        let source = Source::new(given, metadata)?;
+        let version = source.version().await;
+        let keys = match &source {
+            Source::Inline => inline(given)?,
+            other => other.load().await?,
+        };
+        Ok(Self {
+            keys: ArcSwap::from_pointee(keys),
+            source,
+            loaded: Mutex::new(Loaded {
+                at: Instant::now(),
+                version,
+            }),
+        })
+    }
+
+    fn find(&self, id: &str) -> Option<Arc<Key>> {
+        let keys = self.keys.load();
+        keys.iter().find(|key| key.id.as_deref() == Some(id)).cloned()
+    }
+
+    /// Loads the set again where it may be another now. What cannot be loaded leaves the old one.
+    async fn refresh(&self) {
+        let mut loaded = self.loaded.lock().await;
+        let version = self.source.version().await;
+        let stale = match &self.source {
+            Source::Inline => false,
+            Source::File(_) => version != loaded.version,
+            Source::Url { interval, .. } => loaded.at.elapsed() >= *interval,
+        };
+        if !stale {
+            return;
+        }
+        (loaded.at, loaded.version) = (Instant::now(), version);
+        match self.source.load().await {
+            Ok(keys) => self.keys.store(Arc::new(keys)),
+            Err(error) => tracing::warn!("error while refreshing the JSON Web Key set: {error}"),
+        }
+    }
+}
+
+#[async_trait]
+impl KeySource for Arc<KeySet> {
+    async fn key(&self, name: &str) -> Result<Arc<Key>> {
+        if let Source::Url { interval, .. } = &self.source
+            && let Some(key) = self.find(name)
+        {
+            // A key that is known does not wait for the network.
+            let stale = |loaded: &Loaded| loaded.at.elapsed() >= *interval;
+            if self.loaded.try_lock().is_ok_and(|loaded| stale(&loaded)) {
+                let set = Arc::clone(self);
+                tokio::spawn(async move { set.refresh().await });
+            }
+            return Ok(key);
+        }
+        self.refresh().await;
+        self.find(name).ok_or_else(not_found)
+    }
+}
+
+impl Source {
+    fn new(given: &str, metadata: &Metadata) -> Result<Self> {
+        if given.starts_with("https://") || given.starts_with("http://") {
+            if given.starts_with("http://") {
+                tracing::warn!(
+                    "the JSON Web Key set comes over HTTP without TLS: use https:// in production"
+                );
+            }
+            let url: Url = given
+                .parse()
+                .map_err(|_| metadata.wrong(&["jwks"], "a valid URL is expected"))?;
+            return Ok(Self::Url {
+                client: outrigger_webclient::client(&url)
+                    .map_err(|error| Error::new(Kind::Configuration, error.to_string()))?,
+                url,
+                timeout: span(
+                    metadata,
+                    "requestTimeout",
+                    Duration::from_secs(30),
+                    Duration::from_millis(1),
+                )?,
+                interval: span(
+                    metadata,
+                    "minRefreshInterval",
+                    Duration::from_secs(600),
+                    Duration::from_secs(1),
+                )?,
+            });
+        }
+        // A set is never taken for a path: paths do not start with a brace.
+        if !given.starts_with('{') && Path::new(given).is_file() {
+            return Ok(Self::File(given.into()));
+        }
+        Ok(Self::Inline)
+    }
+
+    /// Of a file: changes when it does.
+    async fn version(&self) -> Option<(SystemTime, u64)> {
+        let Self::File(path) = self else { return None };
+        let metadata = tokio::fs::metadata(path).await.ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    }
+
+    async fn load(&self) -> Result<Keys> {
+        match self {
+            Self::Inline => Err(Error::unsupported(
+                "a set in the component itself does not change",
+            )),
+            Self::File(path) => {
+                let text = outrigger_files::read_async(path, LARGEST)
+                    .await
+                    .map_err(|error| {
+                        Error::new(Kind::Configuration, format!("jwks file {}", path.display()))
+                            .because(error)
+                    })?;
+                parse(&path.display().to_string(), &Secret::new(text))
+            }
+            Self::Url {
+                url, client, timeout, ..
+            } => {
+                let failed = |cause: String| {
+                    let text = format!("failed to fetch JWKS from {}", shown(url));
+                    Error::new(Kind::Unavailable, text).because(cause)
+                };
+                let response = client.get(url.clone()).timeout(*timeout).send().await;
+                let response = response.map_err(|error| failed(causes(&error)))?;
+                if !response.status().is_success() {
+                    return Err(failed(response.status().to_string()));
+                }
+                let text = read_body(response, LARGEST).await;
+                let text = text.map_err(|error| failed(error.to_string()))?;
+                parse(&shown(url), &Secret::new(text))
+            }
+        }
+    }
+}
+
+/// Too short a time means the default.
+fn span(metadata: &Metadata, name: &str, default: Duration, least: Duration) -> Result<Duration> {
+    let given = metadata.duration(&[name], Unit::Seconds)?;
+    let given = given.and_then(GoDuration::positive);
+    Ok(given.filter(|given| *given >= least).unwrap_or(default))
+}
+
+fn inline(given: &str) -> Result<Keys> {
+    let decoded = STANDARD_NO_PAD.decode(given.trim_end_matches('='));
+    let text = Secret::new(decoded.unwrap_or_else(|_| given.as_bytes().to_vec()));
+    parse("the component", &text).map_err(|error| {
+        let text = "the metadata property jwks is no URL, no path of a file and no JSON Web Key set (as JSON or base64)";
+        Error::new(Kind::Configuration, text).because(error)
+    })
+}
+
+fn parse(origin: &str, text: &[u8]) -> Result<Keys> {
+    let keys = jwk::parse_set(text)
+        .map_err(|error| Error::new(Kind::Configuration, format!("JWKS from {origin}")).because(error))?;
+    Ok(keys.into_iter().map(Arc::new).collect())
+}

@@ -1,0 +1,454 @@
+//! Cryptography with keys from files and key sets.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    fs,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_lc_rs::{
+    encoding::{AsDer, Pkcs8V1Der},
+    rsa, signature,
+    signature::KeyPair,
+};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use outrigger_component::{
+    CryptoProvider, Kind,
+    conformance::{self, CryptoKeys},
+    crypto::Parameters,
+};
+use outrigger_components_testing::Components;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+fn components() -> Components {
+    Components::of(outrigger_components_crypto::add)
+}
+
+type EcAlgorithm = &'static signature::EcdsaSigningAlgorithm;
+
+fn pem(tag: &str, der: &[u8]) -> String {
+    pem::encode(&pem::Pem::new(tag, der))
+}
+
+fn write(folder: &Path, name: &str, contents: impl AsRef<[u8]>) {
+    fs::write(folder.join(name), contents).unwrap();
+}
+
+/// Keys of every kind in every way they can be written.
+fn keys(folder: &Path) -> CryptoKeys {
+    let mut public = Vec::new();
+    let mut both = |name: &str, private: &[u8], spki: &[u8]| {
+        write(folder, &format!("{name}.pem"), pem("PRIVATE KEY", private));
+        write(folder, &format!("{name}-public.pem"), pem("PUBLIC KEY", spki));
+        public.push((format!("{name}-public.pem"), format!("{name}.pem")));
+        format!("{name}.pem")
+    };
+    let pair = rsa::KeyPair::generate(rsa::KeySize::Rsa2048).unwrap();
+    let pkcs8: Pkcs8V1Der<'_> = pair.as_der().unwrap();
+    let rsa = both(
+        "rsa",
+        pkcs8.as_ref(),
+        pair.public_key().as_der().unwrap().as_ref(),
+    );
+    let curves: [(&str, EcAlgorithm); 3] = [
+        ("ES256", &signature::ECDSA_P256_SHA256_ASN1_SIGNING),
+        ("ES384", &signature::ECDSA_P384_SHA384_ASN1_SIGNING),
+        ("ES512", &signature::ECDSA_P521_SHA512_ASN1_SIGNING),
+    ];
+    let ec = curves.map(|(name, algorithm)| {
+        let pair = signature::EcdsaKeyPair::generate(algorithm).unwrap();
+        let spki = pair.public_key().as_der().unwrap();
+        (
+            name,
+            both(name, pair.to_pkcs8v1().unwrap().as_ref(), spki.as_ref()),
+        )
+    });
+    let pair = signature::Ed25519KeyPair::generate().unwrap();
+    let spki = pair.public_key().as_der().unwrap();
+    let ed25519 = both("ed25519", pair.to_pkcs8v1().unwrap().as_ref(), spki.as_ref());
+    let symmetric = [16_u8, 24, 32, 48, 64].map(|length| {
+        let name = format!("symmetric{length}");
+        let key: Vec<u8> = (0..length).map(|byte| byte ^ 0xa5).collect();
+        // The short ones plain, the others in base64 with a newline.
+        match length {
+            16 | 24 => write(folder, &name, key),
+            _ => write(folder, &name, format!("{}\n", STANDARD.encode(key))),
+        }
+        (usize::from(length), name)
+    });
+    CryptoKeys {
+        symmetric: symmetric.into(),
+        rsa: vec![rsa],
+        ec: ec.into(),
+        ed25519,
+        public,
+        absent: "absent".to_owned(),
+    }
+}
+
+async fn storage(folder: &TempDir) -> Arc<dyn CryptoProvider> {
+    let path = folder.path().to_str().unwrap();
+    components()
+        .crypto("crypto.dapr.localstorage", "v1", &[("path", path)])
+        .await
+        .unwrap()
+}
+
+async fn key_set(jwks: &str) -> outrigger_component::Result<Arc<dyn CryptoProvider>> {
+    components()
+        .crypto("crypto.dapr.jwks", "v1", &[("jwks", jwks)])
+        .await
+}
+
+#[tokio::test]
+async fn a_folder_of_keys_keeps_the_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys(folder.path());
+    conformance::crypto(&storage(&folder).await, &keys).await;
+}
+
+/// The JSON Web Keys of RFC 7517 and RFC 8037, a P-256 and an RSA key, public and private.
+fn set() -> Value {
+    serde_json::from_str(include_str!("data/keys.jwks.json")).unwrap()
+}
+
+fn set_keys() -> CryptoKeys {
+    let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    CryptoKeys {
+        symmetric: [16, 24, 32, 48, 64]
+            .map(|length| (length, format!("oct{length}")))
+            .into(),
+        rsa: named(&["rsa"]),
+        ec: vec![
+            ("ES256", "p256".to_owned()),
+            ("ES384", "p384".to_owned()),
+            ("ES512", "p521".to_owned()),
+        ],
+        ed25519: "ed25519".to_owned(),
+        public: ["rsa", "p256", "p384", "p521", "ed25519"]
+            .map(|name| (format!("{name}-public"), name.to_owned()))
+            .into(),
+        absent: "absent".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn a_key_set_keeps_the_rules_wherever_it_is() {
+    let text = set().to_string();
+    conformance::crypto(&key_set(&text).await.unwrap(), &set_keys()).await;
+    let encoded = STANDARD.encode(&text);
+    for inline in [encoded.as_str(), encoded.trim_end_matches('=')] {
+        let provider = key_set(inline).await.unwrap();
+        assert_eq!(provider.public_key("p256").await.unwrap().id, "p256");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "keys.json", &text);
+    let path = folder.path().join("keys.json");
+    let provider = key_set(path.to_str().unwrap()).await.unwrap();
+    assert!(provider.public_key("rsa").await.is_ok());
+}
+
+#[tokio::test]
+async fn json_web_keys_come_out_as_they_went_in() {
+    let provider = key_set(&set().to_string()).await.unwrap();
+    for name in ["rsa", "p256", "p384", "p521", "ed25519"] {
+        let told: Value = serde_json::from_str(&provider.public_key(name).await.unwrap().jwk).unwrap();
+        let keys = set();
+        let public = keys["keys"].as_array().unwrap().iter();
+        let mut public = public.filter(|key| key["kid"] == format!("{name}-public"));
+        let mut expected = public.next().unwrap().clone();
+        expected["kid"] = name.into();
+        assert_eq!(told, expected);
+    }
+}
+
+#[tokio::test]
+async fn restrictions_of_json_web_keys_are_kept() {
+    let key = |more: Value| {
+        let mut key = json!({"kty": "oct", "k": "AAECAwQFBgcICQoLDA0ODw", "kid": "k"});
+        key.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        json!({ "keys": [key] }).to_string()
+    };
+    let with = Parameters {
+        key: "k",
+        algorithm: "A128KW",
+        ..Parameters::default()
+    };
+    let message = [7; 16];
+    for (more, encrypts, wraps) in [
+        (json!({}), true, true),
+        (json!({"use": "enc"}), true, true),
+        (json!({"use": "sig"}), false, false),
+        (json!({"key_ops": ["encrypt"]}), true, false),
+        (json!({"key_ops": ["wrapKey"], "use": "enc"}), false, true),
+        (json!({"alg": "A128KW"}), true, true),
+        (json!({"alg": "A128GCM"}), false, false),
+    ] {
+        let provider = key_set(&key(more.clone())).await.unwrap();
+        assert_eq!(provider.encrypt(&message, with).await.is_ok(), encrypts, "{more}");
+        assert_eq!(provider.wrap_key(&message, with).await.is_ok(), wraps, "{more}");
+    }
+}
+
+#[tokio::test]
+async fn names_do_not_leave_the_folder() {
+    let outer = tempfile::tempdir().unwrap();
+    write(outer.path(), "outside", [1; 32]);
+    let inner = outer.path().join("keys");
+    fs::create_dir_all(inner.join("sub")).unwrap();
+    write(&inner, "inside", [2; 32]);
+    write(&inner.join("sub"), "deep", [3; 32]);
+    let provider = components()
+        .crypto(
+            "crypto.dapr.localstorage",
+            "",
+            &[("path", inner.to_str().unwrap())],
+        )
+        .await
+        .unwrap();
+    let wrap = |key: String| {
+        let provider = Arc::clone(&provider);
+        async move {
+            let with = Parameters {
+                key: &key,
+                algorithm: "A256KW",
+                ..Parameters::default()
+            };
+            provider
+                .wrap_key(&[0; 16], with)
+                .await
+                .map_err(|error| error.kind())
+        }
+    };
+    for inside in ["inside", "sub/deep", "/inside"] {
+        assert!(wrap(inside.to_owned()).await.is_ok(), "{inside}");
+    }
+    let absolute = outer.path().join("outside").to_str().unwrap().to_owned();
+    for outside in [
+        "../outside",
+        "sub/../../outside",
+        "..",
+        "",
+        ".",
+        "sub",
+        "in\0side",
+        absolute.as_str(),
+    ] {
+        let refused = wrap(outside.to_owned()).await;
+        assert!(refused.is_err(), "{outside:?}: {refused:?}");
+    }
+    assert_eq!(
+        wrap("../outside".to_owned()).await.unwrap_err(),
+        Kind::InvalidRequest
+    );
+}
+
+#[tokio::test]
+async fn keys_are_written_in_many_ways() {
+    let folder = tempfile::tempdir().unwrap();
+    let pair = rsa::KeyPair::generate(rsa::KeySize::Rsa2048).unwrap();
+    let spki = pair.public_key().as_der().unwrap();
+    write(
+        folder.path(),
+        "pkcs1-public.pem",
+        pem("RSA PUBLIC KEY", pair.public_key().as_ref()),
+    );
+    write(folder.path(), "no-extension", pem("PUBLIC KEY", spki.as_ref()));
+    let pkcs8: Pkcs8V1Der<'_> = pair.as_der().unwrap();
+    // The PKCS #1 structure is what PKCS #8 carries behind its own head of 26 bytes.
+    write(
+        folder.path(),
+        "pkcs1.pem",
+        pem("RSA PRIVATE KEY", &pkcs8.as_ref()[26..]),
+    );
+    let ec = signature::EcdsaKeyPair::generate(&signature::ECDSA_P384_SHA384_ASN1_SIGNING).unwrap();
+    let sec1 = ec.private_key().as_der().unwrap();
+    write(folder.path(), "sec1.pem", pem("EC PRIVATE KEY", sec1.as_ref()));
+    write(folder.path(), "key.json", set()["keys"][0].to_string());
+    write(folder.path(), "key", set()["keys"][0].to_string());
+    let provider = storage(&folder).await;
+    for name in ["pkcs1-public.pem", "no-extension", "pkcs1.pem"] {
+        let found = provider
+            .public_key(name)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(found.spki, spki.as_ref(), "{name}");
+    }
+    for name in ["sec1.pem", "key.json", "key"] {
+        provider
+            .public_key(name)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+#[tokio::test]
+async fn unusable_keys_are_refused_with_their_name() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, contents) in [
+        ("empty", String::new()),
+        ("broken.json", "{".to_owned()),
+        ("array.json", "[]".to_owned()),
+        (
+            "curve.json",
+            r#"{"kty":"EC","crv":"secp256k1","x":"AA","y":"AA"}"#.to_owned(),
+        ),
+        (
+            "point.json",
+            r#"{"kty":"EC","crv":"P-256","x":"AQ","y":"AQ"}"#.to_owned(),
+        ),
+        (
+            "x25519.json",
+            r#"{"kty":"OKP","crv":"X25519","x":"AQ"}"#.to_owned(),
+        ),
+        ("short.json", r#"{"kty":"RSA","n":"AQ","e":"AQAB"}"#.to_owned()),
+        ("none.pem", "no pem".to_owned()),
+        ("other.pem", pem("OPENSSH PRIVATE KEY", b"x")),
+        ("garbage.pem", pem("PRIVATE KEY", b"x")),
+    ] {
+        write(folder.path(), name, contents);
+        let error = storage(&folder).await.public_key(name).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::InvalidRequest, "{name}: {error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    write(folder.path(), "large", vec![b'x'; 65 << 10]);
+    assert!(storage(&folder).await.public_key("large").await.is_err());
+    let pipe = folder.path().join("pipe.pem");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let error = storage(&folder).await.public_key("pipe.pem").await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("named pipe (FIFO), not a regular file"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_folder_or_set_that_is_none_is_an_error_of_the_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "file", "x");
+    let file = folder.path().join("file");
+    for properties in [
+        vec![],
+        vec![("path", "")],
+        vec![("path", "/nowhere/at/all")],
+        vec![("path", file.to_str().unwrap())],
+    ] {
+        let opened = components()
+            .crypto("crypto.dapr.localstorage", "v1", &properties)
+            .await;
+        assert_eq!(
+            opened.err().unwrap().kind(),
+            Kind::Configuration,
+            "{properties:?}"
+        );
+    }
+    for jwks in [
+        "",
+        "no set",
+        "{",
+        "[]",
+        r#"{"keys":[1]}"#,
+        "http://127.0.0.1:1/keys",
+        "https://",
+    ] {
+        let error = key_set(jwks)
+            .await
+            .err()
+            .unwrap_or_else(|| panic!("{jwks} was taken"));
+        assert!(
+            matches!(error.kind(), Kind::Configuration | Kind::Unavailable),
+            "{jwks}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_changed_is_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.json");
+    let one = |kid: &str| {
+        json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": kid,
+        "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]})
+    };
+    fs::write(&path, one("first").to_string()).unwrap();
+    let provider = key_set(path.to_str().unwrap()).await.unwrap();
+    assert!(provider.public_key("first").await.is_ok());
+    fs::write(&path, one("second, with another length").to_string()).unwrap();
+    assert!(provider.public_key("second, with another length").await.is_ok());
+    assert!(provider.public_key("first").await.is_err());
+    fs::write(&path, "{").unwrap();
+    assert!(
+        provider.public_key("second, with another length").await.is_ok(),
+        "the old set stays"
+    );
+}
+
+/// Serves a key set over HTTP; each answer has one key, named after its number.
+async fn serve(answers: Arc<AtomicUsize>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let _read = connection.read(&mut request).await;
+            let number = answers.fetch_add(1, Ordering::SeqCst);
+            let set = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": format!("key-{number}"),
+                "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]})
+            .to_string();
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{set}",
+                set.len()
+            );
+            let _written = connection.write_all(answer.as_bytes()).await;
+        }
+    });
+    format!("http://127.0.0.1:{port}/keys")
+}
+
+#[tokio::test]
+async fn a_set_from_a_url_is_fetched_again_when_it_is_old() {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let url = serve(Arc::clone(&answers)).await;
+    let properties = [("jwks", url.as_str()), ("minRefreshInterval", "1s")];
+    let provider = components()
+        .crypto("crypto.dapr.jwks", "v1", &properties)
+        .await
+        .unwrap();
+    assert!(provider.public_key("key-0").await.is_ok());
+    assert!(
+        provider.public_key("key-1").await.is_err(),
+        "not before the interval is over"
+    );
+    assert_eq!(answers.load(Ordering::SeqCst), 1);
+    tokio::time::sleep(Duration::from_millis(1050)).await;
+    assert!(
+        provider.public_key("key-1").await.is_ok(),
+        "unknown keys wait for the new set"
+    );
+    tokio::time::sleep(Duration::from_millis(1050)).await;
+    assert!(provider.public_key("key-1").await.is_ok(), "known keys do not");
+    for _ in 0..200 {
+        if answers.load(Ordering::SeqCst) == 3 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the set was not fetched behind the back of a known key");
+}

@@ -1,0 +1,238 @@
+//! `bindings.http`: calls of one URL and what is below it.
+
+mod client;
+mod gzip;
+mod metadata;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use outrigger_component::{
+    Catalog, Entry, Error, Kind, Metadata, OutputBinding, Result, Unit,
+    bindings::{Invoke, Invoked},
+    catalog::Version,
+    offload::offload,
+};
+use outrigger_resources::value::truthy;
+use outrigger_webclient::{causes, shown, within};
+use reqwest::{Client, Method, Request, Response, Url};
+
+const LOG: &str = "dapr.contrib";
+const OPERATIONS: &[&str] = &[
+    "create", "get", "head", "post", "put", "patch", "delete", "options", "trace",
+];
+/// Bytes of a response that are read, unless `maxResponseBodySize` says otherwise.
+const MOST: i64 = 100 << 20;
+
+/// Adds the components of this crate.
+pub fn add(catalog: &mut Catalog) {
+    catalog
+        .output_bindings
+        .add(Entry::new(&["http"], Version::Only, |setup| async move {
+            let binding = HttpBinding::open(&setup.metadata)?;
+            Ok(Arc::new(binding) as Arc<dyn OutputBinding>)
+        }));
+}
+
+struct HttpBinding {
+    client: Client,
+    url: String,
+    /// What no request leaves.
+    base: Url,
+    /// Name and value of the header every request carries.
+    token: Option<metadata::Header>,
+    timeout: Option<Duration>,
+    /// Most bytes read of a response.
+    most: Option<usize>,
+    only_success: bool,
+    closed: AtomicBool,
+    component: Arc<str>,
+}
+
+impl HttpBinding {
+    fn open(metadata: &Metadata) -> Result<Self> {
+        let url = metadata.required(&["url"])?.to_owned();
+        let parsed = Url::parse(&url)
+            .map_err(|error| metadata.wrong(&["url"], &format!("an absolute URL is expected: {error}")))?;
+        let size = metadata.filled(&["maxResponseBodySize"]);
+        let size = size.map(outrigger_resources::value::quantity).transpose();
+        let size = size.map_err(|error| metadata.wrong(&["maxResponseBodySize"], &error.to_string()))?;
+        let timeout = metadata.duration(&["responseTimeout"], Unit::Seconds)?;
+        Ok(Self {
+            client: client::build(metadata, &parsed)?,
+            url,
+            base: parsed,
+            token: metadata::token(metadata)?,
+            timeout: timeout.and_then(outrigger_component::GoDuration::positive),
+            most: usize::try_from(size.unwrap_or(MOST))
+                .ok()
+                .filter(|most| *most > 0),
+            only_success: metadata.filled(&["errorIfNot2XX"]).is_none_or(truthy),
+            closed: AtomicBool::new(false),
+            component: metadata.component().clone(),
+        })
+    }
+
+    fn request(&self, call: &Invoke) -> Result<Request> {
+        let (method, has_body) = method(&call.operation)?;
+        let url = match call.metadata.get("path").filter(|path| !path.is_empty()) {
+            Some(path) => format!(
+                "{}/{}",
+                self.url.trim_end_matches('/'),
+                path.trim_start_matches('/')
+            ),
+            None => self.url.clone(),
+        };
+        let url = Url::parse(&url).map_err(|error| {
+            Error::invalid_request(format!("the metadata item path gives no URL: {error}"))
+        })?;
+        if !within(&self.base, &url) {
+            let base = shown(&self.base);
+            return Err(Error::invalid_request(format!(
+                "the metadata item path leads out of the binding's url, {base}: requests stay below it"
+            )));
+        }
+        let mut request = Request::new(method, url);
+        *request.headers_mut() = metadata::headers(&call.metadata, self.token.as_ref(), has_body)?;
+        if has_body {
+            *request.body_mut() = Some(call.data.clone().into());
+        }
+        *request.timeout_mut() = self.timeout;
+        Ok(request)
+    }
+
+    async fn send(&self, call: &Invoke) -> Result<Invoked> {
+        let only_success = match call.metadata.get("errorIfNot2XX").filter(|text| !text.is_empty()) {
+            Some(text) => truthy(text),
+            None => self.only_success,
+        };
+        let mut request = self.request(call)?;
+        let asked = gzip::ask_for(&mut request);
+        let shown = format!("{} {}", request.method(), shown(request.url()));
+        let failed = |error: reqwest::Error| failure(&shown, error);
+        let response = self.client.execute(request).await.map_err(failed)?;
+        let status = response.status();
+        let packed = asked && gzip::is_packed(&response);
+        let answer = metadata::answer(&response, packed);
+        let (data, whole) = self.body(response).await.map_err(failed)?;
+        let (data, whole) = if packed {
+            self.unpacked(data, whole, &shown).await?
+        } else {
+            (data, whole)
+        };
+        if !whole {
+            tracing::warn!(
+                target: LOG,
+                "http binding {}: the response of {shown} is cut after {} bytes; raise maxResponseBodySize to have all \
+                 of it",
+                self.component,
+                data.len()
+            );
+        }
+        if only_success && !status.is_success() {
+            let text = format!("received status code {}", status.as_u16());
+            return Err(Error::new(Kind::Internal, text).with_metadata(answer));
+        }
+        Ok(Invoked {
+            data,
+            metadata: answer,
+            content_type: None,
+        })
+    }
+
+    /// The body as far as the limit goes, and whether that is all of it.
+    async fn body(&self, mut response: Response) -> Result<(Bytes, bool), reqwest::Error> {
+        let mut body = BytesMut::new();
+        while let Some(chunk) = response.chunk().await? {
+            let room = self.most.map_or(usize::MAX, |most| most - body.len());
+            if chunk.len() > room {
+                body.extend_from_slice(&chunk[..room]);
+                return Ok((body.freeze(), false));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok((body.freeze(), true))
+    }
+
+    /// The content of a packed body: the limit is that of what comes out.
+    async fn unpacked(&self, data: Bytes, whole: bool, shown: &str) -> Result<(Bytes, bool)> {
+        let most = self.most;
+        // Content grows by much when it is unpacked, so it is never small.
+        let unpacked = offload(usize::MAX, move || gzip::unpack(&data, whole, most)).await;
+        unpacked.map_err(|error| {
+            let text = format!("{shown}: the server sent a gzip body that cannot be unpacked");
+            Error::new(Kind::Internal, text).because(error)
+        })
+    }
+}
+
+/// The method an operation means, and whether it has a body.
+fn method(operation: &str) -> Result<(Method, bool)> {
+    Ok(match operation.to_ascii_uppercase().as_str() {
+        "CREATE" | "POST" => (Method::POST, true),
+        "PUT" => (Method::PUT, true),
+        "PATCH" => (Method::PATCH, true),
+        "GET" => (Method::GET, false),
+        "HEAD" => (Method::HEAD, false),
+        "DELETE" => (Method::DELETE, false),
+        "OPTIONS" => (Method::OPTIONS, false),
+        "TRACE" => (Method::TRACE, false),
+        _ => return Err(Error::unsupported(format!("invalid operation: {operation}"))),
+    })
+}
+
+fn failure(shown: &str, error: reqwest::Error) -> Error {
+    let kind = if error.is_timeout() {
+        Kind::Timeout
+    } else if error.is_builder() {
+        Kind::InvalidRequest
+    } else {
+        Kind::Unavailable
+    };
+    Error::new(kind, shown).because(causes(&error))
+}
+
+#[async_trait]
+impl OutputBinding for HttpBinding {
+    fn operations(&self) -> Vec<&str> {
+        OPERATIONS.to_vec()
+    }
+
+    async fn invoke(&self, call: &Invoke) -> Result<Option<Invoked>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::closed().of(&self.component));
+        }
+        match self.send(call).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) => Err(error.of(&self.component)),
+        }
+    }
+
+    /// Whether something listens: a request could have effects.
+    async fn ping(&self) -> Result<()> {
+        let Ok(url) = Url::parse(&self.url) else {
+            return Ok(());
+        };
+        let address = (
+            url.host_str().unwrap_or_default().trim_matches(['[', ']']),
+            url.port_or_known_default().unwrap_or_default(),
+        );
+        let dial = tokio::net::TcpStream::connect(address);
+        match tokio::time::timeout(client::CONNECT, dial).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(Error::new(Kind::Unavailable, shown(&url)).because(error)),
+            Err(_) => Err(Error::new(Kind::Timeout, shown(&url))),
+        }
+    }
+
+    async fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,51 @@
+//! Schedules as a binding.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Kind,
+    conformance::{self, Source},
+};
+use outrigger_components_testing::Components;
+
+fn components() -> Components {
+    Components::of(outrigger_components_local::add)
+}
+
+/// The clock causes events by itself.
+struct Clock;
+
+#[async_trait]
+impl Source for Clock {
+    async fn cause(&self, _: &str) {}
+
+    fn has_payload(&self) -> bool {
+        false
+    }
+
+    fn repeats(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cron_keeps_the_rules() {
+    for schedule in ["@every 50ms", "* * * * * *"] {
+        let binding = components()
+            .input("bindings.cron", "v1", &[("schedule", schedule)])
+            .await;
+        conformance::input_binding(&binding.unwrap(), &Clock).await;
+    }
+}
+
+#[tokio::test]
+async fn wrong_schedules_are_named() {
+    for schedule in ["", "every day", "99 * * * *"] {
+        let opened = components()
+            .input("bindings.cron", "v1", &[("schedule", schedule)])
+            .await;
+        let error = opened.map(drop).unwrap_err();
+        assert_eq!(error.kind(), Kind::Configuration);
+        assert!(error.to_string().contains("schedule"), "{error}");
+    }
+}

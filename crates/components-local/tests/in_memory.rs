@@ -1,0 +1,33 @@
+//! The in-memory state store.
+
+use outrigger_component::{
+    conformance::{self, StateRules},
+    state::{Get, Set},
+};
+use outrigger_components_testing::Components;
+
+fn components() -> Components {
+    Components::of(outrigger_components_local::add)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_keeps_the_rules() {
+    let store = components().state("state.in-memory", "v1", &[]).await.unwrap();
+    conformance::state(&store, StateRules::default()).await;
+    conformance::state_after_close(&store).await;
+}
+
+#[tokio::test]
+async fn two_stores_share_nothing() {
+    let first = components().state("state.in-memory", "", &[]).await.unwrap();
+    let second = components().state("state.in-memory", "", &[]).await.unwrap();
+    let set = Set {
+        key: "key".to_owned(),
+        ..Set::default()
+    };
+    first.set(&set).await.unwrap();
+    assert!(second.get(&Get::key("key")).await.unwrap().is_none());
+    let etag = first.get(&Get::key("key")).await.unwrap().unwrap().etag;
+    second.set(&set).await.unwrap();
+    assert_ne!(second.get(&Get::key("key")).await.unwrap().unwrap().etag, etag);
+}

@@ -1,0 +1,143 @@
+//! `bindings.mqtt3`: messages of an MQTT 3.1.1 broker, in both directions, each at least once.
+
+mod publisher;
+mod reader;
+mod settings;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Catalog, Entry, Error, InputBinding, Kind, Metadata, OutputBinding, Result,
+    bindings::{EventHandler, Invoke, Invoked},
+    catalog::Version,
+};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use self::{publisher::Publisher, settings::Settings};
+
+const LOG: &str = "dapr.contrib";
+const NAMES: &[&str] = &["mqtt3", "mqtt"];
+const TOPIC: &str = "topic";
+/// How long a call waits for the broker.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Adds the components of this crate.
+pub fn add(catalog: &mut Catalog) {
+    catalog
+        .input_bindings
+        .add(Entry::new(NAMES, Version::Only, |setup| async move {
+            let binding = Mqtt::open(&setup.metadata)?;
+            Ok(Arc::new(binding) as Arc<dyn InputBinding>)
+        }));
+    catalog
+        .output_bindings
+        .add(Entry::new(NAMES, Version::Only, |setup| async move {
+            let binding = Mqtt::open(&setup.metadata)?;
+            Ok(Arc::new(binding) as Arc<dyn OutputBinding>)
+        }));
+}
+
+struct Mqtt {
+    settings: Settings,
+    /// A broker knows one connection of each name: there is one reader at a time.
+    reading: Mutex<()>,
+    /// Connects when first used.
+    publisher: Mutex<Option<Arc<Publisher>>>,
+    closed: CancellationToken,
+}
+
+impl Mqtt {
+    fn open(metadata: &Metadata) -> Result<Self> {
+        Ok(Self {
+            settings: Settings::read(metadata)?,
+            reading: Mutex::default(),
+            publisher: Mutex::default(),
+            closed: CancellationToken::new(),
+        })
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.is_cancelled() {
+            return Err(Error::closed().of(&self.settings.component));
+        }
+        Ok(())
+    }
+
+    async fn publisher(&self) -> Result<Arc<Publisher>> {
+        let mut publisher = self.publisher.lock().await;
+        self.check_open()?;
+        match &*publisher {
+            Some(present) => Ok(Arc::clone(present)),
+            None => {
+                let made = Arc::new(Publisher::start(&self.settings)?);
+                Ok(Arc::clone(publisher.insert(made)))
+            }
+        }
+    }
+
+    async fn reach(&self) -> Result<()> {
+        match tokio::time::timeout(PATIENCE, self.settings.dial()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.settings.unreachable(Kind::Unavailable).because(error)),
+            Err(_) => Err(self.settings.unreachable(Kind::Timeout)),
+        }
+    }
+
+    async fn end(&self) {
+        self.closed.cancel();
+        if let Some(publisher) = self.publisher.lock().await.take() {
+            publisher.stop().await;
+        }
+        let _read = self.reading.lock().await;
+    }
+}
+
+#[async_trait]
+impl OutputBinding for Mqtt {
+    fn operations(&self) -> Vec<&str> {
+        vec!["create"]
+    }
+
+    async fn invoke(&self, call: &Invoke) -> Result<Option<Invoked>> {
+        self.check_open()?;
+        if call.operation != "create" {
+            let text = format!("unsupported operation {}", call.operation);
+            return Err(Error::unsupported(text).of(&self.settings.component));
+        }
+        let topic = call.metadata.get(TOPIC).filter(|topic| !topic.is_empty());
+        let topic = topic.unwrap_or(&self.settings.topic);
+        let publisher = self.publisher().await?;
+        let published = publisher.publish(topic, call.data.clone()).await;
+        published.map_err(|error| error.of(&self.settings.component))?;
+        Ok(None)
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.check_open()?;
+        self.reach().await
+    }
+
+    async fn close(&self) {
+        self.end().await;
+    }
+}
+
+#[async_trait]
+impl InputBinding for Mqtt {
+    async fn read(&self, handler: Arc<dyn EventHandler>, drain: CancellationToken) -> Result<()> {
+        let _alone = self.reading.lock().await;
+        self.check_open()?;
+        reader::read(&self.settings, handler, &drain, &self.closed).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.check_open()?;
+        self.reach().await
+    }
+
+    async fn close(&self) {
+        self.end().await;
+    }
+}

@@ -1,0 +1,257 @@
+use std::{io, sync::Arc, time::Duration};
+
+use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
+use percent_encoding::percent_decode_str;
+use rumqttc::{AckMode, AsyncClient, EventLoop, MqttOptions, SessionMode};
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use url::Url;
+
+use super::LOG;
+use outrigger_tls::client_config;
+
+/// Pings keep the connection known to be alive.
+const KEEP_ALIVE: u16 = 30;
+/// Largest message either way, bytes.
+const MOST: usize = 64 << 20;
+
+/// The broker, and what to do there.
+#[derive(Clone)]
+pub(super) struct Settings {
+    broker: Broker,
+    consumer: String,
+    clean: bool,
+    pub(super) topic: String,
+    pub(super) retain: bool,
+    /// How often an event that the app refused is tried again; `None` = for ever.
+    pub(super) retries: Option<u32>,
+    pub(super) component: Arc<str>,
+}
+
+#[derive(Clone)]
+struct Broker {
+    host: String,
+    port: u16,
+    account: Option<(String, String)>,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Settings {
+    pub(super) fn read(metadata: &Metadata) -> Result<Self> {
+        let broker = Broker::read(metadata)?;
+        if metadata.filled(&["qos"]).is_some() {
+            tracing::warn!(
+                target: LOG,
+                "mqtt binding {}: the property qos is ignored; it is 1",
+                metadata.component()
+            );
+        }
+        let retries = metadata.number::<i32>(&["backOffMaxRetries"])?.unwrap_or(0);
+        Ok(Self {
+            broker,
+            topic: metadata.required(&["topic"])?.to_owned(),
+            consumer: metadata.required(&["consumerID"])?.to_owned(),
+            clean: metadata.flag(&["cleanSession"], false),
+            retain: metadata.flag(&["retain"], false),
+            retries: u32::try_from(retries).ok(),
+            component: metadata.component().clone(),
+        })
+    }
+
+    /// Whether the broker forgets what this client did not acknowledge when the connection ends.
+    pub(super) fn forgetful(&self) -> bool {
+        self.clean
+    }
+
+    /// A client that connects when its event loop runs. `role` keeps the connections of a binding apart.
+    pub(super) fn client(&self, role: &str) -> Result<(AsyncClient, EventLoop)> {
+        let broker = &self.broker;
+        let name = format!("{}-{role}", self.consumer);
+        let mut options = MqttOptions::new(name, (broker.host.clone(), broker.port));
+        options
+            .set_session_mode(if self.clean {
+                SessionMode::Clean
+            } else {
+                SessionMode::Persistent
+            })
+            .set_keep_alive(KEEP_ALIVE)
+            .set_max_packet_size(MOST, MOST)
+            .set_ack_mode(AckMode::Manual);
+        if let Some((user, password)) = &broker.account {
+            if password.is_empty() {
+                options.set_username(user);
+            } else {
+                options.set_credentials(user, password.clone().into_bytes());
+            }
+        }
+        let dialled = broker.clone();
+        options.set_socket_connector(move |_, _| {
+            let broker = dialled.clone();
+            async move { broker.connect().await }
+        });
+        // What waits is bounded by who sends: callers wait for their message, acknowledgements are of messages that
+        // the broker's own window bounds.
+        let built = AsyncClient::builder(options).unbounded().try_build();
+        built.map_err(|error| Error::new(Kind::Configuration, "mqtt").because(error))
+    }
+
+    /// Whether the broker can be reached.
+    pub(super) async fn dial(&self) -> io::Result<()> {
+        self.broker.connect().await.map(drop)
+    }
+
+    pub(super) fn unreachable(&self, kind: Kind) -> Error {
+        let text = format!("mqtt broker at {}:{}", self.broker.host, self.broker.port);
+        Error::new(kind, text).of(&self.component)
+    }
+}
+
+/// A byte stream to the broker.
+pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Sync + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Sync + Unpin> Stream for T {}
+
+impl Broker {
+    fn read(metadata: &Metadata) -> Result<Self> {
+        const URL: &[&str] = &["url"];
+        let url = Url::parse(metadata.required(URL)?).map_err(|error| {
+            metadata.wrong(URL, &format!("a URL like tcp://host:1883 is expected: {error}"))
+        })?;
+        let (secure, port) = match url.scheme() {
+            "tcp" | "mqtt" => (false, 1883),
+            "ssl" | "tls" | "mqtts" | "tcps" => (true, 8883),
+            other => {
+                let expected = format!("{other}:// is not supported; use tcp, mqtt, ssl, tls, mqtts or tcps");
+                return Err(metadata.wrong(URL, &expected).into());
+            }
+        };
+        let host = url.host_str().unwrap_or_default();
+        let host = host.trim_matches(['[', ']']).to_owned();
+        if host.is_empty() {
+            return Err(metadata
+                .wrong(URL, "the host is missing; write tcp://host:1883")
+                .into());
+        }
+        let decoded = |text| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let account = (!url.username().is_empty()).then(|| {
+            (
+                decoded(url.username()),
+                decoded(url.password().unwrap_or_default()),
+            )
+        });
+        let tls = secure.then(|| tls(metadata, &host)).transpose()?;
+        Ok(Self {
+            port: url.port().unwrap_or(port),
+            host,
+            account,
+            tls,
+        })
+    }
+
+    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        Ok(match &self.tls {
+            None => Box::new(stream),
+            Some((connector, name)) => Box::new(connector.connect(name.clone(), stream).await?),
+        })
+    }
+}
+
+fn tls(metadata: &Metadata, host: &str) -> Result<(TlsConnector, ServerName<'static>), MetadataError> {
+    let pem = |name: &str| match metadata.filled(&[name]) {
+        Some(text) if !text.contains("-----BEGIN ") => Err(metadata.wrong(&[name], "PEM text is expected")),
+        other => Ok(other.map(str::as_bytes)),
+    };
+    let (roots, certificate, key) = (pem("caCert")?, pem("clientCert")?, pem("clientKey")?);
+    let identity = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(_), None) => return Err(metadata.wrong(&["clientKey"], "clientCert needs it")),
+        (None, Some(_)) => return Err(metadata.wrong(&["clientCert"], "clientKey needs it")),
+    };
+    let config =
+        client_config(roots, identity).map_err(|error| metadata.wrong(&["caCert", "clientCert"], &error))?;
+    let name = ServerName::try_from(host.to_owned())
+        .map_err(|error| metadata.wrong(&["url"], &format!("the host: {error}")))?;
+    Ok((TlsConnector::from(Arc::new(config)), name))
+}
+
+/// How long to wait before connecting again, from failure to failure.
+#[derive(Default)]
+pub(super) struct Backoff(u32);
+
+impl Backoff {
+    const LEAST: Duration = Duration::from_millis(100);
+    const MOST: Duration = Duration::from_secs(10);
+
+    pub(super) fn reset(&mut self) {
+        self.0 = 0;
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = Self::LEAST.saturating_mul(1_u32.checked_shl(self.0).unwrap_or(u32::MAX));
+        self.0 = self.0.saturating_add(1).min(31);
+        pause.min(Self::MOST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(properties: &[(&str, &str)]) -> Result<Settings> {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Settings::read(&Metadata::new("events", owned)?)
+    }
+
+    const GOOD: [(&str, &str); 3] = [
+        ("url", "tcp://u%40x:p@broker"),
+        ("topic", "t"),
+        ("consumerID", "c"),
+    ];
+
+    #[test]
+    fn urls_name_broker_and_account() {
+        let settings = read(&GOOD).unwrap();
+        let broker = &settings.broker;
+        assert_eq!((broker.host.as_str(), broker.port), ("broker", 1883));
+        assert_eq!(broker.account, Some(("u@x".to_owned(), "p".to_owned())));
+        assert!(broker.tls.is_none());
+        let secure = read(&[("url", "mqtts://broker:9"), GOOD[1], GOOD[2]]).unwrap();
+        assert_eq!(secure.broker.port, 9);
+        assert!(secure.broker.tls.is_some());
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        for (properties, name) in [
+            (vec![GOOD[1], GOOD[2]], "url"),
+            (vec![GOOD[0], GOOD[2]], "topic"),
+            (vec![GOOD[0], GOOD[1]], "consumerID"),
+            (vec![("url", "ws://broker"), GOOD[1], GOOD[2]], "ws://"),
+            (
+                vec![("url", "tls://broker"), GOOD[1], GOOD[2], ("caCert", "x")],
+                "caCert",
+            ),
+        ] {
+            let error = read(&properties).map(drop).unwrap_err().to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.next(), Backoff::LEAST);
+        assert_eq!(backoff.next(), Backoff::LEAST * 2);
+        for _ in 0..100 {
+            backoff.next();
+        }
+        assert_eq!(backoff.next(), Backoff::MOST);
+        backoff.reset();
+        assert_eq!(backoff.next(), Backoff::LEAST);
+    }
+}

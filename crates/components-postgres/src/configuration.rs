@@ -1,0 +1,266 @@
+//! `configuration.postgresql`: a table the user makes, and a trigger of theirs that notifies of changes.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use outrigger_component::{
+    ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
+    configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
+    go_json,
+};
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+use tokio_postgres::types::Type;
+
+use super::{listener::Listener, pool::Pool, settings::Settings};
+
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSE: Duration = Duration::from_secs(5);
+/// As long as an identifier of the server may be.
+const LONGEST_TABLE: usize = 64;
+
+pub(super) struct PostgresConfiguration {
+    values: Arc<Values>,
+    subscriptions: Subscriptions,
+}
+
+struct Values {
+    pool: Pool,
+    settings: Settings,
+    table: String,
+}
+
+pub(super) async fn open(metadata: &Metadata) -> Result<PostgresConfiguration> {
+    let table = metadata.required(&["table"])?.to_owned();
+    let fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_');
+    if table.len() > LONGEST_TABLE || !table.chars().all(fine) {
+        let expected = "it must have at most 64 lower-case letters, digits, '_' and '.'";
+        return Err(metadata.wrong(&["table"], expected).into());
+    }
+    let settings = Settings::read(metadata)?;
+    let pool = Pool::open(metadata, &settings).await?;
+    let exists = pool
+        .read(
+            "SELECT to_regclass($1::text) IS NOT NULL",
+            &[(&table, Type::TEXT)],
+        )
+        .await?;
+    if !exists.first().is_some_and(|row| row.get(0)) {
+        let expected = "there is no such table; create it with the columns key, value, version and metadata";
+        return Err(metadata.wrong(&["table"], expected).into());
+    }
+    Ok(PostgresConfiguration {
+        values: Arc::new(Values {
+            pool,
+            settings,
+            table,
+        }),
+        subscriptions: Subscriptions::default(),
+    })
+}
+
+/// A JSON object of texts; other values are taken as their JSON text.
+fn pairs(json: Option<Value>) -> Pairs {
+    let members = match json {
+        Some(Value::Object(members)) => members,
+        _ => Map::new(),
+    };
+    members
+        .into_iter()
+        .map(|(name, value)| (name, text(value)))
+        .collect()
+}
+
+fn text(value: Value) -> String {
+    match value {
+        Value::String(text) => text,
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// The row in the `data` of a notification; names in any case.
+fn notified(payload: &str) -> Result<(String, Item), String> {
+    let mut payload: Map<String, Value> =
+        go_json::from_slice(payload.as_bytes()).map_err(|error| error.to_string())?;
+    let Some(Value::Object(row)) = payload.remove("data") else {
+        return Err("it has no object \"data\"".to_owned());
+    };
+    let mut row: HashMap<String, Value> = row
+        .into_iter()
+        .map(|(name, value)| (name.to_lowercase(), value))
+        .collect();
+    let mut take = |name: &str| row.remove(name);
+    let key = take("key")
+        .map(text)
+        .filter(|key| !key.is_empty())
+        .ok_or("it has no key")?;
+    let item = Item {
+        value: take("value").map(text).unwrap_or_default(),
+        version: take("version").map(text).unwrap_or_default(),
+        metadata: pairs(take("metadata")),
+    };
+    Ok((key, item))
+}
+
+impl Values {
+    async fn read(&self, keys: &[String]) -> Result<Items> {
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | '_');
+        if let Some(key) = keys.iter().find(|key| !key.chars().all(known)) {
+            return Err(Error::new(Kind::InvalidRequest, format!("invalid key : '{key}'")));
+        }
+        self.select(keys).await
+    }
+
+    async fn select(&self, keys: &[String]) -> Result<Items> {
+        let select = format!(
+            "SELECT key::text, value::text, version::text, metadata::text FROM {}",
+            self.table
+        );
+        let rows = if keys.is_empty() {
+            self.pool.read(&select, &[]).await?
+        } else {
+            let sql = format!("{select} WHERE key = ANY($1::text[])");
+            self.pool.read(&sql, &[(&keys, Type::TEXT_ARRAY)]).await?
+        };
+        let mut newest: HashMap<String, (i64, Item)> = HashMap::new();
+        for row in rows {
+            let version: Option<String> = row.get(2);
+            let version = version.unwrap_or_default();
+            let number = version.parse().unwrap_or(-1);
+            let key: String = row.get(0);
+            if newest.get(&key).is_some_and(|(known, _)| *known >= number) {
+                continue;
+            }
+            let metadata: Option<String> = row.get(3);
+            let item = Item {
+                value: row.get::<_, Option<String>>(1).unwrap_or_default(),
+                version,
+                metadata: pairs(metadata.and_then(|text| go_json::from_slice(text.as_bytes()).ok())),
+            };
+            newest.insert(key, (number, item));
+        }
+        Ok(newest.into_iter().map(|(key, (_, item))| (key, item)).collect())
+    }
+
+    async fn listen(&self, channel: &str) -> Result<Listener> {
+        let Settings {
+            config, tls, timeout, ..
+        } = &self.settings;
+        Listener::open(config, tls.connector()?, channel, *timeout).await
+    }
+
+    /// Listens, and reads after that: what changes in between is told twice rather than never.
+    async fn resume(&self, keys: &[String], channel: &str) -> Result<(Listener, Items)> {
+        let listener = self.listen(channel).await?;
+        let items = self.select(keys).await?;
+        Ok((listener, items))
+    }
+
+    /// Tells of notifications, and after a lost connection of what was missed. `known` is what the app knows.
+    async fn watch(
+        &self,
+        keys: Vec<String>,
+        channel: String,
+        mut listener: Listener,
+        mut known: Items,
+        updates: mpsc::Sender<Items>,
+    ) {
+        let mut pause = LEAST_PAUSE;
+        loop {
+            while let Some(payload) = listener.next().await {
+                pause = LEAST_PAUSE;
+                match notified(&payload) {
+                    Ok((key, _)) if !keys.is_empty() && !keys.contains(&key) => {}
+                    Ok((key, item)) => {
+                        known.insert(key.clone(), item.clone());
+                        if updates.send(Items::from([(key, item)])).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(why) => tracing::error!(
+                        target: "dapr.contrib",
+                        "A notification on {channel} is not understood: {why}; the trigger must send \
+                         {{\"data\": ROW}}"
+                    ),
+                }
+            }
+            let current = loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MOST_PAUSE);
+                match self.resume(&keys, &channel).await {
+                    Ok((again, current)) => {
+                        listener = again;
+                        break current;
+                    }
+                    Err(error) if error.kind() == Kind::Closed => return,
+                    Err(error) => tracing::warn!(target: "dapr.contrib", "Listening to {channel}: {error}"),
+                }
+            };
+            let missed = changes(&known, &current);
+            known = current;
+            if !missed.is_empty() && updates.send(missed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl ConfigurationStore for PostgresConfiguration {
+    async fn get(&self, request: &Request) -> Result<Items> {
+        self.values.read(&request.keys).await
+    }
+
+    async fn subscribe(&self, request: &Request) -> Result<Subscription> {
+        self.subscriptions.check_open()?;
+        let channel = request
+            .metadata
+            .iter()
+            .find(|(name, value)| name.eq_ignore_ascii_case("pgNotifyChannel") && !value.is_empty())
+            .map(|(_, value)| value.clone())
+            .ok_or_else(|| {
+                let text = format!(
+                    "unable to subscribe to '{}'. pgNotifyChannel attribute cannot be empty",
+                    self.values.table
+                );
+                Error::new(Kind::InvalidRequest, text)
+            })?;
+        let (listener, known) = self.values.resume(&request.keys, &channel).await?;
+        let (values, keys) = (self.values.clone(), request.keys.clone());
+        self.subscriptions
+            .open(|updates| async move { values.watch(keys, channel, listener, known, updates).await })
+    }
+
+    async fn unsubscribe(&self, id: &str) -> Result<()> {
+        self.subscriptions.end(id).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.values.pool.ping().await
+    }
+
+    async fn close(&self) {
+        self.subscriptions.close().await;
+        self.values.pool.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::notified;
+
+    #[test]
+    fn notifications_carry_a_row() {
+        let payload = r#"{"table":"c","action":"UPDATE","data":{"KEY":"k","value":"v","version":2,"metadata":{"a":"b"}}}"#;
+        let (key, item) = notified(payload).unwrap();
+        assert_eq!(
+            (key.as_str(), item.value.as_str(), item.version.as_str()),
+            ("k", "v", "2")
+        );
+        assert_eq!(item.metadata["a"], "b");
+        for wrong in ["", "[]", "{}", r#"{"data":[]}"#, r#"{"data":{"value":"v"}}"#] {
+            assert!(notified(wrong).is_err(), "{wrong}");
+        }
+    }
+}

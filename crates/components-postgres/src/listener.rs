@@ -1,0 +1,107 @@
+use std::time::Duration;
+
+use outrigger_component::{Error, Kind, Result};
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, Client};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::pool::failure;
+use outrigger_component::deadline::within;
+
+/// Notifications that wait to be told.
+const QUEUE: usize = 256;
+
+/// A connection of its own that listens to a channel.
+pub(super) struct Listener {
+    /// The connection ends with it.
+    client: Client,
+    _task: AbortOnDropHandle<()>,
+    payloads: mpsc::Receiver<String>,
+    /// How long it may be silent, and how long the server may take to say that it is there.
+    patience: Duration,
+}
+
+impl Listener {
+    /// Connects; when it returns, the channel is being listened to.
+    pub(super) async fn open(
+        config: &tokio_postgres::Config,
+        tls: MakeRustlsConnect,
+        channel: &str,
+        timeout: Duration,
+    ) -> Result<Self> {
+        let name = identifier(channel)?;
+        within(timeout, "PostgreSQL", async {
+            let (client, mut connection) = config.connect(tls).await.map_err(failure)?;
+            let (sender, payloads) = mpsc::channel(QUEUE);
+            let task = tokio::spawn(async move {
+                loop {
+                    match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                        Some(Ok(AsyncMessage::Notification(notification))) => {
+                            if sender.send(notification.payload().to_owned()).await.is_err() {
+                                return;
+                            }
+                        }
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => {
+                            tracing::warn!(target: "dapr.contrib", "Listening to PostgreSQL: {error}");
+                            return;
+                        }
+                        None => return,
+                    }
+                }
+            });
+            let task = AbortOnDropHandle::new(task);
+            client
+                .batch_execute(&format!("LISTEN {name}"))
+                .await
+                .map_err(failure)?;
+            Ok(Self {
+                client,
+                _task: task,
+                payloads,
+                patience: timeout,
+            })
+        })
+        .await
+    }
+
+    /// The next payload; `None` when the connection ended, or the server is silent even when asked.
+    pub(super) async fn next(&mut self) -> Option<String> {
+        loop {
+            if let Ok(payload) = tokio::time::timeout(self.patience, self.payloads.recv()).await {
+                return payload;
+            }
+            let asked = tokio::time::timeout(self.patience, self.client.check_connection());
+            match asked.await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// A channel name in quotes, in lower case as an unquoted one would be.
+fn identifier(channel: &str) -> Result<String> {
+    let word = channel
+        .chars()
+        .all(|c| c.is_alphanumeric() || c == '_' || c == '$');
+    if channel.is_empty() || !word {
+        let text = format!("pgNotifyChannel {channel:?} is no name: use letters, digits and _");
+        return Err(Error::new(Kind::InvalidRequest, text));
+    }
+    Ok(format!("\"{}\"", channel.to_lowercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::identifier;
+
+    #[test]
+    fn channel_names_cannot_carry_statements() {
+        assert_eq!(identifier("Config_1").unwrap(), "\"config_1\"");
+        for wrong in ["", "a;b", "a b", "a\"b"] {
+            assert!(identifier(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+use std::{future::Future, sync::Arc, time::Duration};
+
+use deadpool_postgres::{Manager, ManagerConfig, PoolError, RecyclingMethod, Runtime};
+use outrigger_component::{Error, Kind, Metadata, Result};
+use tokio_postgres::{
+    Row,
+    error::SqlState,
+    types::{ToSql, Type},
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    session::{AsSession, OwnedSession, Session},
+    settings::Settings,
+};
+use outrigger_component::deadline::within;
+
+/// A statement's parameter with its type, which unprepared statements must name.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Connections to a server, made when needed.
+pub(super) struct Pool {
+    pool: deadpool_postgres::Pool,
+    prepare: bool,
+    timeout: Duration,
+    tls: MakeRustlsConnect,
+    component: Arc<str>,
+    _reaper: AbortOnDropHandle<()>,
+}
+
+/// An error of the driver as one of a component.
+pub(super) fn failure(error: tokio_postgres::Error) -> Error {
+    let kind = match error.code() {
+        Some(code) => kind(code),
+        None if outrigger_tls::refused(&error) => Kind::Denied,
+        None if error.is_closed() || is_io(&error) => Kind::Unavailable,
+        None => Kind::Internal,
+    };
+    // The driver's own text for errors of the server is "db error".
+    match error.as_db_error() {
+        Some(answer) => {
+            let text = format!("PostgreSQL: {} ({})", answer.message(), answer.code().code());
+            Error::new(kind, text)
+        }
+        None if kind == Kind::Denied => {
+            let text = "PostgreSQL over TLS (check sslmode, sslrootcert, sslcert and sslkey)";
+            Error::new(kind, text).because(chain(&error))
+        }
+        None => Error::new(kind, "PostgreSQL").because(chain(&error)),
+    }
+}
+
+fn is_io(error: &tokio_postgres::Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<std::io::Error>())
+}
+
+/// The error's text with those of its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}
+
+fn kind(code: &SqlState) -> Kind {
+    // Classes of the SQL standard: 08 connection, 53 resources, 57 operator, 28 authorization, 40 rollback.
+    match code.code().get(..2) {
+        Some("08" | "53" | "57" | "40") => Kind::Unavailable,
+        Some("28") => Kind::Denied,
+        Some("3D" | "3F") => Kind::Configuration,
+        Some("22") => Kind::InvalidRequest,
+        _ if *code == SqlState::INSUFFICIENT_PRIVILEGE => Kind::Denied,
+        _ => Kind::Internal,
+    }
+}
+
+fn pool_failure(error: PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) => failure(error),
+        PoolError::Closed => Error::closed(),
+        PoolError::Timeout(_) => Error::new(Kind::Timeout, "PostgreSQL: no connection became free in time"),
+        other => Error::new(Kind::Internal, "PostgreSQL").because(other),
+    }
+}
+
+impl Pool {
+    /// Connects once, so that wrong settings show at once.
+    pub(super) async fn open(metadata: &Metadata, settings: &Settings) -> Result<Self> {
+        let config = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let tls = settings.tls.connector()?;
+        let manager = Manager::from_config(settings.config.clone(), tls.clone(), config);
+        let pool = deadpool_postgres::Pool::builder(manager)
+            .max_size(settings.most_connections)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| Error::new(Kind::Internal, "PostgreSQL").because(error))?;
+        let (idle, reaped) = (settings.idle, pool.clone());
+        let reaper = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(idle.min(Duration::from_secs(60))).await;
+                reaped.retain(|_, metrics| metrics.last_used() < idle);
+            }
+        });
+        let pool = Self {
+            pool,
+            prepare: settings.prepare,
+            timeout: settings.timeout,
+            tls,
+            component: metadata.component().clone(),
+            _reaper: AbortOnDropHandle::new(reaper),
+        };
+        pool.ping().await?;
+        Ok(pool)
+    }
+
+    /// Bounds `work` and names the component in its error.
+    pub(super) async fn bound<T>(&self, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let result = within(self.timeout, "PostgreSQL", work).await;
+        if result
+            .as_ref()
+            .is_err_and(|error| error.kind() == Kind::Unavailable)
+        {
+            self.forget();
+        }
+        result.map_err(|error| error.of(&self.component))
+    }
+
+    /// Drops the connections that wait: where one broke, the others did too, and have not noticed yet.
+    fn forget(&self) {
+        self.pool.retain(|_, _| false);
+    }
+
+    pub(super) async fn session(&self) -> Result<OwnedSession> {
+        let object = self.pool.get().await.map_err(pool_failure)?;
+        Ok(OwnedSession::new(object, self.tls.clone()))
+    }
+
+    pub(super) async fn ping(&self) -> Result<()> {
+        let work = async {
+            let session = self.session().await?;
+            let alive = session.client()?.check_connection().await;
+            session.settle();
+            alive.map_err(failure)
+        };
+        self.bound(work).await
+    }
+
+    /// Rows of a statement that only reads, once more when the connection turns out to be broken.
+    pub(super) async fn read(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        self.repeated(|session| async move { self.rows(&*session, sql, parameters).await })
+            .await
+    }
+
+    /// As [`Pool::read`], for statements of so many forms that none is kept prepared.
+    pub(super) async fn read_once(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Vec<Row>> {
+        self.repeated(|session| async move {
+            let rows = session.client()?.query_typed(sql, parameters).await;
+            rows.map_err(failure)
+        })
+        .await
+    }
+
+    /// As [`Pool::read`] for a write that may happen twice.
+    pub(super) async fn repeated<T, F>(
+        &self,
+        work: impl Fn(Arc<OwnedSession>) -> F + Send + Sync,
+    ) -> Result<T>
+    where
+        T: Send,
+        F: Future<Output = Result<T>> + Send,
+    {
+        let once = || async {
+            let session = Arc::new(self.session().await?);
+            let result = work(session.clone()).await;
+            session.settle();
+            result
+        };
+        let twice = async {
+            match once().await {
+                Err(error) if error.kind() == Kind::Unavailable => {
+                    self.forget();
+                    once().await
+                }
+                other => other,
+            }
+        };
+        self.bound(twice).await
+    }
+
+    /// Rows of a statement.
+    pub(super) async fn rows(
+        &self,
+        session: &impl AsSession,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>> {
+        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
+        let rows = match (session.as_session()?, self.prepare) {
+            (Session::Connection(connection), true) => {
+                let statement = connection.prepare_cached(sql).await.map_err(failure)?;
+                connection.query(&statement, &values).await
+            }
+            (Session::Transaction(transaction), true) => {
+                let statement = transaction.prepare_cached(sql).await.map_err(failure)?;
+                transaction.query(&statement, &values).await
+            }
+            (Session::Connection(connection), false) => connection.query_typed(sql, parameters).await,
+            (Session::Transaction(transaction), false) => transaction.query_typed(sql, parameters).await,
+        };
+        rows.map_err(failure)
+    }
+
+    /// Whether statements may be prepared.
+    pub(super) fn prepares(&self) -> bool {
+        self.prepare
+    }
+
+    /// # Errors
+    /// After [`Pool::close`].
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.pool.is_closed() {
+            return Err(Error::closed().of(&self.component));
+        }
+        Ok(())
+    }
+
+    /// Connections in use are closed when they come back.
+    pub(super) fn close(&self) {
+        self.pool.close();
+    }
+}

@@ -1,0 +1,496 @@
+//! The PostgreSQL stores, on a real server.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod binding;
+mod queries;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Kind, Pairs, StateStore,
+    configuration::{Item, Request},
+    conformance::{self, StateRules, Writer},
+    state::{Feature, Filter, Get, Order, Query, Set, Sort, TTL, Value},
+};
+use outrigger_components_testing::{Components, proxy::Proxy, server::Postgres, tls::Certificates};
+use serde_json::json;
+use tokio_postgres::{Client, NoTls, types::ToSql};
+
+fn components() -> Components {
+    Components::of(outrigger_components_postgres::add)
+}
+
+const V1: StateRules = StateRules {
+    alien_etag: Kind::InvalidEtag,
+    etag_needs_value: true,
+    first_write_sees_all: true,
+    reports_expiry: true,
+    takes_null: true,
+    bulk_fails_whole: false,
+};
+
+fn set(key: &str, value: Value) -> Set {
+    Set {
+        key: key.to_owned(),
+        value,
+        ..Set::default()
+    }
+}
+
+async fn sql(server: &Postgres) -> Client {
+    connect(&server.text()).await
+}
+
+async fn connect(text: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(text, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn cell(client: &Client, query: &str) -> Option<String> {
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_generations_keep_the_rules() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let v1 = [("connectionString", text.as_str()), ("tableName", "first")];
+    let v2 = [("connectionString", text.as_str()), ("tablePrefix", "second_")];
+    for (version, properties, rules) in [("v1", &v1[..], V1), ("v2", &v2[..], StateRules::default())] {
+        let store = components()
+            .state("state.postgresql", version, properties)
+            .await
+            .unwrap();
+        conformance::state(&store, rules).await;
+        conformance::state_after_close(&store).await;
+    }
+    // Without prepared statements, as poolers need it, and by URL: the second host is there.
+    let url = format!(
+        "postgres://postgres@127.0.0.1:1,127.0.0.1:{}/postgres\
+         ?sslmode=disable&target_session_attrs=read-write&krbsrvname=postgres",
+        server.port
+    );
+    let simple = [
+        ("url", url.as_str()),
+        ("queryExecMode", "exec"),
+        ("maxConns", "2"),
+        // The first generation counts its steps under one name for all tables.
+        ("metadataTableName", "third_metadata"),
+    ];
+    let store = components().state("state.postgres", "", &simple).await.unwrap();
+    conformance::state(&store, V1).await;
+    sweeping(&server).await;
+    configuration(&server).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_protects_the_connection() {
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let Some(server) = Postgres::start_tls(&certificates) else {
+        return;
+    };
+    let identity = format!(
+        "sslcert={} sslkey={}",
+        certificates.text("client.pem"),
+        certificates.text("client.key")
+    );
+    let (root, other) = (certificates.text("root.pem"), others.text("root.pem"));
+    let (full, ca) = ("sslmode=verify-full", "sslmode=verify-ca");
+    for (host, rest, refusal) in [
+        ("127.0.0.1", format!("{full} sslrootcert={root} {identity}"), None),
+        (
+            "localhost",
+            format!("{full} sslrootcert={root} {identity}"),
+            Some("not valid for name"),
+        ),
+        ("localhost", format!("{ca} sslrootcert={root} {identity}"), None),
+        (
+            "127.0.0.1",
+            format!("{ca} sslrootcert={other} {identity}"),
+            Some("invalid peer certificate"),
+        ),
+        ("127.0.0.1", format!("sslmode=require {identity}"), None),
+        // As libpq: a root that is given is used.
+        (
+            "127.0.0.1",
+            format!("sslmode=require sslrootcert={other} {identity}"),
+            Some("invalid peer certificate"),
+        ),
+        (
+            "127.0.0.1",
+            "sslmode=require".to_owned(),
+            Some("connection requires a valid client certificate"),
+        ),
+        (
+            "127.0.0.1",
+            format!("sslmode=disable {identity}"),
+            Some("no encryption"),
+        ),
+    ] {
+        let text = format!(
+            "host={host} port={} user=postgres dbname=postgres {rest}",
+            server.port
+        );
+        let properties = [("connectionString", text.as_str())];
+        let opening = components().state("state.postgresql", "v2", &properties);
+        let opened = tokio::time::timeout(Duration::from_secs(10), opening).await;
+        match (opened.unwrap(), refusal) {
+            (Ok(store), None) => store.set(&set("k", Value::default())).await.unwrap(),
+            (Ok(_), Some(_)) => panic!("{text} works"),
+            (Err(error), refusal) => {
+                let named = refusal.is_some_and(|refusal| error.to_string().contains(refusal));
+                assert!(named, "{text}: {error}");
+                assert_eq!(error.kind(), Kind::Denied, "{error}");
+            }
+        }
+    }
+}
+
+/// Tables are made, used and swept without a named statement.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_prepared_where_that_is_forbidden() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    for setting in ["log_min_duration_statement = 0", "log_line_prefix = 'app=%a '"] {
+        let alter = format!("ALTER SYSTEM SET {setting}");
+        client.batch_execute(&alter).await.unwrap();
+    }
+    client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    for version in ["v1", "v2"] {
+        let name = format!("my_{version}_");
+        let bookkeeping = format!("{name}metadata");
+        let properties = [
+            ("connectionString", text.as_str()),
+            ("queryExecMode", "cache_describe"),
+            ("cleanupInterval", "1s"),
+            ("tableName", &name),
+            ("tablePrefix", &name),
+            ("metadataTableName", &bookkeeping),
+        ];
+        let store = components()
+            .state("state.postgresql", version, &properties)
+            .await
+            .unwrap();
+        store.set(&set("k", Value::default())).await.unwrap();
+        store.get(&Get::key("k")).await.unwrap().unwrap();
+        let swept = async {
+            let delete = format!("DELETE FROM {name}");
+            while !server.log().contains(&delete) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), swept)
+            .await
+            .unwrap();
+    }
+    let log = server.log();
+    let ours: Vec<_> = log.lines().filter(|line| line.starts_with("app=daprd")).collect();
+    assert!(
+        ours.iter().any(|line| line.contains("execute <unnamed>")),
+        "{log}"
+    );
+    let named = ours.iter().find(|line| {
+        let mut words = line.split_whitespace();
+        words.any(|word| matches!(word, "parse" | "bind" | "execute")) && words.next() != Some("<unnamed>:")
+    });
+    assert_eq!(named, None);
+}
+
+async fn sweeping(server: &Postgres) {
+    let text = server.text();
+    let properties = [
+        ("connectionString", text.as_str()),
+        ("cleanupInterval", "1s"),
+        ("tablePrefix", "swept_"),
+    ];
+    let store = components()
+        .state("state.postgresql", "v2", &properties)
+        .await
+        .unwrap();
+    let mut short = set("short", Value::default());
+    short.metadata.insert(TTL.to_owned(), "1".to_owned());
+    store.set(&short).await.unwrap();
+    store.set(&set("long", Value::default())).await.unwrap();
+    let client = sql(server).await;
+    let swept = async {
+        while cell(&client, "SELECT count(*)::text FROM swept_state")
+            .await
+            .as_deref()
+            != Some("1")
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), swept)
+        .await
+        .unwrap();
+    let key = "SELECT key FROM dapr_metadata WHERE key LIKE 'last-cleanup%'";
+    assert_eq!(
+        cell(&client, key).await.as_deref(),
+        Some("last-cleanup-state-v2-swept_")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_layouts_are_daprs() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    // A table as a release before the paging column left it, with its bookkeeping.
+    client
+        .batch_execute(
+            "CREATE TABLE state (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+                 insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz, expiredate timestamptz);
+             INSERT INTO state (key, value, isbinary) VALUES ('old', '{\"a\": 1}', false), ('bin', '\"AP8=\"', true);
+             CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL);
+             INSERT INTO dapr_metadata VALUES ('migrations', '2')",
+        )
+        .await
+        .unwrap();
+    let properties = [("connectionString", text.as_str()), ("tablePrefix", "new_")];
+    // Several at once: they take turns.
+    let open = |version| components().state("state.postgresql", version, &properties);
+    let (a, b, c, d) = tokio::join!(open("v1"), open("v2"), open("v1"), open("v2"));
+    for opened in [a, b, c, d] {
+        opened.unwrap();
+    }
+    let levels = "SELECT string_agg(key || '=' || value, ' ' ORDER BY key) FROM dapr_metadata";
+    assert_eq!(
+        cell(&client, levels).await.as_deref(),
+        Some("lock=lock migrations=3 migrations-state-v2-new_=2")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn values_are_stored_as_dapr_stores_them() {
+    let Some(server) = Postgres::start() else { return };
+    let text = server.text();
+    let client = sql(&server).await;
+    client
+        .batch_execute(
+            "CREATE SCHEMA mine;
+             CREATE TABLE mine.old (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+                 insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz);
+             INSERT INTO mine.old (key, value, isbinary) VALUES ('k', '{\"a\": 1}', false), ('b', '\"AP8=\"', true)",
+        )
+        .await
+        .unwrap();
+    let properties = [("connectionString", text.as_str()), ("tableName", "mine.old")];
+    let v1 = components()
+        .state("state.postgresql", "v1", &properties)
+        .await
+        .unwrap();
+    let read =
+        async |store: &dyn StateStore, key: &str| store.get(&Get::key(key)).await.unwrap().unwrap().data;
+    assert_eq!(read(&*v1, "k").await, r#"{"a": 1}"#);
+    assert_eq!(read(&*v1, "b").await, &[0, 255][..]);
+    v1.set(&set("json", Value::Json(r#"{"b":1.0}"#.into())))
+        .await
+        .unwrap();
+    v1.set(&set("bytes", Value::Bytes(vec![0, 255].into())))
+        .await
+        .unwrap();
+    let rows =
+        "SELECT string_agg(key || ':' || value::text || ':' || isbinary, ' ' ORDER BY key) FROM mine.old";
+    assert_eq!(
+        cell(&client, rows).await.as_deref(),
+        Some(r#"b:"AP8=":true bytes:"AP8=":true json:{"b": 1}:false k:{"a": 1}:false"#)
+    );
+    let etag = v1.get(&Get::key("json")).await.unwrap().unwrap().etag;
+    assert_eq!(
+        cell(&client, "SELECT xmin::text FROM mine.old WHERE key = 'json'").await,
+        etag
+    );
+    let index = "SELECT indexname FROM pg_indexes WHERE schemaname = 'mine' AND indexname LIKE '%uidx'";
+    assert_eq!(cell(&client, index).await.as_deref(), Some("old_row_id_uidx"));
+
+    let v2 = components()
+        .state("state.postgresql", "v2", &[("connectionString", &text)])
+        .await
+        .unwrap();
+    v2.set(&set("json", Value::Json(r#"{ "b": "<" }"#.into())))
+        .await
+        .unwrap();
+    let stored = "SELECT convert_from(value, 'UTF8') FROM state WHERE key = 'json'";
+    assert_eq!(cell(&client, stored).await.as_deref(), Some(r#"{"b":"\u003c"}"#));
+    let etag = v2.get(&Get::key("json")).await.unwrap().unwrap().etag;
+    assert_eq!(
+        cell(&client, "SELECT etag::text FROM state WHERE key = 'json'").await,
+        etag
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_server_may_restart() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let text = server.text();
+    let properties = [("connectionString", text.as_str()), ("timeout", "5s")];
+    let store = components()
+        .state("state.postgresql", "v2", &properties)
+        .await
+        .unwrap();
+    store.set(&set("k", Value::Bytes("before".into()))).await.unwrap();
+
+    // Connections that break between two calls are not noticed.
+    let client = sql(&server).await;
+    client
+        .batch_execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+             WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+        )
+        .await
+        .unwrap();
+    store.set(&set("k", Value::Bytes("again".into()))).await.unwrap();
+
+    conformance::state_outlives(&store, &mut server).await;
+    let first = [properties[0], properties[1], ("tableName", "first")];
+    let v1 = components()
+        .state("state.postgresql", "v1", &first)
+        .await
+        .unwrap();
+    conformance::state_outlives(&v1, &mut server).await;
+    let other = components().state(
+        "state.postgresql",
+        "v2",
+        &[("connectionString", "host=127.0.0.1 port=1 user=x")],
+    );
+    let error = other.await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+
+    configuration_outlives(&mut server).await;
+    what_was_missed_is_told(&server).await;
+}
+
+/// What changes while the watcher's connection is lost, and nothing else.
+async fn what_was_missed_is_told(server: &Postgres) {
+    let proxy = Proxy::start(server.port).await;
+    let rows = Rows(server.text());
+    for key in ["changed", "removed", "same"] {
+        rows.put(key, "old", "1").await;
+    }
+    let text = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", proxy.port);
+    let properties = [
+        ("connectionString", text.as_str()),
+        ("table", "configtable"),
+        ("timeout", "5s"),
+    ];
+    let store = components()
+        .configuration("configuration.postgresql", "v1", &properties)
+        .await
+        .unwrap();
+    let request = Request {
+        keys: ["changed", "removed", "same", "no-such"]
+            .map(str::to_owned)
+            .to_vec(),
+        metadata: rows.metadata(),
+    };
+    let mut subscription = store.subscribe(&request).await.unwrap();
+    proxy.lose();
+    rows.put("changed", "new", "2").await;
+    rows.remove("removed").await;
+    let told = tokio::time::timeout(Duration::from_secs(20), subscription.updates.recv());
+    let told = told.await.unwrap().unwrap();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told["changed"].value, "new");
+    assert_eq!(told["removed"], Item::default());
+}
+
+const CONFIGURATION: &str = "
+    CREATE TABLE configtable (key varchar NOT NULL, value varchar NOT NULL, version varchar NOT NULL, metadata json);
+    CREATE FUNCTION tell() RETURNS trigger AS $$
+    BEGIN
+        PERFORM pg_notify('config', json_build_object('table', TG_TABLE_NAME, 'data', row_to_json(NEW))::text);
+        RETURN NULL;
+    END $$ LANGUAGE plpgsql;
+    CREATE TRIGGER tell AFTER INSERT OR UPDATE ON configtable FOR EACH ROW EXECUTE FUNCTION tell()";
+
+/// The rows of the server that a text leads to, over its restarts too.
+struct Rows(String);
+
+impl Rows {
+    async fn run(&self, statements: &[(&str, &[&(dyn ToSql + Sync)])]) {
+        let mut client = connect(&self.0).await;
+        // Nobody sees a key that is gone for a moment.
+        let transaction = client.transaction().await.unwrap();
+        for (statement, parameters) in statements {
+            transaction.execute(*statement, parameters).await.unwrap();
+        }
+        transaction.commit().await.unwrap();
+    }
+}
+
+#[async_trait]
+impl Writer for Rows {
+    async fn put(&self, key: &str, value: &str, version: &str) {
+        let delete = "DELETE FROM configtable WHERE key = $1";
+        let insert = "INSERT INTO configtable VALUES ($1, $2, $3, '{\"owner\": \"me\"}')";
+        self.run(&[(delete, &[&key]), (insert, &[&key, &value, &version])])
+            .await;
+    }
+
+    async fn remove(&self, key: &str) {
+        let delete = "DELETE FROM configtable WHERE key = $1";
+        self.run(&[(delete, &[&key])]).await;
+    }
+
+    fn metadata(&self) -> Pairs {
+        Pairs::from([("pgNotifyChannel".to_owned(), "Config".to_owned())])
+    }
+
+    fn tells_removals(&self) -> bool {
+        false
+    }
+}
+
+async fn configuration(server: &Postgres) {
+    let text = server.text();
+    let properties = [("connectionString", text.as_str()), ("table", "configtable")];
+    let missing = components()
+        .configuration("configuration.postgresql", "v1", &properties)
+        .await;
+    let missing = missing.map(drop).unwrap_err().to_string();
+    assert!(missing.contains("create it with the columns"), "{missing}");
+    let (client, rows) = (sql(server).await, Rows(server.text()));
+    client.batch_execute(CONFIGURATION).await.unwrap();
+    for version in ["9", "10", "x"] {
+        let insert = "INSERT INTO configtable VALUES ('many', $1, $1, '{\"owner\": \"me\"}')";
+        client.execute(insert, &[&version]).await.unwrap();
+    }
+    let store = components()
+        .configuration("configuration.postgres", "v1", &properties)
+        .await
+        .unwrap();
+    let items = store.get(&Request::default()).await.unwrap();
+    assert_eq!(items["many"].value, "10");
+    assert_eq!(items["many"].metadata["owner"], "me");
+    let without_channel = store.subscribe(&Request::default()).await.unwrap_err();
+    assert!(
+        without_channel.to_string().contains("pgNotifyChannel"),
+        "{without_channel}"
+    );
+    conformance::configuration(&store, &rows).await;
+}
+
+async fn configuration_outlives(server: &mut Postgres) {
+    sql(server).await.batch_execute(CONFIGURATION).await.unwrap();
+    let rows = Rows(server.text());
+    let mut proxy = Proxy::start(server.port).await;
+    let text = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", proxy.port);
+    let properties = [("connectionString", text.as_str()), ("table", "configtable")];
+    let store = components()
+        .configuration("configuration.postgresql", "v1", &properties)
+        .await
+        .unwrap();
+    conformance::configuration_outlives(&store, &rows, &mut proxy).await;
+    conformance::configuration_outlives(&store, &rows, server).await;
+    let store = components()
+        .state("state.postgresql", "v2", &properties[..1])
+        .await
+        .unwrap();
+    conformance::state_outlives(&store, &mut proxy).await;
+}

@@ -1,0 +1,93 @@
+use std::{num::NonZeroUsize, time::Duration};
+
+use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Setup, Unit};
+
+/// Entries of one read, and how many pending ones are looked at in one step.
+const QUEUE_DEPTH: usize = 100;
+/// Handlers at once.
+const CONCURRENCY: usize = 10;
+
+/// The properties of `pubsub.redis` besides those of the connection.
+pub(super) struct Options {
+    /// The consumer group, and the consumer's name in it, as in Dapr.
+    pub(super) group: String,
+    /// How often it is looked for pending entries; `None` = never.
+    pub(super) redeliver_interval: Option<Duration>,
+    /// How long a pending entry may be untouched before it is claimed; `None` = for ever.
+    pub(super) processing_timeout: Option<Duration>,
+    pub(super) queue_depth: usize,
+    pub(super) concurrency: Option<NonZeroUsize>,
+    /// About how many entries a stream keeps; `None` = all.
+    pub(super) max_length: Option<u64>,
+    /// About how long a stream keeps entries; `None` = for ever.
+    pub(super) stream_ttl: Option<Duration>,
+}
+
+impl Options {
+    pub(super) fn read(setup: &Setup) -> Result<Self> {
+        let metadata: &Metadata = &setup.metadata;
+        let group = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
+        let seconds = |name, default: u64| span(metadata, name, Duration::from_secs(default));
+        let count = |name, default| -> Result<usize, MetadataError> {
+            Ok(metadata.number::<usize>(&[name])?.unwrap_or(default))
+        };
+        Ok(Self {
+            group: group.to_owned(),
+            redeliver_interval: seconds("redeliverInterval", 15)?,
+            processing_timeout: seconds("processingTimeout", 60)?,
+            queue_depth: count("queueDepth", QUEUE_DEPTH)?.max(1),
+            concurrency: NonZeroUsize::new(count("concurrency", CONCURRENCY)?),
+            max_length: metadata.number(&["maxLenApprox"])?.filter(|most| *most > 0),
+            stream_ttl: metadata
+                .duration(&["streamTTL"], Unit::Seconds)?
+                .and_then(GoDuration::positive),
+        })
+    }
+}
+
+/// Bare numbers are milliseconds; zero switches it off.
+fn span(metadata: &Metadata, name: &str, default: Duration) -> Result<Option<Duration>, MetadataError> {
+    let given = metadata.duration(&[name], Unit::Milliseconds)?;
+    Ok(given.map_or(Some(default), GoDuration::positive))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(properties: &[(&str, &str)]) -> Options {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let setup = Setup {
+            metadata: Metadata::new("broker", owned).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        Options::read(&setup).unwrap()
+    }
+
+    #[test]
+    fn defaults_are_those_of_daprs_code() {
+        let options = read(&[]);
+        assert_eq!(options.group, "app");
+        assert_eq!(options.redeliver_interval, Some(Duration::from_secs(15)));
+        assert_eq!(options.processing_timeout, Some(Duration::from_secs(60)));
+        assert_eq!(
+            (options.queue_depth, options.concurrency),
+            (100, NonZeroUsize::new(10))
+        );
+        assert_eq!((options.max_length, options.stream_ttl), (None, None));
+    }
+
+    #[test]
+    fn bare_numbers_are_milliseconds_and_zero_is_never() {
+        let options = read(&[
+            ("redeliverInterval", "200"),
+            ("processingTimeout", "0"),
+            ("streamTTL", "5"),
+        ]);
+        assert_eq!(options.redeliver_interval, Some(Duration::from_millis(200)));
+        assert_eq!(options.processing_timeout, None);
+        assert_eq!(options.stream_ttl, Some(Duration::from_secs(5)));
+    }
+}

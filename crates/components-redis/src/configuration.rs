@@ -1,0 +1,275 @@
+//! `configuration.redis`: strings that hold `VALUE||VERSION`, and keyspace events for changes. Dapr's layout.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use ::redis::{
+    Msg, Value,
+    aio::{PubSub, PubSubSink, PubSubStream},
+    cmd,
+};
+use async_trait::async_trait;
+use futures::{StreamExt, stream};
+use outrigger_component::{
+    ConfigurationStore, Error, Kind, Metadata, Pairs, Result,
+    configuration::{Item, Items, Request, Subscription, Subscriptions, changes},
+};
+use tokio::sync::mpsc;
+
+use super::{
+    link::{Link, Repeat},
+    settings::Role,
+};
+
+/// Kinds of events needed: keyspace channel, generic, string, expired and evicted.
+const EVENTS: &str = "Kg$xe";
+/// Values read at once.
+const AT_ONCE: usize = 64;
+/// How often a silent server is asked whether it is there, unless `readTimeout` says otherwise.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+const MOST_PAUSE: Duration = Duration::from_secs(5);
+
+pub(super) struct RedisConfiguration {
+    values: Arc<Values>,
+    subscriptions: Subscriptions,
+}
+
+struct Values {
+    link: Link,
+}
+
+pub(super) async fn open(metadata: &Metadata) -> Result<RedisConfiguration> {
+    let link = Link::open(metadata, Role::Configuration).await?;
+    Ok(RedisConfiguration {
+        values: Arc::new(Values { link }),
+        subscriptions: Subscriptions::default(),
+    })
+}
+
+fn item(text: &str) -> Item {
+    let mut parts = text.split("||");
+    Item {
+        value: parts.next().unwrap_or_default().to_owned(),
+        version: parts.next().unwrap_or_default().to_owned(),
+        metadata: Pairs::new(),
+    }
+}
+
+impl Values {
+    async fn all_keys(&self) -> Result<Vec<String>> {
+        let mut keys = BTreeSet::new();
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = cmd("SCAN");
+            scan.arg(&cursor).arg("COUNT").arg(1000);
+            let (next, found): (String, Vec<Vec<u8>>) = self.link.call(&scan, Repeat::Yes).await?;
+            // A key that is no text cannot be asked for by any API.
+            keys.extend(found.into_iter().filter_map(|key| String::from_utf8(key).ok()));
+            cursor = next;
+            if cursor == "0" {
+                return Ok(keys.into_iter().collect());
+            }
+        }
+    }
+
+    /// The value of a key; `None` when absent, empty, or not a string.
+    async fn one(&self, key: &str) -> Result<Option<Item>> {
+        let mut get = cmd("GET");
+        get.arg(key);
+        let value = match self.link.attempt(&get, Repeat::Yes).await? {
+            Ok(value) => value,
+            Err(error) if error.code() == Some("WRONGTYPE") => return Ok(None),
+            Err(error) => return Err(self.link.failure(error)),
+        };
+        let bytes: Option<Vec<u8>> =
+            ::redis::from_redis_value(value).map_err(|error| self.link.failure(error.into()))?;
+        let item = bytes.map(|bytes| item(&String::from_utf8_lossy(&bytes)));
+        Ok(item.filter(|item| !item.value.is_empty()))
+    }
+
+    async fn read(&self, keys: &[String]) -> Result<Items> {
+        let all;
+        let keys = if keys.is_empty() {
+            all = self.all_keys().await?;
+            &all
+        } else {
+            keys
+        };
+        let calls: Vec<_> = keys
+            .iter()
+            .map(|key| async move { (key, self.one(key).await) })
+            .collect();
+        let answers: Vec<_> = stream::iter(calls).buffered(AT_ONCE).collect().await;
+        let mut items = Items::new();
+        for (key, answer) in answers {
+            if let Some(item) = answer? {
+                items.insert(key.clone(), item);
+            }
+        }
+        Ok(items)
+    }
+
+    /// Makes the server tell of changes. Managed servers forbid it: their operators do it instead. A server that
+    /// cannot be asked now is an error: without events, a watcher would wait for ever.
+    async fn enable_events(&self) -> Result<()> {
+        match self.add_events().await {
+            Err(error) if !error.retryable() && error.kind() != Kind::Closed => {
+                tracing::warn!(
+                    target: "dapr.contrib",
+                    "cannot make Redis tell of changes: {error}; set notify-keyspace-events to {EVENTS} on the server"
+                );
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Other kinds of events that the server tells of stay.
+    async fn add_events(&self) -> Result<()> {
+        let mut ask = cmd("CONFIG");
+        ask.arg("GET").arg("notify-keyspace-events");
+        let current: Vec<String> = self.link.call(&ask, Repeat::Yes).await?;
+        let mut flags = current.into_iter().nth(1).unwrap_or_default();
+        // `A` stands for all kinds of events, `K` for the channel they are told on.
+        let missing = |flag: &char| !flags.contains(*flag) && (*flag == 'K' || !flags.contains('A'));
+        let missing: String = EVENTS.chars().filter(missing).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        flags.push_str(&missing);
+        let mut set = cmd("CONFIG");
+        set.arg("SET").arg("notify-keyspace-events").arg(&flags);
+        self.link.call::<String>(&set, Repeat::Yes).await.map(drop)
+    }
+
+    fn channel_prefix(&self) -> String {
+        format!("__keyspace@{}__:", self.link.settings.database)
+    }
+
+    async fn listen(&self, keys: &[String]) -> Result<PubSub> {
+        let mut pubsub = self.link.pubsub().await?;
+        let prefix = self.channel_prefix();
+        let subscribed = if keys.is_empty() {
+            pubsub.psubscribe(format!("{prefix}*")).await
+        } else {
+            let channels: Vec<_> = keys.iter().map(|key| format!("{prefix}{key}")).collect();
+            pubsub.subscribe(channels).await
+        };
+        subscribed.map_err(|error| self.link.failure(error))?;
+        Ok(pubsub)
+    }
+
+    /// Tells of every event, and after a lost connection of what was missed. `known` is what the app knows.
+    async fn watch(
+        &self,
+        keys: Vec<String>,
+        mut pubsub: PubSub,
+        mut known: Items,
+        updates: mpsc::Sender<Items>,
+    ) {
+        let mut pause = LEAST_PAUSE;
+        loop {
+            let (mut asking, mut messages) = pubsub.split();
+            while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {
+                pause = LEAST_PAUSE;
+                let Some((key, item)) = self.changed(&message).await else {
+                    continue;
+                };
+                match &item {
+                    Some(item) => known.insert(key.clone(), item.clone()),
+                    None => known.remove(&key),
+                };
+                let told = Items::from([(key, item.unwrap_or_default())]);
+                if updates.send(told).await.is_err() {
+                    return;
+                }
+            }
+            let current = loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(MOST_PAUSE);
+                match self.resume(&keys).await {
+                    Ok((again, current)) => {
+                        pubsub = again;
+                        break current;
+                    }
+                    Err(error) if error.kind() == Kind::Closed => return,
+                    Err(error) => tracing::warn!(target: "dapr.contrib", "Watching configuration: {error}"),
+                }
+            };
+            let missed = changes(&known, &current);
+            known = current;
+            if !missed.is_empty() && updates.send(missed).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Listens, and reads after that: what changes in between is told twice rather than never.
+    async fn resume(&self, keys: &[String]) -> Result<(PubSub, Items)> {
+        self.enable_events().await?;
+        let pubsub = self.listen(keys).await?;
+        let items = self.read(keys).await?;
+        Ok((pubsub, items))
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.link.settings.read_timeout.unwrap_or(HEARTBEAT)
+    }
+
+    /// The key of an event, and what it has now.
+    async fn changed(&self, message: &Msg) -> Option<(String, Option<Item>)> {
+        let key = message.get_channel_name().strip_prefix(&self.channel_prefix())?;
+        match self.one(key).await {
+            Ok(item) => Some((key.to_owned(), item)),
+            Err(error) => {
+                tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}");
+                None
+            }
+        }
+    }
+}
+
+/// The next message; `None` when the connection ended. A silent server is asked for a sign of life every so often:
+/// where packets get lost it would be silent for ever.
+async fn next(asking: &mut PubSubSink, messages: &mut PubSubStream, every: Duration) -> Option<Msg> {
+    loop {
+        if let Ok(message) = tokio::time::timeout(every, messages.next()).await {
+            return message;
+        }
+        match tokio::time::timeout(every, asking.ping::<Value>()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return None,
+        }
+    }
+}
+
+#[async_trait]
+impl ConfigurationStore for RedisConfiguration {
+    async fn get(&self, request: &Request) -> Result<Items> {
+        self.values.read(&request.keys).await
+    }
+
+    async fn subscribe(&self, request: &Request) -> Result<Subscription> {
+        self.subscriptions.check_open()?;
+        let keys = request.keys.clone();
+        let (pubsub, known) = self.values.resume(&keys).await?;
+        let values = self.values.clone();
+        self.subscriptions
+            .open(|updates| async move { values.watch(keys, pubsub, known, updates).await })
+    }
+
+    async fn unsubscribe(&self, id: &str) -> Result<()> {
+        self.subscriptions.end(id).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        let pong: Result<String> = self.values.link.call(&cmd("PING"), Repeat::Yes).await;
+        pong.map(drop)
+            .map_err(|error| Error::new(error.kind(), error.to_string()))
+    }
+
+    async fn close(&self) {
+        self.subscriptions.close().await;
+        self.values.link.close();
+    }
+}

@@ -1,0 +1,322 @@
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use ::redis::{
+    Client, Cmd, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind, Value,
+    aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig, PubSub},
+    cluster::{ClusterClient, ClusterConfig},
+};
+use outrigger_component::{Error, Kind, Metadata, Result};
+
+use super::{
+    cluster::Cluster,
+    sentinel::Sentinel,
+    settings::{Role, Settings, Topology},
+};
+
+/// Whether a command may run twice when nobody knows whether it ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    Yes,
+    /// Only if it was certainly not sent.
+    No,
+}
+
+#[derive(Clone)]
+enum Connection {
+    Node(ConnectionManager),
+    Cluster(Cluster),
+    Sentinel(Sentinel),
+}
+
+/// The connection in use, and how many there were before it.
+#[derive(Clone)]
+struct Current {
+    connection: Connection,
+    number: u64,
+}
+
+/// What opens connections anew.
+#[derive(Clone)]
+enum Opener {
+    Node(Box<Client>),
+    Cluster(Box<ClusterClient>),
+    Sentinel,
+}
+
+/// A connection that comes back after it broke, and how patient callers are.
+pub(super) struct Link {
+    current: Mutex<Option<Current>>,
+    opener: Opener,
+    pub(super) settings: Settings,
+    component: Arc<str>,
+}
+
+fn kind(error: &RedisError) -> Kind {
+    if error.is_timeout() {
+        return Kind::Timeout;
+    }
+    if outrigger_tls::refused(error) {
+        return Kind::Denied;
+    }
+    if error.is_io_error() || error.is_connection_dropped() {
+        return Kind::Unavailable;
+    }
+    match error.kind() {
+        ErrorKind::AuthenticationFailed | ErrorKind::Server(ServerErrorKind::NoPerm) => Kind::Denied,
+        ErrorKind::InvalidClientConfig => Kind::Configuration,
+        ErrorKind::MasterNameNotFoundBySentinel
+        | ErrorKind::ClusterConnectionNotFound
+        | ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+            | ServerErrorKind::ClusterDown
+            | ServerErrorKind::MasterDown
+            | ServerErrorKind::ReadOnly
+            | ServerErrorKind::TryAgain,
+        ) => Kind::Unavailable,
+        _ if error.code() == Some("NOAUTH") || error.code() == Some("WRONGPASS") => Kind::Denied,
+        _ => Kind::Internal,
+    }
+}
+
+fn describe(mut what: String, error: RedisError) -> Error {
+    if outrigger_tls::refused(&error) {
+        what.push_str(" over TLS (check enableTLS, caCert, clientCert and clientKey)");
+    }
+    Error::new(kind(&error), what).because(error)
+}
+
+/// Whether the server certainly did nothing.
+fn untouched(error: &RedisError) -> bool {
+    error.is_connection_refusal()
+        || matches!(
+            error.kind(),
+            ErrorKind::MasterNameNotFoundBySentinel
+                | ErrorKind::ClusterConnectionNotFound
+                | ErrorKind::Server(_)
+        )
+}
+
+impl Link {
+    /// Connects and asks the server for a sign of life.
+    pub(super) async fn open(metadata: &Metadata, role: Role) -> Result<Self> {
+        let settings = Settings::read(metadata, role)?;
+        let component = metadata.component().clone();
+        let refused = |error: RedisError| {
+            describe(
+                format!("error connecting to redis at {}", settings.shown()),
+                error,
+            )
+            .of(&component)
+        };
+        let (opener, connection) = match &settings.topology {
+            Topology::Sentinel(master) => {
+                let sentinel = Sentinel::new(&settings, master);
+                (Opener::Sentinel, Connection::Sentinel(sentinel))
+            }
+            Topology::Node => {
+                let client = client(metadata, &settings)?;
+                let manager = manager(&client, &settings).map_err(refused)?;
+                (Opener::Node(Box::new(client)), Connection::Node(manager))
+            }
+            Topology::Cluster => {
+                let client = super::cluster::client(&settings).map_err(refused)?;
+                let connection = client.get_async_connection().await.map_err(refused)?;
+                (
+                    Opener::Cluster(Box::new(client)),
+                    Connection::Cluster(Cluster(connection)),
+                )
+            }
+        };
+        let link = Self::new(connection, opener, settings.clone(), component.clone());
+        let ping = ::redis::cmd("PING");
+        link.attempt(&ping, Repeat::Yes).await?.map_err(refused)?;
+        Ok(link)
+    }
+
+    fn new(connection: Connection, opener: Opener, settings: Settings, component: Arc<str>) -> Self {
+        Self {
+            current: Mutex::new(Some(Current {
+                connection,
+                number: 0,
+            })),
+            opener,
+            settings,
+            component,
+        }
+    }
+
+    /// A second connection to the same server; connects when first used. None to a cluster.
+    pub(super) fn apart(&self) -> Result<Option<Self>> {
+        let connection = match (&self.opener, &self.settings.topology) {
+            (Opener::Node(client), _) => manager(client, &self.settings).map(Connection::Node),
+            (Opener::Sentinel, Topology::Sentinel(master)) => {
+                Ok(Connection::Sentinel(Sentinel::new(&self.settings, master)))
+            }
+            _ => return Ok(None),
+        };
+        let connection = connection.map_err(|error| self.failure(error))?;
+        let (opener, settings) = (self.opener.clone(), self.settings.clone());
+        Ok(Some(Self::new(
+            connection,
+            opener,
+            settings,
+            self.component.clone(),
+        )))
+    }
+
+    fn current(&self) -> Result<Current> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.clone().ok_or_else(|| Error::closed().of(&self.component))
+    }
+
+    /// Later commands take a new connection instead of `number`, which does not answer any more: a connection whose
+    /// other end vanished looks well for a long time. Answers that still come on it reach who waits for them.
+    fn replace(&self, number: u64) {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(current) = current.as_mut().filter(|current| current.number == number) else {
+            return;
+        };
+        match (&self.opener, &current.connection) {
+            (Opener::Node(client), _) => {
+                // It fails where the address means nothing, which it did before.
+                let Ok(manager) = manager(client, &self.settings) else {
+                    return;
+                };
+                current.connection = Connection::Node(manager);
+            }
+            (Opener::Cluster(client), _) => {
+                let mut config = ClusterConfig::new();
+                if let Some(limit) = self.settings.read_timeout {
+                    config = config.set_response_timeout(limit);
+                }
+                let connection = client.get_pending_async_connection_with_config(config);
+                current.connection = Connection::Cluster(Cluster(connection));
+            }
+            (Opener::Sentinel, Connection::Sentinel(sentinel)) => sentinel.forget(),
+            (Opener::Sentinel, _) => {}
+        }
+        current.number += 1;
+    }
+
+    pub(super) fn failure(&self, error: RedisError) -> Error {
+        describe(format!("redis at {}", self.settings.shown()), error).of(&self.component)
+    }
+
+    pub(super) fn check_open(&self) -> Result<()> {
+        self.current().map(drop)
+    }
+
+    /// Runs `command`. The outer error is that the link is closed, the inner one the server's.
+    pub(super) async fn attempt(&self, command: &Cmd, repeat: Repeat) -> Result<RedisResult<Value>> {
+        let mut pause = self.settings.least_pause;
+        for _ in 0..self.settings.retries {
+            let error = match self.once(command).await? {
+                Ok(value) => return Ok(Ok(value)),
+                Err(error) => error,
+            };
+            let curable = matches!(kind(&error), Kind::Unavailable | Kind::Timeout);
+            if !curable || (repeat == Repeat::No && !untouched(&error)) {
+                return Ok(Err(error));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2)
+                .min(self.settings.most_pause)
+                .max(Duration::from_millis(1));
+        }
+        self.once(command).await
+    }
+
+    async fn once(&self, command: &Cmd) -> Result<RedisResult<Value>> {
+        let Current { connection, number } = self.current()?;
+        let result = match connection {
+            Connection::Node(mut manager) => manager.req_packed_command(command).await,
+            Connection::Cluster(cluster) => cluster.run(command).await,
+            Connection::Sentinel(sentinel) => {
+                let result = match sentinel.connection().await {
+                    Ok(mut connection) => connection.req_packed_command(command).await,
+                    Err(error) => Err(error),
+                };
+                let result = result.and_then(Value::extract_error);
+                if result.as_ref().is_err_and(|error| kind(error) != Kind::Internal) {
+                    sentinel.forget();
+                }
+                result
+            }
+        };
+        // Errors of the server arrive as values too.
+        let result = result.and_then(Value::extract_error);
+        if result.as_ref().is_err_and(RedisError::is_timeout) {
+            self.replace(number);
+        }
+        Ok(result)
+    }
+
+    /// Runs `command` and reads its answer.
+    pub(super) async fn call<T: FromRedisValue>(&self, command: &Cmd, repeat: Repeat) -> Result<T> {
+        let value = self.attempt(command, repeat).await?;
+        value
+            .and_then(|value| Ok(T::from_redis_value(value)?))
+            .map_err(|error| self.failure(error))
+    }
+
+    /// How many replicas follow the server.
+    pub(super) async fn replicas(&self) -> Result<u32> {
+        if self.settings.topology == Topology::Cluster {
+            return Ok(0);
+        }
+        let mut info = ::redis::cmd("INFO");
+        info.arg("replication");
+        let text: String = self.call(&info, Repeat::Yes).await?;
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("connected_slaves:"));
+        Ok(count.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
+    }
+
+    /// A connection of its own for messages.
+    pub(super) async fn pubsub(&self) -> Result<PubSub> {
+        let opening = async {
+            match (self.current()?.connection, &self.opener) {
+                (Connection::Sentinel(sentinel), _) => Ok(sentinel.pubsub().await),
+                (_, Opener::Node(client)) => Ok(client.get_async_pubsub().await),
+                _ => Err(Error::unsupported(
+                    "redis: a cluster cannot be watched for changes",
+                )),
+            }
+        };
+        let opened = match tokio::time::timeout(self.settings.dial_timeout, opening).await {
+            Ok(opened) => opened?,
+            Err(late) => Err(RedisError::from(std::io::Error::from(late))),
+        };
+        opened.map_err(|error| self.failure(error))
+    }
+
+    /// Commands that come later fail; the connection ends when the last one in flight is answered.
+    pub(super) fn close(&self) {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+fn client(metadata: &Metadata, settings: &Settings) -> Result<Client> {
+    let Some((host, port)) = settings.hosts.first() else {
+        return Err(metadata.wrong(&["redisHost"], "it must be HOST:PORT").into());
+    };
+    let client = settings.client(host, *port, &settings.account, settings.database);
+    client.map_err(|error| {
+        Error::new(Kind::Configuration, format!("redis at {}", settings.shown()))
+            .because(error)
+            .of(metadata.component())
+    })
+}
+
+fn manager(client: &Client, settings: &Settings) -> RedisResult<ConnectionManager> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(settings.dial_timeout))
+        .set_response_timeout(settings.read_timeout)
+        // Commands are tried again one by one, see `Link::attempt`.
+        .set_number_of_retries(0);
+    ConnectionManager::new_lazy_with_config(client.clone(), config)
+}

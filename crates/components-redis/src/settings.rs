@@ -1,0 +1,401 @@
+use std::time::Duration;
+
+use ::redis::{
+    Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates, TlsMode,
+    io::tcp::{TcpSettings, socket2::TcpKeepalive},
+};
+use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Unit};
+
+use super::tls;
+
+const DEFAULT_PORT: u16 = 6379;
+/// How long a connection may be silent before the system asks whether the server is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// The properties all stores on Redis share.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) hosts: Vec<(String, u16)>,
+    pub(super) topology: Topology,
+    pub(super) account: Account,
+    pub(super) sentinel_account: Account,
+    pub(super) database: i64,
+    pub(super) tls: Option<TlsCertificates>,
+    pub(super) dial_timeout: Duration,
+    /// `None` = wait for ever.
+    pub(super) read_timeout: Option<Duration>,
+    /// How often a command that met a broken connection is tried again.
+    pub(super) retries: u32,
+    pub(super) least_pause: Duration,
+    pub(super) most_pause: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Topology {
+    Node,
+    Cluster,
+    /// The name of the master.
+    Sentinel(String),
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Account {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+impl std::fmt::Debug for Account {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Account")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Account {
+    fn read(metadata: &Metadata, user: &str, password: &str) -> Self {
+        Self {
+            user: metadata.filled(&[user]).map(str::to_owned),
+            password: metadata.filled(&[password]).map(str::to_owned),
+        }
+    }
+}
+
+/// Which defaults apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    State,
+    Lock,
+    Configuration,
+    Binding,
+    PubSub,
+}
+
+impl Settings {
+    pub(super) fn read(metadata: &Metadata, role: Role) -> Result<Self> {
+        if metadata.flag(&["useEntraID", "useAzureAD"], false) {
+            let wrong = metadata.wrong(
+                &["useEntraID", "useAzureAD"],
+                "this build cannot sign in with Entra ID; use redisUsername and redisPassword",
+            );
+            return Err(wrong.into());
+        }
+        let hosts = hosts(metadata)?;
+        let topology = topology(metadata)?;
+        let (retries, least_pause, most_pause) = pauses(metadata, role)?;
+        check_pool(metadata)?;
+        Ok(Self {
+            hosts,
+            topology,
+            account: Account::read(metadata, "redisUsername", "redisPassword"),
+            sentinel_account: Account::read(metadata, "sentinelUsername", "sentinelPassword"),
+            database: metadata.number(&["redisDB"])?.unwrap_or(0),
+            tls: tls::read(metadata)?,
+            dial_timeout: milliseconds(metadata, "dialTimeout")?
+                .and_then(GoDuration::positive)
+                .unwrap_or(Duration::from_secs(5)),
+            read_timeout: match milliseconds(metadata, "readTimeout")? {
+                Some(given) if given.nanos < 0 => None,
+                Some(given) if given.nanos > 0 => given.positive(),
+                _ => Some(Duration::from_secs(3)),
+            },
+            retries,
+            least_pause,
+            most_pause,
+        })
+    }
+
+    /// For messages.
+    pub(super) fn shown(&self) -> String {
+        let shown: Vec<_> = self
+            .hosts
+            .iter()
+            .map(|(host, port)| format!("{host}:{port}"))
+            .collect();
+        shown.join(",")
+    }
+
+    /// What connects to a server, as `account`. Without `caCert` certificates are not verified, as in Dapr.
+    pub(super) fn client(
+        &self,
+        host: &str,
+        port: u16,
+        account: &Account,
+        database: i64,
+    ) -> RedisResult<Client> {
+        let account = with_account(RedisConnectionInfo::default().set_db(database), account);
+        let server = self
+            .address(host, port)
+            .into_connection_info()?
+            .set_tcp_settings(self.tcp())
+            .set_redis_settings(account);
+        match &self.tls {
+            None => Client::open(server),
+            Some(tls) => Client::build_with_tls(server, tls.clone()),
+        }
+    }
+
+    /// Small commands go out at once, and a server that vanished is noticed.
+    pub(super) fn tcp(&self) -> TcpSettings {
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE)
+            .with_interval(KEEPALIVE / 3)
+            .with_retries(3);
+        let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+        #[cfg(target_os = "linux")]
+        let settings = settings.set_user_timeout(KEEPALIVE * 2);
+        settings
+    }
+
+    pub(super) fn tls_mode(&self) -> Option<TlsMode> {
+        self.tls
+            .as_ref()
+            .map(|certificates| match certificates.root_cert {
+                None => TlsMode::Insecure,
+                Some(_) => TlsMode::Secure,
+            })
+    }
+
+    pub(super) fn address(&self, host: &str, port: u16) -> ConnectionAddr {
+        match &self.tls {
+            None => ConnectionAddr::Tcp(host.to_owned(), port),
+            Some(certificates) => ConnectionAddr::TcpTls {
+                host: host.to_owned(),
+                port,
+                insecure: certificates.root_cert.is_none(),
+                tls_params: None,
+            },
+        }
+    }
+}
+
+fn with_account(info: RedisConnectionInfo, account: &Account) -> RedisConnectionInfo {
+    let info = match &account.user {
+        Some(user) => info.set_username(user),
+        None => info,
+    };
+    match &account.password {
+        Some(password) => info.set_password(password),
+        None => info,
+    }
+}
+
+/// Bare numbers are milliseconds here, unlike elsewhere.
+fn milliseconds(metadata: &Metadata, name: &str) -> Result<Option<GoDuration>, MetadataError> {
+    metadata.duration(&[name], Unit::Milliseconds)
+}
+
+fn hosts(metadata: &Metadata) -> Result<Vec<(String, u16)>, MetadataError> {
+    let port: Option<u16> = metadata.number(&["redisPort"])?;
+    let port = port.filter(|port| *port != 0);
+    let mut hosts = Vec::new();
+    for address in metadata.required(&["redisHost"])?.split(',') {
+        let address = address.trim();
+        // An IPv6 address has colons of its own; with a port it stands in brackets.
+        let (host, own) = match address.rsplit_once(':') {
+            Some((host, own)) if !host.contains(':') || host.ends_with(']') => (host, Some(own)),
+            _ => (address, None),
+        };
+        let own: Option<u16> = match own {
+            None => None,
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| metadata.wrong(&["redisHost"], "it must be HOST:PORT"))?,
+            ),
+        };
+        if let (Some(own), Some(port)) = (own, port)
+            && own != port
+        {
+            let expected = format!(
+                "it already contains port {own}, but redisPort is set to {port}; \
+                 either remove the port from redisHost or remove the redisPort setting"
+            );
+            return Err(metadata.wrong(&["redisHost"], &expected));
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        if host.is_empty() {
+            return Err(metadata.wrong(&["redisHost"], "it must be HOST:PORT"));
+        }
+        hosts.push((host.to_owned(), own.or(port).unwrap_or(DEFAULT_PORT)));
+    }
+    Ok(hosts)
+}
+
+fn topology(metadata: &Metadata) -> Result<Topology, MetadataError> {
+    if metadata.flag(&["failover"], false) {
+        if metadata.filled(&["redisType"]) == Some("cluster") {
+            tracing::warn!(
+                target: "dapr.contrib",
+                "component {}: redisType has no effect beside failover; all commands go to the master",
+                metadata.component()
+            );
+        }
+        return Ok(Topology::Sentinel(
+            metadata.required(&["sentinelMasterName"])?.to_owned(),
+        ));
+    }
+    match metadata.filled(&["redisType"]) {
+        None | Some("node") => Ok(Topology::Node),
+        Some("cluster") => Ok(Topology::Cluster),
+        Some(_) => Err(metadata.wrong(&["redisType"], "it must be node or cluster")),
+    }
+}
+
+/// Properties of the original's pool of connections: here all calls share one.
+fn check_pool(metadata: &Metadata) -> Result<(), MetadataError> {
+    let durations = [
+        "writeTimeout",
+        "poolTimeout",
+        "maxConnAge",
+        "idleTimeout",
+        "idleCheckFrequency",
+    ];
+    for name in durations {
+        milliseconds(metadata, name)?;
+    }
+    let numbers = ["poolSize", "minIdleConns"];
+    for name in numbers {
+        metadata.number::<i64>(&[name])?;
+    }
+    let given: Vec<_> = durations
+        .into_iter()
+        .chain(numbers)
+        .filter(|name| metadata.filled(&[name]).is_some())
+        .collect();
+    if !given.is_empty() {
+        tracing::warn!(
+            target: "dapr.contrib",
+            "component {}: without effect: {}; all calls share one connection, and readTimeout bounds each",
+            metadata.component(),
+            given.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// Retries and the pauses between them; the state store also reads names of old releases.
+fn pauses(metadata: &Metadata, role: Role) -> Result<(u32, Duration, Duration), MetadataError> {
+    let old = matches!(role, Role::State | Role::Lock);
+    let names: &[&str] = if old {
+        &["redisMaxRetries", "maxRetries"]
+    } else {
+        &["redisMaxRetries"]
+    };
+    let retries: i64 = metadata.number(names)?.unwrap_or(3);
+    let default = match role {
+        Role::State | Role::Lock => Duration::from_secs(2),
+        Role::Configuration | Role::Binding | Role::PubSub => Duration::from_millis(8),
+    };
+    let mut least = milliseconds(metadata, "redisMinRetryInterval")?;
+    if least.is_none() && old {
+        let nanos: Option<i64> = metadata.number(&["maxRetryBackoff"])?;
+        least = nanos.map(|nanos| GoDuration { nanos });
+    }
+    let most = milliseconds(metadata, "redisMaxRetryInterval")?;
+    let most = most.and_then(GoDuration::positive).unwrap_or(match role {
+        Role::Configuration => Duration::from_secs(2),
+        _ => Duration::from_millis(512),
+    });
+    let least = least.map_or(default, |given| given.positive().unwrap_or_default());
+    // The ceiling wins where the floor is above it.
+    Ok((u32::try_from(retries).unwrap_or(0), least.min(most), most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(properties: &[(&str, &str)]) -> Result<Settings> {
+        let owned = properties
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Settings::read(&Metadata::new("store", owned).unwrap(), Role::State)
+    }
+
+    #[test]
+    fn hosts_get_a_port() {
+        for (host, port, expected) in [
+            ("redis", "", "redis:6379"),
+            ("redis", "7000", "redis:7000"),
+            ("redis:7001", "7001", "redis:7001"),
+            ("a:1, b ,c:3", "", "a:1,b:6379,c:3"),
+            ("[::1]:7000", "", "::1:7000"),
+            ("::1", "", "::1:6379"),
+        ] {
+            let read = settings(&[("redisHost", host), ("redisPort", port)]).unwrap();
+            assert_eq!(read.shown(), expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn two_different_ports_are_refused() {
+        let error = settings(&[("redisHost", "redis:7001"), ("redisPort", "7000")]).unwrap_err();
+        assert!(
+            error.to_string().contains("remove the redisPort setting"),
+            "{error}"
+        );
+        assert!(settings(&[("redisHost", ":7000")]).is_err());
+        assert!(settings(&[("redisHost", "redis:port")]).is_err());
+        assert!(settings(&[]).is_err());
+    }
+
+    #[test]
+    fn bare_durations_are_milliseconds_and_minus_one_is_for_ever() {
+        let read = settings(&[
+            ("redisHost", "redis"),
+            ("dialTimeout", "250"),
+            ("readTimeout", "-1"),
+            ("maxRetryBackoff", "100000000"),
+            ("redisMaxRetries", "-1"),
+        ])
+        .unwrap();
+        assert_eq!(read.dial_timeout, Duration::from_millis(250));
+        assert_eq!(read.read_timeout, None);
+        assert_eq!(read.least_pause, Duration::from_millis(100));
+        assert_eq!(read.retries, 0);
+    }
+
+    #[test]
+    fn connections_neither_gather_commands_nor_trust_silence() {
+        let read = settings(&[("redisHost", "redis")]).unwrap();
+        let client = read.client("redis", 6379, &read.account, 0).unwrap();
+        for tcp in [&read.tcp(), client.get_connection_info().tcp_settings()] {
+            assert!(tcp.nodelay() && tcp.keepalive().is_some());
+        }
+    }
+
+    #[test]
+    fn properties_of_the_pool_are_checked() {
+        let fine = [
+            ("redisHost", "redis"),
+            ("writeTimeout", "3s"),
+            ("poolSize", "20"),
+            ("idleTimeout", "-1"),
+        ];
+        assert!(settings(&fine).is_ok());
+        for (name, value) in [
+            ("writeTimeout", "soon"),
+            ("poolTimeout", "x"),
+            ("maxConnAge", "old"),
+            ("idleTimeout", "1 day"),
+            ("idleCheckFrequency", "often"),
+            ("poolSize", "many"),
+            ("minIdleConns", "1.5"),
+        ] {
+            let error = settings(&[("redisHost", "redis"), (name, value)]).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn sentinels_need_the_name_of_the_master() {
+        let error = settings(&[("redisHost", "redis"), ("failover", "true")]).unwrap_err();
+        assert!(
+            error.to_string().contains("sentinelMasterName is missing"),
+            "{error}"
+        );
+        let read = settings(&[("redisHost", "redis"), ("redisType", "cluster")]).unwrap();
+        assert_eq!(read.topology, Topology::Cluster);
+        assert!(settings(&[("redisHost", "redis"), ("redisType", "ring")]).is_err());
+    }
+}

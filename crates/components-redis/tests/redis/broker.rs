@@ -1,0 +1,242 @@
+//! Publish/subscribe on streams.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use outrigger_component::{
+    Kind, PubSub, Result,
+    conformance::{self, PubSubRules},
+    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+};
+use outrigger_components_testing::{Components, proxy::Proxy, server::Redis};
+
+use super::components;
+
+const RULES: PubSubRules = PubSubRules {
+    groups: true,
+    redelivers: true,
+    keeps: true,
+    keys: false,
+    wildcard: None,
+};
+/// Generous: other builds and tests share the machine.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn open(host: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
+    let mut properties = vec![
+        ("redisHost", host),
+        ("consumerID", group),
+        ("redeliverInterval", "200ms"),
+        ("processingTimeout", "10s"),
+    ];
+    for (name, value) in more {
+        properties.retain(|(other, _)| other != name);
+        properties.push((name, value));
+    }
+    components().pubsub("pubsub.redis", "v1", &properties).await
+}
+
+fn message(data: &str, metadata: &[(&str, &str)]) -> Publish {
+    let metadata = metadata
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Publish {
+        topic: "orders".to_owned(),
+        data: data.to_owned().into(),
+        metadata: metadata.collect(),
+        ..Publish::default()
+    }
+}
+
+async fn subscribe(broker: &Arc<dyn PubSub>) -> Subscription {
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(4).unwrap(),
+    };
+    broker.subscribe(request).await.unwrap()
+}
+
+async fn next(subscription: &mut Subscription) -> Delivery {
+    match tokio::time::timeout(SOON, subscription.next()).await.unwrap() {
+        Some(Event::Message(delivery)) => delivery,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_keep_the_rules() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    conformance::pubsub(RULES, async |group: &str| open(&redis.host(), group, &[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_of_a_cluster_keep_the_rules() {
+    let Some(nodes) = Redis::cluster(3).await else {
+        return;
+    };
+    let cluster = [("redisType", "cluster")];
+    conformance::pubsub(RULES, async |group: &str| {
+        open(&nodes[0].host(), group, &cluster).await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_the_server_is_killed() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    let host = redis.host();
+    conformance::pubsub_outlives(
+        RULES,
+        async |group: &str| open(&host, group, &[]).await,
+        &mut redis,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_connections_are_cut() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let mut proxy = Proxy::start(redis.port).await;
+    let host = format!("127.0.0.1:{}", proxy.port);
+    conformance::pubsub_outlives(
+        RULES,
+        async |group: &str| open(&host, group, &[]).await,
+        &mut proxy,
+    )
+    .await;
+}
+
+/// What Dapr's sidecars read and write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_stored_form_is_daprs() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let broker = open(&redis.host(), "app", &[]).await.unwrap();
+    broker.publish(&message("plain", &[])).await.unwrap();
+    broker.publish(&message("more", &[("a", "1")])).await.unwrap();
+    let range = redis.cli(&["XRANGE", "orders", "-", "+"]);
+    let fields: Vec<&str> = range.lines().filter(|line| !line.contains('-')).collect();
+    assert_eq!(
+        fields,
+        ["data", "plain", "data", "more", "metadata", "{\"a\":\"1\"}"]
+    );
+    // A new group begins with the oldest entry; its consumer has its name.
+    let mut subscription = subscribe(&broker).await;
+    assert_eq!(subscription.concurrency(), NonZeroUsize::new(10));
+    let first = next(&mut subscription).await;
+    assert_eq!(first.message.data, "plain");
+    assert!(
+        redis
+            .cli(&["XINFO", "CONSUMERS", "orders", "app"])
+            .contains("app")
+    );
+    // Somebody else's entry, with another field.
+    redis.cli(&["XADD", "orders", "*", "other", "x", "data", "foreign"]);
+    assert_eq!(next(&mut subscription).await.message.metadata["a"], "1");
+    assert_eq!(next(&mut subscription).await.message.data, "foreign");
+    drop(first);
+    broker.close().await;
+}
+
+/// A sidecar that was killed leaves its entries pending; another one of the group, ours or Dapr's, claims them once
+/// nobody has touched them for `processingTimeout`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn entries_of_a_vanished_consumer_are_claimed() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let short = [("processingTimeout", "1s")];
+    let broker = open(&redis.host(), "app", &short).await.unwrap();
+    let mut subscription = subscribe(&broker).await;
+    // Read by another consumer of the group, which is never heard of again.
+    redis.cli(&["XADD", "orders", "*", "data", "left"]);
+    let took = next(&mut subscription).await;
+    took.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    redis.cli(&["XADD", "orders", "*", "data", "behind"]);
+    redis.cli(&[
+        "XREADGROUP",
+        "GROUP",
+        "app",
+        "dead",
+        "COUNT",
+        "1",
+        "STREAMS",
+        "orders",
+        ">",
+    ]);
+    let mut subscription = subscribe(&broker).await;
+    let claimed = next(&mut subscription).await;
+    assert_eq!(claimed.message.data, "behind");
+    assert_eq!(claimed.message.redelivered, Some(1));
+    claimed.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    assert!(redis.cli(&["XPENDING", "orders", "app"]).starts_with('0'));
+    broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_handler_keeps_its_message() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let short = [("processingTimeout", "2s")];
+    let broker = open(&redis.host(), "app", &short).await.unwrap();
+    let other = open(&redis.host(), "app", &short).await.unwrap();
+    let mut subscription = subscribe(&broker).await;
+    broker.publish(&message("slow", &[])).await.unwrap();
+    let held = next(&mut subscription).await;
+    let mut waiting = subscribe(&other).await;
+    let early = tokio::time::timeout(Duration::from_secs(5), waiting.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    held.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+    other.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_are_trimmed_as_the_settings_say() {
+    let Some(redis) = Redis::start(&["--stream-node-max-entries", "10"]) else {
+        return;
+    };
+    let length = || -> usize { redis.cli(&["XLEN", "orders"]).parse().unwrap() };
+    let bounded = open(&redis.host(), "app", &[("maxLenApprox", "10")])
+        .await
+        .unwrap();
+    for _ in 0..100 {
+        bounded.publish(&message("x", &[])).await.unwrap();
+    }
+    assert!(length() <= 30, "{}", length());
+    let aging = open(&redis.host(), "app", &[("streamTTL", "10ms")])
+        .await
+        .unwrap();
+    for _ in 0..30 {
+        aging.publish(&message("x", &[])).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(length() <= 30, "{}", length());
+}
+
+#[tokio::test]
+async fn wrong_settings_are_named() {
+    let Components(catalog) = components();
+    let entry = catalog.pubsub.find("pubsub.redis", "v1").unwrap();
+    let host = ("redisHost", "127.0.0.1:1");
+    conformance::settings(
+        &entry,
+        &[
+            ("redisHost", &[]),
+            ("redeliverInterval", &[host, ("redeliverInterval", "soon")]),
+            ("processingTimeout", &[host, ("processingTimeout", "soon")]),
+            ("queueDepth", &[host, ("queueDepth", "deep")]),
+            ("concurrency", &[host, ("concurrency", "-1")]),
+            ("maxLenApprox", &[host, ("maxLenApprox", "long")]),
+            ("streamTTL", &[host, ("streamTTL", "soon")]),
+        ],
+    )
+    .await;
+    let error = open("127.0.0.1:1", "app", &[("redisMaxRetries", "0")])
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}

@@ -1,0 +1,188 @@
+//! Servers behind sentinels, and connections over TLS.
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_the_master() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let sentinel = Sentinel::watching(&redis, None);
+    let host = format!("127.0.0.1:{}", sentinel.port);
+    let properties = [
+        ("redisHost", host.as_str()),
+        ("failover", "true"),
+        ("sentinelMasterName", "main"),
+    ];
+    let store = components()
+        .state("state.redis", "v1", &properties)
+        .await
+        .unwrap();
+    conformance::state(&store, RULES).await;
+    let locks = components().lock("lock.redis", "v1", &properties).await.unwrap();
+    conformance::lock(&locks).await;
+    let mut unknown = properties;
+    unknown[2].1 = "other";
+    assert!(components().state("state.redis", "v1", &unknown).await.is_err());
+}
+
+/// Stores of one server, some of which cannot reach it.
+struct Secured<'a> {
+    host: &'a str,
+    /// Such as `failover`.
+    more: &'a [(&'a str, &'a str)],
+}
+
+impl Secured<'_> {
+    async fn open(&self, root: &str, identity: Option<&Certificates>) -> Result<Arc<dyn StateStore>> {
+        let mut properties = vec![
+            ("redisHost", self.host),
+            ("enableTLS", "true"),
+            ("caCert", root),
+            ("redisMaxRetryInterval", "10ms"),
+        ];
+        if let Some(identity) = identity {
+            properties.extend([
+                ("clientCert", identity.client.as_str()),
+                ("clientKey", &identity.client_key),
+            ]);
+        }
+        properties.extend(self.more);
+        components().state("state.redis", "v1", &properties).await
+    }
+
+    /// The error of a store that cannot be opened; it comes at once.
+    async fn refusal(&self, root: &str, identity: Option<&Certificates>) -> Error {
+        let opening = self.open(root, identity);
+        let opened = tokio::time::timeout(Duration::from_secs(5), opening).await;
+        let error = opened.unwrap().map(drop).unwrap_err();
+        assert!(error.to_string().contains(self.host), "{error}");
+        error
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_protects_servers_sentinels_and_clusters() {
+    let (certificates, others) = (Certificates::new(), Certificates::new());
+    let Some(redis) = Redis::start_tls(&certificates, &[]) else {
+        return;
+    };
+    let sentinel = Sentinel::watching(&redis, Some(&certificates));
+    let (direct, watched) = (redis.host(), format!("127.0.0.1:{}", sentinel.port));
+    let cluster = ["--cluster-enabled", "yes", "--tls-cluster", "yes"];
+    let cluster = Redis::start_tls(&certificates, &cluster).unwrap();
+    cluster.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let ready = async {
+        while !cluster.cli(&["CLUSTER", "INFO"]).contains("cluster_state:ok") {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), ready)
+        .await
+        .unwrap();
+    let shared = cluster.host();
+    let failover = [("failover", "true"), ("sentinelMasterName", "main")];
+    for (host, more) in [
+        (&direct, &[][..]),
+        (&watched, &failover[..]),
+        (&shared, &[("redisType", "cluster")]),
+    ] {
+        let secured = Secured { host, more };
+        // Without an authority nothing is verified, as in Dapr.
+        for root in [certificates.root.as_str(), ""] {
+            let store = secured.open(root, Some(&certificates)).await.unwrap();
+            store.set(&set("k", "v")).await.unwrap();
+            assert_eq!(text(&*store, "k").await.as_deref(), Some("v"));
+        }
+        let error = secured
+            .refusal(&others.root, Some(&certificates))
+            .await
+            .to_string();
+        assert!(error.contains("invalid peer certificate"), "{error}");
+        secured.refusal(&certificates.root, Some(&others)).await;
+        secured.refusal(&certificates.root, None).await;
+    }
+    refusals_name_the_remedy(&certificates, &others).await;
+
+    let properties = [
+        ("redisHost", watched.as_str()),
+        ("failover", "true"),
+        ("sentinelMasterName", "main"),
+        ("enableTLS", "true"),
+        ("clientCert", &certificates.client),
+        ("clientKey", &certificates.client_key),
+    ];
+    let store = components()
+        .configuration("configuration.redis", "v1", &properties)
+        .await
+        .unwrap();
+    conformance::configuration(&store, &Values(redis.client())).await;
+}
+
+/// Before TLS 1.3 a server refuses during the handshake: what it says cannot be lost with the connection.
+async fn refusals_name_the_remedy(certificates: &Certificates, others: &Certificates) {
+    let redis = Redis::start_tls(certificates, &["--tls-protocols", "TLSv1.2"]).unwrap();
+    let host = redis.host();
+    let secured = Secured {
+        host: &host,
+        more: &[],
+    };
+    for (root, identity) in [
+        (&others.root, Some(certificates)),
+        (&certificates.root, Some(others)),
+        (&certificates.root, None),
+    ] {
+        let error = secured.refusal(root, identity).await;
+        assert_eq!(error.kind(), Kind::Denied, "{error}");
+        assert!(
+            error.to_string().contains("check enableTLS, caCert, clientCert"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_name_the_next_master() {
+    let Some(mut redis) = Redis::start(&["--repl-diskless-sync-delay", "0"]) else {
+        return;
+    };
+    let port = redis.port.to_string();
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+    replica.is_replica().await;
+    let sentinel = Sentinel::watching(&redis, None);
+    let host = format!("127.0.0.1:{}", sentinel.port);
+    let properties = [
+        ("redisHost", host.as_str()),
+        ("failover", "true"),
+        ("sentinelMasterName", "main"),
+        ("redisMaxRetryInterval", "50ms"),
+    ];
+    let store = components()
+        .state("state.redis", "v1", &properties)
+        .await
+        .unwrap();
+    let strong = Set {
+        consistency: Consistency::Strong,
+        ..set("k", "before")
+    };
+    store.set(&strong).await.unwrap();
+    assert_eq!(replica.cli(&["HGET", "k", "data"]), "before");
+    // A write that waits for its replica, which takes a second to give up, holds nobody else up.
+    replica.freeze(true);
+    let writer = store.clone();
+    let waiting = tokio::spawn(async move { writer.set(&strong).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(text(&*store, "k").await.as_deref(), Some("before"));
+    assert!(!waiting.is_finished());
+    replica.freeze(false);
+    waiting.await.unwrap().unwrap();
+
+    redis.kill();
+    let mut written = store.set(&set("k", "after")).await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(40);
+    while let Err(error) = &written {
+        assert!(std::time::Instant::now() < deadline, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        written = store.set(&set("k", "after")).await;
+    }
+    assert_eq!(replica.cli(&["HGET", "k", "data"]), "after");
+    assert_eq!(text(&*store, "k").await.as_deref(), Some("after"));
+}

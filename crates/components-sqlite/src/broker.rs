@@ -1,0 +1,146 @@
+//! `pubsub.sqlite`: publish/subscribe among the sidecars of one machine, without a server. Not a component of Dapr's;
+//! the layout is our own, and described in `docs/pubsub.md`.
+//!
+//! A message is stored once, with a row for each consumer group that the topic has. A consumer leases rows for the
+//! visibility time-out, and renews the lease while it has them; acknowledged rows go. What a consumer leased and left
+//! behind is visible again when its lease has passed.
+
+mod consumer;
+mod settings;
+mod tables;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outrigger_component::{
+    Error, PubSub, Result, Setup,
+    pubsub::{BulkPublish, Failed, Features, Publish, Subscribe, Subscription},
+};
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    consumer::Consumer,
+    settings::Options,
+    tables::{Outgoing, Tables},
+};
+use super::{
+    migration::migrate,
+    pool::{Pool, failure},
+    settings::Settings,
+};
+
+/// What publishers and consumers of one component share.
+struct Shared {
+    pool: Pool,
+    tables: Tables,
+    options: Options,
+    /// Something was published here: consumers need not wait for their next look.
+    published: Notify,
+    closed: CancellationToken,
+    consumers: TaskTracker,
+    component: Arc<str>,
+}
+
+pub(super) struct SqliteBroker(Arc<Shared>);
+
+pub(super) async fn open(setup: &Setup) -> Result<SqliteBroker> {
+    let settings = Settings::read(&setup.metadata)?;
+    let options = Options::read(setup)?;
+    let tables = Tables::new(&options.table);
+    let (create, bookkeeping) = (tables.create(), options.metadata_table.clone());
+    let component = setup.metadata.component();
+    let pool = Pool::open(settings, 1, component, move |connection| {
+        migrate(connection, &bookkeeping, "migrations-pubsub", &create)
+    });
+    let shared = Shared {
+        pool: pool.await?,
+        tables,
+        options,
+        published: Notify::new(),
+        closed: CancellationToken::new(),
+        consumers: TaskTracker::new(),
+        component: component.clone(),
+    };
+    Ok(SqliteBroker(Arc::new(shared)))
+}
+
+impl SqliteBroker {
+    /// Stores messages in one transaction.
+    async fn store(&self, messages: Vec<Outgoing>) -> Result<()> {
+        let shared = &self.0;
+        if shared.closed.is_cancelled() {
+            return Err(Error::closed().of(&shared.component));
+        }
+        let tables = shared.tables.clone();
+        let storing = shared.pool.write(move |connection| {
+            for message in &messages {
+                tables.publish(connection, message).map_err(failure)?;
+            }
+            Ok(())
+        });
+        storing.await?;
+        shared.published.notify_waiters();
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl PubSub for SqliteBroker {
+    fn features(&self) -> Features {
+        Features {
+            ttl: true,
+            bulk_publish: true,
+            wildcards: false,
+            at_least_once: true,
+        }
+    }
+
+    async fn publish(&self, message: &Publish) -> Result<()> {
+        let message = Outgoing::new(message).map_err(|error| error.of(&self.0.component))?;
+        self.store(vec![message]).await
+    }
+
+    async fn publish_bulk(&self, bulk: &BulkPublish) -> Result<Vec<Failed>> {
+        let (mut messages, mut failed) = (Vec::with_capacity(bulk.entries.len()), Vec::new());
+        for entry in &bulk.entries {
+            match Outgoing::new(&bulk.message(entry)) {
+                Ok(message) => messages.push(message),
+                Err(error) => failed.push(Failed {
+                    id: entry.id.clone(),
+                    error: error.of(&self.0.component),
+                }),
+            }
+        }
+        self.store(messages).await?;
+        Ok(failed)
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        if self.0.closed.is_cancelled() {
+            return Err(Error::closed().of(&self.0.component));
+        }
+        let consumer = Consumer::join(Arc::clone(&self.0), &request.topic).await?;
+        let under_way = self.0.consumers.token();
+        Ok(Subscription::start(&request, |feed| async move {
+            let _under_way = under_way;
+            consumer.run(feed).await
+        }))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        let reading = self.0.pool.read(|connection| {
+            let one = connection.query_row("SELECT 1", [], |row| row.get::<_, i64>(0));
+            one.map(drop).map_err(failure)
+        });
+        reading.await
+    }
+
+    async fn close(&self) {
+        self.0.closed.cancel();
+        // Consumers give back what they hold before the database is closed.
+        self.0.consumers.close();
+        self.0.consumers.wait().await;
+        self.0.pool.close().await;
+    }
+}

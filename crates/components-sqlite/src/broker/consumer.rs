@@ -1,0 +1,190 @@
+use std::{sync::Arc, time::Duration};
+
+use outrigger_component::{
+    Result,
+    pubsub::{Feed, Lane, Message, Settlement},
+};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::{
+    Shared,
+    tables::{Leased, Member},
+};
+use crate::pool::failure;
+
+/// Messages leased in one transaction.
+const MOST_LEASED: usize = 256;
+/// How often old messages and groups are removed.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How often a settlement is tried that the database does not take, while the component is closed.
+const LAST_TRIES: u32 = 3;
+
+/// A member of a consumer group.
+pub(super) struct Consumer {
+    shared: Arc<Shared>,
+    member: Member,
+    topic: Arc<str>,
+}
+
+impl Consumer {
+    pub(super) async fn join(shared: Arc<Shared>, topic: &str) -> Result<Self> {
+        let (tables, name, joined) = (
+            shared.tables.clone(),
+            shared.options.group.clone(),
+            topic.to_owned(),
+        );
+        let joining = shared
+            .pool
+            .write(move |connection| tables.join(connection, &joined, &name).map_err(failure));
+        let group = joining.await?;
+        Ok(Self {
+            member: Member {
+                group,
+                owner: uuid::Uuid::new_v4().to_string(),
+            },
+            topic: topic.into(),
+            shared,
+        })
+    }
+
+    pub(super) async fn run(self, mut feed: Feed<i64>) -> Result<()> {
+        let (drain, options) = (feed.drain_token(), &self.shared.options);
+        let mut renewal = interval(options.visibility / 3);
+        let mut sweep = interval(SWEEP);
+        for timer in [&mut renewal, &mut sweep] {
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+        // What the database does not know yet.
+        let mut owed: Vec<(i64, Settlement)> = Vec::new();
+        // Whether it is likely that something waits.
+        let mut likely = true;
+        loop {
+            // Heard from here on: what is published while the database is asked is not missed.
+            let published = self.shared.published.notified();
+            let room = feed.room().min(MOST_LEASED);
+            if !owed.is_empty() || (room > 0 && (likely || self.visible().await)) {
+                match self.exchange(&owed, room).await {
+                    Ok(leased) => {
+                        owed.clear();
+                        likely = room > 0 && leased.len() == room;
+                        for message in leased {
+                            feed.offer(message.id, self.message(message));
+                        }
+                    }
+                    Err(error) => {
+                        likely = false;
+                        tracing::warn!(
+                            target: "dapr.contrib",
+                            "component {}: topic {}: {error}; it is tried again", self.shared.component, self.topic
+                        );
+                    }
+                }
+            }
+            if feed.draining() && feed.is_settled() && owed.is_empty() {
+                return Ok(());
+            }
+            let waits = feed.room() > 0 || !owed.is_empty();
+            tokio::select! {
+                () = self.shared.closed.cancelled() => return self.leave(feed, owed).await,
+                () = drain.cancelled(), if !feed.draining() => {}
+                settled = feed.settled() => owed.extend(settled),
+                () = published, if waits => likely = true,
+                () = sleep(options.poll), if waits && !likely => {}
+                () = std::future::ready(()), if waits && likely => {}
+                _ = renewal.tick() => self.renew(&feed).await,
+                _ = sweep.tick() => self.sweep().await,
+            }
+        }
+    }
+
+    fn message(&self, leased: Leased) -> Message {
+        Message {
+            topic: Arc::clone(&self.topic),
+            data: leased.data,
+            content_type: leased.content_type,
+            metadata: leased.metadata,
+            lane: leased.key.map(|key| Lane {
+                partition: None,
+                key: Some(key),
+            }),
+            redelivered: Some(leased.before),
+        }
+    }
+
+    /// Whether something can be leased. Readers do not keep writers waiting.
+    async fn visible(&self) -> bool {
+        let (tables, group) = (self.shared.tables.clone(), self.member.group);
+        let reading = self
+            .shared
+            .pool
+            .read(move |connection| tables.visible(connection, group).map_err(failure));
+        // Where it cannot be read, writing says why.
+        reading.await.unwrap_or(true)
+    }
+
+    /// Settles and leases in one transaction.
+    async fn exchange(&self, settled: &[(i64, Settlement)], most: usize) -> Result<Vec<Leased>> {
+        let (tables, member, settled) = (self.shared.tables.clone(), self.member.clone(), settled.to_vec());
+        let (redelivery, visibility) = (self.shared.options.redelivery, self.shared.options.visibility);
+        let exchanging = self.shared.pool.write(move |connection| {
+            tables
+                .settle(connection, &member, &settled, redelivery)
+                .map_err(failure)?;
+            if most == 0 {
+                return Ok(Vec::new());
+            }
+            tables
+                .lease(connection, &member, most, visibility)
+                .map_err(failure)
+        });
+        exchanging.await
+    }
+
+    async fn renew(&self, feed: &Feed<i64>) {
+        let ids: Vec<i64> = feed.unsettled().copied().collect();
+        if ids.is_empty() {
+            return;
+        }
+        let (tables, member) = (self.shared.tables.clone(), self.member.clone());
+        let visibility = self.shared.options.visibility;
+        let renewing = self.shared.pool.write(move |connection| {
+            tables
+                .renew(connection, &member, &ids, visibility)
+                .map_err(failure)
+        });
+        if let Err(error) = renewing.await {
+            tracing::warn!(
+                target: "dapr.contrib",
+                "component {}: topic {}: leases were not renewed: {error}", self.shared.component, self.topic
+            );
+        }
+    }
+
+    async fn sweep(&self) {
+        let (tables, group) = (self.shared.tables.clone(), self.member.group);
+        let retention = self.shared.options.retention;
+        let sweeping = self
+            .shared
+            .pool
+            .write(move |connection| tables.sweep(connection, group, retention).map_err(failure));
+        if let Err(error) = sweeping.await {
+            tracing::warn!(
+                target: "dapr.contrib",
+                "component {}: old messages were not removed: {error}", self.shared.component
+            );
+        }
+    }
+
+    /// The component is being closed: what is unsettled is visible to others at once.
+    async fn leave(&self, feed: Feed<i64>, mut owed: Vec<(i64, Settlement)>) -> Result<()> {
+        owed.extend(feed.unsettled().map(|id| (*id, Settlement::Return)));
+        let mut outcome = Ok(());
+        for _ in 0..LAST_TRIES {
+            outcome = self.exchange(&owed, 0).await.map(drop);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome
+    }
+}

@@ -1,0 +1,51 @@
+use std::time::Duration;
+
+use outrigger_component::{Error, Metadata, Result, Setup};
+
+use crate::settings::identifier;
+
+/// How long a consumer that vanished keeps its messages.
+const VISIBILITY: Duration = Duration::from_secs(60);
+/// How soon a message that was returned comes again.
+const REDELIVERY: Duration = Duration::from_secs(1);
+/// How often it is looked for what other processes published.
+const POLL: Duration = Duration::from_millis(50);
+/// How long messages and groups without a consumer are kept.
+const RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Groups say less often that they are there.
+const LEAST_RETENTION: Duration = Duration::from_secs(300);
+
+/// The properties of `pubsub.sqlite` besides those of the database.
+pub(super) struct Options {
+    /// The consumer group.
+    pub(super) group: String,
+    /// What the names of the tables begin with.
+    pub(super) table: String,
+    pub(super) metadata_table: String,
+    pub(super) visibility: Duration,
+    pub(super) redelivery: Duration,
+    pub(super) poll: Duration,
+    pub(super) retention: Duration,
+}
+
+impl Options {
+    pub(super) fn read(setup: &Setup) -> Result<Self> {
+        let metadata: &Metadata = &setup.metadata;
+        let group = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
+        if group.is_empty() {
+            // Without an app id there is nobody to stand for.
+            return Err(Error::from(metadata.wrong(&["consumerID"], "it must be a name")));
+        }
+        let second = Duration::from_secs(1);
+        let tick = Duration::from_millis(1);
+        Ok(Self {
+            group: group.to_owned(),
+            table: identifier(metadata, "tableName", "pubsub")?,
+            metadata_table: identifier(metadata, "metadataTableName", "metadata")?,
+            visibility: metadata.span(&["visibilityTimeout"], VISIBILITY, second)?,
+            redelivery: metadata.span(&["redeliverInterval"], REDELIVERY, tick)?,
+            poll: metadata.span(&["pollInterval"], POLL, tick)?,
+            retention: metadata.span(&["retention"], RETENTION, LEAST_RETENTION)?,
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! Publish/subscribe on SQLite.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use outrigger_component::{
+    PubSub, Result,
+    conformance::{self, PubSubRules},
+    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+};
+use outrigger_components_testing::Components;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+const RULES: PubSubRules = PubSubRules {
+    groups: true,
+    redelivers: true,
+    keeps: true,
+    keys: true,
+    wildcard: None,
+};
+/// Generous: other builds and tests share the machine.
+const SOON: Duration = Duration::from_secs(20);
+
+struct File(TempDir);
+
+impl File {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self) -> String {
+        self.0.path().join("data.db").to_str().unwrap().to_owned()
+    }
+
+    async fn open(&self, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
+        let path = self.path();
+        let mut properties = vec![("connectionString", path.as_str()), ("consumerID", group)];
+        properties.extend(more);
+        let components = Components::of(outrigger_components_sqlite::add);
+        components.pubsub("pubsub.sqlite", "v1", &properties).await
+    }
+}
+
+fn message(data: &str) -> Publish {
+    Publish {
+        topic: "orders".to_owned(),
+        data: data.to_owned().into(),
+        ..Publish::default()
+    }
+}
+
+async fn subscribe(broker: &Arc<dyn PubSub>) -> Subscription {
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(4).unwrap(),
+    };
+    broker.subscribe(request).await.unwrap()
+}
+
+async fn next(subscription: &mut Subscription) -> Delivery {
+    match tokio::time::timeout(SOON, subscription.next()).await.unwrap() {
+        Some(Event::Message(delivery)) => delivery,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_keeps_the_rules() {
+    let file = File::new();
+    conformance::pubsub(RULES, async |group: &str| file.open(group, &[]).await).await;
+}
+
+/// What a sidecar that was killed had leased is not lost, and nobody else waits for it longer than the lease lasts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_vanished_consumer_had_comes_again() {
+    let file = File::new();
+    let short = [("visibilityTimeout", "1s")];
+    let vanishing = file.open("app", &short).await.unwrap();
+    let mut subscription = subscribe(&vanishing).await;
+    vanishing.publish(&message("a")).await.unwrap();
+    let held = next(&mut subscription).await;
+    assert_eq!(held.message.redelivered, Some(0));
+    // Its task ends without a word to the database, as a process does.
+    drop(subscription);
+    let other = file.open("app", &short).await.unwrap();
+    let mut subscription = subscribe(&other).await;
+    let again = next(&mut subscription).await;
+    assert_eq!(again.message.data, "a");
+    assert_eq!(again.message.redelivered, Some(1));
+    again.receipt.acknowledge();
+    held.receipt.give_back();
+    subscription.ended().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_handler_keeps_its_message() {
+    let file = File::new();
+    let short = [("visibilityTimeout", "2s")];
+    let (slow, other) = (
+        file.open("app", &short).await.unwrap(),
+        file.open("app", &short).await.unwrap(),
+    );
+    let mut subscription = subscribe(&slow).await;
+    slow.publish(&message("a")).await.unwrap();
+    let held = next(&mut subscription).await;
+    let mut waiting = subscribe(&other).await;
+    let early = tokio::time::timeout(Duration::from_secs(5), waiting.next()).await;
+    assert!(early.is_err(), "{early:?}");
+    held.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    let late = tokio::time::timeout(Duration::from_secs(3), waiting.next()).await;
+    assert!(late.is_err(), "{late:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_every_group_has_acknowledged_takes_no_room() {
+    let file = File::new();
+    let (one, two) = (
+        file.open("one", &[]).await.unwrap(),
+        file.open("two", &[]).await.unwrap(),
+    );
+    // Without a group there is nobody to keep it for.
+    one.publish(&message("too early")).await.unwrap();
+    let mut subscriptions = [subscribe(&one).await, subscribe(&two).await];
+    one.publish(&message("a")).await.unwrap();
+    let count = || {
+        let database = Connection::open(file.path()).unwrap();
+        let count = |table: &str| -> i64 {
+            let sql = format!("SELECT COUNT(*) FROM pubsub_{table}");
+            database.query_row(&sql, [], |row| row.get(0)).unwrap()
+        };
+        (count("messages"), count("deliveries"))
+    };
+    for subscription in &mut subscriptions {
+        next(subscription).await.receipt.acknowledge();
+    }
+    for subscription in subscriptions {
+        subscription.ended().await.unwrap();
+    }
+    assert_eq!(count(), (0, 0));
+}
+
+#[tokio::test]
+async fn wrong_settings_are_named() {
+    let Components(catalog) = Components::of(outrigger_components_sqlite::add);
+    let entry = catalog.pubsub.find("pubsub.sqlite", "v1").unwrap();
+    let memory = ("connectionString", ":memory:");
+    conformance::settings(
+        &entry,
+        &[
+            ("connectionString", &[]),
+            ("tableName", &[memory, ("tableName", "x; DROP TABLE y")]),
+            ("visibilityTimeout", &[memory, ("visibilityTimeout", "soon")]),
+            ("redeliverInterval", &[memory, ("redeliverInterval", "soon")]),
+            ("pollInterval", &[memory, ("pollInterval", "soon")]),
+            ("retention", &[memory, ("retention", "1s")]),
+        ],
+    )
+    .await;
+}

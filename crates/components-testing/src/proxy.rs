@@ -1,0 +1,126 @@
+//! A way to a server that loses what is sent.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use outrigger_component::conformance::Link;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Forwards to a server.
+pub struct Proxy {
+    /// On 127.0.0.1.
+    pub port: u16,
+    shared: Arc<Shared>,
+    _task: AbortOnDropHandle<()>,
+}
+
+struct Shared {
+    losses: watch::Sender<u32>,
+    mute: AtomicBool,
+    cut: watch::Sender<bool>,
+}
+
+impl Proxy {
+    /// Forwards to `server`, a port.
+    pub async fn start(server: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        Self::serve(listener, server)
+    }
+
+    /// The same, listening where the caller says.
+    pub fn serve(listener: TcpListener, server: u16) -> Self {
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            losses: watch::Sender::new(0),
+            mute: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
+        });
+        let for_all = shared.clone();
+        let task = tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let shared = for_all.clone();
+                if *shared.cut.borrow() {
+                    continue;
+                }
+                tokio::spawn(async move {
+                    if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await {
+                        shared.forward(client, server).await;
+                    }
+                });
+            }
+        });
+        Self {
+            port,
+            shared,
+            _task: AbortOnDropHandle::new(task),
+        }
+    }
+
+    /// Nothing arrives any more on the connections there are, in either direction; they stay open.
+    pub fn lose(&self) {
+        self.shared.losses.send_modify(|count| *count += 1);
+    }
+
+    /// Instead of the next answer the client sees the end of its connection.
+    pub fn swallow_an_answer(&self) {
+        self.shared.mute.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Shared {
+    async fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
+        let (mut losses, mut cut) = (self.losses.subscribe(), self.cut.subscribe());
+        let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
+        // What is sent after a loss may be read before the loss is noticed.
+        let lost = losses.clone();
+        let lost = || lost.has_changed().unwrap_or(true);
+        loop {
+            tokio::select! {
+                _ = losses.changed() => std::future::pending::<()>().await,
+                () = async { drop(cut.wait_for(|cut| *cut).await) } => return,
+                count = client.read(&mut asked) => match count {
+                    Ok(_) if lost() => std::future::pending::<()>().await,
+                    Ok(count) if count > 0 => {
+                        if server.write_all(&asked[..count]).await.is_err() {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+                count = server.read(&mut answered) => match count {
+                    Ok(_) if lost() => std::future::pending::<()>().await,
+                    Ok(count) if count > 0 => {
+                        if self.mute.swap(false, Ordering::SeqCst)
+                            || client.write_all(&answered[..count]).await.is_err()
+                        {
+                            return;
+                        }
+                    }
+                    _ => return,
+                },
+            }
+        }
+    }
+}
+
+/// The server stays, but connections to it end, and new ones do at once.
+impl Link for Proxy {
+    fn cut(&mut self) {
+        self.shared.cut.send_replace(true);
+    }
+
+    fn restore(&mut self) {
+        self.shared.cut.send_replace(false);
+    }
+}

@@ -1,0 +1,106 @@
+//! Real servers on loopback, for one test each.
+
+mod mosquitto;
+mod postgres;
+mod redis;
+
+use std::{
+    fs::File,
+    io::Read as _,
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+pub use self::{
+    mosquitto::Mosquitto,
+    postgres::Postgres,
+    redis::{Cli, Redis, Sentinel},
+};
+
+const START: Duration = Duration::from_secs(60);
+
+/// A child that does not outlive its owner.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(mut command: Command, log: &Path) -> Self {
+        let out = File::create(log).unwrap();
+        command
+            .stdin(Stdio::null())
+            .stderr(out.try_clone().unwrap())
+            .stdout(out);
+        Self {
+            child: command.spawn().unwrap(),
+            log: log.to_owned(),
+        }
+    }
+
+    fn log(&self) -> String {
+        let mut text = String::new();
+        let _ = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut text));
+        text
+    }
+
+    /// Waits until something listens on `port`; `false` when the process ended before.
+    fn listens(&mut self, port: u16) -> bool {
+        let deadline = Instant::now() + START;
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "no answer on port {port}:\n{}",
+                self.log()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    /// Waits until the log has `line`, after something listens.
+    fn says(&mut self, line: &str) {
+        let deadline = Instant::now() + START;
+        while !self.log().contains(line) {
+            assert!(Instant::now() < deadline, "no {line:?} in:\n{}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// The program, or `None` with a line that says so; in CI its absence fails the test.
+fn find(program: &str, package: &str, folders: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let searched = std::env::split_paths(&path).chain(folders.iter().map(PathBuf::from));
+    let found = searched
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        let line = format!("{program} is not installed: apt-get install {package}");
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
+        eprintln!("skipped: {line}");
+    }
+    found
+}

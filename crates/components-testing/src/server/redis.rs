@@ -1,0 +1,254 @@
+//! Redis, its clusters and its sentinels.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use outrigger_component::conformance::Link;
+use tempfile::TempDir;
+
+use super::{Process, START, find, free_port};
+use crate::tls::Certificates;
+
+/// Of a cluster.
+const SLOTS: usize = 16384;
+
+/// A Redis server; `None` when it is not installed.
+pub struct Redis {
+    process: Process,
+    folder: TempDir,
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// On 127.0.0.1.
+    pub port: u16,
+}
+
+impl Redis {
+    /// With these arguments besides those for its port and its files.
+    pub fn start(arguments: &[&str]) -> Option<Self> {
+        let program = find("redis-server", "redis-server", &["/usr/bin"])?;
+        let arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        // The port was free a moment ago; if it is not any more, another one is.
+        for _ in 0..10 {
+            let port = free_port();
+            let mut process = Self::spawn(&program, folder.path(), port, &arguments);
+            if process.listens(port) {
+                return Some(Self {
+                    process,
+                    folder,
+                    program,
+                    arguments,
+                    port,
+                });
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    fn spawn(program: &Path, folder: &Path, port: u16, arguments: &[String]) -> Process {
+        let mut command = Command::new(program);
+        let port = port.to_string();
+        command.current_dir(folder).args(["--bind", "127.0.0.1"]);
+        if arguments.iter().any(|argument| argument == "--tls-cert-file") {
+            command.args(["--port", "0", "--tls-port", &port]);
+        } else {
+            command.args(["--port", &port]);
+        }
+        // What was written survives a kill.
+        command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+        command.args(arguments);
+        Process::start(command, &folder.join("log"))
+    }
+
+    /// Takes only clients with a certificate.
+    pub fn start_tls(certificates: &Certificates, more: &[&str]) -> Option<Self> {
+        let settings = tls_settings(certificates);
+        let mut arguments = Vec::new();
+        for (name, value) in &settings {
+            arguments.extend([format!("--{name}"), value.clone()]);
+        }
+        let arguments: Vec<_> = arguments
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
+        Self::start(&arguments)
+    }
+
+    /// Host and port.
+    pub fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// As a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Makes it deaf until it is woken up; connections stay.
+    pub fn freeze(&self, frozen: bool) {
+        let signal = if frozen { "-STOP" } else { "-CONT" };
+        let id = self.process.child.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([signal, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    /// Waits until its copy of its master's data is complete.
+    pub async fn is_replica(&self) {
+        let joined = async {
+            while !self
+                .cli(&["INFO", "replication"])
+                .contains("master_link_status:up")
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(START, joined).await.unwrap();
+    }
+
+    /// Masters that share the slots of one cluster.
+    pub async fn cluster(size: usize) -> Option<Vec<Self>> {
+        let nodes = (0..size)
+            .map(|_| Self::start(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]))
+            .collect::<Option<Vec<_>>>()?;
+        for (index, node) in nodes.iter().enumerate() {
+            let (first, after) = (index * SLOTS / size, (index + 1) * SLOTS / size);
+            let (first, last) = (first.to_string(), (after - 1).to_string());
+            node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            node.cli(&["CLUSTER", "MEET", "127.0.0.1", &nodes[0].port.to_string()]);
+        }
+        let known = format!("cluster_known_nodes:{size}");
+        let formed = async {
+            for node in &nodes {
+                loop {
+                    let state = node.cli(&["CLUSTER", "INFO"]);
+                    if state.contains("cluster_state:ok") && state.contains(&known) {
+                        break;
+                    }
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        };
+        tokio::time::timeout(START, formed).await.unwrap();
+        Some(nodes)
+    }
+
+    /// With the data it had, on its port.
+    pub fn start_again(&mut self) {
+        let again = Self::spawn(&self.program, self.folder.path(), self.port, &self.arguments);
+        self.process = again;
+        assert!(self.process.listens(self.port), "{}", self.process.log());
+    }
+
+    /// `redis-cli` against this server.
+    pub fn cli(&self, arguments: &[&str]) -> String {
+        self.client().run(arguments)
+    }
+
+    /// Reaches the server over its restarts too.
+    pub fn client(&self) -> Cli {
+        let port = self.port.to_string();
+        let mut arguments = ["-h", "127.0.0.1", "-p", &port].map(str::to_owned).to_vec();
+        // The server takes its own certificate for a client's.
+        for (theirs, ours) in [
+            ("--tls-cert-file", "--cert"),
+            ("--tls-key-file", "--key"),
+            ("--tls-ca-cert-file", "--cacert"),
+        ] {
+            if let Some(index) = self.arguments.iter().position(|argument| argument == theirs) {
+                arguments.extend([
+                    "--tls".to_owned(),
+                    ours.to_owned(),
+                    self.arguments[index + 1].clone(),
+                ]);
+            }
+        }
+        Cli { arguments }
+    }
+}
+
+/// `redis-cli` for one server.
+pub struct Cli {
+    arguments: Vec<String>,
+}
+
+impl Cli {
+    /// What the command prints.
+    pub fn run(&self, arguments: &[&str]) -> String {
+        let program = find("redis-cli", "redis-tools", &["/usr/bin"]).unwrap();
+        let output = Command::new(program)
+            .args(&self.arguments)
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+fn tls_settings(certificates: &Certificates) -> [(&'static str, String); 4] {
+    [
+        ("tls-cert-file", certificates.text("server.pem")),
+        ("tls-key-file", certificates.text("server.key")),
+        ("tls-ca-cert-file", certificates.text("root.pem")),
+        ("tls-replication", "yes".to_owned()),
+    ]
+}
+
+/// A sentinel that watches one server under the name `main`.
+pub struct Sentinel {
+    _process: Process,
+    _folder: TempDir,
+    /// On 127.0.0.1.
+    pub port: u16,
+}
+
+impl Sentinel {
+    /// It notices within seconds that the server is gone. With certificates it takes only clients with one too.
+    pub fn watching(redis: &Redis, certificates: Option<&Certificates>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = free_port();
+        let config = folder.path().join("sentinel.conf");
+        let listening = match certificates {
+            None => format!("port {port}"),
+            Some(certificates) => {
+                let settings = tls_settings(certificates).map(|(name, value)| format!("{name} {value}\n"));
+                format!("{}port 0\ntls-port {port}", settings.concat())
+            }
+        };
+        let text = format!(
+            "bind 127.0.0.1\n{listening}\ndir {}\nsentinel monitor main 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds main 2000\nsentinel failover-timeout main 4000\n",
+            folder.path().display(),
+            redis.port
+        );
+        fs::write(&config, text).unwrap();
+        let mut command = Command::new(&redis.program);
+        command.arg(&config).arg("--sentinel");
+        let mut process = Process::start(command, &folder.path().join("log"));
+        assert!(process.listens(port), "{}", process.log());
+        Self {
+            _process: process,
+            _folder: folder,
+            port,
+        }
+    }
+}
+
+impl Link for Redis {
+    fn cut(&mut self) {
+        self.kill();
+    }
+
+    fn restore(&mut self) {
+        self.start_again();
+    }
+}

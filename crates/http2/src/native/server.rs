@@ -1,0 +1,125 @@
+//! The side that accepts. A request that was received whole, and whose answer is ready, costs no task and no wake-up:
+//! it is answered in the turn in which it was read.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use http::Response;
+use http_body::Body;
+use tokio::io::AsyncWrite;
+
+use crate::boundary::{Io, Service, Timeouts, Upgrade};
+use crate::error::Error;
+use crate::native::driver::Driver;
+use crate::native::recv_stream::RecvStream;
+use crate::native::send_stream::SendStream;
+use crate::native::state::{Accepted, Role};
+use crate::native::transport::Transport;
+use crate::settings::Config;
+
+/// See [`Http2::serve`](crate::Http2::serve).
+pub(super) async fn serve<I, S, D>(
+    io: I,
+    upgrade: Option<Upgrade>,
+    service: Arc<S>,
+    config: &Config,
+    timeouts: Timeouts,
+    drain: D,
+) -> Result<(), Error>
+where
+    I: Io,
+    S: Service<RecvStream>,
+    D: Future<Output = ()>,
+{
+    let mut drain = pin!(drain);
+    let mut draining = false;
+    let transport = Transport::new(io, config, Role::Server);
+    let load = transport.shared.state().load();
+    service.connected(move || load.streams.load(Ordering::Relaxed) > 0);
+    if let Some(upgrade) = upgrade {
+        transport.shared.state().upgrade(upgrade);
+    }
+    let mut accepted = Vec::new();
+    let mut begin_calls = |transport: &Arc<Transport<I>>| {
+        let more = transport.shared.state().accept(&transport.shared, &mut accepted);
+        accepted
+            .drain(..)
+            .for_each(|request| begin(transport, &service, request));
+        more
+    };
+    begin_calls(&transport);
+    let mut driver = Driver::new(transport, Some(timeouts.preface), Some(timeouts.keep_alive));
+    std::future::poll_fn(|cx| {
+        if !draining && drain.as_mut().poll(cx).is_ready() {
+            draining = true;
+            driver.transport.shared.state().shut_down();
+        }
+        driver.poll(cx, &mut begin_calls)
+    })
+    .await
+}
+
+/// Answers a request at once, or begins to.
+fn begin<I, S>(transport: &Arc<Transport<I>>, service: &Arc<S>, accepted: Accepted)
+where
+    I: Io,
+    S: Service<RecvStream>,
+{
+    let answer = SendStream {
+        transport: Arc::clone(transport),
+        id: accepted.stream,
+    };
+    // Boxed: a call's future is large, and starting a task moves it several times.
+    let mut call = Box::pin(Arc::clone(service).call(accepted.request));
+    // The first poll may be the last. If it is not, the next one, by a task of the call's own, brings a waker.
+    let mut cx = Context::from_waker(Waker::noop());
+    match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut cx))) {
+        Ok(Poll::Ready(response)) => {
+            if let Some(body) = respond::<S, I>(&answer, response) {
+                tokio::spawn(answer.send_body(body, S::reason));
+            }
+        }
+        Ok(Poll::Pending) => {
+            tokio::spawn(wait::<S, I, _>(answer, call));
+        }
+        // Dropping the answer tells the client.
+        Err(_panicked) => {}
+    }
+}
+
+async fn wait<S, I, F>(answer: SendStream<I>, mut call: Pin<Box<F>>)
+where
+    S: Service<RecvStream>,
+    I: AsyncWrite + Unpin,
+    F: Future<Output = Response<S::Body>>,
+{
+    let response = std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+        Poll::Ready(response) => Poll::Ready(Some(response)),
+        Poll::Pending => answer.poll_reset(cx).map(|()| None),
+    });
+    let Some(response) = response.await else { return };
+    let rest = respond::<S, I>(&answer, response);
+    answer.transport.notify();
+    if let Some(body) = rest {
+        answer.send_body(body, S::reason).await;
+    }
+}
+
+/// Sends the head and what the body has without waiting; returns a body that has more.
+fn respond<S, I>(answer: &SendStream<I>, response: Response<S::Body>) -> Option<S::Body>
+where
+    S: Service<RecvStream>,
+    I: AsyncWrite + Unpin,
+{
+    let (head, body) = response.into_parts();
+    let ended = body.is_end_stream();
+    let head = Response::from_parts(head, ());
+    if !answer.transport.shared.state().respond(answer.id, &head, ended) || ended {
+        return None;
+    }
+    answer.send_ready(body, S::reason)
+}

@@ -1,0 +1,326 @@
+//! The state of a connection: its streams, windows, header compression, and the frames to be written. Nothing here waits
+//! or touches a socket.
+
+mod control;
+mod headers;
+mod lifecycle;
+mod receive;
+mod send;
+mod shutdown;
+#[cfg(test)]
+mod tests;
+mod timeouts;
+mod windows;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use http::Request;
+
+use crate::boundary::Incoming;
+use crate::error::{ConnectionError, Reason, StreamError};
+use crate::frame::PREFACE;
+use crate::hpack::{Decoder, Encoder};
+use crate::limits::{Budget, REQUESTS_PER_TURN, STREAMS_PER_FRAME};
+use crate::native::fields::UriCache;
+use crate::native::queue::Piece;
+use crate::native::recv_stream::RecvStream;
+use crate::native::stream::{Handle, RecvEnd, Stream, keep};
+use crate::native::write_buffer::WriteBuffer;
+use crate::settings::{Config, INITIAL_WINDOW, PeerSettings};
+use lifecycle::ResetHistory;
+use receive::Incomplete;
+pub(crate) use shutdown::Phase;
+use timeouts::Timers;
+use windows::Growth;
+
+/// Dynamic table of the peer's header compression, bytes: the protocol's own default.
+const HEADER_TABLE: usize = 4096;
+/// What our PING says that asks whether the peer is there.
+pub(crate) const KEEP_ALIVE_PING: [u8; 8] = *b"there???";
+
+/// Which side of the connection this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+/// Streams by identifier. The peer chooses these, so they are hashed with a key of the connection's own.
+type Streams = HashMap<u32, Stream, foldhash::fast::RandomState>;
+
+/// A request and the identifier of its stream.
+pub(crate) struct Accepted {
+    pub(crate) stream: u32,
+    pub(crate) request: Request<Incoming<RecvStream>>,
+}
+
+pub(crate) struct State {
+    role: Role,
+    config: Config,
+    peer: PeerSettings,
+    pub(crate) output: WriteBuffer,
+    streams: Streams,
+    decoder: Decoder,
+    encoder: Encoder,
+    uris: UriCache,
+    incomplete: Incomplete,
+    /// Requests that the application has not been given; their streams may be closed.
+    pending_accept: VecDeque<(u32, Request<()>)>,
+    load: Arc<Load>,
+    /// Requests that wait until the server allows more streams, by their tickets: in the order in which they came.
+    pending_open: BTreeMap<u64, Waker>,
+    last_ticket: u64,
+    /// Bytes of DATA the peer may send on all streams.
+    recv_window: u32,
+    /// Bytes that were read, and not yet given back to the peer by a WINDOW_UPDATE.
+    released: u32,
+    growth: Growth,
+    /// Bytes of memory that are allocated for what was received and hold nothing: they count as bytes that were not
+    /// read.
+    slack: usize,
+    /// What the fields of all streams are charged, bytes.
+    header_memory: usize,
+    /// Bytes of DATA we may send on all streams.
+    send_window: i64,
+    /// Streams that have something to send, in turn.
+    scheduled: VecDeque<u32>,
+    /// Streams that have something to send and wait for nothing but the connection's window: visited when it opens.
+    awaiting_window: VecDeque<u32>,
+    /// Bytes in the send queues of all streams.
+    buffered: usize,
+    /// The highest identifier of a stream that was opened: by the client, whichever side that is.
+    last_id: u32,
+    phase: Phase,
+    /// Streams that we reset lately.
+    reset_history: ResetHistory,
+    budget: Budget,
+    /// Something was received since this was last asked.
+    has_received: bool,
+    timers: Timers,
+    /// That of the connection's own task.
+    pub(crate) waker: Option<Waker>,
+    /// Streams that were looked at.
+    #[cfg(test)]
+    visited: usize,
+}
+
+/// How busy a connection is, for those who choose one of several and need no lock for it.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    /// Streams.
+    pub(crate) streams: AtomicUsize,
+    /// No stream can be opened any more.
+    pub(crate) closed: AtomicBool,
+}
+
+/// A connection's state, shared by its task and the handles of its streams. The lock is never held while something
+/// waits.
+pub(crate) struct SharedState(Mutex<State>);
+
+impl SharedState {
+    pub(crate) fn new(config: &Config, role: Role) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State::new(config, role))))
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn new(config: &Config, role: Role) -> Self {
+        let mut output = WriteBuffer::default();
+        if role == Role::Client {
+            output.tail().extend_from_slice(PREFACE);
+        }
+        config.announce(role == Role::Client, output.tail());
+        Self {
+            role,
+            config: *config,
+            peer: PeerSettings::default(),
+            output,
+            streams: Streams::default(),
+            decoder: Decoder::new(HEADER_TABLE),
+            encoder: Encoder::new(),
+            uris: UriCache::default(),
+            incomplete: Incomplete::new(role),
+            pending_accept: VecDeque::new(),
+            load: Arc::default(),
+            pending_open: BTreeMap::new(),
+            last_ticket: 0,
+            recv_window: config.connection_window.max(INITIAL_WINDOW),
+            released: 0,
+            growth: Growth::new(config.window_memory),
+            slack: 0,
+            header_memory: 0,
+            send_window: i64::from(INITIAL_WINDOW),
+            scheduled: VecDeque::new(),
+            awaiting_window: VecDeque::new(),
+            buffered: 0,
+            last_id: 0,
+            phase: Phase::Open,
+            reset_history: ResetHistory::default(),
+            budget: Budget::default(),
+            has_received: false,
+            timers: Timers::default(),
+            waker: None,
+            #[cfg(test)]
+            visited: 0,
+        }
+    }
+
+    /// Moves requests that were received to `to`, as many as one turn takes. What was received whole comes with its
+    /// body. True when there are more.
+    pub(crate) fn accept(&mut self, shared: &Arc<SharedState>, to: &mut Vec<Accepted>) -> bool {
+        for _ in 0..REQUESTS_PER_TURN {
+            let Some((id, head)) = self.pending_accept.pop_front() else {
+                return false;
+            };
+            let Some(stream) = self.streams.get_mut(&id) else {
+                continue;
+            };
+            if !stream.state.is_send_open() {
+                // It was reset meanwhile: nobody has to hear of it.
+                self.drop_handles(id);
+                continue;
+            }
+            stream.accepted = true;
+            let body = match stream.take_complete() {
+                Some(body) => {
+                    stream.receiver = Handle::Dropped;
+                    if let Incoming::Full(data) = &body {
+                        self.release_connection_capacity(data.len());
+                    }
+                    body
+                }
+                None => RecvStream::new(Arc::clone(shared), id).incoming(stream.content_to_read()),
+            };
+            to.push(Accepted {
+                stream: id,
+                request: head.map(|()| body),
+            });
+        }
+        !self.pending_accept.is_empty()
+    }
+
+    /// Begins a turn of the connection's task, whose waker is `waker`. True when requests wait since the last one.
+    pub(crate) fn begin_turn(&mut self, waker: &Waker) -> bool {
+        keep(&mut self.waker, waker);
+        !self.pending_accept.is_empty()
+    }
+
+    /// Takes the next piece of what was received on a stream, or waits for it. DATA is given back to the windows.
+    pub(crate) fn poll_piece(
+        &mut self,
+        id: u32,
+        cx: &Context<'_>,
+    ) -> Poll<Option<Result<Piece, StreamError>>> {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Poll::Ready(None);
+        };
+        let slack = stream.recv_queue.slack();
+        let Some(piece) = stream.recv_queue.pop() else {
+            return match stream.state.recv_end() {
+                None => {
+                    stream.receiver.register(cx.waker());
+                    Poll::Pending
+                }
+                // RFC 9113 section 8.1: no more of this message is needed.
+                Some(RecvEnd::EndStream | RecvEnd::Failed(StreamError::Reset(Reason::NO_ERROR))) => {
+                    Poll::Ready(None)
+                }
+                Some(RecvEnd::Failed(error)) => Poll::Ready(Some(Err(error))),
+            };
+        };
+        self.slack -= slack - stream.recv_queue.slack();
+        if let Piece::Data(data) = &piece {
+            self.release_capacity(id, data.len());
+        }
+        Poll::Ready(Some(Ok(piece)))
+    }
+
+    pub(crate) fn stream(&mut self, id: u32) -> Option<&mut Stream> {
+        self.streams.get_mut(&id)
+    }
+
+    /// True for a stream that nobody has opened (RFC 9113 section 5.1).
+    pub(crate) fn is_idle(&self, id: u32) -> bool {
+        id > self.last_id
+    }
+
+    /// True while the message that we send on a stream has no end.
+    pub(crate) fn accepts_data(&self, id: u32) -> bool {
+        self.streams.get(&id).is_some_and(Stream::accepts_data)
+    }
+
+    /// Waits until a stream's send queue has capacity. Ready with `None` when it takes no more.
+    pub(crate) fn poll_capacity(&mut self, id: u32, cx: &Context<'_>) -> Poll<Option<()>> {
+        let most = if self.buffered < self.config.send_buffers {
+            self.config.send_buffer
+        } else {
+            1
+        };
+        match self.streams.get(&id) {
+            Some(stream) if stream.accepts_data() && stream.buffered < most => Poll::Ready(Some(())),
+            _ => self.poll_reset(id, cx).map(|()| None),
+        }
+    }
+
+    /// Waits until a stream takes no more.
+    pub(crate) fn poll_reset(&mut self, id: u32, cx: &Context<'_>) -> Poll<()> {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.accepts_data()) else {
+            return Poll::Ready(());
+        };
+        stream.sender.register(cx.waker());
+        Poll::Pending
+    }
+
+    /// Charges what costs us more than the peer.
+    fn charge(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
+        within(self.budget.charge(1), detail)
+    }
+
+    /// Charges a frame that had no effect. As many as go with streams and DATA are free.
+    fn charge_idle_frame(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
+        within(self.budget.charge_frame(), detail)
+    }
+
+    /// Charges a frame for which all streams are looked at.
+    fn charge_for_all(&mut self, detail: &'static str) -> Result<(), ConnectionError> {
+        let streams = self.streams.len() / STREAMS_PER_FRAME;
+        let cost = u32::try_from(streams).unwrap_or(u32::MAX).saturating_add(1);
+        within(self.budget.charge(cost), detail)
+    }
+
+    /// Tells the connection's task that there is something to do.
+    pub(crate) fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// True when something was received since this was last asked.
+    pub(crate) fn take_received(&mut self) -> bool {
+        std::mem::take(&mut self.has_received)
+    }
+
+    /// How busy the connection is; it follows.
+    pub(crate) fn load(&self) -> Arc<Load> {
+        Arc::clone(&self.load)
+    }
+
+    fn count(&self) {
+        self.load.streams.store(self.streams.len(), Ordering::Relaxed);
+    }
+}
+
+fn within(budget: bool, detail: &'static str) -> Result<(), ConnectionError> {
+    if budget {
+        Ok(())
+    } else {
+        Err(ConnectionError::calm(detail))
+    }
+}

@@ -1,0 +1,311 @@
+//! Heads and trailers: blocks of fields become requests, or the ends of them.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+
+use super::control::depends_on;
+use super::receive::Block;
+use super::{Phase, Role, State};
+use crate::boundary::Upgrade;
+use crate::error::{ConnectionError, Reason, StreamError};
+use crate::frame::{Head, flag};
+use crate::limits::CONTINUATIONS;
+use crate::native::fields::{Fields, Malformed};
+use crate::native::stream::{RecvEnd, RecvHead, StreamState};
+use crate::settings::FRAME;
+
+/// Bytes of compressed fields beyond the limit for the list they make: what is not taken must be decoded still.
+const BLOCK_SLACK: usize = 256 * 1024;
+
+impl State {
+    pub(super) fn headers(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
+        if head.stream.is_multiple_of(2) {
+            return Err(ConnectionError::protocol(
+                "HEADERS on a stream that a client cannot open",
+            ));
+        }
+        let fields = without_padding_and_priority(head, payload)?;
+        let ended = head.has(flag::END_STREAM);
+        if head.has(flag::END_HEADERS) {
+            return self.fields(head.stream, ended, fields);
+        }
+        self.incomplete.block = Some(Block {
+            stream: head.stream,
+            ended,
+            fields: fields.to_vec(),
+            frames: 0,
+        });
+        Ok(())
+    }
+
+    pub(super) fn continuation(&mut self, head: Head, payload: &[u8]) -> Result<(), ConnectionError> {
+        let Some(mut block) = self.incomplete.block.take() else {
+            return Err(ConnectionError::protocol(
+                "CONTINUATION without HEADERS before it",
+            ));
+        };
+        block.frames += 1;
+        block.fields.extend_from_slice(payload);
+        let most = (self.config.header_list as usize).saturating_add(BLOCK_SLACK);
+        let frames = CONTINUATIONS + most / (FRAME / 2);
+        if block.frames > frames || block.fields.len() > most {
+            return Err(ConnectionError::calm(
+                "a field block with too many CONTINUATION frames or bytes",
+            ));
+        }
+        if head.has(flag::END_HEADERS) {
+            return self.fields(block.stream, block.ended, &block.fields);
+        }
+        self.incomplete.block = Some(block);
+        Ok(())
+    }
+
+    /// A whole block: the head of a request, or trailers.
+    fn fields(&mut self, id: u32, ended: bool, block: &[u8]) -> Result<(), ConnectionError> {
+        let mut fields = Fields::default();
+        let left = self.config.header_memory.saturating_sub(self.header_memory);
+        let limit = left.min(self.config.header_list as usize);
+        let size = self.decoder.decode(block, limit, |field| fields.add(field));
+        let size = size.map_err(|_| ConnectionError {
+            reason: Reason::COMPRESSION_ERROR,
+            detail: "a field block that cannot be decompressed",
+        })?;
+        let memory = fields.memory(size);
+        let list = List {
+            ended,
+            memory,
+            too_large: size > limit || memory > left || fields.are_too_many(),
+            fields,
+        };
+        if self.role == Role::Client {
+            return self.answer(id, list);
+        }
+        if self.is_idle(id) {
+            self.last_id = id;
+            return self.open(id, list);
+        }
+        self.trailers(id, list)
+    }
+
+    /// Charges a list that is kept to its stream.
+    fn keep_fields(&mut self, id: u32, memory: usize) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.header_memory += memory;
+            self.header_memory += memory;
+        }
+    }
+
+    /// Begins with a request that came another way, as stream 1.
+    pub(crate) fn upgrade(&mut self, upgrade: Upgrade) {
+        if upgrade.settings.header_table_size != self.peer.header_table_size {
+            self.encoder.set_max_table(upgrade.settings.header_table_size);
+        }
+        self.peer = upgrade.settings;
+        self.last_id = 1;
+        let state = StreamState::HalfClosedRemote(RecvEnd::EndStream);
+        let stream = self.new_stream(state, RecvHead::Taken);
+        self.insert(1, stream);
+        self.pending_accept.push_back((1, upgrade.request));
+    }
+
+    fn open(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+        if self.phase == Phase::Closing {
+            self.reset_history.insert(id);
+            return Ok(());
+        }
+        if self.streams.len() >= self.config.max_streams as usize {
+            self.charge("too many streams beyond SETTINGS_MAX_CONCURRENT_STREAMS")?;
+            self.refuse_frame(id, Reason::REFUSED_STREAM);
+            return Ok(());
+        }
+        let state = if list.ended {
+            StreamState::HalfClosedRemote(RecvEnd::EndStream)
+        } else {
+            StreamState::Open
+        };
+        let mut stream = self.new_stream(state, RecvHead::Taken);
+        // A list that was cut off is not looked at: what is missing may be what makes it right.
+        if list.too_large {
+            self.charge("too many requests whose header list is too large")?;
+            self.insert(id, stream);
+            self.refuse_head(id);
+            return Ok(());
+        }
+        let fields = list.fields;
+        let request = fields.length().and_then(|left| {
+            stream.content_left = left;
+            let short = list.ended && left.is_some_and(|left| left > 0);
+            if short {
+                return Err(Malformed);
+            }
+            fields.request(&mut self.uris)
+        });
+        let reason = match request {
+            Ok(request) if request.method() != Method::CONNECT => {
+                stream.progress.limited = !self.config.grpc && !is_grpc(&request);
+                self.insert(id, stream);
+                self.keep_fields(id, list.memory);
+                self.pending_accept.push_back((id, request));
+                return Ok(());
+            }
+            Ok(_) => Reason::REFUSED_STREAM,
+            Err(Malformed) => Reason::PROTOCOL_ERROR,
+        };
+        self.charge("too many malformed requests")?;
+        self.refuse_frame(id, reason);
+        Ok(())
+    }
+
+    /// The head of an answer to us, or its trailers.
+    fn answer(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+        if self.is_idle(id) {
+            return Err(ConnectionError::protocol("HEADERS on an idle stream"));
+        }
+        // What we gave up may be on its way still.
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return self.charge_idle_frame("too many responses on closed streams");
+        };
+        if !matches!(stream.recv_head, RecvHead::Awaited) || !stream.state.is_recv_open() {
+            return self.trailers(id, list);
+        }
+        if list.too_large {
+            self.refuse_answer(id);
+            return Ok(());
+        }
+        let (fields, ended) = (list.fields, list.ended);
+        let head = fields.length().and_then(|left| Ok((fields.response()?, left)));
+        match head {
+            Ok((head, _)) if head.status().is_informational() && !ended => {
+                self.charge_idle_frame("too many informational responses")?;
+            }
+            Ok((head, left)) if !head.status().is_informational() => {
+                stream.recv_head = RecvHead::Received(head);
+                // Where nothing follows, the length is that of what a GET would have brought.
+                stream.content_left = left.filter(|_| !ended);
+                stream.progress.limited = stream.content_left.is_some();
+                self.keep_fields(id, list.memory);
+                self.received(id, ended);
+            }
+            _ => self.reset(id, Reason::PROTOCOL_ERROR),
+        }
+        Ok(())
+    }
+
+    /// Answers a head that is too large.
+    fn refuse_head(&mut self, id: u32) {
+        let limit = self.config.header_list;
+        let response = if self.config.grpc {
+            let message = format!(
+                "the request's header list is larger than the limit of {limit} bytes (see --read-buffer-size)"
+            );
+            resource_exhausted(message)
+        } else {
+            let mut response = Response::new(());
+            *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+            response
+        };
+        self.respond(id, &response, true);
+        self.drop_handles(id);
+    }
+
+    /// Ends a stream whose answer has more fields than we take.
+    fn refuse_answer(&mut self, id: u32) {
+        let error = StreamError::HeadersTooLarge(self.config.header_list);
+        self.reset_with(id, Reason::ENHANCE_YOUR_CALM, error);
+    }
+
+    fn trailers(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+        let was_reset_locally = self.was_reset_locally(id);
+        let stream = match self.streams.get_mut(&id) {
+            Some(stream) if stream.state.is_recv_open() => stream,
+            Some(stream) if stream.state.recv_end() == Some(RecvEnd::EndStream) => {
+                return Err(ConnectionError::closed("HEADERS behind END_STREAM"));
+            }
+            _ if was_reset_locally => {
+                return self.charge_idle_frame("too many HEADERS frames on streams that were reset");
+            }
+            _ => return Err(ConnectionError::closed("HEADERS on a closed stream")),
+        };
+        if list.too_large {
+            self.charge("too many trailers whose list is too large")?;
+            self.refuse_answer(id);
+            return Ok(());
+        }
+        let whole = list.ended && stream.count_content(0, true);
+        match list.fields.trailers() {
+            Ok(trailers) if whole => {
+                if stream.receiver.is_held() {
+                    stream.recv_queue.push_trailers(trailers);
+                    self.keep_fields(id, list.memory);
+                }
+                self.received(id, true);
+                Ok(())
+            }
+            _ => {
+                self.charge("too many malformed trailers")?;
+                self.reset(id, Reason::PROTOCOL_ERROR);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A list of fields that has come.
+struct List {
+    fields: Fields,
+    /// Nothing follows on its stream.
+    ended: bool,
+    /// It is not complete, or there is no memory for it.
+    too_large: bool,
+    /// What it is charged where it is kept, bytes.
+    memory: usize,
+}
+
+fn is_grpc(request: &Request<()>) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// gRPC's words for an error, in a response that has no body.
+pub(super) fn resource_exhausted(message: String) -> Response<()> {
+    let mut response = Response::new(());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    exhausted(headers, message);
+    response
+}
+
+/// gRPC's status RESOURCE_EXHAUSTED; `message` is plain ASCII.
+pub(super) fn exhausted(to: &mut HeaderMap, message: String) {
+    to.insert(
+        HeaderName::from_static("grpc-status"),
+        HeaderValue::from_static("8"),
+    );
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(message)) {
+        to.insert(HeaderName::from_static("grpc-message"), message);
+    }
+}
+
+fn without_padding_and_priority(head: Head, mut payload: &[u8]) -> Result<&[u8], ConnectionError> {
+    let mut padding = 0;
+    if head.has(flag::PADDED) {
+        let padded = payload.split_first();
+        let (length, rest) =
+            padded.ok_or_else(|| ConnectionError::size("padded HEADERS without a Pad Length"))?;
+        (padding, payload) = (usize::from(*length), rest);
+    }
+    if head.has(flag::PRIORITY) {
+        let priority = payload.split_at_checked(5);
+        let (priority, rest) =
+            priority.ok_or_else(|| ConnectionError::size("HEADERS too short for their priority"))?;
+        if depends_on(priority) == Some(head.stream) {
+            return Err(ConnectionError::protocol("a stream that depends on itself"));
+        }
+        payload = rest;
+    }
+    let length = payload.len().checked_sub(padding);
+    length
+        .map(|length| &payload[..length])
+        .ok_or_else(|| ConnectionError::protocol("more padding than payload"))
+}

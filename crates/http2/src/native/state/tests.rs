@@ -1,0 +1,387 @@
+//! What a frame costs, counted in streams that are looked at and in bytes that are held.
+
+use std::hash::BuildHasher as _;
+
+use bytes::Bytes;
+use http::Response;
+
+use super::*;
+use crate::frame::{HEAD, Head, Kind, flag};
+use crate::limits::UNPRODUCTIVE_FRAMES;
+
+mod fields;
+mod windows;
+
+const STREAMS: u32 = 4000;
+const CONFIG: Config = Config {
+    max_streams: STREAMS,
+    connection_window: 1 << 20,
+    stream_window: 1 << 20,
+    ..Config::DEFAULT
+};
+/// POST of http to /, by static indices alone.
+const POST: [u8; 3] = [0x83, 0x86, 0x84];
+/// Many times more than a peer may do for nothing, even if the machine is so slow that it gets some back meanwhile.
+const MANY: u32 = 30 * UNPRODUCTIVE_FRAMES;
+
+fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = Head {
+        length: payload.len(),
+        kind,
+        flags,
+        stream,
+    };
+    [&head.bytes(), payload].concat()
+}
+
+fn window(stream: u32, more: u32) -> Vec<u8> {
+    frame(Kind::WindowUpdate, 0, stream, &more.to_be_bytes())
+}
+
+fn request(stream: u32, flags: u8) -> Vec<u8> {
+    frame(Kind::Headers, flag::END_HEADERS | flags, stream, &POST)
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(Kind::Reset, 0, stream, &8_u32.to_be_bytes())
+}
+
+fn streams() -> impl Iterator<Item = u32> {
+    (0..STREAMS).map(|n| 2 * n + 1)
+}
+
+/// A server that a client has greeted.
+fn greeted(config: &Config) -> Arc<SharedState> {
+    let core = SharedState::new(config, Role::Server);
+    let greeting = [&PREFACE[..], &frame(Kind::Settings, 0, 0, &[])].concat();
+    core.state().receive(&greeting).unwrap();
+    core.state().output = WriteBuffer::default();
+    core
+}
+
+/// Hands over what has come, all of it.
+fn handed_over(core: &Arc<SharedState>) -> Vec<Accepted> {
+    let mut opened = Vec::new();
+    while core.state().accept(core, &mut opened) {}
+    opened
+}
+
+/// As if the socket had taken what waits; returns the DATA of it, by streams.
+fn written(state: &mut State) -> Vec<u32> {
+    let out = state.output.take();
+    let (mut rest, mut data) = (&out[..], Vec::new());
+    while let Some(head) = Head::read(rest) {
+        if head.kind == Kind::Data {
+            data.push(head.stream);
+        }
+        rest = &rest[HEAD + head.length..];
+    }
+    data
+}
+
+/// A server with as many answers as there may be streams, each of 100 bytes, which wait for the connection's window.
+fn waiting_for_window() -> Arc<SharedState> {
+    let core = greeted(&CONFIG);
+    for stream in streams() {
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+    }
+    assert_eq!(handed_over(&core).len(), STREAMS as usize);
+    let mut state = core.state();
+    state.send_window = 0;
+    for stream in streams() {
+        assert!(state.respond(stream, &Response::new(()), false));
+        assert!(state.send_data(stream, Bytes::from_static(&[b'x'; 100]), true));
+        state.drop_sender(stream);
+    }
+    assert!(written(&mut state).is_empty());
+    state.visited = 0;
+    drop(state);
+    core
+}
+
+#[test]
+fn a_stream_s_window_is_no_reason_to_look_at_the_others() {
+    let core = waiting_for_window();
+    let mut state = core.state();
+    let frames = 1000;
+    for n in 0..frames {
+        state.receive(&window(1 + 2 * n, 1)).unwrap();
+    }
+    assert!(state.visited <= frames as usize, "{}", state.visited);
+    assert!(written(&mut state).is_empty());
+}
+
+#[test]
+fn the_connection_s_window_lets_out_what_fits_and_leaves_the_others_alone() {
+    let core = waiting_for_window();
+    let mut state = core.state();
+    let frames = 5000;
+    for _ in 0..frames {
+        state.receive(&window(0, 1)).unwrap();
+    }
+    assert!(state.visited <= 3 * frames, "{}", state.visited);
+    // Each has its turn before one has a second.
+    let mut first = written(&mut state);
+    first.truncate(STREAMS as usize);
+    first.sort_unstable();
+    assert!(first.into_iter().eq(streams()));
+    // And all is sent in the end, also where the socket is slow.
+    state.receive(&window(0, 1 << 20)).unwrap();
+    while !state.streams.is_empty() {
+        assert!(!written(&mut state).is_empty());
+        state.send_scheduled();
+    }
+    assert_eq!((state.buffered, state.header_memory), (0, 0));
+}
+
+#[test]
+fn streams_that_are_over_do_not_stay_among_those_that_wait() {
+    let core = greeted(&CONFIG);
+    core.state().send_window = 0;
+    for n in 0..50_000 {
+        let stream = 2 * n + 1;
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+        handed_over(&core);
+        let mut state = core.state();
+        state.respond(stream, &Response::new(()), false);
+        state.send_data(stream, Bytes::from_static(b"x"), true);
+        state.drop_sender(stream);
+        state.drop_receiver(stream);
+        state.receive(&reset(stream)).unwrap();
+        written(&mut state);
+        assert!(state.awaiting_window.len() < 100 && state.buffered == 0);
+    }
+}
+
+/// Gives a connection the same frame until it breaks; how many it took.
+fn until_broken(core: &Arc<SharedState>, frame: impl Fn(u32) -> Vec<u8>) -> u32 {
+    for n in 0..MANY {
+        let mut state = core.state();
+        let received = state.receive(&frame(n));
+        written(&mut state);
+        if let Err(broken) = received {
+            assert_eq!(broken.reason, Reason::ENHANCE_YOUR_CALM, "{broken}");
+            return n;
+        }
+    }
+    panic!("it took {MANY} frames");
+}
+
+#[test]
+fn windows_that_let_nothing_out_are_charged() {
+    // Of a stream that waits for the connection, of one that is over, and of the connection where nobody waits.
+    until_broken(&waiting_for_window(), |_| window(1, 1));
+    let core = greeted(&CONFIG);
+    let words = [request(1, flag::END_STREAM), reset(1)].concat();
+    core.state().receive(&words).unwrap();
+    until_broken(&core, |_| window(1, 1));
+    until_broken(&greeted(&CONFIG), |_| window(0, 1));
+}
+
+#[test]
+fn initial_windows_are_charged_by_the_streams_that_they_change() {
+    let core = waiting_for_window();
+    let change = |n: u32| {
+        let value = (1 + n % 2).to_be_bytes();
+        frame(Kind::Settings, 0, 0, &[&[0, 4], &value[..]].concat())
+    };
+    let frames = until_broken(&core, change);
+    let visits = core.state().visited;
+    assert_eq!(visits, (frames * STREAMS) as usize);
+    assert!(
+        visits <= (UNPRODUCTIVE_FRAMES as usize * STREAMS_PER_FRAME) * 2,
+        "{visits}"
+    );
+}
+
+#[test]
+fn a_client_that_makes_room_for_what_it_reads_is_not_charged() {
+    let core = greeted(&CONFIG);
+    core.state().receive(&request(1, flag::END_STREAM)).unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    state.respond(1, &Response::new(()), false);
+    for _ in 0..2 * UNPRODUCTIVE_FRAMES {
+        state.send_data(1, Bytes::from_static(b"message"), false);
+        assert_eq!(written(&mut state), [1]);
+        let words = [window(0, 7), window(1, 7), frame(Kind::Ping, 0, 0, &[0; 8])].concat();
+        state.receive(&words).unwrap();
+        written(&mut state);
+    }
+}
+
+#[test]
+fn requests_that_are_reset_before_anybody_saw_them_are_not_handed_over() {
+    let core = greeted(&CONFIG);
+    let words: Vec<u8> = streams()
+        .flat_map(|stream| request(stream, 0))
+        .chain(streams().skip(1).flat_map(reset))
+        .collect();
+    core.state().receive(&words).unwrap();
+    let opened = handed_over(&core);
+    assert_eq!(opened.len(), 1);
+    drop(opened);
+    let state = core.state();
+    assert!(state.pending_accept.is_empty() && state.streams.len() == 1);
+}
+
+#[test]
+fn a_turn_hands_over_so_many_requests_and_keeps_the_rest_for_the_next() {
+    let core = greeted(&CONFIG);
+    for stream in streams() {
+        core.state().receive(&request(stream, flag::END_STREAM)).unwrap();
+    }
+    let mut opened = Vec::new();
+    assert!(core.state().accept(&core, &mut opened));
+    assert_eq!(opened.len(), REQUESTS_PER_TURN);
+    assert!(core.state().begin_turn(Waker::noop()));
+    assert_eq!(handed_over(&core).len() + opened.len(), STREAMS as usize);
+    assert!(!core.state().begin_turn(Waker::noop()));
+}
+
+#[test]
+fn where_a_stream_is_in_the_table_cannot_be_known() {
+    let [one, other] = [greeted(&CONFIG), greeted(&CONFIG)].map(|core| {
+        let state = core.state();
+        (0..8u32)
+            .map(|n| state.streams.hasher().hash_one(1 + n * 16_384))
+            .collect::<Vec<_>>()
+    });
+    assert_ne!(one, other);
+    // Nor do numbers that are far apart fall on each other.
+    let mut low: Vec<_> = one.iter().map(|hash| hash & 0xffff).collect();
+    low.sort_unstable();
+    low.dedup();
+    assert!(low.len() >= 6, "{low:?}");
+}
+
+#[test]
+fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
+    let core = greeted(&CONFIG);
+    core.state().receive(&request(1, 0)).unwrap();
+    let Incoming::Stream(body) = handed_over(&core).remove(0).request.into_body() else {
+        panic!("the body is still to come")
+    };
+    let mut state = core.state();
+    let bytes = 200_000;
+    for _ in 0..bytes {
+        state.receive(&frame(Kind::Data, 0, 1, b"x")).unwrap();
+    }
+    let held = state.streams[&1].recv_queue.held();
+    assert!(held < bytes + 32 * 1024, "{held}");
+    assert_eq!(state.slack, state.streams[&1].recv_queue.slack());
+    assert!(state.slack > 0);
+    // Read down to what is slack: it stays charged until it is gone.
+    state.released = CONFIG.connection_window / 2;
+    state.release_connection_capacity(0);
+    assert_eq!(state.released, CONFIG.connection_window / 2);
+    let cx = Context::from_waker(Waker::noop());
+    while let Poll::Ready(piece) = state.poll_piece(1, &cx) {
+        assert!(matches!(piece, Some(Ok(Piece::Data(data))) if data.len() <= 16 * 1024));
+    }
+    assert_eq!(state.slack, 0);
+    assert!(state.released < CONFIG.connection_window / 2);
+    drop(state);
+    drop(body);
+}
+
+#[test]
+fn pieces_of_a_byte_that_wait_to_be_sent_take_a_byte() {
+    let core = waiting_for_window();
+    core.state().receive(&reset(1)).unwrap();
+    core.state()
+        .receive(&request(2 * STREAMS + 1, flag::END_STREAM))
+        .unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    let (stream, before) = (2 * STREAMS + 1, state.buffered);
+    state.respond(stream, &Response::new(()), false);
+    for _ in 0..100_000 {
+        assert!(state.send_data(stream, Bytes::from_static(b"x"), false));
+    }
+    assert_eq!(state.buffered, before + 100_000);
+    let held = state.streams[&stream].send_queue.held();
+    assert!(held < 100_000 + 32 * 1024, "{held}");
+}
+
+#[test]
+fn when_much_waits_to_be_sent_a_stream_has_one_piece_of_it() {
+    let core = greeted(&Config {
+        send_buffers: 1000,
+        ..CONFIG
+    });
+    let cx = Context::from_waker(Waker::noop());
+    let words = [request(1, flag::END_STREAM), request(3, flag::END_STREAM)].concat();
+    core.state().receive(&words).unwrap();
+    handed_over(&core);
+    let mut state = core.state();
+    state.send_window = 0;
+    for stream in [1, 3] {
+        state.respond(stream, &Response::new(()), false);
+        assert!(state.poll_capacity(stream, &cx).is_ready());
+        state.send_data(stream, Bytes::from_static(&[b'x'; 600]), false);
+        assert_eq!(state.poll_capacity(stream, &cx).is_ready(), stream == 1);
+    }
+    assert!(state.poll_capacity(1, &cx).is_pending());
+    state.receive(&window(0, 700)).unwrap();
+    // What is sent of one makes room for both, whoever has less than its share.
+    assert_eq!(state.buffered, 500);
+    assert!(state.poll_capacity(1, &cx).is_ready() && state.poll_capacity(3, &cx).is_ready());
+}
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_stream_that_ends_wakes_one_of_those_that_wait_for_it() {
+    let core = SharedState::new(&CONFIG, Role::Client);
+    let mut state = core.state();
+    // One stream at a time.
+    let settings = frame(Kind::Settings, 0, 0, &[0, 3, 0, 0, 0, 1]);
+    state.receive(&settings).unwrap();
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let (cx, head) = (Context::from_waker(&waker), Request::new(()));
+    assert!(state.poll_open(&head, true, &mut None, &cx).is_ready());
+    let mut tickets = [None; 100];
+    for ticket in &mut tickets {
+        assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
+        // Polled again, it keeps its place.
+        assert!(state.poll_open(&head, true, ticket, &cx).is_pending());
+    }
+    assert_eq!(
+        (state.pending_open.len(), woken.0.load(Ordering::Relaxed)),
+        (100, 0)
+    );
+    let end = |state: &mut State, stream| {
+        let flags = flag::END_HEADERS | flag::END_STREAM;
+        state
+            .receive(&frame(Kind::Headers, flags, stream, &[0x88]))
+            .unwrap();
+        state.drop_sender(stream);
+        state.drop_receiver(stream);
+    };
+    end(&mut state, 1);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    // The first gives up: the second has its turn, and its end is the third's.
+    state.cancel_open(tickets[0].unwrap());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+    assert!(state.poll_open(&head, true, &mut tickets[1], &cx).is_ready());
+    state.cancel_open(tickets[50].unwrap());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 2);
+    end(&mut state, 3);
+    assert_eq!(woken.0.load(Ordering::Relaxed), 3);
+    // When the server goes away, all hear of it.
+    state.receive(&frame(Kind::GoAway, 0, 0, &[0; 8])).unwrap();
+    assert_eq!(
+        (state.pending_open.len(), woken.0.load(Ordering::Relaxed)),
+        (0, 99)
+    );
+}

@@ -1,0 +1,109 @@
+//! What should move and does not. It is looked for at intervals, so that no stream needs a timer.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Phase, Role, State};
+use crate::error::{Error, Reason, StreamError};
+
+/// What was seen at the end of the last interval.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    /// Frames and lists of fields that have come whole.
+    pub(super) complete: u64,
+    incoming: Unchanged,
+    outgoing: Unchanged,
+    idle: Unchanged,
+    leaving: Unchanged,
+}
+
+/// A count, and since when it is known to be the same.
+#[derive(Debug, Default)]
+struct Unchanged {
+    count: u64,
+    since: Option<Instant>,
+}
+
+impl Unchanged {
+    /// True when `count` has been the same for `limit`; `due` while it should change.
+    fn is_over(&mut self, count: u64, due: bool, limit: Duration, now: Instant) -> bool {
+        if !due || self.count != count {
+            let since = due.then_some(now);
+            *self = Self { count, since };
+        }
+        let since = self.since.map(|since| now.duration_since(since));
+        since.is_some_and(|still| still >= limit)
+    }
+}
+
+impl State {
+    /// How long to wait before [`Self::check_timeouts`] is of use, where nothing else asks for it.
+    pub(crate) fn interval(&self) -> Duration {
+        self.config.stall / 4
+    }
+
+    /// Whether a silent peer is asked if it is there.
+    pub(crate) fn may_ping(&self) -> bool {
+        self.config.ping_idle || !self.streams.is_empty()
+    }
+
+    /// Ends what has not moved for too long.
+    ///
+    /// # Errors
+    /// Why the connection must end.
+    pub(crate) fn check_timeouts(&mut self, now: Instant) -> Result<(), Error> {
+        let stall = self.config.stall;
+        let begun = self.incomplete.is_begun();
+        let whole = self.timers.complete;
+        if self.timers.incoming.is_over(whole, begun, stall, now) {
+            return Err(Error::IncompleteFrame(stall));
+        }
+        let (written, waits) = (self.output.written(), !self.output.is_empty());
+        if self.timers.outgoing.is_over(written, waits, stall, now) {
+            return Err(Error::WriteTimeout(stall));
+        }
+        let idle = self.role == Role::Server && self.phase == Phase::Open && self.streams.is_empty();
+        let last = u64::from(self.last_id);
+        if self.timers.idle.is_over(last, idle, self.config.idle, now) {
+            self.shut_down();
+        }
+        // One that does not answer our ping knows by now.
+        let leaving = self.phase == Phase::ShuttingDown;
+        if self.timers.leaving.is_over(0, leaving, stall, now) {
+            self.send_final_goaway();
+        }
+        self.check_streams(now);
+        Ok(())
+    }
+
+    fn check_streams(&mut self, now: Instant) {
+        let mut stalled = Vec::new();
+        for (id, stream) in &mut self.streams {
+            if std::mem::take(&mut stream.progress.since_check) || !stream.is_due() {
+                stream.progress.stalled_since = stream.is_due().then_some(now);
+                continue;
+            }
+            let since = *stream.progress.stalled_since.get_or_insert(now);
+            if now.duration_since(since) >= self.config.stall {
+                stalled.push(*id);
+            }
+        }
+        for id in stalled {
+            self.abort_stalled(id);
+        }
+    }
+
+    /// Gives up a stream on which nothing moves.
+    fn abort_stalled(&mut self, id: u32) {
+        let error = StreamError::Stalled(self.config.stall);
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if self.role == Role::Client || !stream.send_queue.is_empty() {
+            return self.reset_with(id, Reason::CANCEL, error);
+        }
+        // The answer can still say what is wrong.
+        self.fail_receiving(id, error);
+    }
+}

@@ -1,0 +1,153 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn spec(backoff: Backoff, max_retries: Option<u32>) -> RetrySpec {
+    RetrySpec {
+        backoff,
+        max_retries,
+        matching: CodeMatch::default(),
+    }
+}
+
+#[test]
+fn constant_times_and_a_limit() {
+    let start = Instant::now();
+    let second = Duration::from_secs(1);
+    let spec = spec(Backoff::Constant(second), Some(2));
+    let mut state = RetryState::new(&spec, start, 1);
+    assert_eq!(state.next_delay(&spec, None, start), Some(second));
+    assert_eq!(state.next_delay(&spec, Some(500), start), Some(second));
+    assert_eq!(state.next_delay(&spec, None, start), None);
+}
+
+#[test]
+fn statuses_are_named_by_a_list_and_not_by_its_absence() {
+    let matching = CodeMatch::parse("100-101,503", "").unwrap();
+    assert!(matching.names_http(101) && matching.names_http(503) && !matching.names_http(102));
+    assert!(!CodeMatch::parse("", "2").unwrap().names_http(101));
+}
+
+#[test]
+fn no_retries() {
+    let start = Instant::now();
+    let spec = spec(Backoff::Constant(Duration::ZERO), Some(0));
+    assert!(!spec.retries());
+    assert_eq!(
+        RetryState::new(&spec, start, 1).next_delay(&spec, None, start),
+        None
+    );
+}
+
+#[test]
+fn unlimited_constant_retries_ignore_the_clock() {
+    let start = Instant::now();
+    let spec = spec(Backoff::Constant(Duration::from_secs(5)), None);
+    let mut state = RetryState::new(&spec, start, 1);
+    for day in 0..100 {
+        assert!(
+            state
+                .next_delay(&spec, None, start + Duration::from_secs(86_400 * day))
+                .is_some()
+        );
+    }
+}
+
+#[test]
+fn exponential_policies_end_after_fifteen_minutes() {
+    let start = Instant::now();
+    let spec = spec(Backoff::exponential(RetrySpec::DEFAULT_MAX_INTERVAL), None);
+    let mut state = RetryState::new(&spec, start, 7);
+    let mut now = start;
+    let mut retries = 0;
+    while let Some(delay) = state.next_delay(&spec, None, now) {
+        now += delay;
+        retries += 1;
+        assert!(retries < 1000);
+    }
+    let total = now - start;
+    assert!(
+        total <= Backoff::MAX_ELAPSED && total > Backoff::MAX_ELAPSED - Duration::from_secs(90),
+        "{total:?}"
+    );
+}
+
+#[test]
+fn code_lists() {
+    let all = CodeMatch::default();
+    assert!(all.takes(500) && all.takes(14) && all.takes(0));
+    assert!(!all.takes(17) && !all.takes(600) && !all.takes(-1));
+
+    let some = CodeMatch::parse("429,500-503", "14").unwrap();
+    assert!(some.takes(429) && some.takes(500) && some.takes(503) && some.takes(14));
+    assert!(!some.takes(404) && !some.takes(504) && !some.takes(2));
+
+    let http_only = CodeMatch::parse("503,", "").unwrap();
+    assert!(http_only.takes(503) && http_only.takes(2) && !http_only.takes(500));
+
+    let none = CodeMatch::parse(",", "").unwrap();
+    assert!(!none.takes(500));
+}
+
+#[test]
+fn bad_code_lists() {
+    let message = |http, grpc| CodeMatch::parse(http, grpc).unwrap_err().to_string();
+    assert_eq!(
+        message("1-2-3", ""),
+        "invalid pattern 1-2-3, more than one '-' exists"
+    );
+    assert_eq!(
+        message("abc", ""),
+        "failed to parse start code abc from pattern abc to int"
+    );
+    assert_eq!(
+        message("500-x", ""),
+        "failed to parse end code x from pattern 500-x to int"
+    );
+    assert_eq!(
+        message("99", ""),
+        "invalid pattern 99, start code 99 is not valid"
+    );
+    assert_eq!(
+        message("", "1-17"),
+        "invalid pattern 1-17, end code 17 is not valid"
+    );
+    assert_eq!(
+        message("503-500", ""),
+        "invalid pattern 503-500, start value should not bigger than end value"
+    );
+    assert_eq!(
+        message("500, 501", ""),
+        "failed to parse start code  501 from pattern  501 to int"
+    );
+}
+
+#[test]
+fn unmatched_codes_are_final() {
+    let start = Instant::now();
+    let spec = RetrySpec {
+        matching: CodeMatch::parse("500", "").unwrap(),
+        ..spec(Backoff::Constant(Duration::ZERO), None)
+    };
+    let mut state = RetryState::new(&spec, start, 1);
+    assert!(state.next_delay(&spec, Some(500), start).is_some());
+    assert!(state.next_delay(&spec, None, start).is_some());
+    assert!(state.next_delay(&spec, Some(501), start).is_none());
+}
+
+proptest! {
+    #[test]
+    fn exponential_times_stay_within_their_bounds(seed in any::<u64>(), max_ms in 1u64..100_000) {
+        let start = Instant::now();
+        let max = Duration::from_millis(max_ms);
+        let spec = spec(Backoff::exponential(max), None);
+        let mut state = RetryState::new(&spec, start, seed);
+        let mut base = Backoff::INITIAL;
+        for _ in 0..20 {
+            let delay = state.next_delay(&spec, None, start).unwrap();
+            let slack = Duration::from_micros(1);
+            prop_assert!(delay + slack >= base / 2 && delay <= base * 3 / 2 + slack, "{:?} around {:?}", delay, base);
+            base = if base.as_secs_f64() * 1.5 >= max.as_secs_f64() { max } else { base * 3 / 2 };
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Errors of the process as a whole.
+
+use std::{error::Error, io};
+
+use outrigger_accept::{BindError, address::HostAddressError};
+use outrigger_identity::StartError;
+
+use crate::storage::{OpenError, StorageError};
+use crate::triggers::StoreEnded;
+
+/// The scheduler cannot start, or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// The store.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The store, once open.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The store, later.
+    #[error(transparent)]
+    StoreEnded(#[from] StoreEnded),
+    /// The certificate.
+    #[error("cannot obtain an identity from sentry (--sentry-address, --trust-anchors-file)")]
+    Identity(#[from] StartError),
+    /// A port is taken.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// What sidecars are to be told.
+    #[error("{0}; or give --override-broadcast-host-port")]
+    Address(#[from] HostAddressError),
+    /// A part of the process ended in a panic.
+    #[error("a task of the scheduler failed: {0}")]
+    Task(String),
+    /// The runtime.
+    #[error("cannot set up the process: {0}")]
+    Setup(#[from] io::Error),
+}
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

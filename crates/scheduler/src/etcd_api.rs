@@ -1,0 +1,354 @@
+//! The part of etcd's API that the commands of `dapr scheduler` use to list, export, import and delete jobs, on the
+//! client port of the embedded store. Who may connect to it may do all of that, as with etcd: it listens on this
+//! machine only, unless told otherwise.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outrigger_wire::scheduler::v1::Host;
+use prost::Message;
+use prost_types::Any;
+use rusqlite::Connection;
+use tonic::{Request, Response, Status};
+
+use crate::proto::etcd::{
+    Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest, PutResponse, RangeRequest,
+    RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, compare, kv_server::Kv,
+    request_op, response_op,
+};
+use crate::proto::stored::Leadership;
+use crate::storage::embedded::Embedded;
+use crate::storage::embedded::pairs::{self, Pair, Range, Writing};
+use crate::storage::{COUNTERS, JOBS, LEADERSHIP, StorageError};
+use crate::stored;
+
+/// Most operations and comparisons of a transaction; etcd's limit here is `--etcd-max-txn-ops`.
+const MAX_OPERATIONS: usize = 10_000;
+/// Largest answer, in bytes.
+const MAX_ANSWER: usize = 256 << 20;
+/// Only the latest revision is kept.
+const COMPACTED: &str =
+    "etcdserver: mvcc: required revision has been compacted; this store keeps the latest only";
+
+/// Answers calls of etcd's clients.
+#[derive(Clone)]
+pub(crate) struct EtcdApi {
+    store: Arc<Embedded>,
+}
+
+/// Tells readers of the store which scheduler runs on it.
+///
+/// # Errors
+/// When that cannot be stored.
+pub(crate) async fn announce(store: &Embedded, id: &str, address: &str) -> Result<(), StorageError> {
+    let host = Host {
+        address: address.to_owned(),
+    };
+    let leadership = Leadership {
+        total: 1,
+        uid: rand::random(),
+        replica_data: Some(Any {
+            type_url: "type.googleapis.com/dapr.proto.scheduler.v1.Host".to_owned(),
+            value: host.encode_to_vec(),
+        }),
+    };
+    let key = [LEADERSHIP, id].concat();
+    let write = move |writing: &mut Writing<'_>| {
+        writing.delete(&Range::prefix(LEADERSHIP))?;
+        writing.put(key.as_bytes(), &leadership.encode_to_vec())
+    };
+    store.write(write).await
+}
+
+impl EtcdApi {
+    pub(crate) fn new(store: Arc<Embedded>) -> Self {
+        Self { store }
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for EtcdApi {
+    async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
+        let request = request.into_inner();
+        check_range(&request)?;
+        let answer = self
+            .store
+            .read_much(move |connection| range(connection, &request))
+            .await?;
+        Ok(Response::new(answer.ok_or_else(too_much)?))
+    }
+
+    async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
+        let request = request.into_inner();
+        check_put(&request)?;
+        let answer = self.store.write(move |writing| put(writing, &request)).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn delete_range(
+        &self,
+        request: Request<DeleteRangeRequest>,
+    ) -> Result<Response<DeleteRangeResponse>, Status> {
+        let request = request.into_inner();
+        check_delete(&request)?;
+        let answer = self.store.write(move |writing| delete(writing, &request)).await?;
+        Ok(Response::new(answer))
+    }
+
+    async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
+        let request = request.into_inner();
+        if request.compare.len() + request.success.len() + request.failure.len() > MAX_OPERATIONS {
+            return Err(Status::invalid_argument(
+                "etcdserver: too many operations in txn request",
+            ));
+        }
+        request.compare.iter().try_for_each(check_compare)?;
+        request
+            .success
+            .iter()
+            .chain(&request.failure)
+            .try_for_each(check_operation)?;
+        let answer = self
+            .store
+            .write(move |writing| transaction(writing, request))
+            .await?;
+        Ok(Response::new(answer.ok_or_else(too_much)?))
+    }
+}
+
+fn too_much() -> Status {
+    Status::resource_exhausted(format!(
+        "the answer is larger than {MAX_ANSWER} bytes: set a limit, or keys_only"
+    ))
+}
+
+fn check_range(request: &RangeRequest) -> Result<(), Status> {
+    if request.revision > 0 {
+        return Err(Status::out_of_range(COMPACTED));
+    }
+    // By key, ascending, is what there is; other orders are those of clients that do not need them here.
+    if request.sort_order > 1 || request.sort_target > 0 {
+        return Err(Status::unimplemented("keys come in ascending order only"));
+    }
+    Ok(())
+}
+
+fn check_put(request: &PutRequest) -> Result<(), Status> {
+    if request.lease != 0 || request.ignore_lease || request.ignore_value {
+        return Err(Status::unimplemented(
+            "there are no leases here, and values are needed",
+        ));
+    }
+    let refused = |what: &str| Err(Status::invalid_argument(what.to_owned()));
+    if request.key.starts_with(JOBS.as_bytes()) {
+        if std::str::from_utf8(&request.key).is_err() {
+            return refused("names of jobs are UTF-8");
+        }
+        return match stored::read(&request.value, None) {
+            Ok(_) => Ok(()),
+            Err(error) => refused(&format!("the value is no job: {error}")),
+        };
+    }
+    if request.key.starts_with(COUNTERS.as_bytes()) {
+        return match crate::proto::stored::Counter::decode(request.value.clone()) {
+            Ok(_) => Ok(()),
+            Err(error) => refused(&format!("the value is no counter: {error}")),
+        };
+    }
+    refused("only keys below dapr/jobs/ and dapr/counters/ can be written")
+}
+
+fn check_delete(request: &DeleteRangeRequest) -> Result<(), Status> {
+    let all = span(&request.key, &request.range_end);
+    let leadership = Range::prefix(LEADERSHIP);
+    let apart = all.from >= leadership.below.unwrap_or_default()
+        || all.below.is_some_and(|below| below <= leadership.from);
+    match apart {
+        true => Ok(()),
+        false => Err(Status::invalid_argument(
+            "only keys below dapr/jobs/ and dapr/counters/ can be deleted",
+        )),
+    }
+}
+
+fn check_compare(compare: &Compare) -> Result<(), Status> {
+    match compare.target() {
+        compare::Target::Lease => Err(Status::unimplemented("there are no leases here")),
+        _ => Ok(()),
+    }
+}
+
+fn check_operation(operation: &RequestOp) -> Result<(), Status> {
+    match &operation.request {
+        Some(request_op::Request::RequestRange(request)) => check_range(request),
+        Some(request_op::Request::RequestPut(request)) => check_put(request),
+        Some(request_op::Request::RequestDeleteRange(request)) => check_delete(request),
+        None => Err(Status::unimplemented(
+            "a transaction has ranges, puts and deletes only",
+        )),
+    }
+}
+
+/// The keys that a request means.
+fn span(key: &Bytes, end: &Bytes) -> Range {
+    match end.as_ref() {
+        b"" => Range::one(key.to_vec()),
+        b"\0" => Range {
+            from: key.to_vec(),
+            below: None,
+        },
+        end => Range {
+            from: key.to_vec(),
+            below: Some(end.to_vec()),
+        },
+    }
+}
+
+fn header(revision: i64) -> Option<ResponseHeader> {
+    Some(ResponseHeader {
+        cluster_id: 1,
+        member_id: 1,
+        revision,
+        raft_term: 1,
+    })
+}
+
+fn key_value(pair: Pair, keys_only: bool) -> KeyValue {
+    KeyValue {
+        key: pair.key.into(),
+        create_revision: pair.created,
+        mod_revision: pair.modified,
+        version: pair.version,
+        value: if keys_only {
+            Bytes::new()
+        } else {
+            pair.value.into()
+        },
+        lease: 0,
+    }
+}
+
+/// `None` when the answer would be too large.
+fn range(connection: &Connection, request: &RangeRequest) -> rusqlite::Result<Option<RangeResponse>> {
+    let range = span(&request.key, &request.range_end);
+    let count = pairs::count(connection, &range)?;
+    let mut kvs = Vec::new();
+    let mut size = 0_usize;
+    if !request.count_only {
+        let limit = usize::try_from(request.limit)
+            .ok()
+            .filter(|limit| *limit > 0)
+            .unwrap_or(usize::MAX);
+        pairs::scan(connection, &range, |pair| {
+            size += pair.key.len() + if request.keys_only { 0 } else { pair.value.len() };
+            kvs.push(key_value(pair, request.keys_only));
+            kvs.len() < limit && size <= MAX_ANSWER
+        })?;
+    }
+    let more = !request.count_only && i64::try_from(kvs.len()).unwrap_or(i64::MAX) < count;
+    let answer = RangeResponse {
+        header: header(pairs::revision(connection)?),
+        kvs,
+        more,
+        count,
+    };
+    Ok((size <= MAX_ANSWER).then_some(answer))
+}
+
+fn put(writing: &mut Writing<'_>, request: &PutRequest) -> rusqlite::Result<PutResponse> {
+    let before = match request.prev_kv {
+        true => pairs::get(writing.connection(), &request.key)?,
+        false => None,
+    };
+    writing.put(&request.key, &request.value)?;
+    Ok(PutResponse {
+        header: header(writing.revision),
+        prev_kv: before.map(|pair| key_value(pair, false)),
+    })
+}
+
+fn delete(writing: &mut Writing<'_>, request: &DeleteRangeRequest) -> rusqlite::Result<DeleteRangeResponse> {
+    let range = span(&request.key, &request.range_end);
+    let mut before = Vec::new();
+    if request.prev_kv {
+        pairs::scan(writing.connection(), &range, |pair| {
+            before.push(key_value(pair, false));
+            true
+        })?;
+    }
+    let deleted = writing.delete(&range)?;
+    Ok(DeleteRangeResponse {
+        header: header(writing.revision),
+        deleted: i64::try_from(deleted.len()).unwrap_or(i64::MAX),
+        prev_kvs: before,
+    })
+}
+
+fn transaction(writing: &mut Writing<'_>, request: TxnRequest) -> rusqlite::Result<Option<TxnResponse>> {
+    let mut succeeded = true;
+    for compare in &request.compare {
+        let pair = pairs::get(writing.connection(), &compare.key)?;
+        succeeded &= holds(compare, pair.as_ref());
+    }
+    let operations = if succeeded {
+        request.success
+    } else {
+        request.failure
+    };
+    let mut responses = Vec::with_capacity(operations.len());
+    for operation in operations {
+        let response = match operation.request {
+            Some(request_op::Request::RequestRange(request)) => {
+                let Some(answer) = range(writing.connection(), &request)? else {
+                    return Ok(None);
+                };
+                Some(response_op::Response::ResponseRange(answer))
+            }
+            Some(request_op::Request::RequestPut(request)) => {
+                Some(response_op::Response::ResponsePut(put(writing, &request)?))
+            }
+            Some(request_op::Request::RequestDeleteRange(request)) => Some(
+                response_op::Response::ResponseDeleteRange(delete(writing, &request)?),
+            ),
+            None => None,
+        };
+        responses.push(ResponseOp { response });
+    }
+    Ok(Some(TxnResponse {
+        header: header(writing.revision),
+        succeeded,
+        responses,
+    }))
+}
+
+/// Whether a key is as a transaction wants it; one that there is not has the revisions and the version 0.
+fn holds(compare: &Compare, pair: Option<&Pair>) -> bool {
+    use compare::{Result as Wanted, TargetUnion as Given};
+    let number = |of: fn(&Pair) -> i64| pair.map_or(0, of);
+    let order = match &compare.target_union {
+        Some(Given::Version(given)) => number(|pair| pair.version).cmp(given),
+        Some(Given::CreateRevision(given)) => number(|pair| pair.created).cmp(given),
+        Some(Given::ModRevision(given)) => number(|pair| pair.modified).cmp(given),
+        Some(Given::Value(given)) => match pair {
+            Some(pair) => pair.value.as_slice().cmp(given),
+            None => return false,
+        },
+        Some(Given::Lease(_)) => return false,
+        // What is left out is zero.
+        None => match compare.target() {
+            compare::Target::Version => number(|pair| pair.version).cmp(&0),
+            compare::Target::Create => number(|pair| pair.created).cmp(&0),
+            compare::Target::Mod => number(|pair| pair.modified).cmp(&0),
+            _ => return false,
+        },
+    };
+    match compare.result() {
+        Wanted::Equal => order.is_eq(),
+        Wanted::Greater => order.is_gt(),
+        Wanted::Less => order.is_lt(),
+        Wanted::NotEqual => order.is_ne(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use outrigger_wire::scheduler::v1::{
+    Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
+};
+use tokio::sync::mpsc;
+use tonic::Code;
+
+use super::*;
+use crate::storage::Change;
+use crate::storage::embedded::Place;
+
+struct Opened {
+    api: EtcdApi,
+    changes: mpsc::Receiver<Change>,
+    _folder: tempfile::TempDir,
+}
+
+fn open() -> Opened {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place {
+        folder: folder.path().to_owned(),
+        id: "scheduler-0".to_owned(),
+        quota: i64::MAX,
+    };
+    let (store, changes) = Embedded::open(&place).unwrap();
+    Opened {
+        api: EtcdApi::new(store),
+        changes,
+        _folder: folder,
+    }
+}
+
+fn job() -> Bytes {
+    let metadata = JobMetadata {
+        app_id: "app".into(),
+        namespace: "ns".into(),
+        target: Some(JobTargetMetadata {
+            r#type: Some(Type::Job(TargetJob {})),
+        }),
+    };
+    let asked = Asked {
+        due_time: Some("1h".to_owned()),
+        ..Asked::default()
+    };
+    let job = stored::create(asked, &metadata, 5, jiff::Timestamp::now()).unwrap();
+    job.encode_to_vec().into()
+}
+
+fn put_of(key: &'static str, value: Bytes) -> PutRequest {
+    PutRequest {
+        key: key.into(),
+        value,
+        ..PutRequest::default()
+    }
+}
+
+fn range_of(key: &'static str, end: &'static str) -> RangeRequest {
+    RangeRequest {
+        key: key.into(),
+        range_end: end.into(),
+        ..RangeRequest::default()
+    }
+}
+
+async fn keys(api: &EtcdApi, request: RangeRequest) -> Vec<Bytes> {
+    let answer = api.range(Request::new(request)).await.unwrap().into_inner();
+    answer.kvs.into_iter().map(|pair| pair.key).collect()
+}
+
+#[tokio::test]
+async fn jobs_that_tools_write_are_jobs() {
+    let mut opened = open();
+    let api = &opened.api;
+    for key in ["dapr/jobs/app||ns||app||a", "dapr/jobs/app||ns||app||b"] {
+        api.put(Request::new(put_of(key, job()))).await.unwrap();
+    }
+    announce(&api.store, "scheduler-0", "host:1").await.unwrap();
+    assert_eq!(
+        keys(api, range_of("dapr/", "dapr0")).await,
+        [
+            "dapr/jobs/app||ns||app||a",
+            "dapr/jobs/app||ns||app||b",
+            "dapr/leadership/scheduler-0"
+        ]
+    );
+    assert_eq!(keys(api, range_of("\0", "\0")).await.len(), 3, "all keys");
+    let first = RangeRequest {
+        limit: 1,
+        ..range_of("dapr/jobs/", "dapr/jobs0")
+    };
+    let page = api.range(Request::new(first)).await.unwrap().into_inner();
+    assert_eq!((page.kvs.len(), page.count, page.more), (1, 2, true));
+    assert_eq!(
+        (page.kvs[0].version, &page.kvs[0].value),
+        (1, &job_like(&page.kvs[0].value))
+    );
+    let replica = api
+        .range(Request::new(range_of("dapr/leadership/scheduler-0", "")))
+        .await
+        .unwrap();
+    let leadership = Leadership::decode(replica.into_inner().kvs[0].value.clone()).unwrap();
+    assert_eq!(leadership.total, 1);
+
+    let delete = DeleteRangeRequest {
+        key: "dapr/jobs/app||ns||app||a".into(),
+        ..DeleteRangeRequest::default()
+    };
+    let deleted = api.delete_range(Request::new(delete)).await.unwrap().into_inner();
+    assert_eq!(deleted.deleted, 1);
+    let mut told = Vec::new();
+    while told.len() < 4 {
+        told.push(match opened.changes.recv().await.unwrap() {
+            Change::Put { name, .. } => format!("put {name}"),
+            Change::Deleted(name) => format!("deleted {name}"),
+            Change::Loaded => "loaded".to_owned(),
+        });
+    }
+    assert_eq!(
+        told,
+        [
+            "loaded",
+            "put app||ns||app||a",
+            "put app||ns||app||b",
+            "deleted app||ns||app||a"
+        ]
+    );
+}
+
+/// A stored job is one that can be read.
+fn job_like(value: &Bytes) -> Bytes {
+    stored::read(value, None).unwrap();
+    value.clone()
+}
+
+#[tokio::test]
+async fn transactions_write_all_or_the_other() {
+    let opened = open();
+    let api = &opened.api;
+    let key = "dapr/jobs/app||ns||app||a";
+    let new = |version| TxnRequest {
+        compare: vec![Compare {
+            key: key.into(),
+            target_union: Some(compare::TargetUnion::Version(version)),
+            ..Compare::default()
+        }],
+        success: vec![RequestOp {
+            request: Some(request_op::Request::RequestPut(put_of(key, job()))),
+        }],
+        failure: vec![RequestOp {
+            request: Some(request_op::Request::RequestRange(range_of(key, ""))),
+        }],
+    };
+    let answer = api.txn(Request::new(new(0))).await.unwrap().into_inner();
+    assert!(answer.succeeded);
+    let answer = api.txn(Request::new(new(0))).await.unwrap().into_inner();
+    assert!(!answer.succeeded);
+    match &answer.responses[0].response {
+        Some(response_op::Response::ResponseRange(range)) => assert_eq!(range.kvs.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    assert!(
+        api.txn(Request::new(new(1)))
+            .await
+            .unwrap()
+            .into_inner()
+            .succeeded
+    );
+}
+
+#[tokio::test]
+async fn what_the_scheduler_could_not_read_is_refused() {
+    let opened = open();
+    let api = &opened.api;
+    for (key, value) in [
+        ("dapr/jobs/app||ns||app||a", Bytes::from_static(&[0xff])),
+        ("dapr/jobs/app||ns||app||a", Bytes::new()),
+        ("dapr/counters/app||ns||app||a", Bytes::from_static(&[0xff])),
+        ("dapr/leadership/scheduler-0", Bytes::new()),
+        ("elsewhere", Bytes::new()),
+    ] {
+        let error = api.put(Request::new(put_of(key, value))).await.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{key}: {error}");
+    }
+    let all = DeleteRangeRequest {
+        key: "\0".into(),
+        range_end: "\0".into(),
+        ..DeleteRangeRequest::default()
+    };
+    let error = api.delete_range(Request::new(all)).await.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    let old = RangeRequest {
+        revision: 1,
+        ..range_of("a", "")
+    };
+    let error = api.range(Request::new(old)).await.unwrap_err();
+    assert_eq!(error.code(), Code::OutOfRange);
+}

@@ -1,0 +1,151 @@
+//! Serving gRPC: with the identities of the control plane, or in plain text.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::{body::Incoming, server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use outrigger_accept::{Accepted, Admission, Limits, Place, Server, descriptors, keep_alive};
+use outrigger_identity::{Identity, SpiffeId, expiry};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tower::{Service, ServiceExt};
+
+const LOG: &str = "dapr.scheduler.server";
+/// Time until the first byte of a connection in plain text.
+const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// Silence after which a peer is asked whether it is still there.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// Time limit of its answer.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Calls at the same time on one connection.
+const MAX_STREAMS: u32 = 1024;
+/// Connections may take this part of the descriptors of the process.
+const PART: usize = 2;
+/// Largest header of a request, in bytes.
+const MAX_HEADER: u32 = 16 << 10;
+
+/// Who calls.
+#[derive(Debug, Clone)]
+pub(crate) enum Caller {
+    /// Anybody: there is no mTLS.
+    Anyone,
+    /// The workload that its certificate names.
+    Workload(SpiffeId),
+}
+
+/// Serves `service` until told to stop. Requests have their [`Caller`] with them.
+pub(crate) async fn serve<S>(
+    server: Server,
+    limits: Limits,
+    identity: Option<Identity>,
+    service: S,
+    drain: CancellationToken,
+) where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send,
+{
+    let handle = |accepted: Accepted| {
+        let (identity, service) = (identity.clone(), service.clone());
+        async move {
+            match identity {
+                None => plain(accepted, service).await,
+                Some(identity) => secure(accepted, &identity, service).await,
+            }
+        }
+    };
+    keep_alive(&server.listener);
+    let admission = Admission::new(limits.within(descriptors() / PART));
+    outrigger_accept::serve(server.listener, admission, drain, handle).await;
+}
+
+async fn plain<S>(accepted: Accepted, service: S)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let Accepted {
+        stream,
+        peer,
+        place,
+        drain,
+    } = accepted;
+    if !says_something(&stream, &drain).await {
+        tracing::debug!(target: LOG, "closed the connection of {peer}: it says nothing");
+        return;
+    }
+    let end = async move { drain.cancelled().await };
+    http2(stream, service, Caller::Anyone, place, end).await;
+}
+
+async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
+    let mut byte = [0];
+    let peek = tokio::time::timeout(FIRST_BYTE, stream.peek(&mut byte));
+    matches!(drain.run_until_cancelled(peek).await, Some(Ok(Ok(1..))))
+}
+
+async fn secure<S>(accepted: Accepted, identity: &Identity, service: S)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let Accepted {
+        stream,
+        peer,
+        place,
+        drain,
+    } = accepted;
+    let Some(stream) = outrigger_accept::handshake(stream, identity.server_config(), &drain).await else {
+        return;
+    };
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let proven = outrigger_identity::peer_id(chain).and_then(|id| Ok((id, expiry::valid_until(chain)?)));
+    let (id, valid_until) = match proven {
+        Ok(proven) => proven,
+        Err(error) => {
+            tracing::warn!(target: LOG, "the certificate of {peer} names no workload: {error}");
+            return;
+        }
+    };
+    place.prove();
+    let end = async move {
+        tokio::select! {
+            () = drain.cancelled() => {}
+            () = expiry::reached(valid_until) => {
+                tracing::info!(target: LOG, "the certificate of {peer} expired: its connection ends");
+            }
+        }
+    };
+    http2(stream, service, Caller::Workload(id), place, end).await;
+}
+
+async fn http2<I, S>(io: I, service: S, caller: Caller, place: Arc<Place>, end: impl Future<Output = ()>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let calls = service_fn(move |mut request: Request<Incoming>| {
+        // Whoever calls keeps their place before those who do not.
+        place.prove();
+        request.extensions_mut().insert(caller.clone());
+        service.clone().oneshot(request)
+    });
+    let connection = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_AFTER)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER)
+        .serve_connection(TokioIo::new(io), calls);
+    outrigger_accept::finish(connection, end).await;
+}

@@ -1,0 +1,181 @@
+//! Names of jobs: how they are made of namespace, target and the caller's name, and what they may not have in them.
+
+use outrigger_schedule::engine::Target;
+use outrigger_wire::scheduler::v1::{JobMetadata, job_target_metadata::Type};
+
+/// Between the parts of a name.
+const SEPARATOR: &str = "||";
+/// First part of the name of an app's job.
+const APP: &str = "app";
+/// First part of the name of an actor's reminder.
+const ACTOR: &str = "actorreminder";
+/// Longest name, all parts together, in bytes.
+const MAX_NAME: usize = 512;
+
+/// Why there is no job of that name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NameError {
+    /// Neither `job` nor `actor` in `metadata.target`.
+    #[error("unknown job type: set metadata.target to job or to actor")]
+    NoTarget,
+    /// No name.
+    #[error("job name is empty: set name")]
+    Empty,
+    /// Longer than a store's key may be.
+    #[error(
+        "job name of {0} bytes is too long: namespace, app id or actor, and name may have {MAX_NAME} bytes together"
+    )]
+    Long(usize),
+    /// A character that none may have.
+    #[error(
+        "job name '{0}' is invalid: it may not have {1:?} in it, nor any of / \\ # ? or a control character"
+    )]
+    Character(String, char),
+    /// A part that means a folder elsewhere.
+    #[error("job name '{0}' is invalid: no part of it may be . or ..")]
+    Dots(String),
+}
+
+/// What kind of job it is, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Job,
+    Actor,
+}
+
+impl Kind {
+    /// Of a whole name.
+    pub(crate) fn of(name: &str) -> Self {
+        if name.starts_with(ACTOR) {
+            Self::Actor
+        } else {
+            Self::Job
+        }
+    }
+}
+
+/// The whole name of a job.
+///
+/// # Errors
+/// [`NameError`].
+pub(crate) fn compose(metadata: &JobMetadata, name: &str) -> Result<String, NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    let whole = format!("{}{name}", prefix(metadata)?);
+    check(&whole)?;
+    Ok(whole)
+}
+
+/// What the names of all jobs of a target begin with, the separator included. For actors without an id: of all of
+/// the type.
+///
+/// # Errors
+/// [`NameError`].
+pub(crate) fn prefix(metadata: &JobMetadata) -> Result<String, NameError> {
+    Ok(format!("{}{SEPARATOR}", open_prefix(metadata)?))
+}
+
+/// As [`prefix`], without the last separator: ids that begin with the one given match too.
+///
+/// # Errors
+/// [`NameError`].
+pub(crate) fn open_prefix(metadata: &JobMetadata) -> Result<String, NameError> {
+    let namespace = &metadata.namespace;
+    let of = metadata.target.as_ref().and_then(|target| target.r#type.as_ref());
+    let prefix = match of.ok_or(NameError::NoTarget)? {
+        Type::Job(_) => [APP, namespace, &metadata.app_id].join(SEPARATOR),
+        Type::Actor(actor) if actor.id.is_empty() => [ACTOR, namespace, &actor.r#type].join(SEPARATOR),
+        Type::Actor(actor) => [ACTOR, namespace, &actor.r#type, &actor.id].join(SEPARATOR),
+    };
+    if prefix.len() > MAX_NAME {
+        return Err(NameError::Long(prefix.len()));
+    }
+    Ok(prefix)
+}
+
+/// What the caller called the job.
+pub(crate) fn own(name: &str) -> &str {
+    name.rsplit(SEPARATOR).next().unwrap_or(name)
+}
+
+/// To whom its ticks go; `None` where the metadata names no target.
+pub(crate) fn target(metadata: &JobMetadata) -> Option<Target> {
+    let namespace = metadata.namespace.as_str().into();
+    Some(match metadata.target.as_ref()?.r#type.as_ref()? {
+        Type::Job(_) => Target::App {
+            namespace,
+            id: metadata.app_id.as_str().into(),
+        },
+        Type::Actor(actor) => Target::ActorType {
+            namespace,
+            name: actor.r#type.as_str().into(),
+        },
+    })
+}
+
+fn check(whole: &str) -> Result<(), NameError> {
+    if whole.len() > MAX_NAME {
+        return Err(NameError::Long(whole.len()));
+    }
+    let is_bad = |c: &char| matches!(c, '/' | '\\' | '#' | '?') || c.is_control();
+    if let Some(bad) = whole.chars().find(is_bad) {
+        return Err(NameError::Character(whole.to_owned(), bad));
+    }
+    if whole.split(SEPARATOR).any(|part| part == "." || part == "..") {
+        return Err(NameError::Dots(whole.to_owned()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::scheduler::v1::{JobTargetMetadata, TargetActorReminder, TargetJob};
+
+    use super::*;
+
+    fn metadata(of: Option<Type>) -> JobMetadata {
+        JobMetadata {
+            app_id: "app1".into(),
+            namespace: "ns".into(),
+            target: Some(JobTargetMetadata { r#type: of }),
+        }
+    }
+
+    fn actor(id: &str) -> JobMetadata {
+        metadata(Some(Type::Actor(TargetActorReminder {
+            id: id.into(),
+            r#type: "type".into(),
+        })))
+    }
+
+    #[test]
+    fn names_have_their_target_in_them() {
+        let job = metadata(Some(Type::Job(TargetJob {})));
+        assert_eq!(compose(&job, "n").unwrap(), "app||ns||app1||n");
+        assert_eq!(open_prefix(&job).unwrap(), "app||ns||app1");
+        assert_eq!(
+            compose(&actor("7"), "n").unwrap(),
+            "actorreminder||ns||type||7||n"
+        );
+        assert_eq!(prefix(&actor("")).unwrap(), "actorreminder||ns||type||");
+        assert_eq!(own("actorreminder||ns||type||7||n"), "n");
+        assert_eq!(Kind::of("actorreminder||ns||type||7||n"), Kind::Actor);
+    }
+
+    #[test]
+    fn names_that_stores_and_paths_would_take_amiss_are_refused() {
+        let job = metadata(Some(Type::Job(TargetJob {})));
+        for good in ["a", "A b", "a@b|c", "a||b", "...", "ü", "a..b", "a%b"] {
+            assert!(compose(&job, good).is_ok(), "{good}");
+        }
+        for bad in [
+            "", "a/b", "a\\b", "a#", "?", "a\0", "a\n", "\u{7f}", ".", "..", "a||..||b",
+        ] {
+            assert!(compose(&job, bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(compose(&job, &"x".repeat(600)), Err(NameError::Long(615)));
+        assert_eq!(compose(&metadata(None), "a"), Err(NameError::NoTarget));
+        assert!(compose(&actor(".."), "a").is_err());
+    }
+}

@@ -1,0 +1,246 @@
+//! The gRPC service, `dapr.proto.scheduler.v1.Scheduler`.
+
+mod watch;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use outrigger_wire::scheduler::v1::{
+    DeleteByMetadataRequest, DeleteByMetadataResponse, DeleteByNamePrefixRequest, DeleteByNamePrefixResponse,
+    DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, JobMetadata, ListJobsRequest,
+    ListJobsResponse, NamedJob, ScheduleJobRequest, ScheduleJobResponse, WatchHostsRequest,
+    WatchHostsResponse, WatchJobsRequest, WatchJobsResponse, scheduler_server::Scheduler,
+};
+use prost::Message;
+use tokio_util::sync::CancellationToken;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::grpc::Caller;
+use crate::metrics::Metrics;
+use crate::names::{self, Kind, NameError};
+use crate::proto::stored::Job;
+use crate::storage::{Scheduled, Storage, StorageError};
+use crate::stored;
+use crate::triggers::Triggers;
+
+/// Largest list of jobs, in bytes.
+const MAX_LIST: usize = 1 << 30;
+
+/// Answers calls.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) triggers: Triggers,
+    pub(crate) metrics: Arc<Metrics>,
+    /// `host:port` that sidecars are told.
+    pub(crate) address: Arc<str>,
+    pub(crate) drain: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl Scheduler for Service {
+    async fn schedule_job(
+        &self,
+        request: Request<ScheduleJobRequest>,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        let (caller, request) = called(request)?;
+        let metadata = allowed(&caller, request.metadata)?;
+        let name = names::compose(&metadata, &request.name)?;
+        let asked = request.job.unwrap_or_default();
+        let job = stored::create(asked, &metadata, rand::random(), Timestamp::now())
+            .map_err(|error| Status::unknown(format!("job failed validation: {error}")))?;
+        let kind = Kind::of(&name);
+        match self
+            .storage
+            .schedule(name.clone(), job.encode_to_vec(), request.overwrite)
+            .await?
+        {
+            Scheduled::Stored => {
+                self.metrics.created(kind);
+                Ok(Response::new(ScheduleJobResponse {}))
+            }
+            Scheduled::Exists => Err(Status::already_exists(format!(
+                "job already exists: '{name}'; set overwrite to replace it"
+            ))),
+        }
+    }
+
+    async fn get_job(&self, request: Request<GetJobRequest>) -> Result<Response<GetJobResponse>, Status> {
+        let (caller, request) = called(request)?;
+        let metadata = allowed(&caller, request.metadata)?;
+        let name = names::compose(&metadata, &request.name)?;
+        let found = self
+            .storage
+            .get(vec![name.into()])
+            .await?
+            .into_iter()
+            .flatten()
+            .next();
+        let Some(job) = found else {
+            return Err(Status::not_found(format!("job not found: {}", request.name)));
+        };
+        let job = decode(&job)?;
+        Ok(Response::new(GetJobResponse {
+            job: stored::asked(job),
+        }))
+    }
+
+    async fn delete_job(
+        &self,
+        request: Request<DeleteJobRequest>,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        let (caller, request) = called(request)?;
+        let metadata = allowed(&caller, request.metadata)?;
+        let name = names::compose(&metadata, &request.name)?;
+        self.storage.delete(name).await?;
+        Ok(Response::new(DeleteJobResponse {}))
+    }
+
+    async fn watch_jobs(
+        &self,
+        request: Request<Streaming<WatchJobsRequest>>,
+    ) -> Result<Response<BoxStream<WatchJobsResponse>>, Status> {
+        let (caller, messages) = called(request)?;
+        let answers = watch::jobs(self, &caller, messages).await?;
+        Ok(Response::new(Box::pin(answers)))
+    }
+
+    async fn list_jobs(
+        &self,
+        request: Request<ListJobsRequest>,
+    ) -> Result<Response<ListJobsResponse>, Status> {
+        let (caller, request) = called(request)?;
+        let metadata = allowed(&caller, request.metadata)?;
+        let prefix = names::prefix(&metadata)?;
+        let listed = self.storage.list(prefix.clone(), MAX_LIST).await?;
+        let mut jobs = Vec::with_capacity(listed.len());
+        for (name, job) in listed {
+            let job = decode(&job)?;
+            jobs.push(NamedJob {
+                name: name[prefix.len()..].to_owned(),
+                metadata: stored::metadata(&job).ok(),
+                job: stored::asked(job),
+            });
+        }
+        Ok(Response::new(ListJobsResponse { jobs }))
+    }
+
+    async fn watch_hosts(
+        &self,
+        _: Request<WatchHostsRequest>,
+    ) -> Result<Response<BoxStream<WatchHostsResponse>>, Status> {
+        let hosts = watch::hosts(&self.address, self.drain.clone());
+        Ok(Response::new(Box::pin(hosts)))
+    }
+
+    async fn delete_by_metadata(
+        &self,
+        request: Request<DeleteByMetadataRequest>,
+    ) -> Result<Response<DeleteByMetadataResponse>, Status> {
+        let (caller, request) = called(request)?;
+        let metadata = allowed(&caller, request.metadata)?;
+        let prefix = match request.id_prefix_match {
+            Some(true) => names::open_prefix(&metadata)?,
+            _ => names::prefix(&metadata)?,
+        };
+        self.storage.delete_prefix(prefix).await?;
+        Ok(Response::new(DeleteByMetadataResponse {}))
+    }
+
+    async fn delete_by_name_prefix(
+        &self,
+        request: Request<DeleteByNamePrefixRequest>,
+    ) -> Result<Response<DeleteByNamePrefixResponse>, Status> {
+        let (caller, request) = called(request)?;
+        let metadata = allowed(&caller, request.metadata)?;
+        let prefix = format!("{}{}", names::prefix(&metadata)?, request.name_prefix);
+        self.storage.delete_prefix(prefix).await?;
+        Ok(Response::new(DeleteByNamePrefixResponse {}))
+    }
+}
+
+/// Who calls, and what was sent.
+fn called<T>(request: Request<T>) -> Result<(Caller, T), Status> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let caller =
+        caller.ok_or_else(|| Status::unauthenticated("no identity: call with a certificate of sentry"))?;
+    Ok((caller, request.into_inner()))
+}
+
+/// The metadata, if the caller may speak for its namespace and app.
+fn allowed(caller: &Caller, metadata: Option<JobMetadata>) -> Result<JobMetadata, Status> {
+    let metadata = metadata.unwrap_or_default();
+    check(caller, &metadata.namespace, &metadata.app_id)?;
+    Ok(metadata)
+}
+
+fn check(caller: &Caller, namespace: &str, app_id: &str) -> Result<(), Status> {
+    if namespace.is_empty() || app_id.is_empty() {
+        return Err(Status::invalid_argument(
+            "missing namespace or appID in request: set both in its metadata",
+        ));
+    }
+    match caller {
+        Caller::Workload(id) if id.namespace() != namespace || id.app_id() != app_id => {
+            Err(Status::permission_denied(format!(
+                "identity does not match request: the caller is app {:?} in namespace {:?}, not {app_id:?} in {namespace:?}",
+                id.app_id(),
+                id.namespace()
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn decode(job: &[u8]) -> Result<Job, Status> {
+    Job::decode(job).map_err(|error| Status::internal(format!("the stored job cannot be decoded: {error}")))
+}
+
+impl From<NameError> for Status {
+    fn from(error: NameError) -> Self {
+        Self::unknown(format!("job failed validation: {error}"))
+    }
+}
+
+impl From<StorageError> for Status {
+    fn from(error: StorageError) -> Self {
+        let text = error.to_string();
+        match error {
+            StorageError::Full | StorageError::TooMuch(_) => Self::resource_exhausted(text),
+            StorageError::Closed => Self::unavailable(text),
+            StorageError::Failed(_) => Self::internal(text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_speak_for_themselves_only() {
+        let id = "spiffe://localhost/ns/ns/app".parse().unwrap();
+        let caller = Caller::Workload(id);
+        assert!(check(&caller, "ns", "app").is_ok());
+        for (namespace, app_id) in [("other", "app"), ("ns", "other"), ("ns", "App")] {
+            let error = check(&caller, namespace, app_id).unwrap_err();
+            assert_eq!(error.code(), tonic::Code::PermissionDenied);
+            assert!(
+                error.message().starts_with("identity does not match request"),
+                "{error}"
+            );
+        }
+        assert!(check(&Caller::Anyone, "any", "app").is_ok());
+        for caller in [caller, Caller::Anyone] {
+            let error = check(&caller, "", "app").unwrap_err();
+            assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn calls_without_an_identity_are_refused() {
+        let error = called(Request::new(())).unwrap_err();
+        assert_eq!(error.code(), tonic::Code::Unauthenticated);
+    }
+}

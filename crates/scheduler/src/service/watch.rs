@@ -1,0 +1,207 @@
+//! Streams: triggers to a sidecar and its answers, and the addresses of schedulers.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_schedule::engine::Host as Target;
+use outrigger_schedule::job::Outcome;
+use outrigger_wire::scheduler::v1::{
+    Host, JobTargetType, WatchHostsResponse, WatchJobsRequest, WatchJobsRequestInitial,
+    WatchJobsRequestResultStatus, WatchJobsResponse, watch_jobs_request::WatchJobRequestType as Message,
+};
+use prost_types::Any;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::{Service, check};
+use crate::grpc::Caller;
+use crate::names;
+use crate::storage::Storage;
+use crate::stored;
+use crate::triggers::{Connection, Delivery};
+
+/// Time for the first message of a stream.
+const INITIAL: Duration = Duration::from_secs(10);
+/// Triggers that wait for the sidecar to read them; the others wait without their payload.
+const WINDOW: usize = 32;
+/// Actor types that a sidecar may host.
+const MAX_TYPES: usize = 4096;
+
+/// Connects a sidecar, and serves it until either ends it.
+pub(super) async fn jobs(
+    service: &Service,
+    caller: &Caller,
+    mut messages: Streaming<WatchJobsRequest>,
+) -> Result<impl Stream<Item = Result<WatchJobsResponse, Status>> + use<>, Status> {
+    let first = tokio::time::timeout(INITIAL, messages.message()).await;
+    let first = first.map_err(|_| Status::deadline_exceeded("initial request did not arrive in time"))??;
+    let Some(Message::Initial(initial)) = first.and_then(|first| first.watch_job_request_type) else {
+        return Err(Status::unknown(
+            "initial request is required on stream connection",
+        ));
+    };
+    check(caller, &initial.namespace, &initial.app_id)?;
+    let target = target(&initial)?;
+    let Some((connection, due)) = service.triggers.connect(target).await else {
+        return Err(Status::unavailable("the scheduler is shutting down"));
+    };
+    tracing::debug!(
+        target: "dapr.scheduler.server",
+        "A sidecar of {}/{} takes triggers", initial.namespace, initial.app_id
+    );
+    let (answers, stream) = mpsc::channel(WINDOW);
+    tokio::spawn(serve(
+        Arc::clone(&service.storage),
+        connection,
+        messages,
+        due,
+        answers,
+        service.drain.clone(),
+    ));
+    Ok(ReceiverStream::new(stream))
+}
+
+/// What a sidecar takes, by its first message.
+fn target(initial: &WatchJobsRequestInitial) -> Result<Target, Status> {
+    let mut kinds = HashSet::new();
+    for kind in &initial.accept_job_types {
+        let known = JobTargetType::try_from(*kind)
+            .map_err(|_| Status::unknown(format!("unknown job type {kind} in accept_job_types")))?;
+        if !kinds.insert(known) {
+            return Err(Status::unknown(format!(
+                "duplicate job type {} in accept_job_types",
+                known.as_str_name()
+            )));
+        }
+    }
+    if initial.actor_types.len() > MAX_TYPES {
+        return Err(Status::invalid_argument(format!(
+            "more than {MAX_TYPES} actor_types"
+        )));
+    }
+    let takes = |kind| kinds.is_empty() || kinds.contains(&kind);
+    let types: Vec<&str> = initial.actor_types.iter().map(String::as_str).collect();
+    Ok(Target::new(
+        &initial.namespace,
+        &initial.app_id,
+        takes(JobTargetType::Job),
+        &types,
+    ))
+}
+
+async fn serve(
+    storage: Arc<dyn Storage>,
+    connection: Connection,
+    messages: Streaming<WatchJobsRequest>,
+    due: mpsc::UnboundedReceiver<Delivery>,
+    answers: mpsc::Sender<Result<WatchJobsResponse, Status>>,
+    drain: CancellationToken,
+) {
+    let ended = tokio::select! {
+        () = drain.cancelled() => None,
+        () = answers.closed() => None,
+        ended = listen(&connection, messages) => ended,
+        ended = send(&*storage, &connection, due, &answers) => ended,
+    };
+    // Whatever it has not answered goes to another sidecar.
+    drop(connection);
+    if let Some(status) = ended {
+        // A sidecar that does not read will not read this either.
+        let _ = answers.try_send(Err(status));
+    }
+}
+
+/// Takes in answers until the sidecar ends the stream, or says what it may not.
+async fn listen(connection: &Connection, mut messages: Streaming<WatchJobsRequest>) -> Option<Status> {
+    loop {
+        let message = match messages.message().await {
+            Ok(Some(message)) => message,
+            Ok(None) | Err(_) => return None,
+        };
+        let Some(Message::Result(result)) = message.watch_job_request_type else {
+            return Some(Status::unknown(
+                "received a message without a result: answer triggers on this stream",
+            ));
+        };
+        let outcome = match WatchJobsRequestResultStatus::try_from(result.status) {
+            Ok(WatchJobsRequestResultStatus::Success) => Outcome::Success,
+            Ok(WatchJobsRequestResultStatus::Failed) => Outcome::Failed,
+            Err(_) => {
+                return Some(Status::unknown(format!(
+                    "unknown status {} of a result",
+                    result.status
+                )));
+            }
+        };
+        connection.answer(result.id, outcome);
+    }
+}
+
+/// Sends what is due, with its payload.
+async fn send(
+    storage: &dyn Storage,
+    connection: &Connection,
+    mut due: mpsc::UnboundedReceiver<Delivery>,
+    answers: &mpsc::Sender<Result<WatchJobsResponse, Status>>,
+) -> Option<Status> {
+    let mut batch = Vec::with_capacity(WINDOW);
+    loop {
+        if due.recv_many(&mut batch, WINDOW).await == 0 {
+            return Some(Status::unknown("the answer names no trigger of this stream"));
+        }
+        let names = batch.iter().map(|delivery| Arc::clone(&delivery.name)).collect();
+        let jobs = match storage.get(names).await {
+            Ok(jobs) => jobs,
+            Err(error) => return Some(error.into()),
+        };
+        for (delivery, job) in batch.drain(..).zip(jobs) {
+            let Some((data, metadata)) = job.as_deref().and_then(payload) else {
+                // Deleted meanwhile.
+                connection.undeliverable(delivery.trigger);
+                continue;
+            };
+            let trigger = WatchJobsResponse {
+                name: names::own(&delivery.name).to_owned(),
+                id: delivery.trigger,
+                data,
+                metadata: Some(metadata),
+            };
+            if answers.send(Ok(trigger)).await.is_err() {
+                return None;
+            }
+        }
+    }
+}
+
+fn payload(job: &[u8]) -> Option<(Option<Any>, outrigger_wire::scheduler::v1::JobMetadata)> {
+    use prost::Message as _;
+    let job = crate::proto::stored::Job::decode(job).ok()?;
+    let metadata = stored::metadata(&job).ok()?;
+    Some((job.job?.payload, metadata))
+}
+
+/// The one scheduler there is, for as long as it runs.
+pub(super) fn hosts(
+    address: &str,
+    drain: CancellationToken,
+) -> impl Stream<Item = Result<WatchHostsResponse, Status>> + use<> {
+    let list = WatchHostsResponse {
+        hosts: vec![Host {
+            address: address.to_owned(),
+        }],
+    };
+    let (send, stream) = mpsc::channel(1);
+    tokio::spawn(async move {
+        if send.send(Ok(list)).await.is_ok() {
+            tokio::select! {
+                () = drain.cancelled() => {}
+                () = send.closed() => {}
+            }
+        }
+    });
+    ReceiverStream::new(stream)
+}

@@ -1,0 +1,265 @@
+//! The store of a single scheduler: a file of SQLite in its data folder, with the keys and values that Dapr's
+//! scheduler keeps in etcd.
+
+mod file;
+pub(crate) mod pairs;
+mod writer;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::mpsc as queue;
+use std::thread;
+
+use async_trait::async_trait;
+use outrigger_schedule::engine::Name;
+use rusqlite::Connection;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+pub(crate) use file::Place;
+use pairs::{Names, Range, Writing};
+use writer::{Write, Writer, failure};
+
+use super::{Advance, CHANGES, COUNTERS, Change, JOBS, Named, OpenError, Scheduled, Storage, StorageError};
+
+/// Writing calls under way; the others wait for a place.
+const WRITES: usize = 1024;
+/// Reading calls under way.
+const READS: usize = 256;
+/// Lists under way: each may be large.
+const LISTS: usize = 4;
+
+type Read = Box<dyn FnOnce(&Connection) + Send>;
+
+/// The open store.
+pub(crate) struct Embedded {
+    writes: queue::Sender<Write>,
+    /// Single jobs.
+    reads: queue::Sender<Read>,
+    /// Lists, which take long.
+    lists: queue::Sender<Read>,
+    writing: Semaphore,
+    reading: Semaphore,
+    listing: Semaphore,
+    /// Keeps other processes out.
+    _lock: File,
+}
+
+impl Embedded {
+    /// Opens and checks the store, and begins to tell its jobs.
+    ///
+    /// # Errors
+    /// [`OpenError`]; a job that cannot be read is one.
+    pub(crate) fn open(place: &Place) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
+        let lock = place.lock()?;
+        let connection = place.open()?;
+        check_jobs(place, &connection)?;
+        let (changes, told) = mpsc::channel(CHANGES);
+        let (writes, queue) = queue::channel();
+        let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let started = thread::Builder::new().name(name.to_owned()).spawn(run);
+            started.map(drop).map_err(|cause| OpenError::Folder {
+                path: place.folder.clone(),
+                cause,
+            })
+        };
+        let reader = |name: &str| {
+            let (reads, queue) = queue::channel::<Read>();
+            let connection = place.reader()?;
+            start(
+                name,
+                Box::new(move || queue.into_iter().for_each(|read| read(&connection))),
+            )?;
+            Ok::<_, OpenError>(reads)
+        };
+        let (reads, lists) = (reader("store-read")?, reader("store-list")?);
+        start(
+            "store-write",
+            Box::new(move || {
+                if tell_jobs(&connection, &changes) {
+                    let late = HashMap::new();
+                    let writer = Writer {
+                        connection,
+                        changes,
+                        late,
+                    };
+                    writer.run(&queue);
+                }
+            }),
+        )?;
+        let embedded = Self {
+            writes,
+            reads,
+            lists,
+            writing: Semaphore::new(WRITES),
+            reading: Semaphore::new(READS),
+            listing: Semaphore::new(LISTS),
+            _lock: lock,
+        };
+        Ok((Arc::new(embedded), told))
+    }
+
+    /// Runs `work` in a transaction; ends when that is on disk.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Writing<'_>) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let _place = self.writing.acquire().await.map_err(|_| StorageError::Closed)?;
+        let (told, answer) = oneshot::channel();
+        let (failed, failure) = oneshot::channel();
+        let part = move |writing: &mut Writing<'_>| {
+            let done = work(writing)?;
+            let tell: writer::Tell = Box::new(move |outcome| {
+                // Whoever asked may have gone.
+                let _ = told.send(outcome.map(|()| done));
+            });
+            Ok(tell)
+        };
+        let part = Box::new(part);
+        self.writes
+            .send(Write::Part { part, failed })
+            .map_err(|_| StorageError::Closed)?;
+        match answer.await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(failure.await.unwrap_or(StorageError::Closed)),
+        }
+    }
+
+    /// Runs `work` on what is stored at one moment.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let _place = self.reading.acquire().await.map_err(|_| StorageError::Closed)?;
+        ask(&self.reads, work).await
+    }
+
+    /// As [`Embedded::read`], for work that takes long.
+    pub(crate) async fn read_much<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let _place = self.listing.acquire().await.map_err(|_| StorageError::Closed)?;
+        ask(&self.lists, work).await
+    }
+}
+
+async fn ask<T: Send + 'static>(
+    queue: &queue::Sender<Read>,
+    work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+) -> Result<T, StorageError> {
+    let (told, answer) = oneshot::channel();
+    let read: Read = Box::new(move |connection| {
+        // Whoever asked may have gone.
+        let _ = told.send(work(connection));
+    });
+    queue.send(read).map_err(|_| StorageError::Closed)?;
+    let outcome = answer.await.map_err(|_| StorageError::Closed)?;
+    outcome.map_err(|error| failure(&error))
+}
+
+/// Every job has to be readable: one that is not would never be triggered, and nobody would know.
+fn check_jobs(place: &Place, connection: &Connection) -> Result<(), OpenError> {
+    let mut broken = None;
+    let scanned = pairs::load(connection, |name, _, job, counter| {
+        if let Err(error) = crate::stored::read(&job, counter.as_deref()) {
+            broken = Some(format!("the job {name:?}: {error}"));
+        }
+        broken.is_none()
+    });
+    scanned.map_err(|error| file::failure(&place.file(), error))?;
+    match broken {
+        Some(what) => Err(OpenError::Damaged {
+            path: place.file(),
+            what,
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether anybody listens still.
+fn tell_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
+    let loaded = pairs::load(connection, |name, revision, job, counter| {
+        let put = Change::Put {
+            name,
+            revision,
+            job,
+            counter,
+        };
+        changes.blocking_send(put).is_ok()
+    });
+    if let Err(error) = loaded {
+        tracing::error!(target: "dapr.scheduler.storage", "Cannot read the jobs of the store: {error}");
+        return false;
+    }
+    changes.blocking_send(Change::Loaded).is_ok()
+}
+
+#[async_trait]
+impl Storage for Embedded {
+    async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError> {
+        self.write(move |writing| {
+            let key = [JOBS, &name].concat().into_bytes();
+            if !overwrite && pairs::get(writing.connection(), &key)?.is_some() {
+                return Ok(Scheduled::Exists);
+            }
+            let counter = Range::one([COUNTERS, &name].concat());
+            writing.delete(&counter)?;
+            writing.put(&key, &job)?;
+            Ok(Scheduled::Stored)
+        })
+        .await
+    }
+
+    async fn get(&self, names: Vec<Name>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+        self.read(move |connection| {
+            let value = |name: &Name| {
+                let pair = pairs::get(connection, [JOBS, name].concat().as_bytes())?;
+                Ok(pair.map(|pair| pair.value))
+            };
+            names.iter().map(value).collect()
+        })
+        .await
+    }
+
+    async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError> {
+        let listed = self.read_much(move |connection| {
+            let (mut jobs, mut size) = (Vec::new(), 0_usize);
+            pairs::scan(connection, &Range::prefix([JOBS, &prefix].concat()), |pair| {
+                size += pair.key.len() + pair.value.len();
+                if let Ok(name) = String::from_utf8(pair.key[JOBS.len()..].to_vec()) {
+                    jobs.push((name, pair.value));
+                }
+                size <= most
+            })?;
+            Ok((size <= most).then_some(jobs))
+        });
+        listed.await?.ok_or(StorageError::TooMuch(most))
+    }
+
+    async fn delete(&self, name: String) -> Result<(), StorageError> {
+        self.write(move |writing| writing.delete_jobs(Names::One(&name)))
+            .await
+    }
+
+    async fn delete_prefix(&self, prefix: String) -> Result<(), StorageError> {
+        self.write(move |writing| writing.delete_jobs(Names::Prefix(&prefix)))
+            .await
+    }
+
+    fn advance(&self, advance: Advance) {
+        // Without a writer the process is about to end.
+        let _ = self.writes.send(Write::Advance(advance));
+    }
+
+    async fn close(&self) {
+        let (closed, wait) = oneshot::channel();
+        if self.writes.send(Write::Close(closed)).is_ok() {
+            // Without an answer there is nobody left to wait for.
+            let _ = wait.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! The file of the embedded store: its folder, its format, its checks, its copies.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
+
+use crate::storage::OpenError;
+
+/// The file in the data folder.
+const FILE: &str = "jobs.db";
+/// Locked by the process that uses the store.
+const LOCK: &str = "lock";
+/// Format of the file. A later one may have what this code does not know.
+const FORMAT: i64 = 1;
+/// Marks the file as ours (`application_id`): "OutJ".
+const APPLICATION: i64 = 0x4f75_744a;
+/// Time for another connection of this process to let go.
+const BUSY: Duration = Duration::from_secs(5);
+/// Bytes of a page.
+const PAGE: i64 = 4096;
+
+const SCHEMA: &str = "
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+    CREATE TABLE pairs (
+        key BLOB PRIMARY KEY,
+        created INTEGER NOT NULL,
+        modified INTEGER NOT NULL,
+        version INTEGER NOT NULL,
+        value BLOB NOT NULL
+    );
+    INSERT INTO meta VALUES ('revision', 1);
+";
+
+/// Where the store is, whose, and how large it may be.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// The data folder of this scheduler.
+    pub(crate) folder: PathBuf,
+    /// The scheduler's id.
+    pub(crate) id: String,
+    /// Most bytes of the file.
+    pub(crate) quota: i64,
+}
+
+impl Place {
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.join(FILE)
+    }
+
+    /// Opens the store for the one that writes, makes it where there is none, and checks all of it.
+    pub(crate) fn open(&self) -> Result<Connection, OpenError> {
+        let cause = |cause| OpenError::Folder {
+            path: self.folder.clone(),
+            cause,
+        };
+        fs::create_dir_all(&self.folder).map_err(cause)?;
+        // Dapr's folder of an etcd beside, or an etcd's own.
+        if ["dapr-0.1/member", "member"]
+            .iter()
+            .any(|path| self.folder.join(path).is_dir())
+        {
+            return Err(OpenError::Etcd {
+                path: self.folder.clone(),
+            });
+        }
+        let path = self.file();
+        let connection = Connection::open(&path).map_err(|error| failure(&path, error))?;
+        self.prepare(&connection).map_err(|error| match error {
+            Prepare::Open(error) => error,
+            Prepare::Sqlite(error) => failure(&path, error),
+        })?;
+        Ok(connection)
+    }
+
+    /// Takes the folder for this process, until what is returned is dropped.
+    pub(crate) fn lock(&self) -> Result<File, OpenError> {
+        let cause = |cause| OpenError::Folder {
+            path: self.folder.clone(),
+            cause,
+        };
+        fs::create_dir_all(&self.folder).map_err(cause)?;
+        let file = File::create(self.folder.join(LOCK)).map_err(cause)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: self.file() }),
+            Err(TryLockError::Error(error)) => Err(cause(error)),
+        }
+    }
+
+    /// Another connection to the open store, which reads.
+    pub(crate) fn reader(&self) -> Result<Connection, OpenError> {
+        let path = self.file();
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&path, flags).map_err(|error| failure(&path, error))?;
+        connection
+            .busy_timeout(BUSY)
+            .map_err(|error| failure(&path, error))?;
+        Ok(connection)
+    }
+
+    fn prepare(&self, connection: &Connection) -> Result<(), Prepare> {
+        let path = self.file();
+        connection.busy_timeout(BUSY)?;
+        connection.set_prepared_statement_cache_capacity(32);
+        let (format, application): (i64, i64) = (
+            pragma(connection, "user_version")?,
+            pragma(connection, "application_id")?,
+        );
+        let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        if format > FORMAT {
+            return Err(Prepare::Open(OpenError::Newer {
+                path,
+                found: format,
+                known: FORMAT,
+            }));
+        }
+        if tables > 0 && application != APPLICATION {
+            return Err(Prepare::Open(OpenError::Damaged {
+                path,
+                what: "it is a database of another program".to_owned(),
+            }));
+        }
+        // Has to be set before the first table. What is deleted leaves pages that can be given back.
+        connection.execute_batch(&format!(
+            "PRAGMA page_size = {PAGE}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL;
+             PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864; PRAGMA temp_store = MEMORY;"
+        ))?;
+        connection.pragma_update(
+            None,
+            "max_page_count",
+            (self.quota / PAGE).clamp(16, 4_294_967_294),
+        )?;
+        if tables == 0 {
+            connection.execute_batch(&format!(
+                "BEGIN IMMEDIATE; {SCHEMA} PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {FORMAT}; COMMIT;"
+            ))?;
+        } else {
+            let report: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
+            if report != "ok" {
+                return Err(Prepare::Open(OpenError::Damaged { path, what: report }));
+            }
+        }
+        self.claim(connection)
+    }
+
+    /// The store is this scheduler's from its first start on.
+    fn claim(&self, connection: &Connection) -> Result<(), Prepare> {
+        let found: Option<String> = connection
+            .query_row("SELECT value FROM meta WHERE name = 'id'", [], |row| row.get(0))
+            .optional()?;
+        match found {
+            Some(found) if found != self.id => Err(Prepare::Open(OpenError::Id {
+                path: self.file(),
+                found,
+                wanted: self.id.clone(),
+            })),
+            Some(_) => Ok(()),
+            None => {
+                connection.execute("INSERT INTO meta VALUES ('id', ?1)", [&self.id])?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies the store as it is at one moment, also while a scheduler runs on it.
+    pub(crate) fn snapshot(&self, to: &Path) -> Result<(), OpenError> {
+        if to.exists() {
+            return Err(OpenError::Exists(to.to_owned()));
+        }
+        let connection = self.reader()?;
+        let name = to.to_string_lossy();
+        connection
+            .execute("VACUUM INTO ?1", [name.as_ref()])
+            .map_err(|error| failure(&self.file(), error))?;
+        Ok(())
+    }
+
+    /// Puts a snapshot in the place of a store that there is not, after it was checked.
+    pub(crate) fn restore(&self, from: &Path) -> Result<(), OpenError> {
+        let _lock = self.lock()?;
+        let to = self.file();
+        if to.exists() {
+            return Err(OpenError::Exists(to));
+        }
+        let cause = |cause| OpenError::Folder {
+            path: self.folder.clone(),
+            cause,
+        };
+        fs::create_dir_all(&self.folder).map_err(cause)?;
+        // Checked under another name: a copy that broke off is none.
+        let part = self.folder.join("restoring");
+        fs::create_dir_all(&part).map_err(cause)?;
+        let place = Self {
+            folder: part.clone(),
+            ..self.clone()
+        };
+        fs::copy(from, place.file()).map_err(|cause| OpenError::Folder {
+            path: from.to_owned(),
+            cause,
+        })?;
+        let checked = place.open().map(drop);
+        let moved = checked.and_then(|()| fs::rename(place.file(), &to).map_err(cause));
+        // What is left of the check is of no use, and harms nobody.
+        let _ = fs::remove_dir_all(&part);
+        moved
+    }
+}
+
+enum Prepare {
+    Open(OpenError),
+    Sqlite(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Prepare {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+fn pragma(connection: &Connection, name: &str) -> rusqlite::Result<i64> {
+    connection.pragma_query_value(None, name, |row| row.get(0))
+}
+
+pub(super) fn failure(path: &Path, error: rusqlite::Error) -> OpenError {
+    let path = path.to_owned();
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::InUse { path },
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => OpenError::Damaged {
+            path,
+            what: error.to_string(),
+        },
+        _ => OpenError::Sqlite { path, cause: error },
+    }
+}

@@ -1,0 +1,286 @@
+//! Keys and values, with the revisions that etcd gives them, on a connection to SQLite.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::storage::{Advance, COUNTERS, Change, JOBS};
+use crate::stored;
+
+/// A value, and when it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) key: Vec<u8>,
+    /// Revision of the store when the key was made.
+    pub(crate) created: i64,
+    /// Revision of the store when the value was written.
+    pub(crate) modified: i64,
+    /// How often the value was written, from 1.
+    pub(crate) version: i64,
+    pub(crate) value: Vec<u8>,
+}
+
+/// Keys from the first on, below the last; without one all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) from: Vec<u8>,
+    pub(crate) below: Option<Vec<u8>>,
+}
+
+impl Range {
+    /// Keys that begin so.
+    pub(crate) fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
+        let from = prefix.into();
+        let mut below = from.clone();
+        // The next key that does not begin so: none, if all bytes are the largest.
+        while let Some(last) = below.pop() {
+            if last < u8::MAX {
+                below.push(last + 1);
+                return Self {
+                    from,
+                    below: Some(below),
+                };
+            }
+        }
+        Self { from, below: None }
+    }
+
+    /// One key.
+    pub(crate) fn one(key: impl Into<Vec<u8>>) -> Self {
+        let from = key.into();
+        let mut below = from.clone();
+        below.push(0);
+        Self {
+            from,
+            below: Some(below),
+        }
+    }
+}
+
+/// Which jobs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Names<'n> {
+    One(&'n str),
+    /// All whose names begin so.
+    Prefix(&'n str),
+}
+
+fn pair(row: &Row<'_>) -> rusqlite::Result<Pair> {
+    Ok(Pair {
+        key: row.get(0)?,
+        created: row.get(1)?,
+        modified: row.get(2)?,
+        version: row.get(3)?,
+        value: row.get(4)?,
+    })
+}
+
+/// One pair.
+pub(crate) fn get(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<Pair>> {
+    let mut statement = connection
+        .prepare_cached("SELECT key, created, modified, version, value FROM pairs WHERE key = ?1")?;
+    statement.query_row([key], pair).optional()
+}
+
+/// Pairs by key, until `take` wants no more.
+pub(crate) fn scan(
+    connection: &Connection,
+    range: &Range,
+    mut take: impl FnMut(Pair) -> bool,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare_cached(
+        "SELECT key, created, modified, version, value FROM pairs
+         WHERE key >= ?1 AND (?2 IS NULL OR key < ?2) ORDER BY key",
+    )?;
+    let mut rows = statement.query(params![range.from, range.below])?;
+    while let Some(row) = rows.next()? {
+        if !take(pair(row)?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// How many pairs there are.
+pub(crate) fn count(connection: &Connection, range: &Range) -> rusqlite::Result<i64> {
+    let mut statement = connection
+        .prepare_cached("SELECT count(*) FROM pairs WHERE key >= ?1 AND (?2 IS NULL OR key < ?2)")?;
+    statement.query_row(params![range.from, range.below], |row| row.get(0))
+}
+
+/// The revision of the store.
+pub(crate) fn revision(connection: &Connection) -> rusqlite::Result<i64> {
+    let mut statement = connection.prepare_cached("SELECT value FROM meta WHERE name = 'revision'")?;
+    statement.query_row([], |row| row.get(0))
+}
+
+/// A transaction: what is written in it, and what the engine has to be told once it is on disk.
+pub(crate) struct Writing<'c> {
+    connection: &'c Connection,
+    pub(crate) revision: i64,
+    pub(super) changes: Vec<Change>,
+}
+
+impl<'c> Writing<'c> {
+    pub(super) fn new(connection: &'c Connection) -> rusqlite::Result<Self> {
+        Ok(Self {
+            connection,
+            revision: revision(connection)?,
+            changes: Vec::new(),
+        })
+    }
+
+    /// What is stored, with what this transaction wrote.
+    pub(crate) fn connection(&self) -> &'c Connection {
+        self.connection
+    }
+
+    /// A value for a key, new or instead of the one before. The engine is told of jobs.
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
+        self.write(key, value)?;
+        if let Some(name) = job_name(key) {
+            let counter = get(self.connection, &[COUNTERS.as_bytes(), name.as_bytes()].concat())?;
+            self.changes.push(Change::Put {
+                name: name.into(),
+                revision: self.revision.unsigned_abs(),
+                job: value.to_vec(),
+                counter: counter.map(|pair| pair.value),
+            });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
+        self.revision += 1;
+        let mut statement = self.connection.prepare_cached(
+            "INSERT INTO pairs (key, created, modified, version, value) VALUES (?1, ?2, ?2, 1, ?3)
+             ON CONFLICT (key) DO UPDATE SET modified = excluded.modified, version = version + 1,
+             value = excluded.value",
+        )?;
+        statement.execute(params![key, self.revision, value])?;
+        Ok(())
+    }
+
+    /// Deletes keys; returns those that there were. The engine is told of jobs.
+    pub(crate) fn delete(&mut self, range: &Range) -> rusqlite::Result<Vec<Vec<u8>>> {
+        self.revision += 1;
+        let mut statement = self
+            .connection
+            .prepare_cached("DELETE FROM pairs WHERE key >= ?1 AND (?2 IS NULL OR key < ?2) RETURNING key")?;
+        let keys: Vec<Vec<u8>> = statement
+            .query_map(params![range.from, range.below], |row| row.get(0))?
+            .collect::<rusqlite::Result<_>>()?;
+        for name in keys.iter().filter_map(|key| job_name(key)) {
+            self.changes.push(Change::Deleted(name.into()));
+        }
+        Ok(keys)
+    }
+
+    /// Deletes jobs with their counters.
+    pub(crate) fn delete_jobs(&mut self, names: Names<'_>) -> rusqlite::Result<()> {
+        for folder in [JOBS, COUNTERS] {
+            self.delete(&match names {
+                Names::One(name) => Range::one([folder, name].concat()),
+                Names::Prefix(prefix) => Range::prefix([folder, prefix].concat()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Stores how far a job is, unless it is another one meanwhile.
+    pub(super) fn advance(&mut self, advance: &Advance) -> rusqlite::Result<()> {
+        let Advance {
+            name,
+            revision,
+            progress,
+        } = advance;
+        let job = get(self.connection, &[JOBS.as_bytes(), name.as_bytes()].concat())?
+            .filter(|job| job.modified.unsigned_abs() == *revision);
+        match (job, progress) {
+            (None, _) => Ok(()),
+            (Some(job), Some(progress)) => {
+                let counter = stored::counter(progress, stored::partition(&job.value));
+                self.write(&[COUNTERS.as_bytes(), name.as_bytes()].concat(), &counter)
+            }
+            (Some(_), None) => {
+                // The engine has forgotten it.
+                let before = self.changes.len();
+                self.delete_jobs(Names::One(name))?;
+                self.changes.truncate(before);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> rusqlite::Result<Vec<Change>> {
+        let mut statement = self
+            .connection
+            .prepare_cached("UPDATE meta SET value = ?1 WHERE name = 'revision'")?;
+        statement.execute([self.revision])?;
+        Ok(self.changes)
+    }
+
+    /// Runs a part that is taken back if it fails.
+    pub(super) fn attempt<T>(
+        &mut self,
+        part: impl FnOnce(&mut Self) -> rusqlite::Result<T>,
+    ) -> rusqlite::Result<T> {
+        let (changes, revision) = (self.changes.len(), self.revision);
+        self.connection.prepare_cached("SAVEPOINT part")?.execute([])?;
+        let outcome = part(self);
+        if outcome.is_err() {
+            // After some errors SQLite has taken back everything.
+            if self.connection.is_autocommit() {
+                return outcome;
+            }
+            self.changes.truncate(changes);
+            self.revision = revision;
+            self.connection.prepare_cached("ROLLBACK TO part")?.execute([])?;
+        }
+        self.connection.prepare_cached("RELEASE part")?.execute([])?;
+        outcome
+    }
+}
+
+/// Tells `take` of all jobs with their counters, until it wants no more.
+pub(super) fn load(
+    connection: &Connection,
+    mut take: impl FnMut(Arc<str>, u64, Vec<u8>, Option<Vec<u8>>) -> bool,
+) -> rusqlite::Result<()> {
+    let mut statement = connection.prepare(
+        "SELECT j.key, j.modified, j.value, c.value FROM pairs j
+         LEFT JOIN pairs c ON c.key = CAST(?3 || CAST(substr(j.key, ?4) AS TEXT) AS BLOB)
+         WHERE j.key >= ?1 AND j.key < ?2 ORDER BY j.key",
+    )?;
+    let jobs = Range::prefix(JOBS);
+    let mut rows = statement.query(params![jobs.from, jobs.below, COUNTERS, JOBS.len() as i64 + 1])?;
+    while let Some(row) = rows.next()? {
+        let (key, modified): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
+        let Some(name) = job_name(&key) else { continue };
+        if !take(name.into(), modified.unsigned_abs(), row.get(2)?, row.get(3)?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The job whose key it is; names are text.
+fn job_name(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key.strip_prefix(JOBS.as_bytes())?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_end_where_other_keys_begin() {
+        assert_eq!(Range::prefix("ab").below.as_deref(), Some(b"ac".as_slice()));
+        assert_eq!(
+            Range::prefix([b'a', 0xff]).below.as_deref(),
+            Some(b"b".as_slice())
+        );
+        assert_eq!(Range::prefix([0xff, 0xff]).below, None);
+        assert_eq!(Range::prefix("").below, None);
+    }
+}

@@ -1,0 +1,308 @@
+use outrigger_schedule::job::Progress;
+use outrigger_wire::scheduler::v1::{
+    Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
+};
+use prost::Message;
+
+use super::*;
+
+fn place(folder: &std::path::Path) -> Place {
+    Place {
+        folder: folder.to_owned(),
+        id: "scheduler-0".to_owned(),
+        quota: i64::MAX,
+    }
+}
+
+fn job(payload: usize) -> Vec<u8> {
+    let asked = Asked {
+        due_time: Some("1h".to_owned()),
+        data: Some(prost_types::Any {
+            type_url: String::new(),
+            value: vec![7; payload],
+        }),
+        ..Asked::default()
+    };
+    let metadata = JobMetadata {
+        app_id: "app".into(),
+        namespace: "ns".into(),
+        target: Some(JobTargetMetadata {
+            r#type: Some(Type::Job(TargetJob {})),
+        }),
+    };
+    let job = crate::stored::create(asked, &metadata, 5, jiff::Timestamp::now()).unwrap();
+    job.encode_to_vec()
+}
+
+/// What is told until all is loaded.
+async fn loaded(changes: &mut mpsc::Receiver<Change>) -> Vec<Change> {
+    let mut told = Vec::new();
+    loop {
+        match changes.recv().await.unwrap() {
+            Change::Loaded => return told,
+            change => told.push(change),
+        }
+    }
+}
+
+async fn names(store: &Embedded, prefix: &str) -> Vec<String> {
+    let listed = store.list(prefix.to_owned(), usize::MAX).await.unwrap();
+    listed.into_iter().map(|(name, _)| name).collect()
+}
+
+/// The next change.
+async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, u64) {
+    match changes.recv().await.unwrap() {
+        Change::Put { name, revision, .. } => (name, revision),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_was_stored_is_there_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    assert!(loaded(&mut changes).await.is_empty());
+    for name in ["app||ns||app||a", "app||ns||app||b", "app||ns||apple||c"] {
+        let stored = store.schedule(name.to_owned(), job(10), false).await.unwrap();
+        assert_eq!(stored, Scheduled::Stored);
+    }
+    let (name, revision) = put(&mut changes).await;
+    let again = store.schedule(name.to_string(), job(1), false).await.unwrap();
+    assert_eq!(again, Scheduled::Exists);
+    let progress = Progress {
+        count: 3,
+        last: Some("2026-03-01T00:00:00Z".parse().unwrap()),
+        attempts: 1,
+    };
+    let advance = |name: &Name, revision, progress| Advance {
+        name: Arc::clone(name),
+        revision,
+        progress,
+    };
+    store.advance(advance(&name, revision, Some(progress)));
+    // Of a job that was replaced meanwhile: nothing happens.
+    store.advance(advance(&name, revision - 1, None));
+    assert_eq!(
+        names(&store, "app||ns||app||").await,
+        ["app||ns||app||a", "app||ns||app||b"]
+    );
+    let (over, revision) = put(&mut changes).await;
+    store.advance(advance(&over, revision, None));
+    store.close().await;
+    drop((store, changes));
+
+    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    let told = loaded(&mut changes).await;
+    let [
+        Change::Put { name: c, .. },
+        Change::Put {
+            name: a,
+            counter,
+            job: value,
+            ..
+        },
+    ] = told.as_slice()
+    else {
+        panic!("{told:?}");
+    };
+    // By key: letters come before the separator.
+    assert_eq!((&**c, &**a), ("app||ns||apple||c", "app||ns||app||a"));
+    let read = crate::stored::read(value, counter.as_deref()).unwrap();
+    assert_eq!(read.progress, progress);
+
+    let stored = store.schedule(a.to_string(), job(1), true).await.unwrap();
+    assert_eq!(stored, Scheduled::Stored);
+    match changes.recv().await.unwrap() {
+        Change::Put { counter, .. } => assert_eq!(counter, None, "another job begins anew"),
+        other => panic!("{other:?}"),
+    }
+    store.delete_prefix("app||ns||app".to_owned()).await.unwrap();
+    assert!(names(&store, "").await.is_empty());
+    assert!(matches!(changes.recv().await, Some(Change::Deleted(_))));
+}
+
+#[tokio::test]
+async fn callers_that_come_together_share_a_write_and_all_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    loaded(&mut changes).await;
+    let drained = tokio::spawn(async move { while changes.recv().await.is_some() {} });
+    let calls: Vec<_> = (0..500)
+        .map(|at| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                store
+                    .schedule(format!("app||ns||app||{at}"), job(10), false)
+                    .await
+            })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), Scheduled::Stored);
+    }
+    assert_eq!(names(&store, "app||").await.len(), 500);
+    let most = store.list("app||".to_owned(), 1000).await.unwrap_err();
+    assert_eq!(most, StorageError::TooMuch(1000));
+    drop(store);
+    drained.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_store_says_so_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = Place {
+        quota: 256 << 10,
+        ..place(folder.path())
+    };
+    let (store, mut changes) = Embedded::open(&small).unwrap();
+    loaded(&mut changes).await;
+    let mut stored = 0;
+    let error = loop {
+        match store
+            .schedule(format!("app||ns||app||{stored}"), job(10_000), false)
+            .await
+        {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100, "the bound of the store does not hold");
+    };
+    assert_eq!(error, StorageError::Full);
+    assert_eq!(names(&store, "app||").await.len(), stored);
+    store.delete_prefix("app||".to_owned()).await.unwrap();
+    let after = store
+        .schedule("app||ns||app||after".to_owned(), job(10), false)
+        .await
+        .unwrap();
+    assert_eq!(after, Scheduled::Stored);
+}
+
+fn refused(place: &Place) -> String {
+    match Embedded::open(place) {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => error.to_string(),
+    }
+}
+
+async fn filled(folder: &std::path::Path, jobs: usize) {
+    let (store, mut changes) = Embedded::open(&place(folder)).unwrap();
+    loaded(&mut changes).await;
+    let drained = tokio::spawn(async move { while changes.recv().await.is_some() {} });
+    for at in 0..jobs {
+        store
+            .schedule(format!("app||ns||app||{at:04}"), job(100), false)
+            .await
+            .unwrap();
+    }
+    store.close().await;
+    drop(store);
+    drained.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_ours_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let used = Embedded::open(&place(folder.path())).unwrap();
+    assert!(refused(&place(folder.path())).contains("in use by another process"));
+    drop(used);
+    filled(folder.path(), 1).await;
+    let other = Place {
+        id: "scheduler-1".to_owned(),
+        ..place(folder.path())
+    };
+    assert!(refused(&other).contains("belongs to the scheduler \"scheduler-0\""));
+    let file = place(folder.path()).file();
+    Connection::open(&file)
+        .unwrap()
+        .pragma_update(None, "user_version", 99)
+        .unwrap();
+    assert!(refused(&place(folder.path())).contains("has format 99, and this scheduler knows 1"));
+
+    let etcd = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(etcd.path().join("dapr-0.1/member")).unwrap();
+    assert!(refused(&place(etcd.path())).contains("the files of an etcd server"));
+
+    let foreign = tempfile::tempdir().unwrap();
+    let place = place(foreign.path());
+    Connection::open(place.file())
+        .unwrap()
+        .execute_batch("CREATE TABLE t (a)")
+        .unwrap();
+    assert!(refused(&place).contains("another program"));
+}
+
+#[tokio::test]
+async fn damage_is_found_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path(), 500).await;
+    let place = place(folder.path());
+    let snapshot = folder.path().join("snapshot.db");
+    place.snapshot(&snapshot).unwrap();
+    let written = std::fs::read(&snapshot).unwrap();
+
+    // A value that is no job.
+    Connection::open(place.file())
+        .unwrap()
+        .execute(
+            "UPDATE pairs SET value = x'ff' WHERE key = CAST('dapr/jobs/app||ns||app||0007' AS BLOB)",
+            [],
+        )
+        .unwrap();
+    let text = refused(&place);
+    assert!(
+        text.contains("the job \"app||ns||app||0007\": it cannot be decoded"),
+        "{text}"
+    );
+    assert!(text.contains("--restore-from"), "{text}");
+
+    // Pages that are torn.
+    let mut torn = written.clone();
+    let middle = torn.len() / 2;
+    torn[middle..middle + 4096].fill(0xa5);
+    std::fs::write(place.file(), torn).unwrap();
+    assert!(refused(&place).contains("is damaged"));
+
+    assert!(matches!(place.restore(&snapshot), Err(OpenError::Exists(_))));
+    std::fs::remove_file(place.file()).unwrap();
+    place.restore(&snapshot).unwrap();
+    let (store, mut changes) = Embedded::open(&place).unwrap();
+    assert_eq!(loaded(&mut changes).await.len(), 500);
+    drop(store);
+}
+
+#[tokio::test]
+async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path(), 20).await;
+    // The log of a process that was killed: the file, and what was not yet moved into it.
+    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    loaded(&mut changes).await;
+    for at in 0..10 {
+        store
+            .schedule(format!("app||ns||app||late{at}"), job(100), false)
+            .await
+            .unwrap();
+    }
+    let file = place(folder.path()).file();
+    let log = file.with_extension("db-wal");
+    let (main, wal) = (std::fs::read(&file).unwrap(), std::fs::read(&log).unwrap());
+    drop((store, changes));
+    let mut before = 0;
+    // Cut anywhere, the log gives the calls up to the cut, each whole, and never fewer than with a shorter log.
+    for cut in (0..=wal.len()).step_by(wal.len() / 40 + 1).chain([wal.len()]) {
+        let torn = tempfile::tempdir().unwrap();
+        let place = place(torn.path());
+        std::fs::write(place.file(), &main).unwrap();
+        std::fs::write(place.file().with_extension("db-wal"), &wal[..cut]).unwrap();
+        let (store, mut changes) = Embedded::open(&place).unwrap();
+        let told = loaded(&mut changes).await.len();
+        assert!(
+            (20..=30).contains(&told) && told >= before,
+            "{told} after {before} at {cut}"
+        );
+        before = told;
+        drop(store);
+    }
+    assert_eq!(before, 30, "everything that was answered is in the whole log");
+}

@@ -1,0 +1,185 @@
+//! The thread that writes: whatever waits shares a transaction, and everybody is told when that is on disk.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use outrigger_schedule::engine::Name;
+use rusqlite::{Connection, ErrorCode};
+use tokio::sync::{mpsc, oneshot};
+
+use super::pairs::Writing;
+use crate::storage::{Advance, Change, StorageError};
+
+const LOG: &str = "dapr.scheduler.storage";
+/// Calls that share a transaction at most.
+const BATCH: usize = 512;
+/// Until progress that could not be stored is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Between two looks at how much of the file is unused.
+const COMPACT_EVERY: Duration = Duration::from_secs(60);
+/// Unused pages that are given back in one step: others wait for so long only.
+const COMPACT_PAGES: u32 = 1000;
+/// Unused pages that are kept: the next jobs need them.
+const KEPT_PAGES: i64 = 2048;
+
+/// Tells whoever asked what became of it.
+pub(super) type Tell = Box<dyn FnOnce(Result<(), StorageError>) + Send>;
+/// A caller's part of a transaction: its error takes back this part alone.
+pub(super) type Part = Box<dyn FnOnce(&mut Writing<'_>) -> rusqlite::Result<Tell> + Send>;
+
+pub(super) enum Write {
+    /// A caller's.
+    Part {
+        part: Part,
+        failed: oneshot::Sender<StorageError>,
+    },
+    Advance(Advance),
+    /// Everything before is stored, or cannot be.
+    Close(oneshot::Sender<()>),
+}
+
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) changes: mpsc::Sender<Change>,
+    /// What could not be stored yet; the latest of each job.
+    pub(super) late: HashMap<Name, Advance>,
+}
+
+impl Writer {
+    /// Runs until nobody can ask for anything any more.
+    pub(super) fn run(mut self, queue: &Receiver<Write>) {
+        let mut compacted = Instant::now();
+        let mut waiting = Vec::new();
+        loop {
+            let wait = if self.late.is_empty() {
+                COMPACT_EVERY
+            } else {
+                RETRY
+            };
+            match queue.recv_timeout(wait) {
+                Ok(write) => waiting.push(write),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            while waiting.len() < BATCH
+                && let Ok(write) = queue.try_recv()
+            {
+                waiting.push(write);
+            }
+            self.store(&mut waiting);
+            if compacted.elapsed() >= COMPACT_EVERY {
+                compacted = Instant::now();
+                if let Err(error) = self.compact() {
+                    tracing::debug!(target: LOG, "The store could not be made smaller: {error}");
+                }
+            }
+        }
+    }
+
+    fn store(&mut self, waiting: &mut Vec<Write>) {
+        let mut advances: Vec<Advance> = self.late.drain().map(|(_, advance)| advance).collect();
+        let (mut parts, mut closing) = (Vec::new(), Vec::new());
+        for write in waiting.drain(..) {
+            match write {
+                Write::Part { part, failed } => parts.push((part, failed)),
+                Write::Advance(advance) => advances.push(advance),
+                Write::Close(closed) => closing.push(closed),
+            }
+        }
+        if !parts.is_empty() || !advances.is_empty() {
+            self.transaction(parts, advances);
+        }
+        for closed in closing {
+            // Whoever waits may have gone.
+            let _ = closed.send(());
+        }
+    }
+
+    fn transaction(&mut self, parts: Vec<(Part, oneshot::Sender<StorageError>)>, advances: Vec<Advance>) {
+        let mut tell = Vec::with_capacity(parts.len());
+        let mut not_begun = parts;
+        let outcome = write_all(&self.connection, &mut not_begun, &advances, &mut tell);
+        let error = match outcome {
+            Ok(changes) => {
+                // The engine learns it before the caller: a trigger may come before the answer, never after a delete.
+                for change in changes {
+                    // It ends with the process.
+                    let _ = self.changes.blocking_send(change);
+                }
+                None
+            }
+            Err(error) => {
+                tracing::error!(target: LOG, "Cannot write to the store: {error}");
+                // SQLite has taken it back already after some errors.
+                let _ = self.connection.execute_batch("ROLLBACK");
+                for advance in advances {
+                    self.late.insert(advance.name.clone(), advance);
+                }
+                Some(failure(&error))
+            }
+        };
+        for tell in tell {
+            tell(error.clone().map_or(Ok(()), Err));
+        }
+        if let Some(error) = error {
+            for (_, failed) in not_begun {
+                let _ = failed.send(error.clone());
+            }
+        }
+    }
+
+    /// Gives unused pages back to the file system.
+    fn compact(&self) -> rusqlite::Result<()> {
+        let unused: i64 = self
+            .connection
+            .pragma_query_value(None, "freelist_count", |row| row.get(0))?;
+        let pages: i64 = self
+            .connection
+            .pragma_query_value(None, "page_count", |row| row.get(0))?;
+        if unused > KEPT_PAGES && unused * 2 > pages {
+            let mut statement = self
+                .connection
+                .prepare(&format!("PRAGMA incremental_vacuum({COMPACT_PAGES})"))?;
+            let mut rows = statement.query([])?;
+            while rows.next()?.is_some() {}
+        }
+        Ok(())
+    }
+}
+
+fn write_all(
+    connection: &Connection,
+    parts: &mut Vec<(Part, oneshot::Sender<StorageError>)>,
+    advances: &[Advance],
+    tell: &mut Vec<Tell>,
+) -> rusqlite::Result<Vec<Change>> {
+    connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+    let mut writing = Writing::new(connection)?;
+    for advance in advances {
+        writing.advance(advance)?;
+    }
+    parts.reverse();
+    while let Some((part, failed)) = parts.pop() {
+        match writing.attempt(part) {
+            Ok(told) => tell.push(told),
+            Err(error) => {
+                let _ = failed.send(failure(&error));
+                // Without room nothing else of this transaction can be kept either.
+                if connection.is_autocommit() || error.sqlite_error_code() == Some(ErrorCode::DiskFull) {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    let changes = writing.finish()?;
+    connection.prepare_cached("COMMIT")?.execute([])?;
+    Ok(changes)
+}
+
+pub(super) fn failure(error: &rusqlite::Error) -> StorageError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => StorageError::Full,
+        _ => StorageError::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,325 @@
+//! Jobs as they are stored: the bytes that Dapr's scheduler writes, so that either reads what the other wrote.
+
+use jiff::Timestamp;
+use outrigger_schedule::cron::{Cron, CronError, Dialect};
+use outrigger_schedule::engine::Target;
+use outrigger_schedule::job::{Begin, FailurePolicy, InvalidJob, Job as Ticks, Progress, Request};
+use outrigger_wire::common::v1::{
+    JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
+};
+use outrigger_wire::scheduler::v1::{Job as WireJob, JobMetadata};
+use prost::Message;
+use prost_types::Any;
+
+use crate::names;
+use crate::proto::stored::{
+    Constant, Counter, Definition, Drop, FailurePolicy as StoredPolicy, Job, failure_policy, job,
+};
+
+/// The type of [`JobMetadata`] in an `Any`.
+const METADATA_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.JobMetadata";
+
+/// A stored job that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unreadable {
+    /// The bytes.
+    #[error("it cannot be decoded: {0}")]
+    Encoding(#[from] prost::DecodeError),
+    /// A part is missing.
+    #[error("its {0} is missing")]
+    Missing(&'static str),
+    /// A time outside the calendar.
+    #[error("its {0} is no point in time")]
+    Time(&'static str),
+    /// Its schedule.
+    #[error("its schedule: {0}")]
+    Schedule(#[from] CronError),
+}
+
+/// A new job, checked. `partition` is random.
+///
+/// # Errors
+/// [`InvalidJob`].
+pub(crate) fn create(
+    asked: WireJob,
+    metadata: &JobMetadata,
+    partition: u64,
+    now: Timestamp,
+) -> Result<Job, InvalidJob> {
+    let policy = asked.failure_policy.as_ref().and_then(policy_of);
+    let ticks = Ticks::new(
+        &Request {
+            schedule: asked.schedule.as_deref(),
+            due_time: asked.due_time.as_deref(),
+            ttl: asked.ttl.as_deref(),
+            repeats: asked.repeats,
+            failure_policy: policy,
+        },
+        now,
+    )?;
+    Ok(Job {
+        partition_id: partition,
+        begin: Some(match ticks.begin {
+            Begin::After(start) => job::Begin::Start(stamp(start)),
+            Begin::At(due) => job::Begin::DueTime(stamp(due)),
+        }),
+        expiration: ticks.expiration.map(stamp),
+        job: Some(Definition {
+            schedule: asked.schedule,
+            due_time: asked.due_time,
+            ttl: asked.ttl,
+            repeats: asked.repeats,
+            metadata: Some(Any {
+                type_url: METADATA_TYPE.to_owned(),
+                value: metadata.encode_to_vec(),
+            }),
+            payload: asked.data,
+            failure_policy: Some(store_policy(ticks.failure_policy)),
+        }),
+    })
+}
+
+/// What a caller asked for, given back.
+pub(crate) fn asked(job: Job) -> Option<WireJob> {
+    let definition = job.job?;
+    let policy = read_policy(definition.failure_policy.as_ref());
+    Some(WireJob {
+        schedule: definition.schedule,
+        repeats: definition.repeats,
+        due_time: definition.due_time,
+        ttl: definition.ttl,
+        data: definition.payload,
+        failure_policy: Some(wire_policy(policy)),
+    })
+}
+
+/// The metadata a job was created with.
+///
+/// # Errors
+/// When it has none, or no readable one.
+pub(crate) fn metadata(job: &Job) -> Result<JobMetadata, Unreadable> {
+    let definition = job.job.as_ref().ok_or(Unreadable::Missing("definition"))?;
+    let any = definition
+        .metadata
+        .as_ref()
+        .ok_or(Unreadable::Missing("metadata"))?;
+    Ok(JobMetadata::decode(any.value.as_slice())?)
+}
+
+/// What the engine needs of a job: to whom its ticks go, when they are, and how far it is.
+#[derive(Debug)]
+pub(crate) struct Schedule {
+    pub(crate) target: Target,
+    pub(crate) ticks: Ticks,
+    pub(crate) progress: Progress,
+}
+
+/// Reads a stored job, and the counter beside it.
+///
+/// # Errors
+/// [`Unreadable`].
+pub(crate) fn read(job: &[u8], counter: Option<&[u8]>) -> Result<Schedule, Unreadable> {
+    let job = Job::decode(job)?;
+    let metadata = metadata(&job)?;
+    let target = names::target(&metadata).ok_or(Unreadable::Missing("target"))?;
+    let begin = match job.begin.ok_or(Unreadable::Missing("begin"))? {
+        job::Begin::Start(start) => Begin::After(time(start, "start")?),
+        job::Begin::DueTime(due) => Begin::At(time(due, "due time")?),
+    };
+    let definition = job.job.ok_or(Unreadable::Missing("definition"))?;
+    let schedule = definition.schedule.filter(|text| !text.is_empty());
+    let schedule = schedule
+        .map(|text| Cron::parse(&text, Dialect::Job))
+        .transpose()?;
+    let ticks = Ticks {
+        begin,
+        expiration: job.expiration.map(|end| time(end, "expiration")).transpose()?,
+        schedule: schedule.map(Into::into),
+        repeats: definition.repeats,
+        failure_policy: read_policy(definition.failure_policy.as_ref()),
+    };
+    Ok(Schedule {
+        target,
+        ticks,
+        progress: progress(counter, job.partition_id)?,
+    })
+}
+
+fn progress(counter: Option<&[u8]>, partition: u64) -> Result<Progress, Unreadable> {
+    let Some(counter) = counter else {
+        return Ok(Progress::default());
+    };
+    let counter = Counter::decode(counter)?;
+    // That of a job that was replaced.
+    if counter.job_partition_id != partition {
+        return Ok(Progress::default());
+    }
+    let last = counter
+        .last_trigger
+        .map(|last| time(last, "last trigger"))
+        .transpose()?;
+    Ok(Progress {
+        count: counter.count,
+        last,
+        attempts: counter.attempts,
+    })
+}
+
+/// The partition of a stored job.
+pub(crate) fn partition(job: &[u8]) -> u64 {
+    Job::decode(job).map_or(0, |job| job.partition_id)
+}
+
+/// How far a job is, as stored.
+pub(crate) fn counter(progress: &Progress, partition: u64) -> Vec<u8> {
+    let counter = Counter {
+        job_partition_id: partition,
+        count: progress.count,
+        last_trigger: progress.last.map(stamp),
+        attempts: progress.attempts,
+    };
+    counter.encode_to_vec()
+}
+
+fn stamp(time: Timestamp) -> prost_types::Timestamp {
+    // Nanoseconds of times before 1970 count backwards with jiff, and forwards here.
+    let nanos = time.as_nanosecond();
+    prost_types::Timestamp {
+        seconds: i64::try_from(nanos.div_euclid(1_000_000_000)).unwrap_or(i64::MAX),
+        nanos: i32::try_from(nanos.rem_euclid(1_000_000_000)).unwrap_or(0),
+    }
+}
+
+fn time(stamp: prost_types::Timestamp, of: &'static str) -> Result<Timestamp, Unreadable> {
+    Timestamp::new(stamp.seconds, stamp.nanos).map_err(|_| Unreadable::Time(of))
+}
+
+fn policy_of(policy: &JobFailurePolicy) -> Option<FailurePolicy> {
+    Some(match policy.policy.as_ref()? {
+        job_failure_policy::Policy::Drop(_) => FailurePolicy::Drop,
+        job_failure_policy::Policy::Constant(constant) => FailurePolicy::Constant {
+            interval: span(constant.interval),
+            max_retries: constant.max_retries,
+        },
+    })
+}
+
+/// Without one there is no pause, and what lies before now is none either.
+fn span(interval: Option<prost_types::Duration>) -> std::time::Duration {
+    interval.and_then(|span| span.try_into().ok()).unwrap_or_default()
+}
+
+fn store_policy(policy: FailurePolicy) -> StoredPolicy {
+    let policy = match policy {
+        FailurePolicy::Drop => failure_policy::Policy::Drop(Drop {}),
+        FailurePolicy::Constant {
+            interval,
+            max_retries,
+        } => failure_policy::Policy::Constant(Constant {
+            interval: prost_types::Duration::try_from(interval).ok(),
+            max_retries,
+        }),
+    };
+    StoredPolicy { policy: Some(policy) }
+}
+
+fn read_policy(policy: Option<&StoredPolicy>) -> FailurePolicy {
+    match policy.and_then(|policy| policy.policy.as_ref()) {
+        None => FailurePolicy::default(),
+        Some(failure_policy::Policy::Drop(_)) => FailurePolicy::Drop,
+        Some(failure_policy::Policy::Constant(constant)) => FailurePolicy::Constant {
+            interval: span(constant.interval),
+            max_retries: constant.max_retries,
+        },
+    }
+}
+
+fn wire_policy(policy: FailurePolicy) -> JobFailurePolicy {
+    let policy = match policy {
+        FailurePolicy::Drop => job_failure_policy::Policy::Drop(JobFailurePolicyDrop {}),
+        FailurePolicy::Constant {
+            interval,
+            max_retries,
+        } => job_failure_policy::Policy::Constant(JobFailurePolicyConstant {
+            interval: prost_types::Duration::try_from(interval).ok(),
+            max_retries,
+        }),
+    };
+    JobFailurePolicy { policy: Some(policy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::scheduler::v1::{JobTargetMetadata, TargetJob, job_target_metadata::Type};
+
+    use super::*;
+
+    const NOW: &str = "2026-03-01T00:00:00.5Z";
+
+    fn stored(asked: WireJob) -> Job {
+        let metadata = JobMetadata {
+            app_id: "app".into(),
+            namespace: "ns".into(),
+            target: Some(JobTargetMetadata {
+                r#type: Some(Type::Job(TargetJob {})),
+            }),
+        };
+        create(asked, &metadata, 7, NOW.parse().unwrap()).unwrap()
+    }
+
+    fn every_minute() -> WireJob {
+        WireJob {
+            schedule: Some("@every 1m".into()),
+            repeats: Some(3),
+            ttl: Some("1h".into()),
+            data: Some(Any {
+                type_url: "t".into(),
+                value: b"payload".to_vec(),
+            }),
+            ..WireJob::default()
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_what_was_asked_for() {
+        let job = stored(every_minute());
+        let read = read(&job.encode_to_vec(), None).unwrap();
+        assert_eq!(partition(&job.encode_to_vec()), 7);
+        let tick = read.ticks.tick(&read.progress).unwrap();
+        assert_eq!(tick.to_string(), "2026-03-01T00:01:00.5Z");
+        let back = asked(job).unwrap();
+        let policy = back.failure_policy.clone().unwrap();
+        assert_eq!(policy_of(&policy), Some(FailurePolicy::default()));
+        assert_eq!(
+            WireJob {
+                failure_policy: None,
+                ..back
+            },
+            every_minute()
+        );
+    }
+
+    #[test]
+    fn counters_belong_to_one_job() {
+        let job = stored(every_minute()).encode_to_vec();
+        let progress = Progress {
+            count: 1,
+            last: Some("2026-03-01T00:01:00.5Z".parse().unwrap()),
+            attempts: 2,
+        };
+        let of_this = read(&job, Some(&counter(&progress, 7))).unwrap();
+        assert_eq!(of_this.progress, progress);
+        let of_another = read(&job, Some(&counter(&progress, 8))).unwrap();
+        assert_eq!(of_another.progress, Progress::default());
+    }
+
+    #[test]
+    fn what_is_broken_is_named() {
+        let error = read(&[0xff], None).unwrap_err().to_string();
+        assert!(error.contains("cannot be decoded"), "{error}");
+        let mut job = stored(every_minute());
+        job.begin = None;
+        let error = read(&job.encode_to_vec(), None).unwrap_err().to_string();
+        assert_eq!(error, "its begin is missing");
+    }
+}

@@ -1,0 +1,279 @@
+//! Drives the engine: follows the store and the clock, tells the streams what is due, and the store what was answered.
+
+use std::collections::HashMap;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use outrigger_accept::health::Part;
+use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, TriggerId};
+use outrigger_schedule::job::Outcome;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::Metrics;
+use crate::names::Kind;
+use crate::storage::{Advance, Change, Storage};
+use crate::stored;
+
+const LOG: &str = "dapr.scheduler.triggers";
+/// Longest time between two looks at the clock while there are jobs: it may be set, and the machine may sleep.
+const LOOK: Duration = Duration::from_secs(1);
+/// Messages that are taken in before what they mean is done.
+const BATCH: usize = 256;
+
+/// A tick for a stream.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) trigger: TriggerId,
+    pub(crate) name: Name,
+}
+
+enum Command {
+    Connect {
+        host: Host,
+        deliveries: mpsc::UnboundedSender<Delivery>,
+        id: oneshot::Sender<HostId>,
+    },
+    Disconnect(HostId),
+    Answer(HostId, TriggerId, Outcome),
+    Undeliverable(HostId, TriggerId),
+}
+
+/// The way to the engine.
+#[derive(Clone)]
+pub(crate) struct Triggers(mpsc::UnboundedSender<Command>);
+
+/// A connected stream; it is disconnected when this is dropped.
+pub(crate) struct Connection {
+    host: HostId,
+    triggers: Triggers,
+}
+
+impl Triggers {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        changes: mpsc::Receiver<Change>,
+        metrics: Arc<Metrics>,
+        workers: usize,
+    ) -> (Self, Driver) {
+        let (commands, asked) = mpsc::unbounded_channel();
+        let driver = Driver {
+            engine: Engine::new(Timestamp::now(), workers),
+            storage,
+            changes,
+            commands: asked,
+            metrics,
+            streams: HashMap::new(),
+        };
+        (Self(commands), driver)
+    }
+
+    /// A host that takes triggers from now on. Deliveries end when it answers what it was not asked, or the process
+    /// ends; their number is bounded by the engine's limit of triggers under way.
+    pub(crate) async fn connect(
+        &self,
+        host: Host,
+    ) -> Option<(Connection, mpsc::UnboundedReceiver<Delivery>)> {
+        let (deliveries, due) = mpsc::unbounded_channel();
+        let (id, told) = oneshot::channel();
+        let connect = Command::Connect { host, deliveries, id };
+        self.0.send(connect).ok()?;
+        let connection = Connection {
+            host: told.await.ok()?,
+            triggers: self.clone(),
+        };
+        Some((connection, due))
+    }
+
+    fn send(&self, command: Command) {
+        // Without an engine the process is about to end.
+        let _ = self.0.send(command);
+    }
+}
+
+impl Connection {
+    /// The host's answer to a trigger.
+    pub(crate) fn answer(&self, trigger: TriggerId, outcome: Outcome) {
+        self.triggers.send(Command::Answer(self.host, trigger, outcome));
+    }
+
+    /// A trigger was not sent.
+    pub(crate) fn undeliverable(&self, trigger: TriggerId) {
+        self.triggers.send(Command::Undeliverable(self.host, trigger));
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.triggers.send(Command::Disconnect(self.host));
+    }
+}
+
+struct Stream {
+    deliveries: mpsc::UnboundedSender<Delivery>,
+    sent: HashMap<TriggerId, (Instant, Kind)>,
+}
+
+/// The engine, and what surrounds it.
+pub(crate) struct Driver {
+    engine: Engine,
+    storage: Arc<dyn Storage>,
+    changes: mpsc::Receiver<Change>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    metrics: Arc<Metrics>,
+    streams: HashMap<HostId, Stream>,
+}
+
+impl Driver {
+    /// Runs until `drain`, or until the store ends. `ready` is switched on when all stored jobs are known.
+    pub(crate) async fn run(mut self, ready: Part, drain: CancellationToken) -> Result<(), StoreEnded> {
+        let (mut changes, mut commands) = (Vec::with_capacity(BATCH), Vec::with_capacity(BATCH));
+        loop {
+            let wait = self.wait();
+            let wake = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = drain.cancelled() => return Ok(()),
+                told = self.changes.recv_many(&mut changes, BATCH) => {
+                    if told == 0 {
+                        return Err(StoreEnded);
+                    }
+                }
+                _ = self.commands.recv_many(&mut commands, BATCH) => {}
+                () = wake => {}
+            }
+            let now = Timestamp::now();
+            for change in changes.drain(..) {
+                self.change(change, now, &ready);
+            }
+            for command in commands.drain(..) {
+                self.command(command, now);
+            }
+            self.engine.advance(now);
+            self.act();
+            self.metrics.jobs(self.engine.len());
+        }
+    }
+
+    /// Until something is due; `None` when nothing ever is.
+    fn wait(&self) -> Option<Duration> {
+        let until = self.engine.wake_at()?.duration_since(Timestamp::now());
+        // What is due already waits for nothing but its turn.
+        let until = Duration::try_from(until).unwrap_or(Duration::ZERO);
+        Some(until.min(LOOK))
+    }
+
+    fn change(&mut self, change: Change, now: Timestamp, ready: &Part) {
+        match change {
+            Change::Loaded => ready.set(true),
+            Change::Deleted(name) => self.engine.remove(&name),
+            Change::Put {
+                name,
+                revision,
+                job,
+                counter,
+            } => match stored::read(&job, counter.as_deref()) {
+                Ok(read) => {
+                    self.engine
+                        .put(now, name, read.target, revision, read.ticks, read.progress);
+                }
+                Err(error) => {
+                    tracing::error!(target: LOG, "The job {name:?} will not be triggered: {error}");
+                    self.engine.remove(&name);
+                }
+            },
+        }
+    }
+
+    fn command(&mut self, command: Command, now: Timestamp) {
+        match command {
+            Command::Connect { host, deliveries, id } => {
+                let host = self.engine.connect(host);
+                let stream = Stream {
+                    deliveries,
+                    sent: HashMap::new(),
+                };
+                self.streams.insert(host, stream);
+                self.metrics.connected();
+                if id.send(host).is_err() {
+                    self.disconnect(host);
+                }
+            }
+            Command::Disconnect(host) => self.disconnect(host),
+            Command::Undeliverable(host, trigger) => {
+                if let Some(stream) = self.streams.get_mut(&host) {
+                    stream.sent.remove(&trigger);
+                }
+                self.engine.undeliverable(host, trigger);
+            }
+            Command::Answer(host, trigger, outcome) => {
+                let sent = self
+                    .streams
+                    .get_mut(&host)
+                    .and_then(|stream| stream.sent.remove(&trigger));
+                match self.engine.answer(now, host, trigger, outcome) {
+                    Ok(()) => {
+                        if let Some((at, kind)) = sent {
+                            self.metrics
+                                .answered(kind, outcome == Outcome::Success, at.elapsed());
+                        }
+                    }
+                    // The contract closes a stream that says what it was not asked.
+                    Err(unknown) => {
+                        tracing::warn!(target: LOG, "A sidecar's stream ends: {unknown}");
+                        self.disconnect(host);
+                    }
+                }
+            }
+        }
+    }
+
+    fn disconnect(&mut self, host: HostId) {
+        if self.streams.remove(&host).is_some() {
+            self.metrics.disconnected();
+        }
+        self.engine.disconnect(host);
+    }
+
+    fn act(&mut self) {
+        for action in self.engine.take_actions() {
+            match action {
+                Action::Deliver {
+                    host, trigger, name, ..
+                } => {
+                    if let Some(stream) = self.streams.get_mut(&host) {
+                        stream.sent.insert(trigger, (Instant::now(), Kind::of(&name)));
+                        // A stream that ends says so itself.
+                        let _ = stream.deliveries.send(Delivery { trigger, name });
+                    }
+                }
+                Action::Undelivered { name } => self.metrics.undelivered(Kind::of(&name)),
+                Action::Save {
+                    name,
+                    revision,
+                    progress,
+                } => self.advance(name, revision, Some(progress)),
+                Action::Delete { name, revision } => self.advance(name, revision, None),
+            }
+        }
+    }
+
+    fn advance(&self, name: Name, revision: u64, progress: Option<outrigger_schedule::job::Progress>) {
+        self.storage.advance(Advance {
+            name,
+            revision,
+            progress,
+        });
+    }
+}
+
+/// The store tells nothing any more.
+#[derive(Debug, thiserror::Error)]
+#[error("the store ended: its file could not be read or written, see the log before this")]
+pub struct StoreEnded;

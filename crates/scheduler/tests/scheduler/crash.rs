@@ -1,0 +1,117 @@
+//! A scheduler that is killed at any moment: no job that it acknowledged is lost, and none comes early.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use crate::running::{PATIENCE, Sidecar, app, arguments, client, due, schedule};
+
+/// A scheduler's process; it is killed when this is dropped.
+struct Process {
+    child: Child,
+    address: String,
+}
+
+impl Process {
+    fn start(folder: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_scheduler"))
+            .args(arguments(folder))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let started = lines
+            .by_ref()
+            .map(Result::unwrap)
+            .find(|line| line.contains("Running gRPC server on "))
+            .expect("it did not start");
+        let address = started.split("Running gRPC server on ").nth(1).unwrap();
+        let address = address.split('"').next().unwrap().to_owned();
+        // Nobody may wait for its log.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SIGKILL.
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// Schedules jobs, one after the other, until the process is gone; those that were acknowledged, with their due times.
+async fn schedule_until_killed(address: String, round: usize) -> Vec<(String, Timestamp)> {
+    let mut client = client(address).await;
+    let mut acknowledged = Vec::new();
+    for at in 0.. {
+        let name = format!("r{round}-{at}");
+        let time = Timestamp::now() + Duration::from_millis(at % 700);
+        match client
+            .schedule_job(schedule(&name, app("app"), due(&time.to_string())))
+            .await
+        {
+            Ok(_) => acknowledged.push((name, time)),
+            Err(_) => return acknowledged,
+        }
+    }
+    unreachable!("it schedules until it cannot");
+}
+
+/// Takes triggers until the process is gone, or all of `wanted` have come.
+async fn take(address: String, wanted: Option<HashSet<String>>, fired: &mut HashMap<String, Timestamp>) {
+    let mut client = client(address).await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    let begun = Instant::now();
+    while wanted
+        .as_ref()
+        .is_none_or(|wanted| wanted.iter().any(|name| !fired.contains_key(name)))
+    {
+        let next = tokio::time::timeout(PATIENCE, sidecar.triggers.message()).await;
+        let Ok(Ok(Some(trigger))) = next else {
+            assert!(wanted.is_none(), "jobs are lost after {:?}", begun.elapsed());
+            return;
+        };
+        fired.entry(trigger.name).or_insert_with(Timestamp::now);
+        sidecar.succeed(trigger.id);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_acknowledged_job_is_lost_or_early() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut acknowledged, mut fired) = (HashMap::new(), HashMap::new());
+    for round in 0..6 {
+        let process = Process::start(folder.path());
+        let scheduling = tokio::spawn(schedule_until_killed(process.address.clone(), round));
+        let address = process.address.clone();
+        let taking = tokio::spawn(async move {
+            let mut fired = HashMap::new();
+            take(address, None, &mut fired).await;
+            fired
+        });
+        // Some time between two steps of a write; another one in each round.
+        tokio::time::sleep(Duration::from_millis(150 + 83 * round as u64)).await;
+        drop(process);
+        acknowledged.extend(scheduling.await.unwrap());
+        for (name, at) in taking.await.unwrap() {
+            fired.entry(name).or_insert(at);
+        }
+    }
+    let process = Process::start(folder.path());
+    let all: HashSet<String> = acknowledged.keys().cloned().collect();
+    assert!(!all.is_empty(), "nothing was scheduled in all rounds");
+    take(process.address.clone(), Some(all), &mut fired).await;
+    for (name, due) in acknowledged {
+        assert!(
+            fired[&name] >= due,
+            "{name} was due at {due}, and fired at {}",
+            fired[&name]
+        );
+    }
+}

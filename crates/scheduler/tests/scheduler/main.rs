@@ -1,0 +1,12 @@
+//! Whole schedulers: in this process, and as processes that are killed.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
+
+mod bad_input;
+mod crash;
+mod process;
+mod running;
+mod triggers;

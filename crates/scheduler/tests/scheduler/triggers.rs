@@ -1,0 +1,224 @@
+//! From a job to its triggers and what is left of it.
+
+use outrigger_wire::common::v1::{
+    JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
+};
+use outrigger_wire::scheduler::v1::{
+    DeleteByMetadataRequest, DeleteByNamePrefixRequest, DeleteJobRequest, GetJobRequest, Job,
+    ListJobsRequest, WatchHostsRequest,
+};
+use tonic::Code;
+
+use crate::running::{PATIENCE, Running, Sidecar, actor, app, due, schedule, start, until};
+
+async fn jobs(running: &Running, app_id: &str) -> Vec<String> {
+    let request = ListJobsRequest {
+        metadata: app(app_id),
+    };
+    let listed = running
+        .client()
+        .await
+        .list_jobs(request)
+        .await
+        .unwrap()
+        .into_inner();
+    listed.jobs.into_iter().map(|job| job.name).collect()
+}
+
+#[tokio::test]
+async fn a_tick_is_delivered_once_with_its_payload() {
+    let running = start().await;
+    let mut client = running.client().await;
+    let data = prost_types::Any {
+        type_url: "t".to_owned(),
+        value: b"payload".to_vec(),
+    };
+    let job = Job {
+        data: Some(data.clone()),
+        ..due("0s")
+    };
+    client
+        .schedule_job(schedule("once", app("app"), job))
+        .await
+        .unwrap();
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    let trigger = sidecar.next().await;
+    assert_eq!((trigger.name.as_str(), trigger.data), ("once", Some(data)));
+    assert_eq!(trigger.metadata, app("app"));
+    sidecar.succeed(trigger.id);
+    until("the job is deleted", || async {
+        jobs(&running, "app").await.is_empty()
+    })
+    .await;
+
+    let metrics = Running::http(running.addresses.metrics.unwrap(), "/").await;
+    for line in [
+        "dapr_scheduler_jobs_triggered_total{type=\"job\"} 1",
+        "dapr_scheduler_sidecars_connected 1",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    until("it is healthy", || async {
+        Running::http(running.addresses.healthz, "/healthz")
+            .await
+            .starts_with("HTTP/1.1 200")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn repeats_come_one_after_the_other_and_end() {
+    let running = start().await;
+    let mut client = running.client().await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    let job = Job {
+        schedule: Some("@every 0s".to_owned()),
+        repeats: Some(3),
+        ..due("0s")
+    };
+    client
+        .schedule_job(schedule("thrice", app("app"), job))
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        let trigger = sidecar.next().await;
+        sidecar.succeed(trigger.id);
+    }
+    until("the job is deleted", || async {
+        jobs(&running, "app").await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn failures_follow_the_policy() {
+    let running = start().await;
+    let mut client = running.client().await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    let with = |policy| Job {
+        failure_policy: Some(JobFailurePolicy { policy: Some(policy) }),
+        ..due("0s")
+    };
+    let twice = job_failure_policy::Policy::Constant(JobFailurePolicyConstant {
+        interval: None,
+        max_retries: Some(2),
+    });
+    client
+        .schedule_job(schedule("twice", app("app"), with(twice)))
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        let trigger = sidecar.next().await;
+        sidecar.fail(trigger.id);
+    }
+    until("it is given up", || async {
+        jobs(&running, "app").await.is_empty()
+    })
+    .await;
+    let drop = job_failure_policy::Policy::Drop(JobFailurePolicyDrop {});
+    client
+        .schedule_job(schedule("dropped", app("app"), with(drop)))
+        .await
+        .unwrap();
+    let trigger = sidecar.next().await;
+    sidecar.fail(trigger.id);
+    until("it is dropped", || async {
+        jobs(&running, "app").await.is_empty()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_lost_sidecar_had_goes_to_another() {
+    let running = start().await;
+    let mut client = running.client().await;
+    let mut first = Sidecar::connect(&mut client, "app", &["type"]).await;
+    client
+        .schedule_job(schedule("r", actor("other", "type", "1"), due("0s")))
+        .await
+        .unwrap();
+    assert_eq!(first.next().await.name, "r");
+    let mut second = Sidecar::connect(&mut client, "third", &["type"]).await;
+    drop(first);
+    let trigger = second.next().await;
+    assert_eq!(trigger.metadata, actor("other", "type", "1"));
+    second.succeed(trigger.id);
+}
+
+#[tokio::test]
+async fn an_answer_to_nothing_ends_the_stream() {
+    let running = start().await;
+    let mut client = running.client().await;
+    let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+    sidecar.succeed(77);
+    let ended = tokio::time::timeout(PATIENCE, sidecar.triggers.message())
+        .await
+        .unwrap();
+    assert_eq!(ended.unwrap_err().code(), Code::Unknown);
+}
+
+#[tokio::test]
+async fn jobs_are_found_and_deleted_by_what_they_belong_to() {
+    let running = start().await;
+    let mut client = running.client().await;
+    for name in ["a1", "a2", "b"] {
+        client
+            .schedule_job(schedule(name, app("app"), due("1h")))
+            .await
+            .unwrap();
+        client
+            .schedule_job(schedule(name, app("apple"), due("1h")))
+            .await
+            .unwrap();
+    }
+    let prefix = DeleteByNamePrefixRequest {
+        name_prefix: "a".to_owned(),
+        metadata: app("app"),
+    };
+    client.delete_by_name_prefix(prefix).await.unwrap();
+    assert_eq!(jobs(&running, "app").await, ["b"]);
+    let one = DeleteJobRequest {
+        name: "b".to_owned(),
+        metadata: app("apple"),
+    };
+    client.delete_job(one.clone()).await.unwrap();
+    client.delete_job(one).await.unwrap();
+    let all = |id_prefix_match| DeleteByMetadataRequest {
+        metadata: app("app"),
+        id_prefix_match,
+    };
+    client.delete_by_metadata(all(None)).await.unwrap();
+    assert!(jobs(&running, "app").await.is_empty());
+    assert_eq!(jobs(&running, "apple").await, ["a1", "a2"]);
+    client.delete_by_metadata(all(Some(true))).await.unwrap();
+    assert!(jobs(&running, "apple").await.is_empty());
+    let get = GetJobRequest {
+        name: "a1".to_owned(),
+        metadata: app("apple"),
+    };
+    let error = client.get_job(get).await.unwrap_err();
+    assert_eq!(
+        (error.code(), error.message()),
+        (Code::NotFound, "job not found: a1")
+    );
+}
+
+#[tokio::test]
+async fn sidecars_are_told_where_it_is() {
+    let running = start().await;
+    let mut hosts = running
+        .client()
+        .await
+        .watch_hosts(WatchHostsRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    let list = tokio::time::timeout(PATIENCE, hosts.message())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let told: Vec<_> = list.hosts.into_iter().map(|host| host.address).collect();
+    assert_eq!(told, [running.addresses.grpc.to_string()]);
+    assert_eq!(running.addresses.broadcast, told[0]);
+}

@@ -1,0 +1,16 @@
+//! TLS connections that one of the two sides did not want.
+
+use std::{error::Error, io, sync::Arc};
+
+/// Whether a connection failed because one side did not accept the other's certificate, or does not speak TLS; `error`
+/// is a driver's, the cause of which is an error of the connection.
+pub fn refused(error: &dyn Error) -> bool {
+    let connection = error.source().and_then(|cause| {
+        // The driver of Redis shares its causes.
+        let shared: Option<&Arc<dyn Error + Send + Sync>> = cause.downcast_ref();
+        let cause: &(dyn Error + 'static) = shared.map_or(cause, |shared| &**shared);
+        cause.downcast_ref::<io::Error>()
+    });
+    let cause = connection.and_then(io::Error::get_ref);
+    cause.is_some_and(|cause| cause.is::<rustls::Error>())
+}

@@ -1,0 +1,43 @@
+//! The client for services on the web.
+
+use std::time::Duration;
+
+use reqwest::{Client, Url};
+
+use crate::{builder, causes, shown};
+
+/// How long connecting may take.
+const CONNECT: Duration = Duration::from_secs(30);
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set up HTTPS for {url}: {cause}")]
+pub struct SetupError {
+    /// As [`shown`] writes it.
+    url: String,
+    cause: String,
+}
+
+/// A client for `url`: TLS 1.2 at least with the system's roots, proxies as the environment says.
+///
+/// # Errors
+/// The system has no roots, or TLS cannot be set up.
+pub fn client(url: &Url) -> Result<Client, SetupError> {
+    let failed = |cause: String| SetupError {
+        url: shown(url),
+        cause,
+    };
+    // The system's certificates take time and memory.
+    let roots = if url.scheme() == "https" {
+        outrigger_tls::system_roots()
+    } else {
+        rustls::RootCertStore::empty()
+    };
+    if url.scheme() == "https" && roots.is_empty() {
+        let text = "the system has no root certificates; install ca-certificates";
+        return Err(failed(text.to_owned()));
+    }
+    let tls = outrigger_tls::verifying(roots, None).map_err(failed)?;
+    let client = builder(tls).connect_timeout(CONNECT).build();
+    client.map_err(|error| failed(causes(&error)))
+}
