@@ -5,7 +5,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::descriptors::descriptors;
@@ -15,6 +17,9 @@ const LOOKS: usize = 256;
 /// Of the connections, this part goes when the process has no descriptors left.
 const PART: usize = 16;
 
+/// The time that a newcomer has to say something, however many others come: until then nobody takes its place, except
+/// from its own machine.
+const FIRST_WORD: Duration = Duration::from_millis(100);
 /// Endpoints that answer from memory may take this part of the descriptors.
 const ENDPOINT_PART: usize = 16;
 
@@ -48,6 +53,7 @@ pub struct Admission(Arc<Table>);
 #[derive(Debug)]
 struct Table {
     limits: Limits,
+    first_word: Duration,
     open: Mutex<Open>,
 }
 
@@ -67,12 +73,22 @@ struct Lines {
     proven: BTreeSet<Position>,
 }
 
+/// Why nobody can be admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// All connections are in use.
+    Busy,
+    /// The one that has to go has had too little time; so much is left.
+    Young(Duration),
+}
+
 /// When a connection came to its position, and its number.
 type Position = (u64, u64);
 
 #[derive(Debug)]
 struct Seat {
     turn: u64,
+    since: Instant,
     source: Option<IpAddr>,
     proven: bool,
     /// How often it had been used when it came to its position.
@@ -100,8 +116,13 @@ pub struct Place {
 impl Admission {
     /// A server without connections.
     pub fn new(limits: Limits) -> Self {
+        Self::with(limits, FIRST_WORD)
+    }
+
+    fn with(limits: Limits, first_word: Duration) -> Self {
         Self(Arc::new(Table {
             limits,
+            first_word,
             open: Mutex::default(),
         }))
     }
@@ -117,23 +138,27 @@ impl Admission {
     }
 
     /// A place for a new connection; peers without an address are told apart by nothing. Where there is none left,
-    /// another connection has to go: of the same source when that has too many, else of all. Nothing when all of them
-    /// are in use.
-    pub(crate) fn admit(&self, address: Option<IpAddr>) -> Option<Place> {
+    /// another connection has to go: of the same source when that has too many, else of all.
+    ///
+    /// # Errors
+    /// Why none can go.
+    pub(crate) fn admit(&self, address: Option<IpAddr>) -> Result<Place, Full> {
         let source = address.map(source);
         let mut open = self.0.open();
         let limits = self.0.limits;
         let of_source = source.and_then(|source| open.by_source.get(&source));
-        if of_source.is_some_and(|lines| lines.len() >= limits.per_source) {
-            open.evict(source)?;
+        let apart = limits.per_source < limits.connections;
+        if apart && of_source.is_some_and(|lines| lines.len() >= limits.per_source) {
+            open.evict(source, Duration::ZERO)?;
         }
         if open.all.len() >= limits.connections {
-            open.evict(None)?;
+            open.evict(None, self.0.first_word)?;
         }
         let state = Arc::<State>::default();
         let number = open.turn;
         let seat = Seat {
             turn: number,
+            since: Instant::now(),
             source,
             proven: false,
             uses: 0,
@@ -141,7 +166,7 @@ impl Admission {
         };
         open.insert(number, seat);
         drop(open);
-        Some(Place {
+        Ok(Place {
             table: Arc::clone(&self.0),
             number,
             state,
@@ -152,7 +177,7 @@ impl Admission {
     pub(crate) fn make_room(&self) {
         let mut open = self.0.open();
         for _ in 0..open.all.len().div_ceil(PART) {
-            if open.evict(None).is_none() {
+            if open.evict(None, Duration::ZERO).is_err() {
                 return;
             }
         }
@@ -289,17 +314,26 @@ impl Open {
     }
 
     /// Ends a connection, of this source or of all. Those that proved nothing have half of the places: so a crowd of
-    /// them takes no place of the others, and a newcomer among those who were used once has its time to prove itself.
-    fn evict(&mut self, source: Option<IpAddr>) -> Option<()> {
-        let lines = self.lines(source)?;
+    /// them takes no place of the others, and a newcomer among those who were used once has its time to prove itself;
+    /// `first_word` at least.
+    fn evict(&mut self, source: Option<IpAddr>, first_word: Duration) -> Result<(), Full> {
+        let lines = self.lines(source).ok_or(Full::Busy)?;
         let oldest = lines.unproven.first().map(|(_, number)| *number);
         let many = lines.unproven.len() * 2 >= lines.len();
         let number = match oldest {
             Some(oldest) if many => oldest,
-            oldest => self.idle(source).or(oldest)?,
+            oldest => self.idle(source).or(oldest).ok_or(Full::Busy)?,
         };
-        self.remove(number)?.state.evicted.cancel();
-        Some(())
+        if let Some(seat) = self.seats.get(&number).filter(|seat| !seat.proven) {
+            let left = first_word.saturating_sub(seat.since.elapsed());
+            if !left.is_zero() {
+                return Err(Full::Young(left));
+            }
+        }
+        if let Some(seat) = self.remove(number) {
+            seat.state.evicted.cancel();
+        }
+        Ok(())
     }
 
     /// Of those that proved something, the one that has not been used for longest.
@@ -336,10 +370,11 @@ mod tests {
     }
 
     fn admission(connections: usize, per_source: usize) -> Admission {
-        Admission::new(Limits {
+        let limits = Limits {
             connections,
             per_source,
-        })
+        };
+        Admission::with(limits, Duration::ZERO)
     }
 
     fn admit(admission: &Admission, address: IpAddr) -> Place {
@@ -400,7 +435,7 @@ mod tests {
             place.prove();
             place
         });
-        assert!(admission.admit(Some(from(4))).is_none());
+        assert_eq!(admission.admit(Some(from(4))).unwrap_err(), Full::Busy);
         admission.make_room();
         assert_eq!(places.each_ref().map(gone), [false; 3]);
         busy.store(false, Ordering::Relaxed);
@@ -430,6 +465,25 @@ mod tests {
         assert_eq!(crowd.iter().filter(|place| gone(place)).count(), 41);
         assert!(crowd[..41].iter().all(gone), "the oldest first");
         assert!(!more.iter().any(gone));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newcomer_has_its_time_except_against_its_own_machine() {
+        let limits = Limits {
+            connections: 4,
+            per_source: 2,
+        };
+        let admission = Admission::new(limits);
+        let first = admit(&admission, from(1));
+        tokio::time::advance(FIRST_WORD / 2).await;
+        let others = [1, 2, 2].map(|last| admit(&admission, from(last)));
+        let left = admission.admit(Some(from(3))).unwrap_err();
+        assert_eq!(left, Full::Young(FIRST_WORD / 2));
+        let _again = admit(&admission, from(2));
+        assert_eq!(others.each_ref().map(gone), [false, true, false]);
+        tokio::time::advance(FIRST_WORD / 2).await;
+        let _late = admit(&admission, from(3));
+        assert!(gone(&first));
     }
 
     #[test]

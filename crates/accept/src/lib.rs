@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use admission::Full;
 pub use admission::{Admission, Limits, Place};
 pub use descriptors::{descriptors, raise_descriptors};
 pub use handshake::handshake;
@@ -116,7 +117,7 @@ where
                 continue;
             }
         };
-        let Some(place) = admission.admit(A::source(peer)) else {
+        let Some(place) = place(&admission, A::source(peer), &drain).await else {
             if let Some(times) = refusals.happened() {
                 tracing::warn!(
                     target: LOG,
@@ -139,6 +140,17 @@ where
     drop(listener);
     connections.close();
     connections.wait().await;
+}
+
+/// A place for a connection, as soon as somebody can go; nothing when all are in use, or the server ends.
+async fn place(admission: &Admission, source: Option<IpAddr>, drain: &CancellationToken) -> Option<Place> {
+    loop {
+        match admission.admit(source) {
+            Ok(place) => return Some(place),
+            Err(Full::Busy) => return None,
+            Err(Full::Young(left)) => drain.run_until_cancelled(tokio::time::sleep(left)).await?,
+        }
+    }
 }
 
 /// Drives a connection until it ends, or others need its place.

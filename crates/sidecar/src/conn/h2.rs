@@ -86,7 +86,7 @@ pub struct H2Pool {
     dialer: Dialer,
     scheme: Scheme,
     authority: Authority,
-    connections: ArcSwap<Vec<Connection>>,
+    connections: Arc<ArcSwap<Vec<Connection>>>,
     dialing: Mutex<()>,
     keep_alive: Option<KeepAlive>,
 }
@@ -105,7 +105,7 @@ impl H2Pool {
             dialer,
             scheme,
             authority,
-            connections: ArcSwap::default(),
+            connections: Arc::default(),
             dialing: Mutex::new(()),
             keep_alive,
         }
@@ -162,6 +162,7 @@ impl H2Pool {
         // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
         let retired = Arc::new(AtomicBool::new(false));
         let retire = Arc::clone(&retired);
+        let pool = Arc::downgrade(&self.connections);
         tokio::spawn(async move {
             let expired = async {
                 let Some(end) = end else {
@@ -179,6 +180,14 @@ impl H2Pool {
                 () = expired => {
                     tracing::info!(target: "dapr.runtime.conn", "closed a connection to {address}: a certificate expired");
                 }
+            }
+            // Its socket is closed once nobody holds it.
+            retire.store(true, Ordering::Relaxed);
+            if let Some(connections) = pool.upgrade() {
+                connections.rcu(|connections| {
+                    let others = connections.iter().filter(|c| !Arc::ptr_eq(&c.retired, &retire));
+                    others.cloned().collect::<Vec<_>>()
+                });
             }
         });
         Ok(Kept { client, retired })

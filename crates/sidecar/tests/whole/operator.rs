@@ -363,7 +363,8 @@ async fn connections_to_the_operator_end_with_its_certificate() {
         .lock()
         .unwrap()
         .insert("outside".into(), endpoint("outside", app.port));
-    let node = operator.beside(&net).start().await;
+    *operator.cluster.configuration.lock().unwrap() = json!({"spec": {}});
+    let node = operator.beside(&net).configuration("settings").start().await;
     let watchers = &operator.cluster.endpoint_watchers;
     eventually(async || !watchers.lock().unwrap().is_empty()).await;
     eventually(async || {
