@@ -20,6 +20,7 @@ mod server;
 mod settings;
 mod state;
 mod stream;
+pub mod target;
 mod turns;
 mod wire;
 

@@ -14,8 +14,11 @@ use tonic::{Code, Status};
 use crate::body::{Body, BoxError};
 use crate::grpc::ok_trailers;
 
-/// Payload bytes in one message at most: well below the smallest body limit peers have, large enough to amortise.
-const CHUNK: usize = 256 * 1024;
+/// Payload bytes in one message at most. Peers count a whole message against their `--max-body-size`, however long the
+/// body is: it should be below the smallest that anybody sets, and large enough to amortise what is around it.
+const CHUNK: usize = 32 * 1024;
+/// Room in a message beside the payload, bytes: for the framing, and in the first one for the head of a call.
+const BESIDE: usize = 64 * 1024;
 /// A payload up to this size is copied behind its head, so that both leave in one write.
 const INLINE: usize = 16 * 1024;
 
@@ -181,19 +184,21 @@ pub(super) struct MessageStream {
     frames: FrameReader,
     limits: Limits,
     direction: Direction,
+    max_payload: usize,
     expected_seq: u64,
     ready: VecDeque<Result<Bytes, Status>>,
     ended: bool,
 }
 
 impl MessageStream {
-    /// Reads `source`; `max_message` bytes at most per message.
-    pub(super) fn new(source: Body, direction: Direction, max_message: usize) -> Self {
+    /// Reads `source`; at most `max_payload` bytes of the body per message.
+    pub(super) fn new(source: Body, direction: Direction, max_payload: usize) -> Self {
         Self {
             source,
-            frames: FrameReader::new(max_message),
+            frames: FrameReader::new(max_payload.saturating_add(BESIDE)),
             limits: Limits::default(),
             direction,
+            max_payload,
             expected_seq: 0,
             ready: VecDeque::new(),
             ended: false,
@@ -256,9 +261,15 @@ impl MessageStream {
     /// Takes the payload that came with a head.
     ///
     /// # Errors
-    /// A wrong sequence number.
+    /// A wrong sequence number, or more than the limit.
     pub(super) fn take_payload(&mut self, payload: Option<Payload>) -> Result<(), Status> {
         let Some(payload) = payload else { return Ok(()) };
+        let (length, limit) = (payload.data.len(), self.max_payload);
+        if length > limit {
+            return Err(Status::resource_exhausted(format!(
+                "a message with {length} bytes of a body exceeds the limit of {limit} (see --max-body-size)"
+            )));
+        }
         if payload.seq != self.expected_seq {
             return Err(Status::invalid_argument(format!(
                 "invalid sequence number received: {} (expected: {})",
@@ -365,5 +376,42 @@ impl HttpBody for MessageStream {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.poll_payload(cx)
             .map(|item| item.map(|data| data.map(Frame::data).map_err(Into::into)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_message_holds_more_than_a_small_part_of_a_body() {
+        let body = Bytes::from(vec![b'x'; 3 * CHUNK + 1]);
+        let stream = ChunkStream::new(Bytes::new(), body.into(), 0, Finish::End);
+        let sent = Body::Stream(Box::pin(stream)).collect().await.unwrap().to_bytes();
+        let mut reader = FrameReader::new(CHUNK + 32);
+        reader.push(sent);
+        let mut lengths = Vec::new();
+        while let Some(message) = reader.next().unwrap() {
+            let frame = invoke::decode_request(&message, &Limits::default()).unwrap();
+            lengths.push(frame.payload.unwrap().data.len());
+        }
+        assert_eq!(lengths, [CHUNK, CHUNK, CHUNK, 1]);
+    }
+
+    #[test]
+    fn a_message_may_have_as_much_of_a_body_as_the_limit() {
+        let payload = |length| {
+            Some(Payload {
+                seq: 0,
+                data: vec![b'x'; length].into(),
+            })
+        };
+        let stream = || MessageStream::new(Body::Empty, Direction::Request, 100);
+        assert!(stream().take_payload(payload(100)).is_ok());
+        let refused = stream().take_payload(payload(101)).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("limit of 100 (see --max-body-size)"));
     }
 }

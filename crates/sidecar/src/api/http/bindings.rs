@@ -65,9 +65,7 @@ impl HttpApi {
         self.describe_database("bindings", &name, context.span, &context.request);
         let baggage = match super::baggage(context.request.headers()) {
             Ok(baggage) => baggage,
-            Err(error) => {
-                return self.error(ApiError::malformed(format!("invalid baggage header: {error}")));
-            }
+            Err(error) => return self.error(ApiError::malformed(error.to_string())),
         };
         // The limit of the API is around the body already.
         let body = match context.request.into_body().collect_up_to(usize::MAX).await {

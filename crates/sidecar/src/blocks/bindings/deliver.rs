@@ -82,17 +82,8 @@ impl Delivery {
         let mut run = self.run();
         let answer = loop {
             run.before().map_err(not_invoked)?;
-            let call = Call {
-                method: self.input.route.clone(),
-                octets: None,
-                verb: Some(Method::POST),
-                query: String::new(),
-                content_type: Some(HeaderValue::from_static("application/json")),
-                type_url: String::new(),
-                metadata: headers.clone(),
-                body: event.data.clone().into(),
-                trace: span.as_parent(),
-            };
+            let (route, data) = (self.input.route.clone(), event.data.clone().into());
+            let call = Call::own(Method::POST, route, headers.clone(), data, span.as_parent());
             let attempt = run.limit(self.post(call)).await;
             let (answer, outcome) = match attempt {
                 None => (Err(not_invoked("context deadline exceeded")), Outcome::TimedOut),
