@@ -140,6 +140,8 @@ def statuses():
     for status in (200, 404, 500):
         yield from over_http(f"status {status} without a body", TO_HTTP_APPS, Reply(status, body=b""))
         yield from over_http(f"status {status} to HEAD", TO_HTTP_APPS, Reply(status), method="HEAD")
+    chunked = Reply(404, framing="chunked")
+    yield from over_http("status 404 in chunks to HEAD", TO_HTTP_APPS, chunked, method="HEAD")
     for status in (301, 302, 307, 308):
         moved = Reply(status, headers=(("location", "/elsewhere"),), body=b"")
         yield from over_http(f"status {status} with a place", TO_HTTP_APPS, moved)

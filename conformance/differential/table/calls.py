@@ -4,7 +4,7 @@ import gzip
 
 import grpc
 
-from differential.apps import GrpcReply, Reply
+from differential.apps import CALLBACK, GrpcReply, Reply
 from differential.cases import Case, Grpc
 from differential.product import BODY_LIMIT, SPAN, TOKEN, TRACE
 from differential.table.answers import BODIES, CODES, HEADERS
@@ -219,6 +219,8 @@ def proxies():
         ("the callee's id", (("dapr-callee-app-id", "@grpc@"),)),
     ):
         yield Case(f"invoke: proxied: {name}", (Grpc("bare", "/differential.Echo/Say", (b"ahoy",), metadata),))
+    callback = Grpc("bare", f"{CALLBACK}/OnInvoke", (b"",), (("dapr-app-id", "@strict@"),))
+    yield Case("invoke: proxied: a callback beside rules", (callback,))
     for name, metadata in (
         ("none", ()),
         ("a wrong one", (("dapr-api-token", "x"),)),

@@ -180,6 +180,9 @@ def headers():
 def bodies():
     for name, (fields, body, framing) in BODIES.items():
         yield from over_http(f"body: {name}", method="POST", headers=fields, body=body, framing=framing)
+    for method in ("GET", "HEAD", "DELETE", "OPTIONS", "TRACE"):
+        for size, body in (("empty", b""), ("not empty", b"ahoy")):
+            yield from over_http(f"body: chunked, {size}, {method}", method=method, body=body, framing="chunked")
     beyond = b"x" * (BODY_LIMIT + 1)
     for framing in ("length", "chunked"):
         yield from over_http(

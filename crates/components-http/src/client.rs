@@ -11,6 +11,9 @@ pub(super) const CONNECT: Duration = Duration::from_secs(15);
 /// A connection nobody uses ends after this.
 const IDLE: Duration = Duration::from_secs(90);
 
+/// Fields of the head of a response.
+const MOST_FIELDS: usize = 1000;
+
 /// Largest file of a certificate or a key, in bytes.
 const MAX_FILE: usize = 1 << 20;
 
@@ -43,6 +46,7 @@ pub(super) fn build(metadata: &Metadata, url: &Url) -> Result<Client> {
     let client = builder
         .connect_timeout(CONNECT)
         .pool_idle_timeout(IDLE)
+        .http1_max_headers(MOST_FIELDS)
         .tcp_nodelay(true)
         .build();
     client.map_err(|error| metadata.wrong(&["url"], &error.to_string()).into())

@@ -1,9 +1,11 @@
+use std::borrow::Cow;
+
 use outrigger_component::{Error, Metadata, Pairs, Result};
 use reqwest::{
     Response,
     header::{
-        ACCEPT, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-        TRAILER, TRANSFER_ENCODING,
+        ACCEPT, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+        HeaderValue, TRAILER, TRANSFER_ENCODING,
     },
 };
 
@@ -69,26 +71,39 @@ fn header(key: &str, value: &str) -> Result<Header> {
     Ok((name, value))
 }
 
-/// Status and headers of a response; several of a name are joined. Of a body that was `packed`, and is not any more,
-/// without those about its form.
+/// Status and headers of a response; several of a name are joined. Those of the connection are left out, and of a body
+/// that was `packed`, and is not any more, those about its form.
 pub(super) fn answer(response: &Response, packed: bool) -> Pairs {
     let (status, headers) = (response.status(), response.headers());
     let mut answer = Pairs::with_capacity(headers.len() + 2);
     answer.insert("statusCode".to_owned(), status.as_str().to_owned());
     let reason = status.canonical_reason().unwrap_or_default();
     answer.insert("status".to_owned(), format!("{} {reason}", status.as_str()));
-    let of_the_form = [CONTENT_ENCODING, CONTENT_LENGTH];
-    for name in headers
-        .keys()
-        .filter(|name| !packed || !of_the_form.contains(name))
-    {
-        let values = headers.get_all(name).iter();
-        let values: Vec<_> = values
-            .map(|value| String::from_utf8_lossy(value.as_bytes()))
-            .collect();
+    let left_out = |name: &HeaderName| match *name {
+        TRANSFER_ENCODING | TRAILER => true,
+        CONNECTION => headers.get_all(CONNECTION).iter().any(says_close),
+        CONTENT_ENCODING | CONTENT_LENGTH => packed,
+        _ => false,
+    };
+    for name in headers.keys().filter(|name| !left_out(name)) {
+        let values: Vec<_> = headers.get_all(name).iter().map(text).collect();
         answer.insert(canonical(name.as_str()), values.join(", "));
     }
     answer
+}
+
+/// Whether a `Connection` field ends the connection.
+fn says_close(value: &HeaderValue) -> bool {
+    let mut options = value.as_bytes().split(|byte| *byte == b',');
+    options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
+}
+
+/// A value as text: UTF-8, or else ISO 8859-1, which is what HTTP began with.
+fn text(value: &HeaderValue) -> Cow<'_, str> {
+    match str::from_utf8(value.as_bytes()) {
+        Ok(text) => text.into(),
+        Err(_) => value.as_bytes().iter().copied().map(char::from).collect(),
+    }
 }
 
 /// `content-type` as `Content-Type`: the form clients of Dapr look for.
@@ -108,6 +123,8 @@ fn canonical(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn pairs(pairs: &[(&str, &str)]) -> Pairs {
@@ -148,6 +165,35 @@ mod tests {
         assert!(error.to_string().contains("X Y"), "{error}");
         let error = headers(&pairs(&[("X", "a\nb")]), None, false).unwrap_err();
         assert!(!error.to_string().contains('\n'), "{error}");
+    }
+
+    #[test]
+    fn the_connections_own_fields_are_no_metadata() {
+        let mut head = http::Response::new("");
+        for (name, value) in [("transfer-encoding", "chunked"), ("trailer", "x"), ("x-own", "1")] {
+            head.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        head.headers_mut().insert("content-length", 1.into());
+        head.headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("x, Close"));
+        let response = Response::from(head);
+        let keys = |packed| answer(&response, packed).into_keys().collect::<BTreeSet<_>>();
+        assert_eq!(
+            keys(false).iter().collect::<Vec<_>>(),
+            ["Content-Length", "X-Own", "status", "statusCode"]
+        );
+        assert_eq!(
+            keys(true).iter().collect::<Vec<_>>(),
+            ["X-Own", "status", "statusCode"]
+        );
+    }
+
+    #[test]
+    fn values_are_text_in_either_encoding() {
+        let read = |bytes: &[u8]| text(&HeaderValue::from_bytes(bytes).unwrap()).into_owned();
+        assert_eq!(read(b"caf\xe9"), "café");
+        assert_eq!(read("café".as_bytes()), "café");
+        assert_eq!(read(b"a\tb"), "a\tb");
     }
 
     #[test]

@@ -14,7 +14,8 @@ use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore,
     go_json::Html,
     state::{
-        Concurrency, Consistency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, Transaction,
+        Concurrency, Consistency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Set, TTL,
+        Transaction,
     },
 };
 
@@ -79,7 +80,7 @@ pub(super) struct RedisState {
     replicas: u32,
     operate: Script,
     /// TTL of writes that carry none.
-    default_ttl: Option<i32>,
+    default_ttl: Option<i64>,
 }
 
 pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
@@ -103,6 +104,24 @@ pub(super) async fn open(metadata: &Metadata) -> Result<RedisState> {
     })
 }
 
+/// The longest life of a value that Redis takes, in seconds, less some for the time since 1970: it counts milliseconds in
+/// 64 bits, and refuses what is more when the value has been written already.
+const UP_TO: i64 = i64::MAX / 1000 - (1 << 40);
+
+/// The `ttlInSeconds` of a request: any whole number here, unlike on other stores; from zero down it means "never
+/// expires".
+fn ttl_seconds(metadata: &Pairs) -> Result<Option<i64>> {
+    let Some(text) = metadata.get(TTL).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(seconds) if seconds <= UP_TO => Ok(Some(seconds)),
+        _ => Err(Error::invalid_request(format!(
+            "error parsing TTL: incorrect value for metadata '{TTL}': {text:?} is no number of seconds up to {UP_TO}"
+        ))),
+    }
+}
+
 /// The arguments of one operation.
 struct Step<'a> {
     key: &'a str,
@@ -114,8 +133,9 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    fn set(set: &'a Set, default_ttl: Option<i32>) -> Result<Self> {
-        let ttl = set.checked_ttl()?.or(default_ttl);
+    fn set(set: &'a Set, default_ttl: Option<i64>) -> Result<Self> {
+        set.check()?;
+        let ttl = ttl_seconds(&set.metadata)?.or(default_ttl);
         let version = match set.etag() {
             Some(etag) if set.concurrency != Concurrency::LastWrite => etag
                 .parse::<i64>()
@@ -153,7 +173,7 @@ impl<'a> Step<'a> {
     }
 
     /// Of a transaction, where no write leaves the mark of a first one: plain writes would fail from then on.
-    fn of(operation: &'a Operation, default_ttl: Option<i32>) -> Result<Self> {
+    fn of(operation: &'a Operation, default_ttl: Option<i64>) -> Result<Self> {
         let step = match operation {
             Operation::Set(set) => Self::set(set, default_ttl)?,
             Operation::Delete(delete) => Self::delete(delete)?,
@@ -336,6 +356,31 @@ impl StateStore for RedisState {
         self.link.close();
         if let Some(strong) = &self.strong {
             strong.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lives_are_whole_numbers_as_far_as_redis_takes_them() {
+        let read = |text: &str| ttl_seconds(&Pairs::from([(TTL.to_owned(), text.to_owned())]));
+        for (text, seconds) in [
+            ("10", 10),
+            ("+5", 5),
+            ("-1", -1),
+            ("-2", -2),
+            ("2147483648", 1 << 31),
+            ("99999999999", 99_999_999_999),
+        ] {
+            assert_eq!(read(text).unwrap(), Some(seconds));
+        }
+        assert_eq!(read("").unwrap(), None);
+        assert_eq!(ttl_seconds(&Pairs::new()).unwrap(), None);
+        for wrong in ["1.5", "x", " 5", "9223372036854775807", "99999999999999999999"] {
+            assert!(read(wrong).is_err(), "{wrong}");
         }
     }
 }

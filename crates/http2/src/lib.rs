@@ -74,6 +74,7 @@ mod hyper_h2;
 pub mod limits;
 mod native;
 mod settings;
+pub mod target;
 
 pub use boundary::{Client, Http2, Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade};
 pub use error::{ConnectionError, Error, Reason, StreamError};

@@ -79,6 +79,11 @@ impl Body {
         Self::Held(Box::new(Held::new(self, guard)))
     }
 
+    /// This behind a frame that was taken out of it.
+    pub fn after(self, first: Option<Result<Frame<Bytes>, BoxError>>) -> Self {
+        Self::Stream(Box::pin(Peeked { first, body: self }))
+    }
+
     /// The exact length where it is known.
     pub fn known_length(&self) -> Option<u64> {
         self.size_hint().exact()
@@ -215,6 +220,27 @@ impl HttpBody for Body {
             Self::Held(held) => held.size_hint(),
             Self::Replay(replay) => replay.size_hint(),
             Self::Stream(stream) => stream.size_hint(),
+        }
+    }
+}
+
+/// A body whose first frame was taken out already.
+struct Peeked {
+    first: Option<Result<Frame<Bytes>, BoxError>>,
+    body: Body,
+}
+
+impl HttpBody for Peeked {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => Pin::new(&mut self.body).poll_frame(cx),
         }
     }
 }

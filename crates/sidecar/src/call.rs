@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use outrigger_http2::target::escape_all;
 use outrigger_policy::escape::path_escape;
 use outrigger_telemetry::trace::Parent;
 use prost_types::Any;
 
 use crate::body::Body;
-use crate::target::escape_all;
 
 /// A request on its way to an app.
 pub struct Call {
@@ -27,6 +27,8 @@ pub struct Call {
     pub type_url: String,
     /// Internal metadata: the caller's headers.
     pub metadata: HeaderMap,
+    /// Whether they are gRPC metadata, whose names stay as they are on the way to an app that speaks gRPC.
+    pub from_grpc: bool,
     /// The payload.
     pub body: Body,
     /// The current span, which the next hop sees as its parent.
@@ -98,6 +100,22 @@ impl Reply {
 }
 
 impl Call {
+    /// A call that this sidecar makes by itself, with JSON or nothing.
+    pub fn own(verb: Method, method: String, metadata: HeaderMap, body: Body, trace: Parent) -> Self {
+        Self {
+            method,
+            octets: None,
+            verb: Some(verb),
+            query: String::new(),
+            content_type: Some(HeaderValue::from_static("application/json")),
+            type_url: String::new(),
+            metadata,
+            from_grpc: false,
+            body,
+            trace,
+        }
+    }
+
     /// Path and query of the request that an HTTP server gets: it decodes to the method that was decided on.
     pub fn target(&self) -> String {
         let method = self.octets.as_deref().unwrap_or(self.method.as_bytes());

@@ -5,19 +5,37 @@ mod dial;
 mod h1;
 mod h2;
 
-use http::Method;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, Request};
 
 pub use channel::Channel;
 pub use dial::{DialError, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
 pub use h2::{H2Pool, KeepAlive};
 
+use crate::body::Body;
+
 /// Fields of the head of an HTTP/1.1 response.
 pub const MAX_FIELDS: usize = 500;
 
-/// Whether requests of a method tell that they have no body (RFC 9110 section 8.6).
+/// Whether requests of a method mostly have a body, and tell when they have none (RFC 9110 section 8.6).
 pub fn mostly_has_body(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
+}
+
+/// Says how the body of a request is framed where hyper does not: it tells no length where there is no body, which
+/// requests of some methods have to (RFC 9110 section 8.6), and takes a GET with a body of unknown length for one without.
+pub fn tell_framing(request: &mut Request<Body>) {
+    let (method, length) = (request.method(), request.body().known_length());
+    if length == Some(0) && mostly_has_body(method) {
+        request.headers_mut().insert(CONTENT_LENGTH, 0.into());
+    } else if length.is_none()
+        && [Method::GET, Method::HEAD].contains(method)
+        && !request.headers().contains_key(CONTENT_LENGTH)
+    {
+        const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
+        request.headers_mut().insert(TRANSFER_ENCODING, CHUNKED);
+    }
 }
 
 /// Why a request got no response head.

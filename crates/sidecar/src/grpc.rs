@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use outrigger_policy::path::grpc_method;
+use outrigger_telemetry::trace::Baggage;
 use prost::Message;
 use tonic::{Code, Status};
 
@@ -35,6 +36,16 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 pub fn method(request: &Request<Body>) -> Result<&str, Status> {
     let path = request.uri().path_and_query().map_or("", |path| path.as_str());
     grpc_method(path).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
+/// The baggage of a call, as it is told to the caller again: several values are one list.
+///
+/// # Errors
+/// `InvalidArgument` when it is not W3C baggage.
+pub fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, Status> {
+    let found =
+        Baggage::from_headers(headers).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(found.and_then(|(_, baggage)| HeaderValue::try_from(baggage.encode()).ok()))
 }
 
 /// One message with its prefix.

@@ -132,11 +132,6 @@ pub fn wants_events(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Whether internal metadata came in over gRPC.
-pub fn is_from_grpc(metadata: &HeaderMap) -> bool {
-    crate::grpc::is_grpc(metadata)
-}
-
 /// Internal metadata as HTTP headers, towards an app or an API caller. Trace headers stay as they are; the caller
 /// sets the current ones.
 pub fn internal_to_http(mut metadata: HeaderMap) -> HeaderMap {

@@ -29,6 +29,5 @@ pub mod reload;
 pub mod resilience;
 pub mod sidecar;
 pub mod stall;
-pub mod target;
 pub mod tcp;
 pub mod wait;

@@ -1,13 +1,10 @@
 //! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, Uri};
-use http_body::{Body as HttpBody, Frame};
 use http_body_util::BodyExt;
 use outrigger_identity::SpiffeId;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
@@ -17,7 +14,7 @@ use tonic::{Code, Status};
 
 use crate::access::Access;
 use crate::app::AppChannel;
-use crate::body::{Body, BoxError, Failure, Next, Replay};
+use crate::body::{Body, Failure, Next, Replay};
 use crate::grpc;
 use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
@@ -66,10 +63,21 @@ impl Proxy {
         let started = Instant::now();
         let method = request.uri().path().to_owned();
         let counted = request.headers().contains_key(names::APP_ID);
-        let (response, span) = match self.route(side, peer, request, &method).await {
+        let baggage = match self.tracer.enabled() {
+            true => grpc::baggage(request.headers()),
+            false => Ok(None),
+        };
+        let baggage = match baggage {
+            Ok(baggage) => baggage,
+            Err(status) => return grpc::status_response(&status),
+        };
+        let (mut response, span) = match self.route(side, peer, request, &method).await {
             Ok(done) => done,
             Err(status) => (grpc::status_response(&status), Span::none()),
         };
+        if let Some(baggage) = baggage {
+            response.headers_mut().append(names::BAGGAGE, baggage);
+        }
         let metrics = Arc::clone(&self.metrics);
         let finish = move |code: Code| {
             drop(span);
@@ -155,7 +163,7 @@ impl Proxy {
 
     async fn to_app(&self, mut request: Request<Body>) -> Result<Response<Body>, Status> {
         let Some(app) = &self.app else {
-            return Err(Status::internal("app channel is not initialized"));
+            return Err(Status::unavailable("app channel is not initialized"));
         };
         let headers = request.headers_mut();
         headers.remove(names::API_TOKEN);
@@ -280,29 +288,8 @@ async fn known_code(
         Some(Err(_)) => Code::Unavailable as i32,
         None => Code::Unknown as i32,
     };
-    let body = Body::stream(Peeked { first, body });
+    let body = body.after(first);
     (Ok(Response::from_parts(head, body)), code)
-}
-
-/// A body whose first frame was taken out already.
-struct Peeked {
-    first: Option<Result<Frame<Bytes>, BoxError>>,
-    body: Body,
-}
-
-impl HttpBody for Peeked {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(first)),
-            None => Pin::new(&mut self.body).poll_frame(cx),
-        }
-    }
 }
 
 fn peer_status(error: &PeerError) -> Status {

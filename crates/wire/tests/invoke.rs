@@ -243,6 +243,24 @@ fn names_are_lowered_and_pseudo_headers_renamed() {
 }
 
 #[test]
+fn who_spoke_grpc_is_told_by_the_spelling_of_a_name() {
+    for (name, value, from_grpc) in [
+        ("content-type", "application/grpc", true),
+        ("content-type", "application/grpc+proto", true),
+        ("Content-Type", "application/grpc", false),
+        ("Content-Type", "text/plain", false),
+        ("content-type", "text/plain", false),
+        ("accept", "application/grpc", false),
+    ] {
+        let head = decoded(&request_with(&[(name, value)])).unwrap();
+        assert_eq!(head.is_from_grpc(), from_grpc, "{name}: {value}");
+        let (head, _) =
+            RequestHead::from_message(head.into_message(Bytes::new()), &Limits::default()).unwrap();
+        assert_eq!(head.is_from_grpc(), from_grpc, "{name}: {value}");
+    }
+}
+
+#[test]
 fn an_illegal_name_is_named() {
     let error = decoded(&request_with(&[("no spaces", "1")])).unwrap_err();
     assert_eq!(

@@ -225,6 +225,19 @@ async fn packed_answers_are_unpacked_unless_the_caller_asked_for_them() {
 }
 
 #[tokio::test]
+async fn answers_may_have_many_fields_in_any_encoding() {
+    let web = Web::start().await;
+    let binding = components()
+        .output(HTTP, "v1", &[("url", &web.url())])
+        .await
+        .unwrap();
+    let answer = binding.invoke(&call("get", &[("path", "latin-1")], "")).await;
+    let metadata = answer.unwrap().unwrap().metadata;
+    assert_eq!(metadata["X-Latin"], "café");
+    assert_eq!(metadata["X-199"], "199");
+}
+
+#[tokio::test]
 async fn wrong_properties_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ca.pem");

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Answers `/status/N` with N, `/big` with a kilobyte, `/packed` with `content` as gzip, `…/there?URL` with a redirect to
+/// Answers `/status/N` with N, `/big` with a kilobyte, `/packed` with `content` as gzip, `/latin-1` with many fields, `…/there?URL` with a redirect to
 /// the URL, `/slow` never, everything else with the request.
 pub(crate) struct Web {
     port: u16,
@@ -82,6 +82,12 @@ fn serve(
     }))
 }
 
+/// The head of an answer with many fields, and one in Latin-1.
+fn many() -> String {
+    let fields = (0..200).map(|number| format!("\r\nx-{number}: {number}"));
+    format!("200 OK\r\nx-latin: café{}", fields.collect::<String>())
+}
+
 async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>, down: &AtomicBool) -> std::io::Result<()> {
     let mut stream = BufStream::new(stream);
     loop {
@@ -111,6 +117,7 @@ async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>, down: &AtomicBo
                     packed.finish().unwrap(),
                 )
             }
+            "/latin-1" => (many(), body),
             path if path.contains("/there?") => {
                 let (_, there) = path.split_once('?').unwrap();
                 (format!("307 There\r\nlocation: {there}"), body)
@@ -124,7 +131,12 @@ async fn converse(stream: TcpStream, heads: &Mutex<Vec<String>>, down: &AtomicBo
             "HTTP/1.1 {status}\r\ncontent-length: {}\r\nx-many: a\r\nx-many: b\r\n\r\n",
             body.len()
         );
-        stream.write_all(answer.as_bytes()).await?;
+        // A byte a character.
+        let answer: Vec<u8> = answer
+            .chars()
+            .map(|letter| u8::try_from(letter).unwrap())
+            .collect();
+        stream.write_all(&answer).await?;
         stream.write_all(&body).await?;
         stream.flush().await?;
     }

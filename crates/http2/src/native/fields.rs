@@ -1,5 +1,7 @@
 //! Heads of messages: which fields make a valid one. RFC 9113 section 8.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TE, TRANSFER_ENCODING, UPGRADE};
 use http::uri::PathAndQuery;
@@ -7,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 
 use crate::hpack::Field;
 use crate::limits::{FIELD_MEMORY, FIELDS as MAX_FIELDS};
+use crate::target::escape;
 
 /// Addresses whose parsed form is kept: an app calls few of them on a connection.
 const CACHED_URIS: usize = 8;
@@ -224,7 +227,11 @@ fn parse(scheme: &[u8], authority: Option<Bytes>, path: Bytes) -> Result<Uri, Ma
     if path.is_empty() || path.contains(&b'#') {
         return Err(Malformed);
     }
-    let path = PathAndQuery::from_maybe_shared(path).map_err(|_| Malformed)?;
+    // Mostly nothing is escaped: what cannot be carried as it is does not pass.
+    let path = PathAndQuery::from_maybe_shared(path.clone()).or_else(|_| match escape(&path) {
+        Cow::Borrowed(_) => Err(Malformed),
+        Cow::Owned(escaped) => PathAndQuery::from_maybe_shared(escaped).map_err(|_| Malformed),
+    })?;
     let mut parts = http::uri::Parts::default();
     if let Some(authority) = authority.filter(|authority| !authority.is_empty()) {
         parts.scheme = Some(scheme.try_into().map_err(|_| Malformed)?);
@@ -301,6 +308,25 @@ mod tests {
         bad.push(empty);
         for list in bad {
             assert!(request(list.clone()).is_err(), "{list:?}");
+        }
+    }
+
+    #[test]
+    fn targets_that_clients_send_raw_are_escaped() {
+        let uri = |path: &'static str| {
+            let mut list = pseudo();
+            list[3] = Field::Path(text(path));
+            request(list).map(|request| request.uri().path_and_query().unwrap().to_string())
+        };
+        for (raw, escaped) in [
+            (r#"/<a>`b`?c={"d":<1>}"#, "/%3Ca%3E%60b%60?c={%22d%22:%3C1%3E}"),
+            ("/pkg.Service/<Method>", "/pkg.Service/%3CMethod%3E"),
+            (r#"/"a"?b='c'"#, r#"/"a"?b='c'"#),
+        ] {
+            assert_eq!(uri(raw).as_deref(), Ok(escaped));
+        }
+        for refused in ["/a b", "/a\tb", "/<a>#b", "/a\0", ""] {
+            assert_eq!(uri(refused), Err(Malformed), "{refused:?}");
         }
     }
 

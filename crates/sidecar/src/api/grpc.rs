@@ -3,6 +3,7 @@
 mod dapr;
 mod unary;
 
+use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use outrigger_policy::apilist::ApiList;
 use outrigger_telemetry::apilog::ApiLog;
-use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 use tonic::body::Body as TonicBody;
 use tonic::{Code, Status};
@@ -81,13 +82,15 @@ fn too_large(status: &Status) -> Option<Status> {
 }
 
 /// Clients look for what an app or a component said in the head of a response, which a failure usually has not: it
-/// comes apart into a head and a status.
+/// comes apart into a head and a status, with the trailers of the app.
 fn with_head(mut response: Response<Body>) -> Response<Body> {
-    let is_said = |name: &HeaderName| name.as_str().starts_with("metadata.") || *name == names::HTTP_STATUS;
-    if !response.headers().keys().any(is_said) {
+    let status = response.extensions_mut().remove::<Status>();
+    let of_app = status.as_ref().and_then(|status| status.source()?.downcast_ref());
+    let is_said = |name: &HeaderName| name.as_str().starts_with("metadata.");
+    if of_app.is_none() && !response.headers().keys().any(is_said) {
         return response;
     }
-    let mut trailers = HeaderMap::new();
+    let mut trailers = of_app.map_or_else(HeaderMap::new, |Trailers(trailers)| trailers.clone());
     for name in ["grpc-status", "grpc-message", "grpc-status-details-bin"] {
         if let Some(value) = response.headers_mut().remove(name) {
             trailers.insert(HeaderName::from_static(name), value);
@@ -123,8 +126,10 @@ fn describe_conversation<T>(request: &tonic::Request<T>, model: &str) {
     describe_database(request, CONVERSATION, model);
 }
 
-/// What handlers of the service put into a response's extensions: trailers besides the status.
-#[derive(Clone)]
+/// The trailers of an app besides the status: handlers of the service put them into a response's extensions, or make
+/// them the source of the status that it failed with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the app failed")]
 pub struct Trailers(pub HeaderMap);
 
 impl Handler for GrpcApi {
@@ -255,17 +260,10 @@ impl GrpcApi {
     ) -> Result<(Span, Option<HeaderValue>), Status> {
         let headers = request.headers();
         let parent = Parent::from_grpc(headers);
-        let mut baggage = None;
-        if self.tracer.enabled()
-            && let Some(value) = headers.get(names::BAGGAGE).filter(|v| !v.is_empty())
-        {
-            let text = value
-                .to_str()
-                .map_err(|_| Status::invalid_argument("invalid baggage header"))?;
-            let parsed = Baggage::parse(text)
-                .map_err(|e| Status::invalid_argument(format!("invalid baggage header: {e}")))?;
-            baggage = HeaderValue::try_from(parsed.encode()).ok();
-        }
+        let baggage = match self.tracer.enabled() {
+            true => grpc::baggage(headers)?,
+            false => None,
+        };
         let mut span = self.tracer.start(SpanKind::Client, method, &parent);
         if span.is_recording() {
             span.set("dapr.protocol", "grpc");

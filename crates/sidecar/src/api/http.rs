@@ -22,13 +22,15 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use outrigger_component::Pairs;
 use outrigger_component::middleware::Peer;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_policy::request_path;
 use outrigger_telemetry::apilog::{ApiLog, HttpCall};
-use outrigger_telemetry::trace::{Baggage, Parent, Span, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_telemetry::trace::{
+    Baggage, BaggageError, Parent, Span, SpanKind, Status as SpanStatus, Tracer,
+};
 
 pub use cors::Cors;
 pub use route::{Endpoint, Routes};
@@ -36,7 +38,7 @@ pub use route::{Endpoint, Routes};
 pub use state::fuzz_bodies as fuzz_state_bodies;
 
 use self::route::{Match, Parameters};
-use super::error::{ApiError, text_response};
+use super::error::{ApiError, empty_response, text_response};
 use crate::admit::Token;
 use crate::blocks::Blocks;
 use crate::blocks::invoke::Invoker;
@@ -123,6 +125,9 @@ impl Handler for HttpApi {
         if let Err(other) = verb::standardise(&mut request) {
             return self.error(ApiError::method_not_implemented(&other));
         }
+        if is_about_server(&request) {
+            return empty_response(StatusCode::OK);
+        }
         self.serve(&client, &mut request).await
     }
 }
@@ -131,6 +136,9 @@ impl Handler for PublicApi {
     async fn handle(self: Arc<Self>, _client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
         if let Err(other) = verb::standardise(&mut request) {
             return self.0.error(ApiError::method_not_implemented(&other));
+        }
+        if is_about_server(&request) {
+            return empty_response(StatusCode::OK);
         }
         let path = clean_escaped_path(request.uri().path()).into_owned();
         match self.0.routes.find(request.method(), &path) {
@@ -184,12 +192,7 @@ impl HttpApi {
         }
         let baggage = match baggage(request.headers()) {
             Ok(baggage) => baggage,
-            Err(text) => {
-                return text_response(
-                    StatusCode::BAD_REQUEST,
-                    &format!("invalid baggage header: {text}"),
-                );
-            }
+            Err(error) => return text_response(StatusCode::BAD_REQUEST, &error.to_string()),
         };
         let parent = Parent::from_http(request.headers());
         let mut span = self.tracer.start(SpanKind::Client, path, &parent);
@@ -337,6 +340,11 @@ impl HttpApi {
     }
 }
 
+/// Whether a client asks what the server itself can do, and for nothing that it has (RFC 9110 section 9.3.7).
+fn is_about_server(request: &Request<Body>) -> bool {
+    request.method() == Method::OPTIONS && request.uri().path() == "*"
+}
+
 /// The path of a request as middleware sees it, whatever way it was spelled in.
 fn canonical_path(request: &Request<Body>, matched: Option<&Match<'_>>) -> String {
     let path = request.uri().path();
@@ -378,23 +386,10 @@ fn query_metadata(query: Option<&str>) -> Pairs {
 }
 
 /// The baggage to echo: several headers joined; an error when one is not W3C baggage.
-fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, String> {
-    if !headers.contains_key(names::BAGGAGE) {
-        return Ok(None);
-    }
-    let mut all = String::new();
-    for value in headers.get_all(names::BAGGAGE) {
-        let text = value.to_str().map_err(|_| "not printable ASCII".to_owned())?;
-        if !all.is_empty() {
-            all.push(',');
-        }
-        all.push_str(text);
-    }
-    if all.is_empty() {
-        return Ok(None);
-    }
-    Baggage::parse(&all).map_err(|e| e.to_string())?;
-    HeaderValue::try_from(all).map(Some).map_err(|e| e.to_string())
+fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, BaggageError> {
+    let found = Baggage::from_headers(headers)?;
+    // What was parsed came from header values, and can be one.
+    Ok(found.and_then(|(text, _)| HeaderValue::try_from(text).ok()))
 }
 
 fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &str) {

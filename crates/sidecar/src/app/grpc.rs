@@ -14,7 +14,7 @@ use super::{AppChannel, AppError};
 use crate::call::{AppStatus, Call, Reply, any_bytes};
 use crate::conn::H2Pool;
 use crate::grpc::{self, Failed, Unary};
-use crate::headers::{grpc_to_internal, internal_to_grpc, is_from_grpc, names};
+use crate::headers::{grpc_to_internal, internal_to_grpc, names};
 
 const HEALTH_CHECK: &str = "/dapr.proto.runtime.v1.AppCallbackHealthCheck/HealthCheck";
 const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
@@ -41,8 +41,7 @@ pub(super) async fn on_invoke(channel: &AppChannel, pool: &H2Pool, call: Call) -
     let mut request = grpc::request(ON_INVOKE, frame.into());
     let mut metadata = call.metadata;
     let trace = super::http::take_trace(&mut metadata, &call.trace);
-    let from_http = !is_from_grpc(&metadata);
-    let mut metadata = internal_to_grpc(metadata, from_http);
+    let mut metadata = internal_to_grpc(metadata, !call.from_grpc);
     trace.inject_grpc(&mut metadata);
     if let Some(token) = channel.token() {
         metadata.insert(names::API_TOKEN, token.clone());

@@ -5,10 +5,11 @@ mod repeat;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
+use http_body_util::BodyExt;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
 use outrigger_policy::target::{Target, TargetError};
 use tonic::{Code, Status};
@@ -19,6 +20,7 @@ use repeat::Repeatable;
 use crate::app::{AppChannel, AppError};
 use crate::body::{Body, Failure, REPLAY_LIMIT};
 use crate::call::{AppStatus, Call, Reply};
+use crate::conn::mostly_has_body;
 use crate::headers::{names, strip_identities};
 use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use crate::metrics::SidecarMetrics;
@@ -236,6 +238,9 @@ impl Invoker {
             _ => Key::app(id, &method),
         };
         buffer_small(&mut call.body).await?;
+        if call.body.known_length().is_none() && !call.verb.as_ref().is_some_and(mostly_has_body) {
+            Box::pin(look_for_body(&mut call.body)).await;
+        }
         let terms = Terms {
             policy: rules.policy.as_deref(),
             key,
@@ -418,6 +423,20 @@ async fn buffer_small(body: &mut Body) -> Result<(), InvokeError> {
         _ => {}
     }
     Ok(())
+}
+
+/// Time in which a client sends the beginning of a body, mostly.
+const MOMENT: Duration = Duration::from_millis(200);
+
+/// A body that was only announced, as some clients do with every request, is none: the app is told so if that shows
+/// within a moment.
+async fn look_for_body(body: &mut Body) {
+    let mut source = std::mem::take(body);
+    *body = match tokio::time::timeout(MOMENT, source.frame()).await {
+        Ok(None) => Body::Empty,
+        Ok(first) => source.after(first),
+        Err(_) => source,
+    };
 }
 
 #[cfg(test)]

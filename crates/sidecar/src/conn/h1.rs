@@ -10,13 +10,12 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderValue, Method, Request, Response, response};
+use http::{Method, Request, Response, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use link::{Answer, Coming, Link, Unanswered};
 
 use super::dial::DialErrorKind;
-use super::{ConnectionError, DialError, Dialer, SendError, mostly_has_body};
+use super::{ConnectionError, DialError, Dialer, SendError, tell_framing};
 use crate::body::{Body, BoxError};
 
 /// Idle connections kept.
@@ -170,20 +169,6 @@ impl H1Pool {
             })),
         };
         Response::from_parts(head, body)
-    }
-}
-
-/// hyper tells no length where there is no body, and takes a GET with a body of unknown length for one without.
-fn tell_framing(request: &mut Request<Body>) {
-    let (method, length) = (request.method(), request.body().known_length());
-    if length == Some(0) && mostly_has_body(method) {
-        request.headers_mut().insert(CONTENT_LENGTH, 0.into());
-    } else if length.is_none()
-        && [Method::GET, Method::HEAD].contains(method)
-        && !request.headers().contains_key(CONTENT_LENGTH)
-    {
-        const CHUNKED: HeaderValue = HeaderValue::from_static("chunked");
-        request.headers_mut().insert(TRANSFER_ENCODING, CHUNKED);
     }
 }
 

@@ -39,7 +39,7 @@ enum Source {
 /// # Errors
 /// Metadata too large for a frame.
 pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status> {
-    let from_http = !crate::headers::is_from_grpc(&call.metadata);
+    let from_http = !call.from_grpc;
     let (inlined, rest) = inline(call.body);
     let parts = RequestParts {
         method: &call.method,
@@ -71,6 +71,7 @@ pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status>
         content_type: call.content_type,
         type_url: call.type_url,
         metadata: call.metadata,
+        http_names: from_http,
         actor: None,
     };
     Ok(OpenRequest {

@@ -246,6 +246,7 @@ fn may_lack_body(head: &RequestHead) -> bool {
 
 fn call(head: RequestHead, method: String, body: Body, span: &Span) -> Call {
     Call {
+        from_grpc: head.is_from_grpc(),
         method,
         octets: None,
         verb: method_of(head.verb),

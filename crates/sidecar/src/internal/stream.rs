@@ -18,8 +18,11 @@ use crate::stall::{Patience, UNREAD_TIMEOUT};
 #[cfg(test)]
 mod tests;
 
-/// Payload bytes in one message at most: well below the smallest body limit peers have, large enough to amortise.
-const CHUNK: usize = 256 * 1024;
+/// Payload bytes in one message at most. Peers count a whole message against their `--max-body-size`, however long the
+/// body is: it should be below the smallest that anybody sets, and large enough to amortise what is around it.
+const CHUNK: usize = 32 * 1024;
+/// Room in a message beside the payload, bytes: for the framing, and in the first one for the head of a call.
+const BESIDE: usize = 64 * 1024;
 /// A payload up to this size is copied behind its head, so that both leave in one write.
 const INLINE: usize = 16 * 1024;
 
@@ -185,6 +188,7 @@ pub(super) struct MessageStream {
     frames: FrameReader,
     limits: Limits,
     direction: Direction,
+    max_payload: usize,
     expected_seq: u64,
     ready: VecDeque<Result<Bytes, Status>>,
     ended: bool,
@@ -194,13 +198,14 @@ pub(super) struct MessageStream {
 }
 
 impl MessageStream {
-    /// Reads `source`; `max_message` bytes at most per message.
-    pub(super) fn new(source: Body, direction: Direction, max_message: usize) -> Self {
+    /// Reads `source`; at most `max_payload` bytes of the body per message.
+    pub(super) fn new(source: Body, direction: Direction, max_payload: usize) -> Self {
         Self {
             source,
-            frames: FrameReader::new(max_message),
+            frames: FrameReader::new(max_payload.saturating_add(BESIDE)),
             limits: Limits::default(),
             direction,
+            max_payload,
             expected_seq: 0,
             ready: VecDeque::new(),
             ended: false,
@@ -293,9 +298,15 @@ impl MessageStream {
     /// Takes the payload that came with a head.
     ///
     /// # Errors
-    /// A wrong sequence number.
+    /// A wrong sequence number, or more than the limit.
     pub(super) fn take_payload(&mut self, payload: Option<Payload>) -> Result<(), Status> {
         let Some(payload) = payload else { return Ok(()) };
+        let (length, limit) = (payload.data.len(), self.max_payload);
+        if length > limit {
+            return Err(Status::resource_exhausted(format!(
+                "a message with {length} bytes of a body exceeds the limit of {limit} (see --max-body-size)"
+            )));
+        }
         if payload.seq != self.expected_seq {
             return Err(Status::invalid_argument(format!(
                 "invalid sequence number received: {} (expected: {})",

@@ -106,17 +106,8 @@ async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) {
     if let Ok(id) = HeaderValue::try_from(app_id) {
         metadata.insert(names::APP_ID, id);
     }
-    let call = Call {
-        method: "dapr/config".to_owned(),
-        octets: None,
-        verb: Some(Method::GET),
-        query: String::new(),
-        content_type: Some(HeaderValue::from_static("application/json")),
-        type_url: String::new(),
-        metadata,
-        body: Body::Empty,
-        trace: Parent::default(),
-    };
+    let (path, trace) = ("dapr/config".to_owned(), Parent::default());
+    let call = Call::own(Method::GET, path, metadata, Body::Empty, trace);
     let reply = match app.invoke(call).await {
         Ok(reply) => reply,
         Err(error) => {

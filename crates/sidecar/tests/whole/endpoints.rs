@@ -5,7 +5,7 @@ use hyper::body::Incoming;
 use outrigger_sidecar::body::Body;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use crate::common::{App, Net, app, get, post, request};
+use crate::common::{App, Net, app, fed, get, post, request};
 
 fn resource(name: &str, spec: &str) -> String {
     format!("apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: {name}\nspec:\n{spec}\n")
@@ -67,6 +67,11 @@ async fn an_endpoint_is_called_by_name() {
     assert_eq!(seen.header("host"), Some(&*format!("127.0.0.1:{}", app.port)));
     for gone in ["x-b", "dapr-api-token", "x-forwarded-for", "dapr-caller-app-id"] {
         assert!(!seen.headers.contains_key(gone), "{gone} leaves the mesh");
+    }
+    for (target, seen) in [("", "/base"), ("?c=d", "/base?c=d"), ("a", "/base/a")] {
+        let target = format!("/v1.0/invoke/shop/method/{target}");
+        assert_eq!(node.ask(get(&target)).await.status, 200);
+        assert_eq!(app.last().target, seen, "{target}");
     }
     let answer = node.ask(get("/v1.0/invoke/shop/method/teapot")).await;
     assert_eq!((answer.status.as_u16(), answer.text()), (418, "short and stout"));
@@ -164,6 +169,20 @@ async fn an_endpoint_is_called_by_url() {
             app.last().header("dapr-api-token"),
             None,
             "the token is for the own app"
+        );
+    }
+    for method in ["GET", "HEAD"] {
+        let (sender, body) = fed();
+        let target = format!("/v1.0/invoke/{base}/method/base/x");
+        let sent = request(method, &target, &["transfer-encoding: chunked"], body);
+        let (answer, _) = tokio::join!(node.ask(sent), async move {
+            sender.send(Ok("data".into())).await.unwrap();
+        });
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            app.last().header("transfer-encoding"),
+            Some("chunked"),
+            "{method}"
         );
     }
     let answer = node

@@ -250,7 +250,8 @@ async fn bodies_over_the_limit_are_cut_off() {
         }
     })
     .await;
-    let callee = net.sidecar("callee").app(app.port).start().await;
+    let callee = net.sidecar("callee").app(app.port).flag("--max-body-size=1Mi");
+    let callee = callee.start().await;
     let caller = net.sidecar("caller").flag("--max-body-size=1Mi").start().await;
     let target = "/v1.0/invoke/callee/method/m";
     let limit = 1 << 20;
@@ -279,6 +280,22 @@ async fn bodies_over_the_limit_are_cut_off() {
         .await;
     answer.error(400, "ERR_BODY_READ");
     drop(callee);
+}
+
+#[tokio::test]
+async fn a_body_of_just_the_limit_passes_between_sidecars() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    for limit in [100, 16 * 1024, 64 * 1024] {
+        let flag = format!("--max-body-size={limit}");
+        let callee = net.sidecar(&format!("callee-{limit}")).app(app.port).flag(&flag);
+        let callee = callee.start().await;
+        let caller = net.sidecar(&format!("caller-{limit}")).flag(&flag).start().await;
+        let target = format!("/v1.0/invoke/callee-{limit}/method/m");
+        let answer = caller.ask(post(&target, "x".repeat(limit))).await;
+        assert_eq!((answer.status.as_u16(), answer.body.len()), (200, limit));
+        drop(callee);
+    }
 }
 
 #[tokio::test]

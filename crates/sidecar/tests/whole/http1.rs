@@ -59,6 +59,28 @@ async fn what_curl_and_browsers_send_raw_reaches_the_app() {
 }
 
 #[tokio::test]
+async fn a_body_that_was_only_announced_is_none() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let (caller, callee) = net.pair(app.port).await;
+    let other = net.sidecar("other").resource(&endpoint("outside", app.port));
+    let other = other.start().await;
+    for (node, id) in [(&caller, "callee"), (&callee, "callee"), (&other, "outside")] {
+        for method in ["GET", "HEAD", "DELETE", "OPTIONS"] {
+            let request = format!(
+                "{method} /v1.0/invoke/{id}/method/m HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\
+                 transfer-encoding: chunked\r\n\r\n0\r\n\r\n"
+            );
+            let answer = raw(node.ports.http, request.as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{id} {method}: {answer}");
+            let seen = app.last();
+            assert_eq!(seen.header("transfer-encoding"), None, "{id} {method}");
+            assert_eq!(seen.header("content-length"), None, "{id} {method}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answer_may_have_many_header_fields() {
     let net = Net::plain();
     let many = async |_| {

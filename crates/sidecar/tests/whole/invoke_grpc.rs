@@ -213,10 +213,27 @@ async fn grpc_to_grpc_keeps_types_metadata_and_trailers() {
 #[tokio::test]
 async fn a_grpc_failure_keeps_its_details() {
     let net = Net::plain();
-    let app = GrpcApp::start(|_| grpc::failure(&quota_status())).await;
+    let app = GrpcApp::start(|_| {
+        let mut trailers = http::HeaderMap::new();
+        quota_status().add_header(&mut trailers).unwrap();
+        for (name, value) in [("x-both", "late"), ("x-tail", "1"), ("x-tail", "2")] {
+            trailers.append(name, value.parse().unwrap());
+        }
+        let mut response = Response::new(Body::trailed(bytes::Bytes::new(), trailers));
+        for (name, value) in [("content-type", "application/grpc"), ("x-both", "early")] {
+            response.headers_mut().insert(name, value.parse().unwrap());
+        }
+        response
+    })
+    .await;
     let (caller, callee) = app.pair(&net).await;
     for (node, id) in [(&caller, "callee"), (&callee, "callee")] {
         let outcome = grpc::invoke(node.ports.grpc, id, "buy", &[], "").await;
+        assert_eq!(outcome.header("x-both"), Some("early"));
+        assert_eq!(outcome.trailer("x-both"), Some("late"));
+        assert_eq!(outcome.header("x-tail"), None);
+        let tail: Vec<_> = outcome.trailers.get_all("x-tail").iter().collect();
+        assert_eq!(tail, ["1", "2"]);
         assert_eq!(outcome.status.code(), Code::ResourceExhausted);
         assert_eq!(outcome.status.message(), "no more");
         let info = outcome.error_info();
@@ -414,6 +431,33 @@ async fn standard_headers_of_an_http_caller_reach_a_grpc_app_under_names_of_thei
         for name in ["accept", "cookie", "content-length", "grpc-timeout", "x-bad-bin"] {
             assert_eq!(seen.header(name), None, "{name}");
         }
+    }
+}
+
+#[tokio::test]
+async fn an_http_caller_with_a_body_of_grpc_is_an_http_caller() {
+    let net = Net::plain();
+    let app = GrpcApp::start(|_| grpc::ok(&grpc::invoked("done", ""))).await;
+    let (caller, callee) = app.pair(&net).await;
+    for node in [&caller, &callee] {
+        let headers = ["content-type: application/grpc", "cookie: a=1"];
+        let sent = request("POST", "/v1.0/invoke/callee/method/m", &headers, "1");
+        assert_eq!(node.ask(sent).await.status, 200);
+        let seen = app.app.last();
+        assert_eq!(seen.header("dapr-content-type"), Some("application/grpc"));
+        assert_eq!(seen.header("dapr-content-length"), Some("1"));
+        assert_eq!(
+            (seen.header("dapr-cookie"), seen.header("cookie")),
+            (Some("a=1"), None)
+        );
+        // One who speaks gRPC keeps the names.
+        grpc::invoke(node.ports.grpc, "callee", "m", &[("cookie", "a=1")], "").await;
+        let seen = app.app.last();
+        assert_eq!(
+            (seen.header("dapr-cookie"), seen.header("cookie")),
+            (None, Some("a=1"))
+        );
+        assert_eq!(seen.header("dapr-content-type"), None);
     }
 }
 

@@ -331,6 +331,45 @@ async fn an_app_calls_itself_directly() {
 }
 
 #[tokio::test]
+async fn an_answer_without_its_body_tells_how_long_it_would_be() {
+    let net = Net::plain();
+    let app = App::start(|request| async move {
+        let mut response = http::Response::new(Body::Empty);
+        let length = request.uri().path().trim_start_matches('/');
+        response
+            .headers_mut()
+            .insert("content-length", length.parse().unwrap());
+        response
+    })
+    .await;
+    let (caller, callee) = net.pair(app.port).await;
+    let url = format!("http://127.0.0.1:{}", app.port);
+    for (node, id) in [(&caller, "callee"), (&callee, "callee"), (&caller, &*url)] {
+        for length in ["0", "4", "123456789"] {
+            let target = format!("/v1.0/invoke/{id}/method/{length}");
+            let answer = node.ask(request("HEAD", &target, &[], Body::Empty)).await;
+            assert_eq!((answer.status.as_u16(), answer.body.len()), (200, 0));
+            assert_eq!(answer.header("content-length"), Some(length), "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_can_do_is_answered_by_the_sidecar_itself() {
+    let net = Net::plain();
+    let app = App::echo().await;
+    let node = net.sidecar("me").app(app.port).start().await;
+    let answer = raw(
+        node.ports.http,
+        b"OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+    assert_eq!(app.calls(), 0);
+}
+
+#[tokio::test]
 async fn a_target_in_another_namespace_is_not_the_one_here() {
     let net = Net::plain();
     let (here, there) = (App::echo().await, App::echo().await);

@@ -1,5 +1,7 @@
 //! Calls that stall, overlap or are oddly shaped, beside calls that must not notice.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -72,16 +74,23 @@ async fn uploads_that_stall_leave_room_for_other_calls() {
 #[tokio::test]
 async fn downloads_nobody_reads_leave_room_for_other_calls() {
     let net = Net::plain();
-    let app = App::start(|request| async move {
-        if request.uri().path() != "/endless" {
-            return app::echo(request).await;
+    let blocks = Arc::new(AtomicUsize::new(0));
+    let sent = Arc::clone(&blocks);
+    let app = App::start(move |request| {
+        let sent = Arc::clone(&sent);
+        async move {
+            if request.uri().path() != "/endless" {
+                return app::echo(request).await;
+            }
+            let (sender, body) = fed();
+            tokio::spawn(async move {
+                let block = Bytes::from(vec![0; 64 * 1024]);
+                while sender.send(Ok(block.clone())).await.is_ok() {
+                    sent.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            http::Response::new(body)
         }
-        let (sender, body) = fed();
-        tokio::spawn(async move {
-            let block = Bytes::from(vec![0; 64 * 1024]);
-            while sender.send(Ok(block.clone())).await.is_ok() {}
-        });
-        http::Response::new(body)
     })
     .await;
     let (caller, _callee) = net.pair(app.port).await;
@@ -91,8 +100,13 @@ async fn downloads_nobody_reads_leave_room_for_other_calls() {
         assert_eq!(response.status(), 200);
         unread.push(response);
     }
-    // Give the bytes time to pile up wherever they may.
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The bytes have piled up wherever they may.
+    eventually(async || {
+        let before = blocks.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        before > 0 && blocks.load(Ordering::SeqCst) == before
+    })
+    .await;
     for round in 0..5 {
         let text = format!("small {round}");
         let answer = caller

@@ -142,6 +142,32 @@ async fn a_message_larger_than_any_window_passes() {
 }
 
 #[tokio::test]
+async fn baggage_is_checked_and_told_to_the_caller_by_each_sidecar() {
+    let net = Net::plain();
+    let app = App::start(orders).await;
+    let traced = "  tracing:\n    samplingRate: \"1\"";
+    let callee = net.sidecar("callee").app(app.port).flag("--app-protocol=grpc");
+    let callee = callee.spec(traced).start().await;
+    let caller = net.sidecar("caller").spec(traced).start().await;
+    for (node, sidecars) in [(&caller, 2), (&callee, 1)] {
+        let metadata = [CALLEE, ("baggage", "a=1"), ("baggage", "b=2")];
+        let outcome = grpc::call(node.ports.grpc, ECHO, &metadata, &[b""]).await;
+        assert_eq!(outcome.status.code(), Code::Ok, "{:?}", outcome.status);
+        let told: Vec<_> = outcome.headers.get_all("baggage").iter().collect();
+        assert_eq!(told, vec!["a=1,b=2"; sidecars]);
+        assert_eq!(app.last().all("baggage"), ["a=1", "b=2"]);
+        let calls = app.calls();
+        let outcome = grpc::call(node.ports.grpc, ECHO, &[CALLEE, ("baggage", "==")], &[b""]).await;
+        assert_eq!(outcome.status.code(), Code::InvalidArgument);
+        assert_eq!(
+            outcome.status.message(),
+            "invalid baggage header: invalid key: \"\""
+        );
+        assert_eq!(app.calls(), calls);
+    }
+}
+
+#[tokio::test]
 async fn statuses_keep_their_words_and_details() {
     let net = Net::plain();
     let app = App::start(orders).await;
@@ -214,7 +240,7 @@ async fn calls_without_a_usable_target_say_what_is_missing() {
     );
     // Calls to itself need an app.
     let outcome = grpc::call(port, ECHO, &[("dapr-app-id", "caller")], &[b""]).await;
-    assert_eq!(outcome.status.code(), Code::Internal);
+    assert_eq!(outcome.status.code(), Code::Unavailable);
     assert_eq!(outcome.status.message(), "app channel is not initialized");
     assert_eq!(app.calls(), 0);
 }

@@ -30,7 +30,8 @@ struct Member {
 }
 
 impl Baggage {
-    /// The `baggage` headers of a request, joined: their text, and what it says. `None` when there are none.
+    /// The `baggage` headers of a request, joined: their text, and what it says. `None` when there are none, or only an
+    /// empty one.
     ///
     /// # Errors
     /// As [`Baggage::parse`].
@@ -44,7 +45,8 @@ impl Baggage {
                 None => text = Some(value.into_owned()),
             }
         }
-        text.map(|text| Self::parse(&text).map(|baggage| (text, baggage)))
+        text.filter(|text| !text.is_empty())
+            .map(|text| Self::parse(&text).map(|baggage| (text, baggage)))
             .transpose()
     }
 
@@ -245,7 +247,9 @@ mod tests {
     fn several_headers_are_one_list() {
         let mut headers = HeaderMap::new();
         assert_eq!(Baggage::from_headers(&headers), Ok(None));
-        headers.append(BAGGAGE, "a=1".parse().unwrap());
+        headers.append(BAGGAGE, "".parse().unwrap());
+        assert_eq!(Baggage::from_headers(&headers), Ok(None));
+        headers.insert(BAGGAGE, "a=1".parse().unwrap());
         headers.append(BAGGAGE, "b=2%20".parse().unwrap());
         let (text, baggage) = Baggage::from_headers(&headers).unwrap().unwrap();
         assert_eq!((text.as_str(), baggage.get("b")), ("a=1,b=2%20", Some("2 ")));

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 use prost::Message as _;
 use prost_types::Any;
 
-use super::decode::{append, content_type, header_name, header_value};
+use super::decode::{HTTP_CONTENT_TYPE, append, content_type, header_name, header_value};
 use super::head::{Actor, RequestHead, ResponseHead};
 use super::{DecodeError, Limits, Verb};
 use crate::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
@@ -30,6 +31,7 @@ impl RequestHead {
             query: http.querystring,
             content_type: content_type(message.content_type.into())?,
             type_url: data.type_url,
+            http_names: request.metadata.contains_key(HTTP_CONTENT_TYPE),
             metadata: header_map(request.metadata, limits)?,
             actor: request.actor.map(|a| Actor {
                 kind: a.actor_type,
@@ -41,9 +43,15 @@ impl RequestHead {
 
     /// The request with this head and the given body.
     pub fn into_message(self, data: Bytes) -> InternalInvokeRequest {
+        let mut metadata = metadata_map(&self.metadata);
+        if self.http_names
+            && let Some(values) = metadata.remove(CONTENT_TYPE.as_str())
+        {
+            metadata.insert(HTTP_CONTENT_TYPE.to_owned(), values);
+        }
         InternalInvokeRequest {
             ver: ApiVersion::V1.into(),
-            metadata: metadata_map(&self.metadata),
+            metadata,
             message: Some(InvokeRequest {
                 method: self.method,
                 data: Some(Any {

@@ -88,7 +88,10 @@ fn request(mut fields: Fields<'_>, into: &mut RequestHead, limits: &Limits) -> R
     let mut has_message = false;
     while let Some(field) = fields.next()? {
         match field.number {
-            2 => metadata(field.message("metadata")?, &mut into.metadata, limits)?,
+            2 => {
+                let name = metadata(field.message("metadata")?, &mut into.metadata, limits)?;
+                into.http_names |= name == HTTP_CONTENT_TYPE;
+            }
             3 => {
                 has_message = true;
                 invoke_request(field.message("message")?, into)?;
@@ -147,8 +150,8 @@ fn response(mut fields: Fields<'_>, into: &mut ResponseHead, limits: &Limits) ->
     while let Some(field) = fields.next()? {
         match field.number {
             1 => status(field.message("status")?, into, limits)?,
-            2 => metadata(field.message("headers")?, &mut into.headers, limits)?,
-            3 => metadata(field.message("trailers")?, &mut into.trailers, limits)?,
+            2 => _ = metadata(field.message("headers")?, &mut into.headers, limits)?,
+            3 => _ = metadata(field.message("trailers")?, &mut into.trailers, limits)?,
             4 => invoke_response(field.message("message")?, into)?,
             _ => {}
         }
@@ -208,8 +211,11 @@ pub(super) fn content_type(value: Bytes) -> Result<Option<HeaderValue>, DecodeEr
 /// Header fields of a usual call: room for them is made at once.
 const USUAL_FIELDS: usize = 24;
 
-/// One entry of a `map<string, ListStringValue>`: usually a name and its values, in this order.
-fn metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) -> Result<(), DecodeError> {
+/// The name as headers of HTTP callers have it; gRPC callers' metadata has it in lower case.
+pub(super) const HTTP_CONTENT_TYPE: &str = "Content-Type";
+
+/// One entry of a `map<string, ListStringValue>`: usually a name and its values, in this order. Returns the name.
+fn metadata<'a>(entry: Fields<'a>, into: &mut HeaderMap, limits: &Limits) -> Result<&'a str, DecodeError> {
     if into.capacity() == 0 {
         into.reserve(USUAL_FIELDS);
     }
@@ -221,14 +227,19 @@ fn metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) -> Result<
         && halves.next()?.is_none()
     {
         let name = name.text("a metadata name")?;
-        return values(name, &header_name(name)?, &list, into, limits);
+        values(name, &header_name(name)?, &list, into, limits)?;
+        return Ok(name);
     }
     unusual_metadata(entry, into, limits)
 }
 
 /// Both halves of an entry may be absent or repeated, and in any order.
 #[cold]
-fn unusual_metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) -> Result<(), DecodeError> {
+fn unusual_metadata<'a>(
+    entry: Fields<'a>,
+    into: &mut HeaderMap,
+    limits: &Limits,
+) -> Result<&'a str, DecodeError> {
     let mut name = "";
     let mut halves = entry.clone();
     while let Some(half) = halves.next()? {
@@ -243,7 +254,7 @@ fn unusual_metadata(entry: Fields<'_>, into: &mut HeaderMap, limits: &Limits) ->
             values(name, &header, &half, into, limits)?;
         }
     }
-    Ok(())
+    Ok(name)
 }
 
 /// The values of one name.

@@ -1,6 +1,7 @@
 //! A call and its answer without their bodies.
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 
 use super::Verb;
@@ -31,6 +32,9 @@ pub struct RequestHead {
     /// text. A pseudo-header `:path` is found as `dapr-path`, and so on. Empty when the field is absent, which
     /// v1.17.13 refuses in the leading message of a stream.
     pub metadata: HeaderMap,
+    /// Whether `Content-Type` is spelled among them as headers of HTTP callers are; names of gRPC metadata are in lower
+    /// case.
+    pub http_names: bool,
     /// Set for calls to an actor.
     pub actor: Option<Actor>,
 }
@@ -87,6 +91,12 @@ pub struct ResponseParts<'a> {
 }
 
 impl RequestHead {
+    /// Whether the caller spoke gRPC to its sidecar.
+    pub fn is_from_grpc(&self) -> bool {
+        let content_type = self.metadata.get(CONTENT_TYPE);
+        !self.http_names && content_type.is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+    }
+
     /// The head as the encoder takes it; the metadata goes beside it, through [`entries`](super::entries).
     pub fn parts(&self) -> RequestParts<'_> {
         RequestParts {

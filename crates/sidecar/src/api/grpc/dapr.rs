@@ -342,6 +342,7 @@ fn call(
             .filter(|v| !v.is_empty()),
         type_url: data.type_url,
         metadata,
+        from_grpc: true,
         body: bytes::Bytes::from(data.value).into(),
         trace,
     }
@@ -375,10 +376,10 @@ impl DaprService {
                 details,
             } => Some(grpc_failure(code, &message, details)),
         };
-        let trailers = internal_to_grpc(reply.trailers, false);
+        let trailers = Trailers(internal_to_grpc(reply.trailers, false));
         if let Some(mut status) = status {
-            headers.extend(trailers);
             *status.metadata_mut() = MetadataMap::from_headers(headers);
+            status.set_source(Arc::new(trailers));
             return Err(status);
         }
         let content_type = reply
@@ -391,8 +392,8 @@ impl DaprService {
             content_type: content_type.to_owned(),
         };
         let mut extensions = http::Extensions::new();
-        if !trailers.is_empty() {
-            extensions.insert(Trailers(trailers));
+        if !trailers.0.is_empty() {
+            extensions.insert(trailers);
         }
         let metadata = MetadataMap::from_headers(headers);
         Ok(Response::from_parts(metadata, message, extensions))

@@ -60,7 +60,11 @@ where
     let metadata = MetadataMap::from_headers(head.headers);
     let request = tonic::Request::from_parts(metadata, head.extensions, message);
     let response = call(request).await.and_then(|answer| response(answer, limit));
-    Ok(response.unwrap_or_else(|status| grpc::status_response(&status)))
+    Ok(response.unwrap_or_else(|status| {
+        let mut response = grpc::status_response(&status);
+        response.extensions_mut().insert(status);
+        response
+    }))
 }
 
 /// The message of a request; `None` where there is more to it, or something wrong with it.

@@ -65,7 +65,7 @@ impl HttpApi {
         let name = context.parameter(0)?;
         context.describe_database("bindings", &name);
         let baggage = super::baggage(context.request.headers())
-            .map_err(|error| ApiError::malformed(format!("invalid baggage header: {error}")))?;
+            .map_err(|error| ApiError::malformed(error.to_string()))?;
         // The limit of the API is around the body already.
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
         let body = body.map_err(|error| ApiError::malformed(error.to_string()))?;

@@ -1,7 +1,7 @@
 //! `/v1.0/invoke/…` and every request that names its target in a header.
 
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use outrigger_policy::status::http_from_grpc;
 use outrigger_policy::target::{Invocation, TargetError};
@@ -62,6 +62,7 @@ impl HttpApi {
         let (id, method) = (id.into_owned(), method.into_owned());
         let version = head.version;
         let events = wants_events(&head.headers);
+        let head_only = head.method == Method::HEAD;
         head.headers.remove(names::APP_ID);
         if span.is_recording() {
             span.set_name(format!("CallLocal/{id}/{method}"));
@@ -76,6 +77,7 @@ impl HttpApi {
             content_type: head.headers.get(CONTENT_TYPE).cloned(),
             type_url: String::new(),
             metadata: request_metadata(head.headers),
+            from_grpc: false,
             body,
             trace: span.as_parent(),
         };
@@ -83,7 +85,7 @@ impl HttpApi {
             Ok(reply) => {
                 let may_be_events = matches!(reply.status, AppStatus::Http(code) if code != 204 && code != 304)
                     && self.invoker.is_remote(&id);
-                let mut response = self.reply(reply);
+                let mut response = self.reply(reply, head_only);
                 if response.status() == StatusCode::SWITCHING_PROTOCOLS && version != Version::HTTP_11 {
                     // HTTP/2 has no such status (RFC 9113, section 8.6), nor has HTTP/1.0.
                     *response.status_mut() = StatusCode::BAD_GATEWAY;
@@ -103,7 +105,13 @@ impl HttpApi {
         }
     }
 
-    fn reply(&self, reply: Reply) -> Response<Body> {
+    /// The response of an app. With `head_only` there is no body: how long it would be is what the app says.
+    fn reply(&self, reply: Reply, head_only: bool) -> Response<Body> {
+        let length = if head_only {
+            told_length(&reply.headers)
+        } else {
+            None
+        };
         let mut headers = internal_to_http(reply.headers);
         let (status, body) = match reply.status {
             AppStatus::Http(code) => (code, reply.body),
@@ -120,11 +128,21 @@ impl HttpApi {
         if let Some(content_type) = reply.content_type {
             headers.insert(CONTENT_TYPE, content_type);
         }
+        if let Some(length) = length {
+            headers.insert(CONTENT_LENGTH, length.into());
+        }
         let mut response = Response::new(body);
         *response.headers_mut() = headers;
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
         response
     }
+}
+
+/// The one length that headers tell.
+fn told_length(headers: &HeaderMap) -> Option<u64> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let length = lengths.next()?.to_str().ok()?.parse().ok()?;
+    lengths.next().is_none().then_some(length)
 }
 
 /// The response to a caller that asked for events: of no known length, and nothing that a cache would keep.

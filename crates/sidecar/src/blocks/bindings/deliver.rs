@@ -82,17 +82,8 @@ impl Delivery {
         let headers = headers(&event.metadata);
         let (event, headers, trace) = (&event, &headers, &span.as_parent());
         let answer = self.attempts().run(|limit| async move {
-            let call = Call {
-                method: self.input.route.clone(),
-                octets: None,
-                verb: Some(Method::POST),
-                query: String::new(),
-                content_type: Some(HeaderValue::from_static("application/json")),
-                type_url: String::new(),
-                metadata: headers.clone(),
-                body: event.data.clone().into(),
-                trace: trace.clone(),
-            };
+            let (route, data) = (self.input.route.clone(), event.data.clone().into());
+            let call = Call::own(Method::POST, route, headers.clone(), data, trace.clone());
             match limit.within(pin!(self.post(call))).await {
                 None => (Err(not_invoked("context deadline exceeded")), Outcome::TimedOut),
                 Some(Err(error)) => (Err(not_invoked(error)), Outcome::Failure { code: None }),

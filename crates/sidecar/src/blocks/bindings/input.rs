@@ -1,7 +1,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, Method};
 use outrigger_component::InputBinding;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
@@ -197,17 +197,8 @@ impl Input {
     }
 
     async fn has_route(&self, app: &AppChannel) -> Result<bool, String> {
-        let call = Call {
-            method: self.route.clone(),
-            octets: None,
-            verb: Some(Method::OPTIONS),
-            query: String::new(),
-            content_type: Some(HeaderValue::from_static("application/json")),
-            type_url: String::new(),
-            metadata: HeaderMap::new(),
-            body: Body::Empty,
-            trace: Parent::default(),
-        };
+        let (metadata, trace) = (HeaderMap::new(), Parent::default());
+        let call = Call::own(Method::OPTIONS, self.route.clone(), metadata, Body::Empty, trace);
         let reply = app.invoke(call).await.map_err(|error| error.to_string())?;
         let _rest = reply.body.collect_up_to(MAX_OPTIONS).await;
         Ok(matches!(reply.status, AppStatus::Http(200..=299 | 405)))

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, Method};
 use outrigger_component::configuration::{Item, Items};
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
 use outrigger_telemetry::trace::Parent;
@@ -85,17 +85,8 @@ impl App {
     }
 
     async fn attempt(&self, method: &str, body: Bytes) -> Result<(), String> {
-        let call = Call {
-            method: method.to_owned(),
-            octets: None,
-            verb: Some(Method::POST),
-            query: String::new(),
-            content_type: Some(HeaderValue::from_static("application/json")),
-            type_url: String::new(),
-            metadata: HeaderMap::new(),
-            body: body.into(),
-            trace: Parent::default(),
-        };
+        let (metadata, trace) = (HeaderMap::new(), Parent::default());
+        let call = Call::own(Method::POST, method.to_owned(), metadata, body.into(), trace);
         let reply = Box::pin(self.channel.invoke(call)).await;
         let reply = reply.map_err(|error| error.to_string())?;
         let _rest = reply.body.collect_up_to(MAX_ANSWER).await;

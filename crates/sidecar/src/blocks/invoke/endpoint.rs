@@ -19,7 +19,7 @@ use crate::app::{http_reply, http_request_headers, unverified_config};
 use crate::blocks::middleware::Middlewares;
 use crate::body::{Body, BoxError};
 use crate::call::{Call, Reply};
-use crate::conn::{MAX_FIELDS, mostly_has_body};
+use crate::conn::{MAX_FIELDS, tell_framing};
 use crate::metrics::SidecarMetrics;
 
 /// Time to connect and to shake hands, each.
@@ -211,7 +211,7 @@ impl Endpoints {
             .clone()
             .filter(|v| *v != Method::CONNECT)
             .ok_or(EndpointError::InvalidVerb)?;
-        let url = format!("{base}{}", call.target());
+        let url = below(base, &call);
         let mut headers = http_request_headers(call.metadata, &call.trace, &call.body);
         headers.remove(HOST);
         if let Some(content_type) = call.content_type {
@@ -248,6 +248,18 @@ impl Endpoints {
     }
 }
 
+/// The URL of a call. One of no method at all is for the base itself, without a slash that nobody sent.
+fn below(base: &str, call: &Call) -> String {
+    let target = call.target();
+    let is_base = call.octets.is_none() && call.method.is_empty();
+    let target = if is_base {
+        target.trim_start_matches('/')
+    } else {
+        &target
+    };
+    format!("{base}{target}")
+}
+
 /// An error and its causes. Tools match the words before those of a certificate that was refused.
 fn described(error: &(dyn std::error::Error + 'static)) -> String {
     const REFUSED: &str = "invalid peer certificate";
@@ -262,11 +274,12 @@ fn described(error: &(dyn std::error::Error + 'static)) -> String {
 async fn transmit(
     client: &reqwest::Client,
     url: String,
-    request: Request<Body>,
+    mut request: Request<Body>,
 ) -> Result<Response<Body>, BoxError> {
+    tell_framing(&mut request);
     let (mut head, body) = request.into_parts();
     let length = body.known_length();
-    if let Some(length) = length.filter(|length| *length > 0 || mostly_has_body(&head.method)) {
+    if let Some(length) = length.filter(|length| *length > 0) {
         head.headers.insert(CONTENT_LENGTH, length.into());
     }
     let request = client.request(head.method, url).headers(head.headers);

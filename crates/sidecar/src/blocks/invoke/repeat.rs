@@ -20,6 +20,7 @@ pub(super) struct Head {
     content_type: Option<HeaderValue>,
     type_url: String,
     metadata: HeaderMap,
+    from_grpc: bool,
     trace: Parent,
 }
 
@@ -46,6 +47,7 @@ impl Repeatable {
             content_type: call.content_type,
             type_url: call.type_url,
             metadata: call.metadata,
+            from_grpc: call.from_grpc,
             trace: call.trace,
         };
         Self::Many { head, body }
@@ -71,6 +73,7 @@ impl Repeatable {
             content_type: head.content_type.clone(),
             type_url: head.type_url.clone(),
             metadata: head.metadata.clone(),
+            from_grpc: head.from_grpc,
             trace: head.trace.clone(),
             body,
         })

@@ -1,9 +1,9 @@
-//! Other sidecars that stop half-way.
+//! Messages as they come and go; other sidecars that stop half-way.
 
 use std::time::Duration;
 
 use http::HeaderValue;
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -73,4 +73,34 @@ async fn what_has_no_length_or_came_whole_is_waited_for() {
         );
         assert!(next.await.is_err());
     }
+}
+
+#[tokio::test]
+async fn no_message_holds_more_than_a_small_part_of_a_body() {
+    let body = Bytes::from(vec![b'x'; 3 * CHUNK + 1]);
+    let stream = ChunkStream::new(Bytes::new(), body.into(), 0, Finish::End);
+    let sent = Body::Stream(Box::pin(stream)).collect().await.unwrap().to_bytes();
+    let mut reader = FrameReader::new(CHUNK + 32);
+    reader.push(sent);
+    let mut lengths = Vec::new();
+    while let Some(message) = reader.next().unwrap() {
+        let frame = invoke::decode_request(&message, &Limits::default()).unwrap();
+        lengths.push(frame.payload.unwrap().data.len());
+    }
+    assert_eq!(lengths, [CHUNK, CHUNK, CHUNK, 1]);
+}
+
+#[test]
+fn a_message_may_have_as_much_of_a_body_as_the_limit() {
+    let payload = |length| {
+        Some(Payload {
+            seq: 0,
+            data: vec![b'x'; length].into(),
+        })
+    };
+    let stream = || MessageStream::new(Body::Empty, Direction::Request, 100);
+    assert!(stream().take_payload(payload(100)).is_ok());
+    let refused = stream().take_payload(payload(101)).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted);
+    assert!(refused.message().contains("limit of 100 (see --max-body-size)"));
 }

@@ -3,8 +3,7 @@
 use std::borrow::Cow;
 
 use memchr::memchr;
-
-use crate::target::escape;
+use outrigger_http2::target::escape;
 
 /// Where the first head in `bytes` ends, behind its empty line; the first `seen` bytes were looked at before.
 pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {

@@ -53,11 +53,8 @@ impl DaprService {
 
 /// Adds the caller's gRPC metadata to the request metadata: they lose against what is there, those of the trace win.
 fn add_headers(metadata: &mut Pairs, headers: &HeaderMap) -> Result<(), Status> {
-    let baggage: Vec<_> = headers.get_all(names::BAGGAGE).iter().map(text).collect();
-    if !baggage.is_empty() {
-        let baggage = baggage.join(",");
-        Baggage::parse(&baggage)
-            .map_err(|error| Status::invalid_argument(format!("invalid baggage header: {error}")))?;
+    let baggage = Baggage::from_headers(headers);
+    if let Some((baggage, _)) = baggage.map_err(|error| Status::invalid_argument(error.to_string()))? {
         metadata.insert(names::BAGGAGE.as_str().to_owned(), baggage);
     }
     for name in headers.keys() {

@@ -1,0 +1,98 @@
+"""What a difference does not touch: two texts that differ in their form alone are alike in these."""
+
+import base64
+import binascii
+import json
+import posixpath
+import re
+import urllib.parse
+
+# What Dapr says itself of an error, in front of what its libraries say.
+OWN_WORDS = re.compile(
+    r"failed to invoke, id: .*?, err: |failed deserializing HTTP body: |error invoking output binding [^:]*: |"
+    r"failed (saving|deleting|getting) state [^:]*: (possible etag mismatch\. error from state store|invalid etag value: )?|"
+    r"error while executing state transaction: (invalid etag value: )?"
+)
+
+# v1.17.0 puts an error into itself.
+WRAPPED = "api error: code = InvalidArgument desc = "
+
+
+def error(text):
+    """Codes, details and Dapr's own words of an error, whatever is behind them."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return own_words(text)
+    if not isinstance(told, dict):
+        return None
+    return status(json.dumps({**told, "message": own_words(str(told.get("message")))}).replace(WRAPPED, ""))
+
+
+def status(text):
+    """A status, or an error over HTTP, with its details in any order."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return None
+    details = sorted(told.get("details", ()), key=lambda detail: detail["@type"])
+    return json.dumps({**told, "details": details}, sort_keys=True)
+
+
+def own_words(text):
+    """What Dapr says itself at the beginning of an error."""
+    found = OWN_WORDS.match(text)
+    return found[0] if found else ""
+
+
+def value(text):
+    """A JSON value, whatever the order of its members and its escapes; also as the base64 of a gRPC answer."""
+    try:
+        read = json.loads(in_utf8(text))
+        if isinstance(read, dict) and isinstance(read.get("data"), str):
+            read = {**read, "data": json.loads(base64.b64decode(read["data"], validate=True))}
+    except (ValueError, binascii.Error):
+        return None
+    return json.dumps(read, sort_keys=True)
+
+
+def items(text):
+    """The items of a list in any order, each of them as a value."""
+    try:
+        read = json.loads(in_utf8(text))
+    except ValueError:
+        return None
+    return sorted(json.dumps(item, sort_keys=True) for item in read) if isinstance(read, list) else None
+
+
+def names(text):
+    """Names of fields in any case and order."""
+    return sorted(name.strip().lower() for name in re.split(r"[,|]", text))
+
+
+def unescaped(text):
+    """A text with its escapes undone."""
+    return urllib.parse.unquote_to_bytes(text.replace('\\"', '"').encode("latin-1", "replace"))
+
+
+def canonical(text):
+    """What an app received, with the path of its request, or of its message, in canonical form."""
+    def cleaned(path):
+        decoded = unescaped(path).decode("latin-1")
+        return posixpath.normpath(posixpath.join("/", decoded.lstrip("/"))).lstrip("/")
+    if found := re.match(r'method: "((?:[^"\\]|\\.)*)" |(?=data)', text):
+        return ("", cleaned(found[1] or ""), text[found.end():])
+    method, _, rest = text.partition(" ")
+    target, _, rest = rest.partition(" ")
+    path, mark, query = target.partition("?")
+    # The path of an HTTPEndpoint is the operator's.
+    base, path = ("/base", path.removeprefix("/base")) if path.startswith("/base") else ("", path)
+    return method + base, cleaned(path), mark + query, rest
+
+
+def in_utf8(text):
+    """A body as text: observations of HTTP have a character a byte."""
+    try:
+        return text.encode("latin-1").decode()
+    except UnicodeError:
+        return text
