@@ -22,7 +22,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> Io for I {}
 ///
 /// Which one a program uses is a type, so that a call costs no dispatch. They differ in their limits against hostile
 /// peers: see each implementation.
-pub trait Http2: Send + Sync + 'static {
+pub trait Http2: Sized + Send + Sync + 'static {
     /// The body of a message that was received. The sender gets room for more as fast as somebody reads.
     type Body: Body<Data = Bytes, Error = StreamError> + Send + Unpin + std::fmt::Debug + 'static;
     /// What sends requests on a connection.
@@ -60,8 +60,11 @@ pub trait Http2: Send + Sync + 'static {
         io: I,
         config: &Config,
         keep_alive: Option<KeepAlive>,
-    ) -> impl Future<Output = Result<(Self::Client<I>, Self::Connection<I>), Error>> + Send;
+    ) -> impl Future<Output = Connected<Self, I>> + Send;
 }
+
+/// The two halves of a client connection, or why there is none.
+pub type Connected<H, I> = Result<(<H as Http2>::Client<I>, <H as Http2>::Connection<I>), Error>;
 
 /// Answers requests; `B` is the body of one that comes in pieces.
 pub trait Service<B = RecvStream>: Send + Sync + 'static {

@@ -115,7 +115,7 @@ impl Head {
         self.flags & flag != 0
     }
 
-    /// The head as it stands on the transport.
+    /// The head as it stands on the wire.
     ///
     /// Lengths of 2²⁴ and more have no place in it; no setting allows them.
     pub fn bytes(&self) -> [u8; HEAD] {

@@ -76,7 +76,9 @@ mod native;
 mod settings;
 pub mod target;
 
-pub use boundary::{Client, Http2, Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade};
+pub use boundary::{
+    Client, Connected, Http2, Incoming, Io, KeepAlive, Service, Timeouts, TrySendError, Upgrade,
+};
 pub use error::{ConnectionError, Error, Reason, StreamError};
 #[cfg(feature = "hyper")]
 pub use hyper_h2::{HyperBody, HyperClient, HyperH2};

@@ -101,13 +101,13 @@ impl Decoder {
     }
 
     /// Reads the strings of a literal: its value, and its name too when the index of that is 0. Returns its size in a
-    /// list and, when that is within `room`, the field.
+    /// list and, when that is within `limit`, the field.
     fn literal(
         &mut self,
         name: usize,
         indexing: Indexing,
         rest: &mut &[u8],
-        room: usize,
+        limit: usize,
     ) -> Result<(usize, Option<Field>), HpackError> {
         let name = match name {
             0 => Name::read(string(rest, &mut self.scratch)?),
@@ -118,11 +118,11 @@ impl Decoder {
         if indexing == Indexing::Incremental && self.table.make_room(size) {
             // The entry may stay for as long as the connection: it has memory of the right size.
             let field = name.clone().field(value, Bytes::copy_from_slice);
-            let emitted = (size <= room).then(|| field.clone());
+            let emitted = (size <= limit).then(|| field.clone());
             self.table.insert(Entry { name, field, size });
             return Ok((size, emitted));
         }
-        if size > room {
+        if size > limit {
             return Ok((size, None));
         }
         let mut field = name.field(value, |value| self.arena.keep(value));

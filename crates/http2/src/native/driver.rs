@@ -1,4 +1,4 @@
-//! A connection's own task: it reads, writes, and finds out when the peer is gone without a word.
+//! A connection's own task: it reads, writes, and finds out when the peer is gone without having said so.
 
 use std::cell::RefCell;
 use std::io;
@@ -79,7 +79,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Driver<I> {
         mut read: impl FnMut(&Arc<Transport<I>>) -> bool,
     ) -> Poll<Result<(), Error>> {
         let mut more = self.transport.shared.state().begin_turn(cx.waker());
-        // Our settings shut_down first: a client that begins with TLS learns from them that nobody here speaks it.
+        // Our SETTINGS leave first: a client that begins with TLS learns from them that nobody here speaks it.
         let mut flushed = self.transport.poll_flush(cx)?;
         if more {
             more = read(&self.transport);

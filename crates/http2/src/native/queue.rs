@@ -18,7 +18,7 @@ pub(crate) enum Piece {
     Trailers(HeaderMap),
 }
 
-/// In the order in which they shut_down. The first piece needs no allocation: most messages have one, and trailers.
+/// In the order in which they leave. The first piece needs no allocation: most messages have one, and trailers.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     first: Option<Bytes>,

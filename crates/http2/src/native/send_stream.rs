@@ -1,5 +1,5 @@
 //! A message on its way out: what is at hand leaves with the head, in one write and without a task of its own; only
-//! what has to be waited for is pumped.
+//! what has to be waited for gets a task.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use crate::error::Reason;
 use crate::native::transport::Transport;
 
-/// Bytes of a body that shut_down without asking for room: they are in memory already.
+/// Bytes of a body that are sent without asking for capacity: they are in memory already.
 const READY_BYTES: usize = 32 * 1024;
 
 /// The stream that a message goes to. A message that is given up before its end resets it.
@@ -39,7 +39,7 @@ impl<I> SendStream<I> {
 }
 
 impl<I: AsyncWrite + Unpin> SendStream<I> {
-    /// Hands over what a body has without waiting. Returns a body that has more.
+    /// Sends what a body has without waiting. Returns a body that has more.
     pub(crate) fn send_ready<B>(&self, mut body: B, reason: fn(B::Error) -> Reason) -> Option<B>
     where
         B: Body<Data = Bytes> + Unpin,
@@ -57,7 +57,7 @@ impl<I: AsyncWrite + Unpin> SendStream<I> {
         Some(body)
     }
 
-    /// Hands over what a body gave: how many bytes, or `None` after the last.
+    /// Sends what a body gave: how many bytes, or `None` after the last.
     fn send<E>(
         &self,
         frame: Option<Result<Frame<Bytes>, E>>,

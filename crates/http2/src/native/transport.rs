@@ -1,4 +1,4 @@
-//! A connection as its own task and those of its streams share it.
+//! The socket and the state of a connection, as its own task and those of its streams share them.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -16,7 +16,7 @@ use crate::frame::{HEAD, Head, Kind, flag};
 const LARGE: usize = 8 * 1024;
 /// Pieces handed to the socket at once.
 const PIECES: usize = 16;
-/// Room the buffer keeps between driver.
+/// Capacity that the buffer keeps between turns.
 const KEPT_CAPACITY: usize = 4 * 1024;
 /// Bytes of answers to the peer's own frames that may wait for it to read.
 const UNREAD_REPLIES: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Heads and trailers: blocks of fields become requests, or the ends of them.
+//! Field blocks: they become the heads and trailers of messages.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -72,20 +72,20 @@ impl State {
             detail: "a field block that cannot be decompressed",
         })?;
         let memory = fields.memory(size);
-        let list = List {
+        let block = FieldBlock {
             ended,
             memory,
             too_large: size > limit || memory > left || fields.are_too_many(),
             fields,
         };
         if self.role == Role::Client {
-            return self.answer(id, list);
+            return self.response(id, block);
         }
         if self.is_idle(id) {
             self.last_id = id;
-            return self.open(id, list);
+            return self.open(id, block);
         }
-        self.trailers(id, list)
+        self.trailers(id, block)
     }
 
     /// Charges a list that is kept to its stream.
@@ -109,7 +109,7 @@ impl State {
         self.pending_accept.push_back((1, upgrade.request));
     }
 
-    fn open(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+    fn open(&mut self, id: u32, block: FieldBlock) -> Result<(), ConnectionError> {
         if self.phase == Phase::Closing {
             self.reset_history.insert(id);
             return Ok(());
@@ -119,23 +119,23 @@ impl State {
             self.refuse_frame(id, Reason::REFUSED_STREAM);
             return Ok(());
         }
-        let state = if list.ended {
+        let state = if block.ended {
             StreamState::HalfClosedRemote(RecvEnd::EndStream)
         } else {
             StreamState::Open
         };
         let mut stream = self.new_stream(state, RecvHead::Taken);
         // A list that was cut off is not looked at: what is missing may be what makes it right.
-        if list.too_large {
+        if block.too_large {
             self.charge("too many requests whose header list is too large")?;
             self.insert(id, stream);
             self.refuse_head(id);
             return Ok(());
         }
-        let fields = list.fields;
+        let fields = block.fields;
         let request = fields.length().and_then(|left| {
             stream.content_left = left;
-            let short = list.ended && left.is_some_and(|left| left > 0);
+            let short = block.ended && left.is_some_and(|left| left > 0);
             if short {
                 return Err(Malformed);
             }
@@ -145,7 +145,7 @@ impl State {
             Ok(request) if request.method() != Method::CONNECT => {
                 stream.progress.limited = !self.config.grpc && !is_grpc(&request);
                 self.insert(id, stream);
-                self.keep_fields(id, list.memory);
+                self.keep_fields(id, block.memory);
                 self.pending_accept.push_back((id, request));
                 return Ok(());
             }
@@ -157,23 +157,23 @@ impl State {
         Ok(())
     }
 
-    /// The head of an answer to us, or its trailers.
-    fn answer(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+    /// The head of a response, or its trailers.
+    fn response(&mut self, id: u32, block: FieldBlock) -> Result<(), ConnectionError> {
         if self.is_idle(id) {
             return Err(ConnectionError::protocol("HEADERS on an idle stream"));
         }
-        // What we gave up may be on its way still.
+        // What we reset may be on its way still.
         let Some(stream) = self.streams.get_mut(&id) else {
             return self.charge_idle_frame("too many responses on closed streams");
         };
         if !matches!(stream.recv_head, RecvHead::Awaited) || !stream.state.is_recv_open() {
-            return self.trailers(id, list);
+            return self.trailers(id, block);
         }
-        if list.too_large {
-            self.refuse_answer(id);
+        if block.too_large {
+            self.refuse_response(id);
             return Ok(());
         }
-        let (fields, ended) = (list.fields, list.ended);
+        let (fields, ended) = (block.fields, block.ended);
         let head = fields.length().and_then(|left| Ok((fields.response()?, left)));
         match head {
             Ok((head, _)) if head.status().is_informational() && !ended => {
@@ -184,7 +184,7 @@ impl State {
                 // Where nothing follows, the length is that of what a GET would have brought.
                 stream.content_left = left.filter(|_| !ended);
                 stream.progress.limited = stream.content_left.is_some();
-                self.keep_fields(id, list.memory);
+                self.keep_fields(id, block.memory);
                 self.received(id, ended);
             }
             _ => self.reset(id, Reason::PROTOCOL_ERROR),
@@ -210,12 +210,12 @@ impl State {
     }
 
     /// Ends a stream whose answer has more fields than we take.
-    fn refuse_answer(&mut self, id: u32) {
+    fn refuse_response(&mut self, id: u32) {
         let error = StreamError::HeadersTooLarge(self.config.header_list);
         self.reset_with(id, Reason::ENHANCE_YOUR_CALM, error);
     }
 
-    fn trailers(&mut self, id: u32, list: List) -> Result<(), ConnectionError> {
+    fn trailers(&mut self, id: u32, block: FieldBlock) -> Result<(), ConnectionError> {
         let was_reset_locally = self.was_reset_locally(id);
         let stream = match self.streams.get_mut(&id) {
             Some(stream) if stream.state.is_recv_open() => stream,
@@ -227,17 +227,17 @@ impl State {
             }
             _ => return Err(ConnectionError::closed("HEADERS on a closed stream")),
         };
-        if list.too_large {
+        if block.too_large {
             self.charge("too many trailers whose list is too large")?;
-            self.refuse_answer(id);
+            self.refuse_response(id);
             return Ok(());
         }
-        let whole = list.ended && stream.count_content(0, true);
-        match list.fields.trailers() {
+        let whole = block.ended && stream.count_content(0, true);
+        match block.fields.trailers() {
             Ok(trailers) if whole => {
                 if stream.receiver.is_held() {
                     stream.recv_queue.push_trailers(trailers);
-                    self.keep_fields(id, list.memory);
+                    self.keep_fields(id, block.memory);
                 }
                 self.received(id, true);
                 Ok(())
@@ -251,8 +251,8 @@ impl State {
     }
 }
 
-/// A list of fields that has come.
-struct List {
+/// A field block, decoded.
+struct FieldBlock {
     fields: Fields,
     /// Nothing follows on its stream.
     ended: bool,

@@ -48,7 +48,7 @@ struct Data {
     stream: u32,
     /// Bytes of the payload to come, padding included.
     left: usize,
-    /// Bytes at the end that mean nothing; `None` until their id, the first byte, is here.
+    /// Bytes of padding at the end; `None` until the Pad Length, the first byte, is here.
     padding: Option<usize>,
     ended: bool,
 }
@@ -186,9 +186,9 @@ impl State {
             return Err(ConnectionError::protocol("DATA on an idle stream"));
         }
         let length = u32::try_from(head.length).unwrap_or(u32::MAX);
-        let room = self.recv_window.checked_sub(length);
+        let window = self.recv_window.checked_sub(length);
         self.recv_window =
-            room.ok_or_else(|| ConnectionError::flow("more DATA than the connection's window allows"))?;
+            window.ok_or_else(|| ConnectionError::flow("more DATA than the connection's window allows"))?;
         let padded = head.has(flag::PADDED);
         if padded && head.length == 0 {
             return Err(ConnectionError::size("padded DATA without a Pad Length"));
@@ -217,8 +217,8 @@ impl State {
                 Some(Reason::PROTOCOL_ERROR)
             }
             Some(stream) if stream.state.is_recv_open() => match stream.recv_window.checked_sub(length) {
-                Some(room) => {
-                    stream.recv_window = room;
+                Some(window) => {
+                    stream.recv_window = window;
                     return Ok(());
                 }
                 None => Some(Reason::FLOW_CONTROL_ERROR),

@@ -62,7 +62,7 @@ impl State {
         true
     }
 
-    /// Sends the head of a request, as soon as the server allows one more stream; the id of its stream. Who has to
+    /// Sends the head of a request, as soon as the server allows one more stream; the identifier of its stream. Who has to
     /// wait gets a `ticket`, which keeps its place, and for which it owes [`Self::cancel_open`].
     ///
     /// # Errors
@@ -257,7 +257,7 @@ impl State {
 
     fn wait_for_window(&mut self, id: u32) {
         self.awaiting_window.push_back(id);
-        // Those that are over shut_down when there are many of them.
+        // Those that are closed leave when there are many of them.
         if self.awaiting_window.len() > 2 * self.streams.len() + STALE {
             let streams = &self.streams;
             self.awaiting_window.retain(|id| streams.contains_key(id));
@@ -271,23 +271,23 @@ impl State {
         };
         match stream.send_queue.pop() {
             Some(Piece::Data(mut data)) => {
-                let room = usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0);
-                let now = data.split_to(room.min(self.peer.max_frame_size).min(data.len()));
+                let window = usize::try_from(stream.send_window.min(self.send_window)).unwrap_or(0);
+                let chunk = data.split_to(window.min(self.peer.max_frame_size).min(data.len()));
                 if !data.is_empty() {
                     stream.send_queue.push_front(data);
                 }
                 let ended = stream.end_queued && stream.send_queue.is_empty();
-                stream.send_window -= now.len() as i64;
-                self.send_window -= now.len() as i64;
-                stream.buffered -= now.len();
-                self.buffered -= now.len();
+                stream.send_window -= chunk.len() as i64;
+                self.send_window -= chunk.len() as i64;
+                stream.buffered -= chunk.len();
+                self.buffered -= chunk.len();
                 stream.progress.since_check = true;
                 stream.sender.wake();
                 if ended {
                     stream.state.close_send();
                 }
-                self.budget.credit_data(now.len());
-                self.output.data(id, now, ended);
+                self.budget.credit_data(chunk.len());
+                self.output.data(id, chunk, ended);
                 if ended {
                     self.close_if_unused(id);
                 }

@@ -271,7 +271,7 @@ fn frames_of_a_byte_take_a_byte_and_what_they_take_more_counts_as_unread() {
     assert!(held < bytes + 32 * 1024, "{held}");
     assert_eq!(state.slack, state.streams[&1].recv_queue.slack());
     assert!(state.slack > 0);
-    // Read down to what is slack: it stays charged until it is gone.
+    // Read down to what is unused: it stays charged until it is gone.
     state.released = CONFIG.connection_window / 2;
     state.release_connection_capacity(0);
     assert_eq!(state.released, CONFIG.connection_window / 2);

@@ -1,4 +1,4 @@
-//! What should move and does not. It is looked for at intervals, so that no stream needs a timer.
+//! Time limits: they are checked at intervals, so that no stream needs a timer.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::error::{Error, Reason, StreamError};
 /// What was seen at the end of the last interval.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    /// Frames and lists of fields that have come whole.
+    /// Frames and field blocks that were received complete.
     pub(super) complete: u64,
-    incoming: Unchanged,
-    outgoing: Unchanged,
-    idle: Unchanged,
-    leaving: Unchanged,
+    incoming: Stagnation,
+    outgoing: Stagnation,
+    idle: Stagnation,
+    shutdown: Stagnation,
 }
 
 /// A count, and since when it is known to be the same.
 #[derive(Debug, Default)]
-struct Unchanged {
+struct Stagnation {
     count: u64,
     since: Option<Instant>,
 }
 
-impl Unchanged {
+impl Stagnation {
     /// True when `count` has been the same for `limit`; `due` while it should change.
     fn is_over(&mut self, count: u64, due: bool, limit: Duration, now: Instant) -> bool {
         if !due || self.count != count {
@@ -48,15 +48,15 @@ impl State {
         self.config.ping_idle || !self.streams.is_empty()
     }
 
-    /// Ends what has not moved for too long.
+    /// Ends what has made no progress for too long.
     ///
     /// # Errors
     /// Why the connection must end.
     pub(crate) fn check_timeouts(&mut self, now: Instant) -> Result<(), Error> {
         let stall = self.config.stall;
         let begun = self.incomplete.is_begun();
-        let whole = self.timers.complete;
-        if self.timers.incoming.is_over(whole, begun, stall, now) {
+        let complete = self.timers.complete;
+        if self.timers.incoming.is_over(complete, begun, stall, now) {
             return Err(Error::IncompleteFrame(stall));
         }
         let (written, waits) = (self.output.written(), !self.output.is_empty());
@@ -69,8 +69,8 @@ impl State {
             self.shut_down();
         }
         // One that does not answer our ping knows by now.
-        let leaving = self.phase == Phase::ShuttingDown;
-        if self.timers.leaving.is_over(0, leaving, stall, now) {
+        let shutdown = self.phase == Phase::ShuttingDown;
+        if self.timers.shutdown.is_over(0, shutdown, stall, now) {
             self.send_final_goaway();
         }
         self.check_streams(now);
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// Gives up a stream on which nothing moves.
+    /// Ends a stream without progress.
     fn abort_stalled(&mut self, id: u32) {
         let error = StreamError::Stalled(self.config.stall);
         let Some(stream) = self.streams.get_mut(&id) else {
