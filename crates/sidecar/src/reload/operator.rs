@@ -57,18 +57,20 @@ impl OperatorSource {
             }
         }
     }
+}
 
-    async fn list_all(&self) -> Result<Loaded, ListError> {
-        let mut loaded = match &self.components {
-            Some(_) => self.operator.components().await.map_err(list_error)?,
-            None => Loaded::default(),
-        };
-        let endpoints = self.operator.endpoints().await;
-        // No endpoint is worth the end of the process.
-        let endpoints = endpoints.map_err(|error| ListError::Unavailable(error.to_string()))?;
-        loaded.http_endpoints = endpoints.http_endpoints;
-        Ok(loaded)
-    }
+/// What the operator has; its components only where they are followed.
+async fn list(operator: &Operator, components: bool) -> Result<Loaded, ListError> {
+    let mut loaded = if components {
+        operator.components().await.map_err(list_error)?
+    } else {
+        Loaded::default()
+    };
+    // No endpoint is worth the end of the process.
+    let endpoints = operator.endpoints().await;
+    let endpoints = endpoints.map_err(|error| ListError::Unavailable(error.to_string()))?;
+    loaded.http_endpoints = endpoints.http_endpoints;
+    Ok(loaded)
 }
 
 fn list_error(error: OperatorError) -> ListError {
@@ -90,7 +92,7 @@ impl Source for OperatorSource {
 
     async fn list(&mut self) -> Result<Loaded, ListError> {
         self.again = None;
-        let listed = self.list_all().await;
+        let listed = list(&self.operator, self.components.is_some()).await;
         if matches!(listed, Err(ListError::Unavailable(_))) {
             self.again = Some(Instant::now() + AGAIN);
         }
