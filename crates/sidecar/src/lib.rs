@@ -10,6 +10,7 @@ pub mod call;
 pub mod components;
 pub mod config;
 pub mod conn;
+mod delivery;
 pub mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -1,5 +1,7 @@
 //! Start and end of the process: what is ready, who asked it to stop.
 
+mod parts;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,52 +9,61 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+pub use parts::{Parts, Stage, Tasks};
+
 const LOG: &str = "dapr.runtime";
 /// Time for the answer to a forced shutdown request to leave.
 const FORCE_DELAY: Duration = Duration::from_millis(100);
 
-/// The targets that must be ready for `/v1.0/healthz`, and whether outbound calls are possible.
+/// The conditions that must be met for `/v1.0/healthz`, and whether outbound calls are possible.
 #[derive(Clone, Default)]
 pub struct Readiness(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
-    targets: Mutex<Vec<(&'static str, bool)>>,
+    /// Names, and whether they are met.
+    conditions: Mutex<Vec<(&'static str, bool)>>,
     outbound: AtomicBool,
     /// Why calls to others fail, although everything has started.
     impossible: Mutex<Option<String>>,
 }
 
+/// Something that a sidecar cannot be ready without. Whoever brings it about has it.
+pub struct Condition {
+    readiness: Readiness,
+    index: usize,
+}
+
+impl Condition {
+    /// It is met from now on.
+    pub fn met(&self) {
+        if let Some((_, is_met)) = self.readiness.conditions().get_mut(self.index) {
+            *is_met = true;
+        }
+    }
+}
+
 impl Readiness {
-    fn targets(&self) -> MutexGuard<'_, Vec<(&'static str, bool)>> {
-        self.0.targets.lock().unwrap_or_else(PoisonError::into_inner)
+    fn conditions(&self) -> MutexGuard<'_, Vec<(&'static str, bool)>> {
+        self.0.conditions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a target that is not ready yet.
-    pub fn expect(&self, target: &'static str) {
-        self.targets().push((target, false));
-    }
-
-    /// A target is ready.
-    pub fn ready(&self, target: &str) {
-        for (name, ready) in self.targets().iter_mut() {
-            *ready |= *name == target;
+    /// Registers a condition that is not met yet.
+    pub fn condition(&self, name: &'static str) -> Condition {
+        let mut conditions = self.conditions();
+        conditions.push((name, false));
+        Condition {
+            index: conditions.len() - 1,
+            readiness: self.clone(),
         }
     }
 
-    /// A target is not ready any more.
-    pub fn not_ready(&self, target: &str) {
-        for (name, ready) in self.targets().iter_mut() {
-            *ready &= *name != target;
-        }
-    }
-
-    /// The names of targets that are not ready.
+    /// The names of conditions that are not met.
     pub fn unready(&self) -> Vec<String> {
-        let targets = self.targets();
-        targets
+        let conditions = self.conditions();
+        conditions
             .iter()
-            .filter(|(_, ready)| !ready)
+            .filter(|(_, is_met)| !is_met)
             .map(|(name, _)| (*name).to_owned())
             .collect()
     }

@@ -1,7 +1,6 @@
 //! The operator of a Kubernetes cluster: the source of a sidecar's settings and resources there.
 
 mod dial;
-mod endpoints;
 mod secrets;
 mod updates;
 
@@ -21,7 +20,6 @@ use tonic::{Code, Response, Status};
 
 use crate::conn::Channel;
 
-pub use endpoints::{EndpointFollower, Resolve};
 pub(crate) use secrets::reveal;
 pub(crate) use updates::{Update, Updates};
 

@@ -1,5 +1,7 @@
 //! Other sidecars: who and where they are, and the connections kept to them.
 
+mod call;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -10,6 +12,8 @@ use http::{Request, Response};
 use outrigger_discovery::{Address, Addresses, ResolveError, Resolver};
 use outrigger_identity::{Expect, Identity, server_name};
 use tokio::sync::watch;
+
+pub use call::{CallError, Failed};
 
 use crate::body::Body;
 use crate::conn::{Dialer, H2Pool, KeepAlive, SendError};
@@ -152,7 +156,7 @@ impl Peers {
     ///
     /// # Errors
     /// [`PeerError`] when no instance is known.
-    pub async fn pick(&self, app_id: &str, namespace: &str) -> Result<Picked, PeerError> {
+    async fn pick(&self, app_id: &str, namespace: &str) -> Result<Picked, PeerError> {
         // A `.` cannot be part of an app id, so this key is unambiguous.
         let key = format!("{app_id}.{namespace}");
         let peer = match self.known(&key) {
@@ -227,7 +231,7 @@ impl Peers {
     }
 
     /// Tells that an instance could not be reached: it is looked for again.
-    pub fn failed(&self, picked: &Picked) {
+    fn failed(&self, picked: &Picked) {
         if let Some(resolver) = self.resolver.get() {
             resolver.evict(
                 &picked.peer.app_id,
@@ -240,10 +244,10 @@ impl Peers {
 }
 
 /// An instance to send a call to.
-pub struct Picked {
+struct Picked {
     peer: Arc<Peer>,
     /// The connections.
-    pub instance: Arc<Instance>,
+    instance: Arc<Instance>,
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::body::{Body, Failure, Next, Replay};
 use crate::grpc;
 use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
-use crate::peer::{PeerError, Peers};
+use crate::peer::{CallError, Failed, Instance, PeerError, Peers};
 use crate::resilience::{Attempts, Resilience, grpc_outcome};
 
 /// Forwards calls by the app id in their metadata.
@@ -231,33 +231,35 @@ impl Proxy {
         replay: &Replay,
         failure: &Failure,
     ) -> Result<Response<Body>, Status> {
-        for last in [false, true] {
-            let picked = self
-                .peers
-                .pick(app_id, namespace)
-                .await
-                .map_err(|e| peer_status(&e))?;
+        let send = |(), instance: Arc<Instance>| async move {
             let Some(body) = replay.attempt() else {
-                return Err(Status::failed_precondition(
+                let error = Status::failed_precondition(
                     "cannot use resiliency policies with retries on streaming RPCs",
-                ));
+                );
+                let failed = Failed {
+                    error,
+                    connection: false,
+                    repeatable: false,
+                };
+                return ((), Err(failed));
             };
             let mut request = Request::new(body);
             *request.method_mut() = head.method.clone();
             *request.uri_mut() = head.uri.clone();
             *request.headers_mut() = head.headers.clone();
-            match picked.instance.send(request).await {
-                Ok(response) => return Ok(response),
-                Err(error) if failure.reason().is_none() && error.is_unavailable() => {
-                    self.peers.failed(&picked);
-                    if last || !error.is_repeatable() || !replay.can_repeat() {
-                        return Err(grpc::send_status(&error));
-                    }
-                }
-                Err(error) => return Err(grpc::send_status(&error)),
-            }
-        }
-        Err(Status::unavailable("no connection to the target's sidecar"))
+            let sent = instance.send(request).await;
+            let sent = sent.map_err(|error| Failed {
+                connection: failure.reason().is_none() && error.is_unavailable(),
+                repeatable: error.is_repeatable() && replay.can_repeat(),
+                error: grpc::send_status(&error),
+            });
+            ((), sent)
+        };
+        let called = self.peers.call((app_id, namespace), 1, (), send).await;
+        called.map_err(|error| match error {
+            CallError::Unresolved(error) => peer_status(&error),
+            CallError::Failed(failed) => failed.error,
+        })
     }
 }
 

@@ -1,29 +1,34 @@
-//! Hot reload: components that come, change and go while the sidecar runs.
+//! Resources that come, change and go while the sidecar runs: a source tells of them, and for each kind a [`Reconcile`]
+//! brings what runs to what is wanted.
 
+mod components;
+mod endpoints;
 mod folders;
 mod operator;
+mod wanted;
 mod watch;
 
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use outrigger_resources::Component;
+use outrigger_resources::Loaded;
+use outrigger_resources::load::Kind;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
+pub use components::ComponentReconciler;
+pub use endpoints::{EndpointReconciler, Resolve};
 pub use folders::FolderSource;
 pub use operator::OperatorSource;
 
-use crate::components::{Components, StartError};
-use crate::life::Readiness;
+use crate::components::StartError;
+use crate::life::{Condition, Readiness};
 
 const LOG: &str = "dapr.runtime.hotreload";
 /// How often everything is listed again although nothing was reported.
 const RELIST: Duration = Duration::from_secs(60);
 /// What must be ready for `/v1.0/healthz` where hot reload is on.
-pub const TARGETS: [&str; 2] = ["component-reconciler", "subscription-reconciler"];
+const CONDITIONS: [&str; 2] = ["component-reconciler", "subscription-reconciler"];
 
 /// Where resources come from: all of them, and then what changes. Only those of this app are given.
 #[async_trait]
@@ -37,19 +42,10 @@ pub trait Source: Send {
     ///
     /// # Errors
     /// [`ListError`].
-    async fn list(&mut self) -> Result<Listing, ListError>;
+    async fn list(&mut self) -> Result<Loaded, ListError>;
 
     /// Waits for the next change. May be dropped while it waits.
     async fn next(&mut self) -> Event;
-}
-
-/// Everything a source has.
-#[derive(Debug, Default)]
-pub struct Listing {
-    /// The components.
-    pub components: Vec<Component>,
-    /// Files that cannot be read at present: what was read from them before is still wanted.
-    pub broken: Vec<PathBuf>,
 }
 
 /// What a source reports.
@@ -57,10 +53,35 @@ pub struct Listing {
 pub enum Event {
     /// Something changed: only a new list tells what.
     Relist,
-    /// A component came or changed.
-    Put(Box<Component>),
-    /// The component of this name ended.
-    Ended(String),
+    /// These resources came or changed.
+    Changed(Box<Loaded>),
+    /// The resource of this kind and name ended.
+    Ended(Kind, String),
+}
+
+/// Brings what runs to what is wanted, for one kind of resource.
+#[async_trait]
+pub trait Reconcile: Send {
+    /// Of which kind.
+    fn kind(&self) -> Kind;
+
+    /// A source listed all that it has.
+    ///
+    /// # Errors
+    /// [`ReloadError`] when the process cannot go on.
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError>;
+
+    /// Resources came or changed, of this kind or others.
+    ///
+    /// # Errors
+    /// [`ReloadError`] when the process cannot go on.
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError>;
+
+    /// The resource of this kind with this name ended.
+    ///
+    /// # Errors
+    /// [`ReloadError`] when the process cannot go on.
+    async fn ended(&mut self, name: &str) -> Result<(), ReloadError>;
 }
 
 /// Why a source has no list.
@@ -85,20 +106,23 @@ pub enum ReloadError {
     Component(#[from] StartError),
 }
 
-/// Brings the components of a sidecar to what a source wants, again and again.
+/// Brings the resources of a sidecar to what a source wants, again and again.
 pub struct Reloader {
     source: Box<dyn Source>,
-    components: Arc<Components>,
-    wanted: Vec<Component>,
+    reconcilers: Vec<Box<dyn Reconcile>>,
+    /// Met once the source is watched.
+    watched: Vec<Condition>,
 }
 
 impl Reloader {
-    /// For components that were started from `wanted`, which was read after the source began to watch.
-    pub fn new(source: Box<dyn Source>, components: Arc<Components>, wanted: Vec<Component>) -> Self {
+    /// For what was started from resources that were read after the source began to watch.
+    pub fn new(source: Box<dyn Source>, reconcilers: Vec<Box<dyn Reconcile>>, readiness: &Readiness) -> Self {
+        let has_components = reconcilers.iter().any(|one| one.kind() == Kind::Component);
+        let names = if has_components { &CONDITIONS[..] } else { &[] };
         Self {
             source,
-            components,
-            wanted,
+            reconcilers,
+            watched: names.iter().map(|name| readiness.condition(name)).collect(),
         }
     }
 
@@ -106,18 +130,23 @@ impl Reloader {
     ///
     /// # Errors
     /// [`ReloadError`].
-    pub async fn run(mut self, readiness: Readiness, stop: CancellationToken) -> Result<(), ReloadError> {
-        tracing::info!(
-            target: LOG,
-            "Hot reloading enabled. Daprd will reload 'Component' resources on change."
-        );
+    pub async fn run(mut self, stop: CancellationToken) -> Result<(), ReloadError> {
+        if !self.watched.is_empty() {
+            tracing::info!(
+                target: LOG,
+                "Hot reloading enabled. Daprd will reload 'Component' and 'HTTPEndpoint' resources on change."
+            );
+        }
         let mut relist = tokio::time::interval_at(Instant::now() + RELIST, RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        if self.source.begin().await {
+        let Some(changed) = stop.run_until_cancelled(self.source.begin()).await else {
+            return Ok(());
+        };
+        if changed {
             self.handle(Event::Relist).await?;
         }
-        for target in TARGETS {
-            readiness.ready(target);
+        for condition in &self.watched {
+            condition.met();
         }
         loop {
             let event = tokio::select! {
@@ -132,74 +161,27 @@ impl Reloader {
     async fn handle(&mut self, event: Event) -> Result<(), ReloadError> {
         match event {
             Event::Relist => match self.source.list().await {
-                Ok(listing) => self.wanted = with_broken(listing, &self.wanted),
+                Ok(listed) => {
+                    for reconciler in &mut self.reconcilers {
+                        reconciler.listed(&listed).await?;
+                    }
+                }
                 Err(ListError::Contradiction(text)) => return Err(ReloadError::Contradiction(text)),
                 Err(ListError::Unavailable(text)) => {
-                    tracing::error!(target: LOG, "{text}; components stay as they are");
-                    return Ok(());
+                    tracing::error!(target: LOG, "{text}; components and HTTP endpoints stay as they are");
                 }
             },
-            Event::Put(component) => {
-                self.wanted.retain(|known| known.name != component.name);
-                self.wanted.push(*component);
+            Event::Changed(changed) => {
+                for reconciler in &mut self.reconcilers {
+                    reconciler.changed(&changed).await?;
+                }
             }
-            Event::Ended(name) => self.wanted.retain(|known| known.name != name),
+            Event::Ended(kind, name) => {
+                for reconciler in self.reconcilers.iter_mut().filter(|one| one.kind() == kind) {
+                    reconciler.ended(&name).await?;
+                }
+            }
         }
-        self.components.reconcile(&self.wanted).await?;
         Ok(())
-    }
-}
-
-/// What is listed and, of what was wanted before, what stood in files that cannot be read now.
-fn with_broken(listing: Listing, before: &[Component]) -> Vec<Component> {
-    let Listing {
-        mut components,
-        broken,
-    } = listing;
-    for old in before {
-        let listed = components.iter().any(|component| component.name == old.name);
-        if !listed && broken.contains(&old.source.file) {
-            tracing::warn!(
-                target: LOG,
-                "{} cannot be read: component {} stays as it is",
-                old.source.file.display(),
-                old.log_name()
-            );
-            components.push(old.clone());
-        }
-    }
-    components
-}
-
-#[cfg(test)]
-mod tests {
-    use outrigger_resources::Source as Place;
-    use outrigger_resources::load::text;
-
-    use super::*;
-
-    fn component(name: &str, file: &str) -> Component {
-        let yaml = format!(
-            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  type: state.x\n"
-        );
-        let mut component = text(&yaml, "app").unwrap().components.remove(0);
-        component.source = Place::new(file, 1);
-        component
-    }
-
-    #[test]
-    fn what_stood_in_a_broken_file_stays() {
-        let before = [
-            component("kept", "broken"),
-            component("moved", "broken"),
-            component("gone", "readable"),
-        ];
-        let listing = Listing {
-            components: vec![component("moved", "readable")],
-            broken: vec!["broken".into()],
-        };
-        let wanted = with_broken(listing, &before);
-        let names: Vec<_> = wanted.iter().map(|c| (c.name.as_str(), &c.source.file)).collect();
-        assert_eq!(names, [("moved", &"readable".into()), ("kept", &"broken".into())]);
     }
 }

@@ -43,6 +43,10 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    pub(crate) fn new(number: u32, timeout: Option<Duration>) -> Self {
+        Self { number, timeout }
+    }
+
     /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer. Pinned, as a future by
     /// value takes its room twice, and is copied once more.
     pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
@@ -106,7 +110,7 @@ impl<'p> Attempts<'p> {
         loop {
             let timeout = run.before()?;
             number += 1;
-            let (given_back, result, outcome) = attempt(state, Attempt { number, timeout }).await;
+            let (given_back, result, outcome) = attempt(state, Attempt::new(number, timeout)).await;
             state = given_back;
             let Some(pause) = run.after(outcome) else {
                 return Ok(result);

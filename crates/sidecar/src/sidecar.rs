@@ -17,17 +17,15 @@ use outrigger_discovery::{BuildError, FatalError};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_telemetry::export::Pipeline;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::app::{AppChannel, Health, HealthSetter};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::components::Components;
 use crate::config::Config;
-use crate::life::{Readiness, Shutdown};
+use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
 use crate::listen::BindError;
-use crate::operator::{EndpointFollower, OperatorError};
+use crate::operator::OperatorError;
 use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
 use crate::sidecar::app_life::AppLife;
@@ -105,39 +103,23 @@ pub struct Sidecar {
     resolver: outrigger_discovery::Options,
     fatal: tokio::sync::mpsc::Receiver<FatalError>,
     readiness: Readiness,
+    /// Met when the app was found, or there is none.
+    initialized: Condition,
     shutdown: Shutdown,
     pipeline: Pipeline,
     components: Arc<Components>,
     configuration: Arc<Configurations>,
     /// Only its own task uses it: the lock lets the others share the sidecar.
     reloader: Mutex<Option<Reloader>>,
-    endpoint_follower: Option<EndpointFollower>,
     bindings: Arc<Bindings>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
-    background: Background,
-    reloading: Background,
-}
-
-/// Work that lives until the servers have drained.
-#[derive(Default)]
-struct Background {
-    tasks: TaskTracker,
-    stop: CancellationToken,
 }
 
 /// The identity and what keeps it fresh.
 struct Secured {
     identity: Option<Identity>,
     renewal: Option<Renewal>,
-}
-
-impl Background {
-    async fn end(self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-    }
 }
 
 impl Sidecar {
@@ -151,12 +133,14 @@ impl Sidecar {
     /// # Errors
     /// What kept it from going on, or from ending in time.
     pub async fn run(mut self) -> Result<(), SidecarError> {
-        self.start_background();
+        let mut parts = Parts::default();
+        self.start_background(&mut parts);
         self.start_resolver().await;
-        let serving = self.servers.start(&self.readiness)?;
+        self.servers.start(&self.readiness, &mut parts)?;
         self.readiness.outbound_ready();
-        let mut reload_failed = self.start_reloading();
-        let mut initialised = false;
+        let mut reload_failed = self.start_reloading(&mut parts);
+        self.register_blocks(&mut parts);
+        let mut initialized = false;
         let result = {
             let app_life = app_life::run(AppLife {
                 config: self.config.clone(),
@@ -164,16 +148,15 @@ impl Sidecar {
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
-                tasks: self.background.tasks.clone(),
-                stop: self.background.stop.clone(),
+                background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
             let mut app_life = std::pin::pin!(app_life);
             loop {
                 tokio::select! {
-                    () = &mut app_life, if !initialised => {
-                        initialised = true;
-                        self.readiness.ready("runtime");
+                    () = &mut app_life, if !initialized => {
+                        initialized = true;
+                        self.initialized.met();
                     }
                     () = self.shutdown.requested() => break Ok(()),
                     Some(fatal) = self.fatal.recv() => break Err(SidecarError::from(fatal)),
@@ -181,14 +164,14 @@ impl Sidecar {
                 }
             }
         };
-        self.bindings.end_reading();
+        parts.end(Stage::Reading).await;
         self.block().await;
-        let drained = self.drain(serving).await;
+        let drained = self.drain(parts).await;
         result.and(drained)
     }
 
-    fn start_background(&mut self) {
-        let Background { tasks, stop } = &self.background;
+    fn start_background(&mut self, parts: &mut Parts) {
+        let Tasks { tasks, stop } = &parts.tasks(Stage::Background, "exports and certificates");
         let pipeline = std::mem::take(&mut self.pipeline);
         tasks.spawn_on(pipeline.run(stop.clone()), &self.control);
         if let Some(renewal) = self.renewal.take() {
@@ -197,18 +180,16 @@ impl Sidecar {
         if let Some(certificate) = self.certificate.take() {
             tasks.spawn_on(certificate.run(stop.clone()), &self.control);
         }
-        if let Some(follower) = self.endpoint_follower.take() {
-            tasks.spawn_on(follower.run(stop.clone()), &self.control);
-        }
     }
 
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
-    fn start_reloading(&mut self) -> tokio::sync::mpsc::Receiver<ReloadError> {
+    fn start_reloading(&mut self, parts: &mut Parts) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
         let reloader = self.reloader.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(reloader) = reloader.take() {
-            let run = reloader.run(self.readiness.clone(), self.reloading.stop.clone());
-            self.reloading.tasks.spawn(async move {
+            let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the reload of resources");
+            let run = reloader.run(stop);
+            tasks.spawn(async move {
                 if let Err(error) = run.await {
                     // Nobody listens when the process ends already.
                     let _ending = failed.send(error).await;
@@ -216,6 +197,28 @@ impl Sidecar {
             });
         }
         failures
+    }
+
+    /// What the blocks run beside calls, and what they use.
+    fn register_blocks(&self, parts: &mut Parts) {
+        let (reading, handling) = (Arc::clone(&self.bindings), Arc::clone(&self.bindings));
+        let reading = move || reading.end_reading();
+        parts.add(Stage::Reading, "input bindings", reading, async {});
+        let handled = async move { handling.drained().await };
+        parts.add(Stage::Events, "events of input bindings", || {}, handled);
+        let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
+        let stop = move || stopping.stop();
+        let stopped = async move { watching.stopped().await };
+        parts.add(Stage::Calls, "configuration subscriptions", stop, stopped);
+        let (components, peers) = (Arc::clone(&self.components), Arc::clone(&self.peers));
+        let closed = async move { components.close().await };
+        parts.add(Stage::Components, "components", || {}, closed);
+        let closed = async move {
+            if let Some(resolver) = peers.resolver() {
+                resolver.close().await;
+            }
+        };
+        parts.add(Stage::Components, "name resolution", || {}, closed);
     }
 
     /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.
@@ -257,7 +260,7 @@ impl Sidecar {
         }
     }
 
-    async fn drain(self, serving: serve::Serving) -> Result<(), SidecarError> {
+    async fn drain(self, mut parts: Parts) -> Result<(), SidecarError> {
         let grace = self.config.shutdown.grace;
         match grace {
             Some(grace) => {
@@ -269,25 +272,17 @@ impl Sidecar {
         }
         let all = async {
             tracing::info!(target: LOG, "Dapr is shutting down");
-            self.reloading.end().await;
-            // What the app does about an event may need the APIs.
-            self.bindings.drained().await;
-            self.configuration.stop();
-            serving.drain().await;
-            self.configuration.stopped().await;
-            self.components.close().await;
-            if let Some(resolver) = self.peers.resolver() {
-                resolver.close().await;
-            }
-            self.background.end().await;
+            parts.end(Stage::Background).await;
             tracing::info!(target: LOG, "Dapr runtime stopped");
         };
         match grace {
             None => all.await,
             Some(grace) => {
-                tokio::time::timeout(grace, all)
-                    .await
-                    .map_err(|_| SidecarError::GraceExceeded)?;
+                if tokio::time::timeout(grace, all).await.is_err() {
+                    let unfinished = parts.unfinished().join(", ");
+                    tracing::warn!(target: LOG, "the grace period is over before these have ended: {unfinished}");
+                    return Err(SidecarError::GraceExceeded);
+                }
             }
         }
         Ok(())

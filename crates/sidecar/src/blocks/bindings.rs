@@ -56,8 +56,8 @@ pub struct Bindings {
     inputs: Registry<Input>,
     dependencies: Dependencies,
     phases: Phases,
-    /// Calls of output bindings that an event's answer asked for.
-    following: TaskTracker,
+    /// What reads events, and calls of output bindings that an event's answer asked for.
+    tasks: TaskTracker,
 }
 
 impl Bindings {
@@ -68,7 +68,7 @@ impl Bindings {
             inputs: Registry::default(),
             dependencies,
             phases: Phases::default(),
-            following: TaskTracker::new(),
+            tasks: TaskTracker::new(),
         })
     }
 
@@ -89,7 +89,7 @@ impl Bindings {
         if let Some(input) = self.inputs.get(&name)
             && self.dependencies.app.is_some()
         {
-            tokio::spawn(input::live(
+            self.tasks.spawn(input::live(
                 Arc::downgrade(self),
                 input,
                 self.phases.clone(),
@@ -120,11 +120,11 @@ impl Bindings {
         self.phases.set(Phase::Ended);
     }
 
-    /// Waits until the app has handled all events that were read.
+    /// Waits until the app has handled all events that were read, after [`Bindings::end_reading`].
     pub async fn drained(&self) {
         self.phases.idle().await;
-        self.following.close();
-        self.following.wait().await;
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 
     /// Calls an output binding.

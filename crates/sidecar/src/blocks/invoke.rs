@@ -24,7 +24,7 @@ use crate::conn::mostly_has_body;
 use crate::headers::{names, strip_identities};
 use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use crate::metrics::SidecarMetrics;
-use crate::peer::Peers;
+use crate::peer::{CallError, Failed, Peers};
 use crate::resilience::{Attempts, Refused, Resilience};
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
@@ -176,6 +176,23 @@ impl Terms<'_> {
         self.policy
             .and_then(Policy::retry)
             .is_some_and(|retry| retry.matching.names_http(status))
+    }
+
+    /// How an attempt at another sidecar failed: by the body of the request, by the connection, or there.
+    fn failed(&self, error: RemoteError) -> Failed<InvokeError> {
+        let RemoteError { status, connection } = error;
+        if let Some(reason) = self.failure.reason() {
+            return Failed {
+                error: InvokeError::Body(reason.to_owned()),
+                connection: false,
+                repeatable: false,
+            };
+        }
+        Failed {
+            connection: connection || status.code() == Code::Unauthenticated,
+            error: InvokeError::Peer(status),
+            repeatable: false,
+        }
     }
 
     /// A call that failed by its own body says so, and not what became of the connection.
@@ -330,27 +347,26 @@ impl Invoker {
         request: &mut OpenRequest,
         terms: &Terms<'_>,
     ) -> Result<Reply, (InvokeError, bool)> {
-        let picked = self.peers.pick(id, namespace).await;
-        let picked = picked.map_err(|e| (InvokeError::Resolve(e.to_string()), false))?;
-        self.metrics.invoke_sent(id);
-        let started = Instant::now();
-        match call_remote(&picked.instance, request, self.max_message).await {
-            Ok(reply) => {
-                self.metrics
-                    .invoke_received(id, reply.status.code(), started.elapsed());
-                Ok(reply)
-            }
-            Err(RemoteError { status, connection }) => {
-                if let Some(reason) = terms.failure.reason() {
-                    return Err((InvokeError::Body(reason.to_owned()), false));
-                }
-                let connection = connection || status.code() == Code::Unauthenticated;
-                if connection {
-                    self.peers.failed(&picked);
-                }
-                Err((InvokeError::Peer(status), connection))
-            }
-        }
+        let target = (id, namespace);
+        let called = self
+            .peers
+            .call(target, 0, request, |request, instance| async move {
+                self.metrics.invoke_sent(id);
+                let started = Instant::now();
+                let result = match call_remote(&instance, request, self.max_message).await {
+                    Ok(reply) => {
+                        self.metrics
+                            .invoke_received(id, reply.status.code(), started.elapsed());
+                        Ok(reply)
+                    }
+                    Err(error) => Err(terms.failed(error)),
+                };
+                (request, result)
+            });
+        called.await.map_err(|error| match error {
+            CallError::Unresolved(error) => (InvokeError::Resolve(error.to_string()), false),
+            CallError::Failed(failed) => (failed.error, failed.connection),
+        })
     }
 
     /// The app beside us, or an endpoint outside.

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
-use serde_json::{Map, Value, json};
 
 use crate::blocks::invoke::Endpoints;
 use crate::components::{Components, Registered};
@@ -93,66 +92,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// As the HTTP API shows it.
-    pub fn json(&self) -> Value {
-        let mut all = Map::new();
-        all.insert("id".into(), self.app_id.clone().into());
-        all.insert("runtimeVersion".into(), VERSION.into());
-        if !self.features.is_empty() {
-            all.insert("enabledFeatures".into(), self.features.clone().into());
-        }
-        let components = self.components.registered();
-        if !components.is_empty() {
-            let components = components.iter().map(component_json);
-            all.insert("components".into(), components.collect());
-        }
-        all.insert("extended".into(), json!(*self.extended()));
-        let endpoints = self.endpoints.names();
-        if !endpoints.is_empty() {
-            let endpoints = endpoints.iter().map(|name| json!({ "name": name }));
-            all.insert("httpEndpoints".into(), endpoints.collect());
-        }
-        all.insert("appConnectionProperties".into(), self.connection_json());
-        all.insert(
-            "actorRuntime".into(),
-            json!({ "runtimeStatus": "DISABLED", "hostReady": false, "placement": DISCONNECTED }),
-        );
-        all.insert("workflows".into(), json!({}));
-        Value::Object(all)
-    }
-
-    fn connection_json(&self) -> Value {
-        let mut connection = Map::new();
-        if self.app.port != 0 {
-            connection.insert("port".into(), self.app.port.into());
-        }
-        connection.insert("protocol".into(), protocol_name(self.app.protocol).into());
-        if !self.app.address.is_empty() {
-            connection.insert("channelAddress".into(), self.app.address.clone().into());
-        }
-        if let Some(limit) = self.app.max_concurrency {
-            connection.insert("maxConcurrency".into(), limit.into());
-        }
-        if let Some(health) = &self.app.health {
-            let mut checks = Map::new();
-            if !is_grpc(self.app.protocol) {
-                checks.insert("healthCheckPath".into(), self.app.health_path.clone().into());
-            }
-            checks.insert(
-                "healthProbeInterval".into(),
-                format_go_duration(health.interval).into(),
-            );
-            checks.insert(
-                "healthProbeTimeout".into(),
-                format_go_duration(health.timeout).into(),
-            );
-            checks.insert("healthThreshold".into(), health.threshold.into());
-            connection.insert("health".into(), checks.into());
-        }
-        connection.into()
-    }
-
-    /// As the gRPC API shows it.
+    /// What the sidecar tells, as the message of the contract; the HTTP API has names of its own for it.
     pub fn message(&self) -> proto::GetMetadataResponse {
         let health = self
             .app
@@ -201,24 +141,6 @@ impl Metadata {
             ..proto::GetMetadataResponse::default()
         }
     }
-}
-
-/// Empty members are left out.
-fn component_json(component: &Registered) -> Value {
-    let mut shown = Map::new();
-    for (name, value) in [
-        ("name", &component.name),
-        ("type", &component.kind),
-        ("version", &component.version),
-    ] {
-        if !value.is_empty() {
-            shown.insert(name.into(), value.clone().into());
-        }
-    }
-    if !component.capabilities.is_empty() {
-        shown.insert("capabilities".into(), component.capabilities.clone().into());
-    }
-    shown.into()
 }
 
 fn component_message(component: &Registered) -> proto::RegisteredComponents {

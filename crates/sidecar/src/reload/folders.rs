@@ -4,11 +4,11 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 use outrigger_resources::load::{self, Kinds};
-use outrigger_resources::problem;
+use outrigger_resources::{Loaded, problem};
 use tokio::runtime::Handle;
 
 use super::watch::{Watch, WatchError};
-use super::{Event, LOG, ListError, Listing, Source};
+use super::{Event, LOG, ListError, Source};
 
 /// Folders with resource files, watched.
 pub struct FolderSource {
@@ -49,7 +49,7 @@ impl FolderSource {
 
 #[async_trait]
 impl Source for FolderSource {
-    async fn list(&mut self) -> Result<Listing, ListError> {
+    async fn list(&mut self) -> Result<Loaded, ListError> {
         let (folders, namespace) = (self.folders.clone(), self.namespace.clone());
         let (app_id, watch) = (self.app_id.clone(), self.watch.clone());
         let listing = self.control.spawn_blocking(move || {
@@ -67,7 +67,7 @@ impl Source for FolderSource {
     }
 }
 
-fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Listing, ListError> {
+fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Loaded, ListError> {
     // A folder that is missing is on its way: whoever deploys moves a new one to its place.
     for folder in folders {
         std::fs::read_dir(folder).map_err(|error| {
@@ -81,6 +81,7 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Li
         paths: folders,
         kinds: Kinds {
             components: true,
+            http_endpoints: true,
             ..Kinds::default()
         },
         namespace,
@@ -96,8 +97,5 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Li
     for warning in &loaded.warnings {
         tracing::warn!(target: LOG, "{warning}");
     }
-    Ok(Listing {
-        components: loaded.components,
-        broken: loaded.broken,
-    })
+    Ok(loaded)
 }

@@ -6,8 +6,6 @@ use std::time::Instant;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_telemetry::trace::Parent;
 use tokio::sync::oneshot;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::LOG;
 use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
@@ -16,6 +14,7 @@ use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
 use crate::headers::names;
+use crate::life::Tasks;
 
 /// Largest answer to `GET /dapr/config`, bytes.
 const MAX_CONFIG: usize = 1024 * 1024;
@@ -29,8 +28,7 @@ pub(super) async fn run(life: AppLife) {
         health,
         set_health,
         bindings,
-        tasks,
-        stop,
+        background: Tasks { tasks, stop },
         started,
     } = life;
     let app_config = &config.app;
@@ -88,8 +86,7 @@ pub(super) struct AppLife {
     pub(super) health: Health,
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
-    pub(super) tasks: TaskTracker,
-    pub(super) stop: CancellationToken,
+    pub(super) background: Tasks,
     pub(super) started: Instant,
 }
 

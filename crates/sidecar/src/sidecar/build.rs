@@ -19,15 +19,17 @@ use super::security::{IdentityCounts, secure};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
-use super::{Background, Env, LOG, Secured, Sidecar, SidecarError, resources};
+use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
 use crate::listen::Versions;
 use crate::metrics::SidecarMetrics;
-use crate::operator::{EndpointFollower, Operator};
-use crate::reload::{self, FolderSource, OperatorSource, Reloader, Source};
+use crate::operator::Operator;
+use crate::reload::{
+    ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
+};
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
@@ -167,18 +169,21 @@ impl Parts {
             env: Arc::clone(&env),
             secrets: Arc::clone(&blocks.secrets),
         };
-        let endpoints = shared.endpoints(&config, resolver.all(loaded.http_endpoints).await);
-        let endpoint_follower = operator.map(|operator| EndpointFollower {
-            operator,
-            endpoints: Arc::clone(&endpoints),
-            resolve: resolver.later(),
-        });
-        let readiness = readiness();
+        let specs = resolver.all(loaded.http_endpoints.clone()).await;
+        let endpoints = shared.endpoints(&config, specs);
+        let readiness = Readiness::default();
+        let initialized = readiness.condition("runtime");
         let reloader = source.map(|source| {
-            for target in reload::TARGETS {
-                readiness.expect(target);
+            let (endpoints, resolve) = (Arc::clone(&endpoints), resolver.later());
+            let endpoints = EndpointReconciler::new(endpoints, resolve, loaded.http_endpoints);
+            let mut reconcilers: Vec<Box<dyn Reconcile>> = Vec::new();
+            if settings.features.enabled(HOT_RELOAD) {
+                let components = Arc::clone(&components);
+                reconcilers.push(Box::new(ComponentReconciler::new(components, loaded.components)));
             }
-            Reloader::new(source, Arc::clone(&components), loaded.components)
+            // Their secret stores come first.
+            reconcilers.push(Box::new(endpoints));
+            Reloader::new(source, reconcilers, &readiness)
         });
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
         let apis = shared.apis(&config, &blocks, endpoints, &components, &readiness, &shutdown);
@@ -203,8 +208,6 @@ impl Parts {
             readiness: readiness.clone(),
             sentry: config.security.sentry_address.clone(),
         });
-        readiness.ready("security-provider");
-        readiness.ready("scheduler-watch-hosts");
         Ok(Sidecar {
             config,
             started,
@@ -217,17 +220,15 @@ impl Parts {
             resolver,
             fatal,
             readiness,
+            initialized,
             shutdown,
             pipeline,
             components,
             configuration: blocks.configuration,
             reloader: Mutex::new(reloader),
-            endpoint_follower,
             bindings: blocks.bindings,
             renewal: secured.renewal,
             certificate,
-            background: Background::default(),
-            reloading: Background::default(),
         })
     }
 }
@@ -261,18 +262,19 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
     policies
 }
 
-/// What reports changes of resources, where the feature is on.
+/// What reports changes of resources: the operator always, of components as folders only where the feature is on.
 fn source(
     config: &Config,
     settings: &Configuration,
     operator: Option<&Operator>,
     control: &Handle,
 ) -> Result<Option<Box<dyn Source>>, SidecarError> {
-    if !settings.features.enabled(HOT_RELOAD) {
-        return Ok(None);
-    }
+    let hot_reload = settings.features.enabled(HOT_RELOAD);
     if let Some(operator) = operator {
-        return Ok(Some(Box::new(OperatorSource::new(operator.clone()))));
+        return Ok(Some(Box::new(OperatorSource::new(operator.clone(), hot_reload))));
+    }
+    if !hot_reload {
+        return Ok(None);
     }
     let source = FolderSource::new(
         config.resources.paths.clone(),
@@ -283,21 +285,6 @@ fn source(
     source
         .map(|source| Some(Box::new(source) as Box<dyn Source>))
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
-}
-
-fn readiness() -> Readiness {
-    let readiness = Readiness::default();
-    for target in [
-        "runtime",
-        "security-provider",
-        "metrics-exporter",
-        "grpc-api-server",
-        "grpc-internal-server",
-        "scheduler-watch-hosts",
-    ] {
-        readiness.expect(target);
-    }
-    readiness
 }
 
 /// What this build has, and the components in processes of their own.

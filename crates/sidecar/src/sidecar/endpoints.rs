@@ -10,7 +10,7 @@ use super::{Env, LOG};
 use crate::blocks::invoke::EndpointSpec;
 use crate::blocks::secrets::Secrets;
 use crate::components::{fill_secrets, log_missing};
-use crate::operator::Resolve;
+use crate::reload::Resolve;
 
 /// How long the secrets of one endpoint may take.
 const SECRETS: Duration = Duration::from_secs(5);

@@ -5,15 +5,13 @@ use std::sync::Arc;
 use outrigger_accept::{Accept as _, Admission};
 use outrigger_http2::limits::HEADER_LIST;
 use tokio::runtime::Handle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::LOG;
 use crate::api::grpc::GrpcApi;
 use crate::api::http::{HttpApi, PublicApi};
 use crate::config::Config;
 use crate::internal::InternalApi;
-use crate::life::Readiness;
+use crate::life::{Parts, Readiness, Stage, Tasks};
 use crate::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
 use crate::profiling::{self, Profiling};
 
@@ -85,27 +83,26 @@ pub(super) struct Servers {
 }
 
 /// Running servers.
-pub(super) struct Serving {
+struct Serving {
     /// Servers that finish their calls.
-    drain: CancellationToken,
-    tasks: TaskTracker,
+    calls: Tasks,
     /// Servers that tell about the process until it ends.
-    stop: CancellationToken,
-    telling: TaskTracker,
+    telemetry: Tasks,
 }
 
 impl Servers {
-    /// Starts accepting.
+    /// Starts accepting, until `parts` end.
     ///
     /// # Errors
     /// [`BindError`] when a bound socket cannot listen.
-    pub(super) fn start(&mut self, readiness: &Readiness) -> Result<Serving, BindError> {
+    pub(super) fn start(&mut self, readiness: &Readiness, parts: &mut Parts) -> Result<(), BindError> {
         let serving = Serving {
-            drain: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-            stop: CancellationToken::new(),
-            telling: TaskTracker::new(),
+            calls: parts.tasks(Stage::Calls, "calls in flight"),
+            telemetry: parts.tasks(Stage::Background, "the servers of metrics and profiles"),
         };
+        let metrics_served = readiness.condition("metrics-exporter");
+        let grpc_served = readiness.condition("grpc-api-server");
+        let internal_served = readiness.condition("grpc-internal-server");
         let head_limit = u32::try_from(self.head_limit).unwrap_or(u32::MAX);
         let plain = |versions| Options {
             versions,
@@ -135,16 +132,17 @@ impl Servers {
                     .map_or_else(|e| e.to_string(), |a| a.to_string());
                 tracing::info!(target: "dapr.metrics", "metrics server started on {address}/");
                 let metrics = Arc::clone(&self.metrics);
-                let server = outrigger_telemetry::metrics::serve(listener, metrics, serving.stop.clone());
-                serving.telling.spawn_on(server, &self.control);
+                let server =
+                    outrigger_telemetry::metrics::serve(listener, metrics, serving.telemetry.stop.clone());
+                serving.telemetry.tasks.spawn_on(server, &self.control);
             }
         }
-        readiness.ready("metrics-exporter");
+        metrics_served.met();
         for bound in sockets.profiling.drain(..) {
             if let Listener::Tcp(listener) = bound.listen()? {
                 let profiling = Arc::new(Profiling::new(self.control.clone()));
-                let server = profiling::serve(listener, profiling, serving.stop.clone());
-                serving.telling.spawn_on(server, &self.control);
+                let server = profiling::serve(listener, profiling, serving.telemetry.stop.clone());
+                serving.telemetry.tasks.spawn_on(server, &self.control);
             }
         }
         let public = Arc::new(PublicApi(Arc::clone(&self.http)));
@@ -154,7 +152,7 @@ impl Servers {
             &grpc,
             "gRPC server",
         )?;
-        readiness.ready("grpc-api-server");
+        grpc_served.met();
         serving.all(
             std::mem::take(&mut sockets.public),
             &public,
@@ -173,8 +171,8 @@ impl Servers {
             &internal,
             "gRPC server",
         )?;
-        readiness.ready("grpc-internal-server");
-        Ok(serving)
+        internal_served.met();
+        Ok(())
     }
 }
 
@@ -205,21 +203,11 @@ impl Serving {
                 admission.clone(),
                 Arc::clone(handler),
                 options.clone(),
-                self.drain.clone(),
+                self.calls.stop.clone(),
             );
-            self.tasks.spawn(server);
+            self.calls.tasks.spawn(server);
         }
         Ok(())
-    }
-
-    /// Stops accepting, lets calls finish, then stops telling.
-    pub(super) async fn drain(self) {
-        self.drain.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-        self.stop.cancel();
-        self.telling.close();
-        self.telling.wait().await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{Net, Node, Plan, eventually, get, post};
+use crate::common::{App, Net, Node, Plan, eventually, get, post};
 
 const FEATURE: &str = "  features:\n  - name: HotReload\n    enabled: true\n";
 
@@ -120,6 +120,40 @@ async fn components_follow_their_files() {
     node.ask(get("/v1.0/state/one/k"))
         .await
         .error(500, "ERR_STATE_STORE_NOT_CONFIGURED");
+    node.stop().await.unwrap();
+}
+
+/// An endpoint that leads to an app.
+fn endpoint(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: {name}\nspec:\n  baseUrl: \
+         http://127.0.0.1:{port}\n"
+    )
+}
+
+#[tokio::test]
+async fn endpoints_follow_their_files() {
+    let net = Net::plain();
+    let (first, second) = (App::echo().await, App::echo().await);
+    let node = plan(&net).resource(&endpoint("kept", first.port)).start().await;
+    let endpoints = async || {
+        let metadata = node.ask(get("/v1.0/metadata")).await.json();
+        let all = metadata["httpEndpoints"].as_array().into_iter().flatten();
+        let names = all.map(|endpoint| endpoint["name"].as_str().unwrap().to_owned());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(endpoints().await, ["kept"]);
+    put(&node, "outside.yaml", &endpoint("outside", first.port));
+    eventually(async || endpoints().await == ["kept", "outside"]).await;
+    assert_eq!(node.ask(get("/v1.0/invoke/outside/method/x")).await.status, 200);
+    put(&node, "outside.yaml", &endpoint("outside", second.port));
+    eventually(async || {
+        let status = node.ask(get("/v1.0/invoke/outside/method/y")).await.status;
+        status == 200 && second.seen().iter().any(|seen| seen.target == "/y")
+    })
+    .await;
+    delete(&node, "outside.yaml");
+    eventually(async || endpoints().await == ["kept"]).await;
     node.stop().await.unwrap();
 }
 

@@ -1,5 +1,7 @@
 //! Metadata, health and shutdown.
 
+mod metadata;
+
 use futures::future::{BoxFuture, FutureExt, ready};
 use http::{HeaderMap, Method, StatusCode};
 
@@ -52,7 +54,10 @@ fn now<'a>(answer: Answer) -> BoxFuture<'a, Answer> {
 
 impl HttpApi {
     fn get_metadata(&self) -> Answer {
-        Ok(json_response(StatusCode::OK, &self.metadata.json()))
+        Ok(json_response(
+            StatusCode::OK,
+            &metadata::json(self.metadata.message()),
+        ))
     }
 
     async fn put_metadata(&self, context: Context<'_>) -> Answer {

@@ -9,41 +9,61 @@ use outrigger_component::bindings::{Event, EventHandler, Invoke};
 use outrigger_component::go_json::{Html, canonical};
 use outrigger_component::offload::offload;
 use outrigger_component::{Error, Kind, Pairs};
-use outrigger_policy::resiliency::{Key, Outcome};
-use outrigger_telemetry::trace::{Parent, Span, TraceContext};
+use outrigger_delivery::Limits;
+use outrigger_policy::resiliency::Outcome;
+use outrigger_telemetry::trace::{Parent, TraceContext};
 use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
 use outrigger_wire::runtime::v1::{BindingEventRequest, BindingEventResponse};
-use tonic::Status;
 
 use super::input::Input;
 use super::{Bindings, LOG};
 use crate::app::{AppChannel, AppError};
 use crate::call::{AppStatus, Call};
-use crate::resilience::{Attempts, grpc_outcome};
+use crate::delivery::Inbox;
+use crate::resilience::{Attempt, grpc_outcome};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
+/// Events of one binding that the app is handling.
+const MAX_IN_FLIGHT: usize = 128;
+/// The same, with those that wait for their next attempt.
+const MAX_HELD: usize = 1024;
+pub(super) const LIMITS: Limits = Limits {
+    in_flight: MAX_IN_FLIGHT,
+    held: MAX_HELD,
+};
+
+/// An event on its way to the app.
+pub(super) struct Outgoing {
+    data: Bytes,
+    metadata: Pairs,
+    trace: Parent,
+}
+
+/// What came of an attempt.
+pub(super) enum Reply {
+    Http {
+        status: u16,
+        body: Bytes,
+    },
+    Grpc(BindingEventResponse),
+    /// The app could not be asked, or reports an error over gRPC.
+    Failed(String),
+}
 
 /// Takes the events of one input binding to the app.
 pub(super) struct Delivery {
     pub(super) bindings: Arc<Bindings>,
-    pub(super) app: Arc<AppChannel>,
     pub(super) input: Arc<Input>,
+    pub(super) inbox: Inbox<(), Outgoing, Reply>,
+    /// Whether the app speaks gRPC.
+    pub(super) grpc: bool,
 }
 
 #[async_trait]
 impl EventHandler for Delivery {
     async fn handle(&self, event: Event) -> Result<Bytes, Error> {
         let started = Instant::now();
-        let parent = parent(&event.metadata);
-        let tracer = &self.bindings.dependencies.tracer;
-        let result = if self.app.is_grpc() {
-            let span = tracer.input_binding(&self.input.name, ON_EVENT, &parent);
-            self.over_grpc(event, span).await
-        } else {
-            let statement = format!("POST /{}", self.input.name);
-            let span = tracer.input_binding(&self.input.name, &statement, &parent);
-            self.over_http(event, span).await
-        };
+        let result = self.deliver(event).await;
         self.input.handled(result.is_ok(), started.elapsed());
         result.map_err(|text| {
             tracing::debug!(
@@ -73,75 +93,38 @@ fn not_invoked(cause: impl std::fmt::Display) -> String {
 }
 
 impl Delivery {
-    fn attempts(&self) -> Attempts<'_> {
-        let metrics = &self.bindings.dependencies.resilience.metrics;
-        Attempts::new(self.input.policy.as_deref(), Key::NONE, metrics)
-    }
-
-    async fn over_http(&self, event: Event, mut span: Span) -> Result<Bytes, String> {
-        let headers = headers(&event.metadata);
-        let (event, headers, trace) = (&event, &headers, &span.as_parent());
-        let answer = self.attempts().run(|limit| async move {
-            let (route, data) = (self.input.route.clone(), event.data.clone().into());
-            let call = Call::own(Method::POST, route, headers.clone(), data, trace.clone());
-            match limit.within(pin!(self.post(call))).await {
-                None => (Err(not_invoked("context deadline exceeded")), Outcome::TimedOut),
-                Some(Err(error)) => (Err(not_invoked(error)), Outcome::Failure { code: None }),
-                Some(Ok((200, body))) => (Ok((200, body)), Outcome::Success),
-                Some(Ok((status, body))) => {
-                    let code = Some(i32::from(status));
-                    (Ok((status, body)), Outcome::Failure { code })
-                }
-            }
-        });
-        let (status, body) = answer.await.map_err(not_invoked)??;
-        span.http_status(status);
-        if (200..300).contains(&status) {
-            return Ok(body);
-        }
-        Err(format!(
-            "fails to send binding event to http app channel, status code: {status} body: {}",
-            String::from_utf8_lossy(&body)
-        ))
-    }
-
-    async fn post(&self, call: Call) -> Result<(u16, Bytes), AppError> {
-        let reply = self.app.invoke(call).await?;
-        let AppStatus::Http(status) = reply.status else {
-            return Err(AppError::NoChannel);
+    async fn deliver(&self, event: Event) -> Result<Bytes, String> {
+        let parent = parent(&event.metadata);
+        let tracer = &self.bindings.dependencies.tracer;
+        let name = &self.input.name;
+        let mut span = if self.grpc {
+            tracer.input_binding(name, ON_EVENT, &parent)
+        } else {
+            tracer.input_binding(name, &format!("POST /{name}"), &parent)
         };
-        let limit = self.bindings.dependencies.max_answer;
-        let body = reply.body.collect_up_to(limit).await;
-        Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
-    }
-
-    async fn over_grpc(&self, event: Event, mut span: Span) -> Result<Bytes, String> {
-        let request = BindingEventRequest {
-            name: self.input.name.clone(),
+        let outgoing = Outgoing {
             data: event.data,
             metadata: event.metadata,
+            trace: span.as_parent(),
         };
-        let trace = span.as_parent();
-        let (request, trace) = (&request, &trace);
-        let answer = self.attempts().run(|limit| async move {
-            let attempt = self.app.callback(ON_EVENT, request, trace);
-            match limit.within(pin!(attempt)).await {
-                None => (
-                    Err(Status::deadline_exceeded("context deadline exceeded")),
-                    Outcome::TimedOut,
-                ),
-                Some(Err(status)) => {
-                    let outcome = grpc_outcome(status.code() as i32);
-                    (Err(status), outcome)
+        let taken = self.inbox.offer(None, outgoing).await.map_err(not_invoked)?;
+        match taken.settled().await.map_err(not_invoked)? {
+            Reply::Http { status, body } => {
+                span.http_status(status);
+                if (200..300).contains(&status) {
+                    return Ok(body);
                 }
-                Some(Ok(answer)) => (Ok(answer), Outcome::Success),
+                Err(format!(
+                    "fails to send binding event to http app channel, status code: {status} body: {}",
+                    String::from_utf8_lossy(&body)
+                ))
             }
-        });
-        match answer.await.map_err(not_invoked)? {
-            Ok(answer) => Ok(self.follow(answer).await),
-            Err(status) => {
-                span.grpc_failed(status.message());
-                Err(not_invoked(status.message()))
+            Reply::Grpc(answer) => Ok(self.follow(answer).await),
+            Reply::Failed(cause) => {
+                if self.grpc {
+                    span.grpc_failed(&cause);
+                }
+                Err(not_invoked(cause))
             }
         }
     }
@@ -172,7 +155,7 @@ impl Delivery {
         for name in answer.to {
             let (bindings, call) = (Arc::clone(&self.bindings), call(&data));
             if parallel {
-                self.bindings.following.spawn(async move {
+                self.bindings.tasks.spawn(async move {
                     if let Err(error) = bindings.invoke(&name, &call).await {
                         tracing::error!(target: LOG, "error invoking output binding {name}: {error}");
                     }
@@ -183,6 +166,77 @@ impl Delivery {
             }
         }
         answer.data
+    }
+}
+
+/// One attempt; `max_answer` is the longest answer of the app, in bytes.
+pub(super) async fn attempt(
+    input: &Input,
+    app: &AppChannel,
+    max_answer: usize,
+    event: Arc<Outgoing>,
+    limit: Attempt,
+) -> (Reply, Outcome) {
+    let attempted = if app.is_grpc() {
+        limit.within(pin!(over_grpc(input, app, &event))).await
+    } else {
+        limit
+            .within(pin!(over_http(input, app, max_answer, &event)))
+            .await
+    };
+    attempted.unwrap_or_else(|| {
+        let cause = "context deadline exceeded".to_owned();
+        (Reply::Failed(cause), Outcome::TimedOut)
+    })
+}
+
+async fn over_http(input: &Input, app: &AppChannel, max_answer: usize, event: &Outgoing) -> (Reply, Outcome) {
+    let (route, data) = (input.route.clone(), event.data.clone().into());
+    let call = Call::own(
+        Method::POST,
+        route,
+        headers(&event.metadata),
+        data,
+        event.trace.clone(),
+    );
+    match post(app, call, max_answer).await {
+        Ok((status, body)) => {
+            let outcome = match status {
+                200 => Outcome::Success,
+                other => Outcome::Failure {
+                    code: Some(i32::from(other)),
+                },
+            };
+            (Reply::Http { status, body }, outcome)
+        }
+        Err(error) => {
+            let failure = Outcome::Failure { code: None };
+            (Reply::Failed(error.to_string()), failure)
+        }
+    }
+}
+
+async fn post(app: &AppChannel, call: Call, max_answer: usize) -> Result<(u16, Bytes), AppError> {
+    let reply = app.invoke(call).await?;
+    let AppStatus::Http(status) = reply.status else {
+        return Err(AppError::NoChannel);
+    };
+    let body = reply.body.collect_up_to(max_answer).await;
+    Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
+}
+
+async fn over_grpc(input: &Input, app: &AppChannel, event: &Outgoing) -> (Reply, Outcome) {
+    let request = BindingEventRequest {
+        name: input.name.clone(),
+        data: event.data.clone(),
+        metadata: event.metadata.clone(),
+    };
+    match app.callback(ON_EVENT, &request, &event.trace).await {
+        Ok(answer) => (Reply::Grpc(answer), Outcome::Success),
+        Err(status) => {
+            let outcome = grpc_outcome(status.code() as i32);
+            (Reply::Failed(status.message().to_owned()), outcome)
+        }
     }
 }
 

@@ -10,11 +10,12 @@ use outrigger_wire::runtime::v1::ListInputBindingsResponse;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::deliver::Delivery;
+use super::deliver::{self, Delivery};
 use super::{Bindings, LOG, NewInput};
 use crate::app::AppChannel;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
+use crate::delivery::{self, Ending};
 use crate::resilience::Resilience;
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListInputBindings";
@@ -265,12 +266,26 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
         },
     }
     let drain = CancellationToken::new();
+    let dependencies = &bindings.dependencies;
+    let policy = input.policy.as_deref();
+    let (inbox, engine) = delivery::engine(deliver::LIMITS, policy, &dependencies.resilience.metrics);
     let handler = Arc::new(Delivery {
         bindings: Arc::clone(bindings),
-        app: Arc::clone(app),
         input: Arc::clone(input),
+        inbox,
+        grpc: app.is_grpc(),
     });
-    let reading = input.component.read(handler, drain.clone());
+    // Events that were read are delivered, whatever the binding does with its handler.
+    let read = CancellationToken::new();
+    let reading = async {
+        let result = input.component.read(handler, drain.clone()).await;
+        read.cancel();
+        result
+    };
+    let delivering = engine.run(&read, Ending::DeliverAll, |event, limit| {
+        deliver::attempt(input, app, dependencies.max_answer, event, limit)
+    });
+    let reading = async { tokio::join!(reading, delivering).0 };
     let mut reading = std::pin::pin!(reading);
     let (stopped, result) = tokio::select! {
         () = &mut stop => {

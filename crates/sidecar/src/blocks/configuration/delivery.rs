@@ -4,21 +4,32 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::stream::{FuturesUnordered, StreamExt};
 use http::{HeaderMap, Method};
 use outrigger_component::configuration::{Item, Items};
-use outrigger_policy::resiliency::{Key, Outcome, Policy};
+use outrigger_delivery::Limits;
+use outrigger_policy::resiliency::{Outcome, Policy};
 use outrigger_telemetry::trace::Parent;
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{AppChannel, Health};
 use crate::call::{AppStatus, Call};
+use crate::delivery::{self, Ending, Undelivered};
 use crate::metrics::SidecarMetrics;
-use crate::resilience::Attempts;
+use crate::resilience::Attempt;
 
 const LOG: &str = "dapr.runtime.http";
 /// Bytes of the app's answer that are read, so that the connection can be used again; nothing looks at them.
 const MAX_ANSWER: usize = 64 * 1024;
+/// Changes of one subscription that wait for the app; what comes then waits in the store.
+const MAX_HELD: usize = 64;
+const LIMITS: Limits = Limits {
+    in_flight: 1,
+    held: MAX_HELD,
+};
 
 /// The app's endpoint for changes.
 pub(super) struct App {
@@ -36,57 +47,64 @@ impl App {
         }
     }
 
-    /// Tells of each changed key, one after the other; the whole change each time. While the app is unwell this waits:
-    /// nobody would tell it again later. What it does not take in the end is logged.
-    pub(super) async fn tell(
+    /// Tells of what `updates` report until they end or `stop`: of each changed key, and the whole change each time. The
+    /// changes of a key reach the app in their order. While the app is unwell they wait: nobody would tell it again later.
+    /// What it does not take in the end is logged.
+    pub(super) async fn follow(
         &self,
         store: &str,
         id: &str,
-        items: &Items,
+        mut updates: mpsc::Receiver<Items>,
         policy: Option<&Policy>,
         stop: &CancellationToken,
     ) {
-        let body = event(id, items);
-        let mut keys: Vec<_> = items.keys().collect();
-        keys.sort_unstable();
-        for key in keys {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                () = self.health.until_healthy() => {}
+        let (inbox, engine) = delivery::engine(LIMITS, policy, &self.metrics);
+        let engine = engine.while_healthy(self.health.clone());
+        let reading = async move {
+            let mut told = FuturesUnordered::new();
+            loop {
+                let items = tokio::select! {
+                    biased;
+                    () = stop.cancelled() => break,
+                    Some(result) = told.next(), if !told.is_empty() => {
+                        log(result);
+                        continue;
+                    }
+                    items = updates.recv() => items,
+                };
+                let Some(items) = items else { break };
+                for (key, change) in changes(store, id, &items) {
+                    let Ok(taken) = inbox.offer(Some(key), change).await else {
+                        break;
+                    };
+                    told.push(taken.settled());
+                    while let Some(Some(result)) = told.next().now_or_never() {
+                        log(result);
+                    }
+                }
             }
-            let told = match method(store, key) {
-                Some(method) => self.one(&method, &body, policy, stop).await,
-                None => Err(format!("the key {key:?} cannot be part of a path")),
-            };
-            if let Err(error) = told {
-                tracing::error!(target: LOG, "error sending configuration item to the app: {error}");
+            drop(inbox);
+            while let Some(result) = told.next().await {
+                log(result);
             }
+        };
+        let delivering = engine.run(stop, Ending::FinishAttempts, |change, limit| {
+            self.attempt(change, limit)
+        });
+        tokio::join!(reading, delivering);
+    }
+
+    async fn attempt(&self, change: Arc<Change>, limit: Attempt) -> (Result<(), String>, Outcome) {
+        match limit.within(pin!(self.post(&change))).await {
+            Some(Ok(())) => (Ok(()), Outcome::Success),
+            Some(Err(error)) => (Err(error), Outcome::Failure { code: None }),
+            None => (Err("context deadline exceeded".to_owned()), Outcome::TimedOut),
         }
     }
 
-    async fn one(
-        &self,
-        method: &str,
-        body: &Bytes,
-        policy: Option<&Policy>,
-        stop: &CancellationToken,
-    ) -> Result<(), String> {
-        let attempts = Attempts::new(policy, Key::NONE, &self.metrics).until(stop);
-        let told = attempts.run(|limit| async move {
-            let attempt = self.attempt(method, body.clone());
-            match limit.within(pin!(attempt)).await {
-                Some(Ok(())) => (Ok(()), Outcome::Success),
-                Some(Err(error)) => (Err(error), Outcome::Failure { code: None }),
-                None => (Err("context deadline exceeded".to_owned()), Outcome::TimedOut),
-            }
-        });
-        told.await.map_err(|refused| refused.to_string())?
-    }
-
-    async fn attempt(&self, method: &str, body: Bytes) -> Result<(), String> {
-        let (metadata, trace) = (HeaderMap::new(), Parent::default());
-        let call = Call::own(Method::POST, method.to_owned(), metadata, body.into(), trace);
+    async fn post(&self, change: &Change) -> Result<(), String> {
+        let (method, body) = (change.method.clone(), change.body.clone().into());
+        let call = Call::own(Method::POST, method, HeaderMap::new(), body, Parent::default());
         let reply = Box::pin(self.channel.invoke(call)).await;
         let reply = reply.map_err(|error| error.to_string())?;
         let _rest = reply.body.collect_up_to(MAX_ANSWER).await;
@@ -98,6 +116,37 @@ impl App {
             )),
         }
     }
+}
+
+/// A changed key on its way to the app.
+struct Change {
+    method: String,
+    body: Bytes,
+}
+
+/// What the app is told of a change, by key and in the order of the keys.
+fn changes(store: &str, id: &str, items: &Items) -> Vec<(String, Change)> {
+    let body = event(id, items);
+    let mut keys: Vec<_> = items.keys().collect();
+    keys.sort_unstable();
+    let change = |key: &String| {
+        let Some(method) = method(store, key) else {
+            log(Ok(Err(format!("the key {key:?} cannot be part of a path"))));
+            return None;
+        };
+        let body = body.clone();
+        Some((key.clone(), Change { method, body }))
+    };
+    keys.into_iter().filter_map(change).collect()
+}
+
+fn log(told: Result<Result<(), String>, Undelivered>) {
+    let error = match told {
+        Ok(Ok(())) | Err(Undelivered::Ending) => return,
+        Ok(Err(error)) => error,
+        Err(refused) => refused.to_string(),
+    };
+    tracing::error!(target: LOG, "error sending configuration item to the app: {error}");
 }
 
 /// The app's endpoint for a key; `None` for a key that would lead somewhere else.

@@ -209,34 +209,30 @@ impl Telling {
     }
 
     async fn tell(&self, store: &Store, subscription: Subscription, over: &CancellationToken) {
-        let mut updates = subscription.updates;
-        let gone = async {
-            match &self.receiver {
-                Receiver::Stream(reader) => reader.closed().await,
-                Receiver::App(_) => std::future::pending().await,
+        let updates = subscription.updates;
+        match &self.receiver {
+            Receiver::Stream(reader) => stream(reader, updates, over).await,
+            Receiver::App(app) => {
+                let policy = store.inbound.as_deref();
+                app.follow(&store.name, &self.id, updates, policy, over).await;
             }
+        }
+    }
+}
+
+/// Gives updates to the reader of a stream until it is gone.
+async fn stream(reader: &mpsc::Sender<Items>, mut updates: mpsc::Receiver<Items>, over: &CancellationToken) {
+    loop {
+        let items = tokio::select! {
+            biased;
+            () = over.cancelled() => return,
+            () = reader.closed() => return,
+            items = updates.recv() => items,
         };
-        let mut gone = std::pin::pin!(gone);
-        loop {
-            let items = tokio::select! {
-                biased;
-                () = over.cancelled() => return,
-                () = &mut gone => return,
-                items = updates.recv() => items,
-            };
-            let Some(items) = items else { return };
-            match &self.receiver {
-                Receiver::Stream(reader) => {
-                    tokio::select! {
-                        () = over.cancelled() => return,
-                        sent = reader.send(items) => if sent.is_err() { return },
-                    }
-                }
-                Receiver::App(app) => {
-                    let policy = store.inbound.as_deref();
-                    app.tell(&store.name, &self.id, &items, policy, over).await;
-                }
-            }
+        let Some(items) = items else { return };
+        tokio::select! {
+            () = over.cancelled() => return,
+            sent = reader.send(items) => if sent.is_err() { return },
         }
     }
 }

@@ -144,6 +144,15 @@ impl Endpoints {
         Ok(())
     }
 
+    /// Takes an endpoint out. Calls under way are not disturbed.
+    pub fn remove(&self, name: &str) {
+        self.named.rcu(|named| {
+            let mut named = HashMap::clone(named);
+            named.remove(name);
+            named
+        });
+    }
+
     /// Whether `name` is an HTTPEndpoint.
     pub fn contains(&self, name: &str) -> bool {
         let named = self.named.load();

@@ -1,0 +1,79 @@
+//! The metadata of a sidecar in the JSON of the HTTP API, whose members are not those of the message.
+
+use std::collections::BTreeMap;
+
+use outrigger_wire::runtime::v1 as proto;
+use serde_json::{Map, Value, json};
+
+/// The members that there are; most empty ones are left out.
+pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
+    let mut all = Map::new();
+    all.insert("id".into(), message.id.into());
+    all.insert("runtimeVersion".into(), message.runtime_version.into());
+    if !message.enabled_features.is_empty() {
+        all.insert("enabledFeatures".into(), message.enabled_features.into());
+    }
+    if !message.registered_components.is_empty() {
+        let components = message.registered_components.into_iter().map(component);
+        all.insert("components".into(), components.collect());
+    }
+    let extended: BTreeMap<_, _> = message.extended_metadata.into_iter().collect();
+    all.insert("extended".into(), json!(extended));
+    if !message.http_endpoints.is_empty() {
+        let endpoints = message.http_endpoints.into_iter();
+        let endpoints = endpoints.map(|endpoint| json!({ "name": endpoint.name }));
+        all.insert("httpEndpoints".into(), endpoints.collect());
+    }
+    if let Some(properties) = message.app_connection_properties {
+        all.insert("appConnectionProperties".into(), connection(properties));
+    }
+    if let Some(actors) = message.actor_runtime {
+        let actors = json!({
+            "runtimeStatus": actors.runtime_status().as_str_name(),
+            "hostReady": actors.host_ready,
+            "placement": actors.placement,
+        });
+        all.insert("actorRuntime".into(), actors);
+    }
+    all.insert("workflows".into(), json!({}));
+    Value::Object(all)
+}
+
+fn component(component: proto::RegisteredComponents) -> Value {
+    let mut shown = Map::new();
+    put(&mut shown, "name", component.name);
+    put(&mut shown, "type", component.r#type);
+    put(&mut shown, "version", component.version);
+    if !component.capabilities.is_empty() {
+        shown.insert("capabilities".into(), component.capabilities.into());
+    }
+    shown.into()
+}
+
+fn connection(properties: proto::AppConnectionProperties) -> Value {
+    let mut shown = Map::new();
+    if properties.port != 0 {
+        shown.insert("port".into(), properties.port.into());
+    }
+    shown.insert("protocol".into(), properties.protocol.into());
+    put(&mut shown, "channelAddress", properties.channel_address);
+    if properties.max_concurrency != 0 {
+        shown.insert("maxConcurrency".into(), properties.max_concurrency.into());
+    }
+    if let Some(health) = properties.health {
+        let mut checks = Map::new();
+        put(&mut checks, "healthCheckPath", health.health_check_path);
+        checks.insert("healthProbeInterval".into(), health.health_probe_interval.into());
+        checks.insert("healthProbeTimeout".into(), health.health_probe_timeout.into());
+        checks.insert("healthThreshold".into(), health.health_threshold.into());
+        shown.insert("health".into(), checks.into());
+    }
+    shown.into()
+}
+
+/// Adds a text that is not empty.
+fn put(members: &mut Map<String, Value>, name: &str, text: String) {
+    if !text.is_empty() {
+        members.insert(name.to_owned(), text.into());
+    }
+}

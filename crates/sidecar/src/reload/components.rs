@@ -1,0 +1,55 @@
+//! Components that follow their resources.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outrigger_resources::load::Kind;
+use outrigger_resources::{Component, Loaded};
+
+use super::wanted::Wanted;
+use super::{Reconcile, ReloadError};
+use crate::components::Components;
+
+/// Starts, replaces and ends components.
+pub struct ComponentReconciler {
+    components: Arc<Components>,
+    wanted: Wanted<Component>,
+}
+
+impl ComponentReconciler {
+    /// For components that were started from `wanted`.
+    pub fn new(components: Arc<Components>, wanted: Vec<Component>) -> Self {
+        Self {
+            components,
+            wanted: Wanted::new(wanted),
+        }
+    }
+
+    async fn reconcile(&self) -> Result<(), ReloadError> {
+        Ok(self.components.reconcile(self.wanted.all()).await?)
+    }
+}
+
+#[async_trait]
+impl Reconcile for ComponentReconciler {
+    fn kind(&self) -> Kind {
+        Kind::Component
+    }
+
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
+        self.wanted.list(listed.components.clone(), &listed.broken);
+        self.reconcile().await
+    }
+
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
+        for component in &changed.components {
+            self.wanted.put(component.clone());
+        }
+        self.reconcile().await
+    }
+
+    async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
+        self.wanted.remove(name);
+        self.reconcile().await
+    }
+}

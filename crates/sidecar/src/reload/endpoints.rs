@@ -1,0 +1,82 @@
+//! HTTP endpoints that follow their resources.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use outrigger_resources::load::Kind;
+use outrigger_resources::{HttpEndpoint, Loaded};
+
+use super::wanted::Wanted;
+use super::{LOG, Reconcile, ReloadError};
+use crate::blocks::invoke::{EndpointSpec, Endpoints};
+
+/// Fills in what an endpoint takes from secret stores and the environment.
+pub type Resolve = Box<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> + Send + Sync>;
+
+/// Sets up, replaces and ends HTTP endpoints. One that cannot be set up is reported, and its predecessor stays.
+pub struct EndpointReconciler {
+    endpoints: Arc<Endpoints>,
+    resolve: Resolve,
+    wanted: Wanted<HttpEndpoint>,
+    /// What was set up last.
+    applied: Vec<HttpEndpoint>,
+}
+
+impl EndpointReconciler {
+    /// For endpoints that were set up from `wanted`.
+    pub fn new(endpoints: Arc<Endpoints>, resolve: Resolve, wanted: Vec<HttpEndpoint>) -> Self {
+        Self {
+            endpoints,
+            resolve,
+            applied: wanted.clone(),
+            wanted: Wanted::new(wanted),
+        }
+    }
+
+    async fn reconcile(&mut self) {
+        let wanted = self.wanted.all();
+        for old in &self.applied {
+            if wanted.iter().all(|endpoint| endpoint.name != old.name) {
+                tracing::info!(target: LOG, "HTTP endpoint is not wanted any more: {}", old.name);
+                self.endpoints.remove(&old.name);
+            }
+        }
+        for endpoint in wanted {
+            if self.applied.contains(endpoint) {
+                continue;
+            }
+            if let Err(error) = self.endpoints.put((self.resolve)(endpoint.clone()).await) {
+                tracing::error!(target: LOG, "{error}");
+            }
+        }
+        self.applied = wanted.to_vec();
+    }
+}
+
+#[async_trait]
+impl Reconcile for EndpointReconciler {
+    fn kind(&self) -> Kind {
+        Kind::HttpEndpoint
+    }
+
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
+        self.wanted.list(listed.http_endpoints.clone(), &listed.broken);
+        self.reconcile().await;
+        Ok(())
+    }
+
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
+        for endpoint in &changed.http_endpoints {
+            self.wanted.put(endpoint.clone());
+        }
+        self.reconcile().await;
+        Ok(())
+    }
+
+    async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
+        self.wanted.remove(name);
+        self.reconcile().await;
+        Ok(())
+    }
+}

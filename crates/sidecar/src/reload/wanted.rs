@@ -1,0 +1,122 @@
+//! The resources of one kind that are wanted, as a source told of them so far.
+
+use std::path::PathBuf;
+
+use outrigger_resources::{Component, HttpEndpoint, Source};
+
+use super::LOG;
+
+/// What all kinds of resources have.
+pub(super) trait Resource: Clone {
+    /// Its name, unique in its kind.
+    fn name(&self) -> &str;
+
+    /// Where it was read.
+    fn source(&self) -> &Source;
+
+    /// Its kind and name, for messages.
+    fn shown(&self) -> String;
+}
+
+impl Resource for Component {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn shown(&self) -> String {
+        format!("component {}", self.log_name())
+    }
+}
+
+impl Resource for HttpEndpoint {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn shown(&self) -> String {
+        format!("http endpoint {}", self.name)
+    }
+}
+
+/// The resources of one kind.
+pub(super) struct Wanted<R>(Vec<R>);
+
+impl<R: Resource> Wanted<R> {
+    /// What was read at the start.
+    pub(super) fn new(resources: Vec<R>) -> Self {
+        Self(resources)
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> &[R] {
+        &self.0
+    }
+
+    /// A source listed all that it has. What was read before from files that are `broken` now is still wanted.
+    pub(super) fn list(&mut self, mut listed: Vec<R>, broken: &[PathBuf]) {
+        for old in &self.0 {
+            let is_listed = listed.iter().any(|resource| resource.name() == old.name());
+            if !is_listed && broken.contains(&old.source().file) {
+                tracing::warn!(
+                    target: LOG,
+                    "{} cannot be read: {} stays as it is",
+                    old.source().file.display(),
+                    old.shown()
+                );
+                listed.push(old.clone());
+            }
+        }
+        self.0 = listed;
+    }
+
+    /// A resource came or changed.
+    pub(super) fn put(&mut self, resource: R) {
+        self.remove(resource.name());
+        self.0.push(resource);
+    }
+
+    /// A resource ended.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.0.retain(|known| known.name() != name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_resources::load::text;
+
+    use super::*;
+
+    fn component(name: &str, file: &str) -> Component {
+        let yaml = format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  type: state.x\n"
+        );
+        let mut component = text(&yaml, "app").unwrap().components.remove(0);
+        component.source = Source::new(file, 1);
+        component
+    }
+
+    #[test]
+    fn what_stood_in_a_broken_file_stays() {
+        let mut wanted = Wanted::new(vec![
+            component("kept", "broken"),
+            component("moved", "broken"),
+            component("gone", "readable"),
+        ]);
+        wanted.list(vec![component("moved", "readable")], &["broken".into()]);
+        let names: Vec<_> = wanted
+            .all()
+            .iter()
+            .map(|c| (c.name.as_str(), &c.source.file))
+            .collect();
+        assert_eq!(names, [("moved", &"readable".into()), ("kept", &"broken".into())]);
+    }
+}
