@@ -333,7 +333,9 @@ impl<H: Handler> Server<H> {
         match (accepted.stream, &self.options.tls) {
             (Stream::Unix(stream), _) => self.drive(stream, client, &drain).await,
             (Stream::Tcp(stream), None) => self.drive(stream, client, &drain).await,
-            (Stream::Tcp(stream), Some(config)) => self.mutual(config, stream, client, drain).await,
+            (Stream::Tcp(stream), Some(config)) => {
+                Box::pin(self.mutual(config, stream, client, drain)).await;
+            }
         }
     }
 

@@ -28,7 +28,7 @@ static TABLES: &[&[Endpoint]] = &[
 const V1: (&str, &str) = ("v1", "v1.0");
 const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
 /// Parameters of a path at most.
-const MAX_PARAMETERS: usize = 3;
+const PARAMETERS: usize = 3;
 /// A last segment of a pattern that stands for all that is left of a path, slashes included.
 const TAIL: &str = "*";
 
@@ -133,7 +133,7 @@ fn is_parameter(segment: &str) -> bool {
 /// The parameters of a path, still escaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parameters<'p> {
-    values: [&'p str; MAX_PARAMETERS],
+    values: [&'p str; PARAMETERS],
     count: usize,
 }
 
@@ -340,7 +340,7 @@ mod tests {
         for endpoint in TABLES.iter().copied().flatten() {
             let parameters = endpoint.path.iter().filter(|segment| is_parameter(segment));
             let names: Vec<_> = parameters.collect();
-            assert!(names.len() <= MAX_PARAMETERS, "{}", endpoint.name);
+            assert!(names.len() <= PARAMETERS, "{}", endpoint.name);
             for (index, name) in names.iter().enumerate() {
                 assert_eq!(endpoint.parameter_name(index), name.trim_matches(['{', '}']));
             }
