@@ -19,7 +19,7 @@ const PART: usize = 16;
 
 /// The time that a newcomer has to say something, however many others come: until then nobody takes its place, except
 /// from its own machine.
-const FIRST_WORD: Duration = Duration::from_millis(100);
+const FIRST_WORD: Duration = Duration::from_millis(200);
 /// Endpoints that answer from memory may take this part of the descriptors.
 const ENDPOINT_PART: usize = 16;
 
@@ -177,7 +177,7 @@ impl Admission {
     pub(crate) fn make_room(&self) {
         let mut open = self.0.open();
         for _ in 0..open.all.len().div_ceil(PART) {
-            if open.evict(None, Duration::ZERO).is_err() {
+            if open.evict(None, self.0.first_word).is_err() {
                 return;
             }
         }
