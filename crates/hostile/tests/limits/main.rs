@@ -145,6 +145,16 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
     ),
     ("http2/src/limits.rs", "CREDIT_BYTES", "how frames are counted"),
     ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
+    (
+        "sidecar/src/blocks/bindings/deliver.rs",
+        "LIMITS",
+        "the two before it together",
+    ),
+    (
+        "sidecar/src/blocks/configuration/delivery.rs",
+        "LIMITS",
+        "the one before it, one at a time",
+    ),
 ];
 
 /// A row of the document.
