@@ -1,5 +1,7 @@
 //! How many descriptors the process may have.
 
+use std::io;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Takes as many descriptors as the system allows this process (`ulimit -Hn`). Servers call it once, at their start.
@@ -20,6 +22,11 @@ pub fn raise_descriptors() {
 pub fn descriptors() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+/// Whether something failed for the lack of a descriptor: servers make room then, so that it may succeed soon.
+pub fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 #[cfg(test)]

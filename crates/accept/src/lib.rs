@@ -23,7 +23,7 @@ use tokio_util::task::TaskTracker;
 
 use admission::Full;
 pub use admission::{Admission, Limits, Place};
-pub use descriptors::{descriptors, raise_descriptors};
+pub use descriptors::{descriptors, is_out_of_descriptors, raise_descriptors};
 pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
@@ -174,12 +174,13 @@ async fn until_evicted(
 
 /// How long to wait until the next attempt.
 fn after_failure(error: &io::Error, admission: &Admission) -> Duration {
-    match error.raw_os_error() {
-        // Peers must not keep others out by taking all descriptors.
-        Some(libc::EMFILE | libc::ENFILE) => admission.make_room(),
-        // One peer left before its turn.
-        Some(libc::ECONNABORTED | libc::EINTR) => return Duration::ZERO,
-        _ => {}
+    // One peer left before its turn.
+    if matches!(error.raw_os_error(), Some(libc::ECONNABORTED | libc::EINTR)) {
+        return Duration::ZERO;
+    }
+    // Peers must not keep others out by taking all descriptors.
+    if is_out_of_descriptors(error) {
+        admission.make_room();
     }
     ACCEPT_PAUSE
 }

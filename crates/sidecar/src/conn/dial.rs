@@ -7,12 +7,16 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_accept::is_out_of_descriptors;
 use outrigger_identity::{Expect, Identity, expiry};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+
+/// Between two tries to get a descriptor.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 
 /// A client connection's bytes.
 pub enum Io {
@@ -140,9 +144,13 @@ impl Dialer {
     }
 
     async fn open(&self) -> Result<Io, DialErrorKind> {
-        let tcp = TcpStream::connect(&*self.address)
-            .await
-            .map_err(DialErrorKind::Connect)?;
+        let tcp = loop {
+            match TcpStream::connect(&*self.address).await {
+                // A crowd of callers has them all, until the listeners have made room.
+                Err(error) if is_out_of_descriptors(&error) => tokio::time::sleep(DESCRIPTOR_PAUSE).await,
+                connected => break connected.map_err(DialErrorKind::Connect)?,
+            }
+        };
         crate::tcp::prepare(&tcp).map_err(DialErrorKind::Connect)?;
         let Some((config, name)) = &self.tls else {
             return Ok(Io::Tcp(tcp));

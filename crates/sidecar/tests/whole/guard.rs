@@ -372,7 +372,6 @@ async fn malformed_requests_are_answered_and_harm_nobody() {
         b"GET http://[::1 HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
         b"CONNECT other:80 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
-        b"OPTIONS * HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
         b"GET http://other/none HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n",
     ] {
         let answer = raw(node.ports.http, bytes).await;
