@@ -1,5 +1,6 @@
 //! The side that dials.
 
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -7,7 +8,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::client::conn::http2::{Builder, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::rt::Executor;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio_util::sync::CancellationToken;
 
 use super::body::{HyperBody, Outgoing, Shared, StreamGuard};
 use super::{HyperH2, connection_error, stream_error};
@@ -24,12 +27,26 @@ pub struct HyperClient {
     streams: StreamGuard,
 }
 
+/// Runs the tasks of a connection, hyper's own among them, until it is cut.
+#[derive(Clone)]
+struct Tasks(CancellationToken);
+
+impl<F> Executor<F> for Tasks
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, task: F) {
+        tokio::spawn(self.0.clone().run_until_cancelled_owned(task));
+    }
+}
+
 pub(super) async fn connect<I: Io>(
     io: I,
     config: &Config,
     keep_alive: Option<KeepAlive>,
 ) -> Result<(HyperClient, <HyperH2 as Http2>::Connection<I>), Error> {
-    let mut builder = Builder::new(TokioExecutor::new());
+    let cut = CancellationToken::new();
+    let mut builder = Builder::new(Tasks(cut.clone()));
     builder
         .timer(TokioTimer::new())
         .initial_stream_window_size(config.stream_window)
@@ -45,10 +62,13 @@ pub(super) async fn connect<I: Io>(
     let handshake = builder.handshake(TokioIo::new(io)).await;
     let (sender, connection) = handshake.map_err(|error| connection_error(error, keep_alive))?;
     let streams = StreamGuard::default();
+    // What hyper gives is not the connection, but what it asks of it: dropped, that would go on.
+    let cut = cut.drop_guard();
     let connection = async move {
-        connection
-            .await
-            .map_err(|error| connection_error(error, keep_alive))
+        let ended = connection.await;
+        // Streams may be left, which end by themselves.
+        cut.disarm();
+        ended.map_err(|error| connection_error(error, keep_alive))
     };
     Ok((HyperClient { sender, streams }, Box::pin(connection)))
 }

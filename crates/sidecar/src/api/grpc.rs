@@ -152,7 +152,8 @@ impl Handler for GrpcApi {
         let (response, code) = if method.starts_with(DAPR) {
             self.serve(request, &method, started).await
         } else {
-            let response = self.proxy.outbound(request).await;
+            // Boxed: calls of the service should not carry room for a proxied one.
+            let response = Box::pin(self.proxy.outbound(request)).await;
             let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
             (response, code)
         };

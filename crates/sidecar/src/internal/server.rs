@@ -84,7 +84,7 @@ impl InternalApi {
         if Reflection::serves(path) {
             return self.reflection.handle(request).await;
         }
-        self.proxy.inbound(peer, request).await
+        Box::pin(self.proxy.inbound(peer, request)).await
     }
 
     async fn call_local_stream(
