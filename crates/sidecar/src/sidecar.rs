@@ -109,8 +109,8 @@ pub struct Sidecar {
     pipeline: Pipeline,
     components: Arc<Components>,
     configuration: Arc<Configurations>,
-    /// Only its own task uses it: the lock lets the others share the sidecar.
-    reloader: Mutex<Option<Reloader>>,
+    /// Only their own tasks use them: the lock lets the others share the sidecar.
+    reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
@@ -185,10 +185,13 @@ impl Sidecar {
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
     fn start_reloading(&mut self, parts: &mut Parts) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
-        let reloader = self.reloader.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reloader) = reloader.take() {
-            let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the reload of resources");
-            let run = reloader.run(stop);
+        let reloaders = self.reloaders.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if reloaders.is_empty() {
+            return failures;
+        }
+        let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the reload of resources");
+        for reloader in reloaders.drain(..) {
+            let (run, failed) = (reloader.run(stop.clone()), failed.clone());
             tasks.spawn(async move {
                 if let Err(error) = run.await {
                     // Nobody listens when the process ends already.

@@ -15,21 +15,33 @@ use crate::operator::{Operator, OperatorError, Update, Updates};
 /// When a list that could not be had is asked for again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The operator's HTTP endpoints and, where they are followed too, its components.
+/// One kind of the operator's resources. Each has a source of its own: a list that is late holds up no other kind.
 pub struct OperatorSource {
     operator: Operator,
-    components: Option<Updates<ComponentUpdateEvent>>,
-    endpoints: Updates<HttpEndpointUpdateEvent>,
-    /// There is no list since a stream began.
+    updates: Followed,
+    /// There is no list since the stream began.
     again: Option<Instant>,
 }
 
+enum Followed {
+    Components(Updates<ComponentUpdateEvent>),
+    Endpoints(Updates<HttpEndpointUpdateEvent>),
+}
+
 impl OperatorSource {
-    /// Asks nothing yet. `components`: whether they are followed too.
-    pub fn new(operator: Operator, components: bool) -> Self {
+    /// Its components. Asks nothing yet.
+    pub fn components(operator: Operator) -> Self {
         Self {
-            components: components.then(|| operator.component_updates()),
-            endpoints: operator.endpoint_updates(),
+            updates: Followed::Components(operator.component_updates()),
+            operator,
+            again: None,
+        }
+    }
+
+    /// Its HTTP endpoints. Asks nothing yet.
+    pub fn endpoints(operator: Operator) -> Self {
+        Self {
+            updates: Followed::Endpoints(operator.endpoint_updates()),
             operator,
             again: None,
         }
@@ -59,20 +71,6 @@ impl OperatorSource {
     }
 }
 
-/// What the operator has; its components only where they are followed.
-async fn list(operator: &Operator, components: bool) -> Result<Loaded, ListError> {
-    let mut loaded = if components {
-        operator.components().await.map_err(list_error)?
-    } else {
-        Loaded::default()
-    };
-    // No endpoint is worth the end of the process.
-    let endpoints = operator.endpoints().await;
-    let endpoints = endpoints.map_err(|error| ListError::Unavailable(error.to_string()))?;
-    loaded.http_endpoints = endpoints.http_endpoints;
-    Ok(loaded)
-}
-
 fn list_error(error: OperatorError) -> ListError {
     match error {
         OperatorError::Content(text) => ListError::Contradiction(format!("the operator: {text}")),
@@ -83,16 +81,23 @@ fn list_error(error: OperatorError) -> ListError {
 #[async_trait]
 impl Source for OperatorSource {
     async fn begin(&mut self) -> bool {
-        match &mut self.components {
-            Some(components) => matches!(components.next().await, Update::Began),
-            // The first list comes when the stream of endpoints begins.
-            None => false,
+        match &mut self.updates {
+            Followed::Components(updates) => matches!(updates.next().await, Update::Began),
+            // The first list comes when the stream begins.
+            Followed::Endpoints(_) => false,
         }
     }
 
     async fn list(&mut self) -> Result<Loaded, ListError> {
         self.again = None;
-        let listed = list(&self.operator, self.components.is_some()).await;
+        let listed = match &self.updates {
+            Followed::Components(_) => self.operator.components().await.map_err(list_error),
+            Followed::Endpoints(_) => {
+                let listed = self.operator.endpoints().await;
+                // No endpoint is worth the end of the process.
+                listed.map_err(|error| ListError::Unavailable(error.to_string()))
+            }
+        };
         if matches!(listed, Err(ListError::Unavailable(_))) {
             self.again = Some(Instant::now() + AGAIN);
         }
@@ -108,24 +113,27 @@ impl Source for OperatorSource {
                     None => std::future::pending().await,
                 }
             };
-            let components = async {
-                match &mut self.components {
-                    Some(components) => components.next().await,
-                    None => std::future::pending().await,
+            let update = async {
+                match &mut self.updates {
+                    Followed::Components(updates) => match updates.next().await {
+                        Update::Began => None,
+                        Update::Said(event) => Some(Said::Component(event)),
+                    },
+                    Followed::Endpoints(updates) => match updates.next().await {
+                        Update::Began => None,
+                        Update::Said(event) => Some(Said::Endpoint(event)),
+                    },
                 }
             };
             let event = tokio::select! {
                 () = again => {
                     self.again = None;
-                    return Event::Relist;
+                    Some(Event::Relist)
                 }
-                update = components => match update {
-                    Update::Began => Some(Event::Relist),
-                    Update::Said(event) => self.component_event(event),
-                },
-                update = self.endpoints.next() => match update {
-                    Update::Began => Some(Event::Relist),
-                    Update::Said(event) => self
+                said = update => match said {
+                    None => Some(Event::Relist),
+                    Some(Said::Component(event)) => self.component_event(event),
+                    Some(Said::Endpoint(event)) => self
                         .read(Kind::HttpEndpoint, event.http_endpoints)
                         .map(|loaded| Event::Changed(Box::new(loaded))),
                 },
@@ -135,4 +143,10 @@ impl Source for OperatorSource {
             }
         }
     }
+}
+
+/// What a stream told.
+enum Said {
+    Component(ComponentUpdateEvent),
+    Endpoint(HttpEndpointUpdateEvent),
 }

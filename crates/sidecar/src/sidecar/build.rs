@@ -7,7 +7,7 @@ use outrigger_component::Catalog;
 use outrigger_identity::Identity;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
-use outrigger_resources::load::Loaded;
+use outrigger_resources::load::{Kind, Loaded};
 use outrigger_resources::resiliency as spec;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
@@ -132,7 +132,7 @@ impl Parts {
         let settings = Arc::new(settings);
         let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
         // Watched before they are read: no change is missed.
-        let source = source(&config, &settings, operator.as_ref(), &control)?;
+        let sources = sources(&config, &settings, operator.as_ref(), &control)?;
         let loaded = match &operator {
             Some(operator) => operator.load().await?,
             None => resources::read_resources(&config, &control).await?,
@@ -173,18 +173,23 @@ impl Parts {
         let endpoints = shared.endpoints(&config, specs);
         let readiness = Readiness::default();
         let initialized = readiness.condition("runtime");
-        let reloader = source.map(|source| {
-            let (endpoints, resolve) = (Arc::clone(&endpoints), resolver.later());
-            let endpoints = EndpointReconciler::new(endpoints, resolve, loaded.http_endpoints);
-            let mut reconcilers: Vec<Box<dyn Reconcile>> = Vec::new();
-            if settings.features.enabled(HOT_RELOAD) {
-                let components = Arc::clone(&components);
-                reconcilers.push(Box::new(ComponentReconciler::new(components, loaded.components)));
-            }
-            // Their secret stores come first.
-            reconcilers.push(Box::new(endpoints));
-            Reloader::new(source, reconcilers, &readiness)
+        // Secret stores come before the endpoints that use them.
+        let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
+            Box::new(ComponentReconciler::new(
+                Arc::clone(&components),
+                loaded.components,
+            )),
+            Box::new(EndpointReconciler::new(
+                Arc::clone(&endpoints),
+                resolver.later(),
+                loaded.http_endpoints,
+            )),
+        ];
+        let reloaders = sources.into_iter().map(|(source, kinds)| {
+            let own = reconcilers.extract_if(.., |one| kinds.contains(&one.kind()));
+            Reloader::new(source, own.collect(), &readiness)
         });
+        let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
         let apis = shared.apis(&config, &blocks, endpoints, &components, &readiness, &shutdown);
         let servers = Servers {
@@ -225,7 +230,7 @@ impl Parts {
             pipeline,
             components,
             configuration: blocks.configuration,
-            reloader: Mutex::new(reloader),
+            reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
             renewal: secured.renewal,
             certificate,
@@ -262,19 +267,29 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
     policies
 }
 
-/// What reports changes of resources: the operator always, of components as folders only where the feature is on.
-fn source(
+/// A source, and the kinds of resources that it tells of.
+type Reported = (Box<dyn Source>, &'static [Kind]);
+
+/// What reports changes of which kinds of resources: the operator always, of components as folders only where the
+/// feature is on.
+fn sources(
     config: &Config,
     settings: &Configuration,
     operator: Option<&Operator>,
     control: &Handle,
-) -> Result<Option<Box<dyn Source>>, SidecarError> {
+) -> Result<Vec<Reported>, SidecarError> {
     let hot_reload = settings.features.enabled(HOT_RELOAD);
     if let Some(operator) = operator {
-        return Ok(Some(Box::new(OperatorSource::new(operator.clone(), hot_reload))));
+        let endpoints = Box::new(OperatorSource::endpoints(operator.clone()));
+        let mut sources: Vec<Reported> = vec![(endpoints, &[Kind::HttpEndpoint])];
+        if hot_reload {
+            let components = Box::new(OperatorSource::components(operator.clone()));
+            sources.push((components, &[Kind::Component]));
+        }
+        return Ok(sources);
     }
     if !hot_reload {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let source = FolderSource::new(
         config.resources.paths.clone(),
@@ -283,7 +298,7 @@ fn source(
         control.clone(),
     );
     source
-        .map(|source| Some(Box::new(source) as Box<dyn Source>))
+        .map(|source| -> Vec<Reported> { vec![(Box::new(source), &[Kind::Component, Kind::HttpEndpoint])] })
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 
