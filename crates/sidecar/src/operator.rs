@@ -18,7 +18,7 @@ use outrigger_wire::operator::v1::operator_client::OperatorClient;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::{Code, Response, Status};
 
-use crate::conn::Channel;
+use tonic::transport::Channel;
 
 pub(crate) use secrets::reveal;
 pub(crate) use updates::{Update, Updates};
