@@ -147,6 +147,13 @@ ALLOWED = (
         alike.error,
     ),
     Allowed(
+        "error-texts",
+        rf"{ANSWER}: message",
+        "app channel is not initialized",
+        "connection error: .*dial tcp.*",
+        "invoke: proxied: no app",
+    ),
+    Allowed(
         "json-typed",
         ANSWER,
         "INTERNAL failed saving state in state store .*: the value is not valid JSON: .*",

@@ -21,6 +21,11 @@ HASTE = ("no answer in", ": EOF", "connection reset by peer")
 LOST = "Socket closed"
 
 
+def reasons(difference):
+    """The numbers of the allowances that explain a difference."""
+    return [number for number, reason in enumerate(allowed.ALLOWED) if reason.covers(difference)]
+
+
 class Comparison:
     """Both products, and what was found so far."""
 
@@ -39,7 +44,7 @@ class Comparison:
         differences, slow = self.both(case, key)
         if differences and self.ended(case, differences):
             return
-        if slow and differences:
+        if slow and not all(reasons(difference) for difference in differences):
             differences, _ = self.both(case, key + "again")
         self.judge(case.name, differences)
 
@@ -58,9 +63,9 @@ class Comparison:
         """Counts a case; prints what nothing explains."""
         left = []
         for difference in differences:
-            reasons = [number for number, reason in enumerate(allowed.ALLOWED) if reason.covers(difference)]
-            self.needed.update(reasons)
-            if not reasons:
+            found = reasons(difference)
+            self.needed.update(found)
+            if not found:
                 left.append(difference)
         if left:
             self.failed += 1
@@ -89,6 +94,7 @@ def undocumented():
     used = {reason.key for reason in allowed.ALLOWED} | {key for key, *_ in compare.NEUTRAL}
     used |= {compare.SPELLING, compare.CRASH}
     problems = [f"no row of {compare.DOCUMENT.name} has the key [{key}]" for key in sorted(used - set(rows))]
+    problems += [f"a row of {compare.DOCUMENT.name} does not fit its table: {row}" for row in compare.misplaced()]
     problems += [f"the row [{key}] of {compare.DOCUMENT.name} is used by nothing" for key in sorted(set(rows) - used)]
     return problems + [f"two rows have the key [{key}]" for key in sorted(set(rows)) if rows.count(key) > 1]
 
