@@ -44,6 +44,21 @@ pub struct Features {
     pub at_least_once: bool,
 }
 
+impl Features {
+    /// Their names in the contract.
+    pub fn names(self) -> Vec<&'static str> {
+        let named = [
+            (self.ttl, "MESSAGE_TTL"),
+            (self.bulk_publish, "BULK_PUBSUB"),
+            (self.wildcards, "SUBSCRIBE_WILDCARDS"),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(has, name)| has.then_some(name))
+            .collect()
+    }
+}
+
 /// A message to be published.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publish {
