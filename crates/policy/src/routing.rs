@@ -102,6 +102,12 @@ impl Routes {
         self.routes.is_empty()
     }
 
+    /// Whether what an event is decides where it goes.
+    pub fn need_event(&self) -> bool {
+        let first = self.routes.first();
+        first.is_some_and(|route| route.program.is_some())
+    }
+
     /// The expressions and paths in their order, the default with an empty expression.
     pub fn shown(&self) -> impl Iterator<Item = (&str, &str)> {
         self.routes
@@ -231,10 +237,7 @@ mod tests {
             with(json!({"source": "shop-12", "data": {"count": 3}})).as_deref(),
             Some("/shops")
         );
-        assert_eq!(
-            with(json!({"data": {"tags": ["vip"]}})).as_deref(),
-            Some("/vip")
-        );
+        assert_eq!(with(json!({"data": {"tags": ["vip"]}})).as_deref(), Some("/vip"));
         assert_eq!(with(json!({"data": {"count": 3}})).as_deref(), Some("/three"));
         assert_eq!(with(json!({"data": {"count": 4}})).as_deref(), Some("/rest"));
     }

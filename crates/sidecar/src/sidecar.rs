@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use crate::app::{AppChannel, Health, HealthSetter};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::subscriptions::Subscriptions;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
@@ -112,6 +113,7 @@ pub struct Sidecar {
     /// Only their own tasks use them: the lock lets the others share the sidecar.
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
+    subscriptions: Arc<Subscriptions>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
 }
@@ -148,6 +150,7 @@ impl Sidecar {
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
+                subscriptions: Arc::clone(&self.subscriptions),
                 background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
@@ -209,6 +212,11 @@ impl Sidecar {
         parts.add(Stage::Reading, "input bindings", reading, async {});
         let handled = async move { handling.drained().await };
         parts.add(Stage::Events, "events of input bindings", || {}, handled);
+        let (reading, handling) = (Arc::clone(&self.subscriptions), Arc::clone(&self.subscriptions));
+        let reading = move || reading.end_reading();
+        parts.add(Stage::Reading, "subscriptions", reading, async {});
+        let handled = async move { handling.drained().await };
+        parts.add(Stage::Events, "events of subscriptions", || {}, handled);
         let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
         let stop = move || stopping.stop();
         let stopped = async move { watching.stopped().await };

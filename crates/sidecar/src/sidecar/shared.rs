@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use outrigger_identity::Identity;
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
@@ -25,7 +24,7 @@ use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, 
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
-use crate::config::{AppProtocol, Config};
+use crate::config::{App, AppProtocol, Config};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
@@ -104,13 +103,12 @@ impl Shared {
         })
     }
 
-    /// `asking`: how long the app may take to say whether it wants the events of a binding.
-    pub(super) fn blocks(&self, asking: Duration) -> Blocks {
+    pub(super) fn blocks(&self, config: &App) -> Blocks {
         let dependencies = Dependencies {
             resilience: Arc::clone(&self.resilience),
             app: self.app.clone(),
             tracer: self.tracer.clone(),
-            asking,
+            asking: config.binding_options_timeout,
             max_answer: self.max_message,
         };
         Blocks::new(
@@ -118,6 +116,7 @@ impl Shared {
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),
+            !config.skip_subscribe_endpoint,
             dependencies,
         )
     }
@@ -153,6 +152,7 @@ impl Shared {
             self.settings.features.names().map(str::to_owned).collect(),
             endpoints,
             Arc::clone(components),
+            Arc::clone(&blocks.subscriptions),
         ));
         let reflection = Reflection::default();
         let log = api_log(config, &self.settings);

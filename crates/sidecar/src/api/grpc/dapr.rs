@@ -7,6 +7,7 @@ mod crypto;
 mod lock;
 mod secrets;
 mod state;
+mod subscriptions;
 mod subtle;
 
 use std::sync::Arc;
@@ -25,11 +26,12 @@ use outrigger_wire::runtime::v1::{
     GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
     GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, QueryStateRequest,
     QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
-    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
-    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
-    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest,
-    UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1,
+    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
+    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
+    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -197,6 +199,13 @@ impl Dapr for DaprService {
         request: Request<UnsubscribeConfigurationRequest>,
     ) -> Result<Response<UnsubscribeConfigurationResponse>, Status> {
         Ok(self.configuration_unsubscribe(request.get_ref()).await)
+    }
+
+    async fn subscribe_topic_events_alpha1(
+        &self,
+        request: Request<Streaming<SubscribeTopicEventsRequestAlpha1>>,
+    ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
+        self.topic_events(request.into_inner()).await
     }
 
     async fn try_lock_alpha1(
