@@ -74,7 +74,7 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
-            pubsub: Arc::new(PubSubs::new(app_id, resilience())),
+            pubsub: Arc::new(PubSubs::new(app_id, resilience(), dependencies.tracer.clone())),
             bindings: Bindings::new(dependencies),
             middlewares,
         }

@@ -2,13 +2,20 @@
 
 mod broker;
 mod category;
+mod envelope;
+mod error;
+mod publish;
 mod topics;
 
 use std::sync::Arc;
 
 use outrigger_component::PubSub;
+use outrigger_telemetry::trace::Tracer;
 
 pub use broker::Broker;
+pub use envelope::Payload;
+pub use error::PublishError;
+pub use publish::{BulkPayload, Origin, Protocol, Target};
 pub use topics::Topics;
 
 use super::registry::{Placed, Registry};
@@ -19,15 +26,17 @@ pub struct PubSubs {
     app_id: Arc<str>,
     brokers: Registry<Broker>,
     resilience: Arc<Resilience>,
+    tracer: Tracer,
 }
 
 impl PubSubs {
     /// Without brokers; those to come are called under the policies and metrics of `resilience`.
-    pub fn new(app_id: Arc<str>, resilience: Arc<Resilience>) -> Self {
+    pub fn new(app_id: Arc<str>, resilience: Arc<Resilience>, tracer: Tracer) -> Self {
         Self {
             app_id,
             brokers: Registry::default(),
             resilience,
+            tracer,
         }
     }
 

@@ -165,7 +165,13 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         asking: Duration::ZERO,
         max_answer: 0,
     };
-    let blocks = Blocks::new("app".into(), &settings, middlewares, Health::new(true).1, dependencies);
+    let blocks = Blocks::new(
+        "app".into(),
+        &settings,
+        middlewares,
+        Health::new(true).1,
+        dependencies,
+    );
     Components::new(context, blocks)
 }
 
