@@ -90,8 +90,12 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
+<<<<<<< HEAD
             pubsub,
             subscriptions,
+=======
+            pubsub: Arc::new(PubSubs::new(app_id, resilience(), dependencies.tracer.clone())),
+>>>>>>> publish
             bindings: Bindings::new(dependencies),
             middlewares,
         }

@@ -2,14 +2,24 @@
 
 mod broker;
 mod category;
+mod envelope;
+mod error;
+mod publish;
 mod topics;
 
 use std::sync::Arc;
 
 use outrigger_component::PubSub;
+<<<<<<< HEAD
 use tokio::sync::watch;
+=======
+use outrigger_telemetry::trace::Tracer;
+>>>>>>> publish
 
 pub use broker::Broker;
+pub use envelope::Payload;
+pub use error::PublishError;
+pub use publish::{BulkPayload, Origin, Protocol, Target};
 pub use topics::Topics;
 
 use super::registry::{Placed, Registry};
@@ -20,18 +30,26 @@ pub struct PubSubs {
     app_id: Arc<str>,
     brokers: Registry<Broker>,
     resilience: Arc<Resilience>,
+<<<<<<< HEAD
     /// Told whenever a broker comes or goes.
     changes: Arc<watch::Sender<()>>,
+=======
+    tracer: Tracer,
+>>>>>>> publish
 }
 
 impl PubSubs {
     /// Without brokers; those to come are called under the policies and metrics of `resilience`.
-    pub fn new(app_id: Arc<str>, resilience: Arc<Resilience>) -> Self {
+    pub fn new(app_id: Arc<str>, resilience: Arc<Resilience>, tracer: Tracer) -> Self {
         Self {
             app_id,
             brokers: Registry::default(),
             resilience,
+<<<<<<< HEAD
             changes: Arc::default(),
+=======
+            tracer,
+>>>>>>> publish
         }
     }
 

@@ -2,14 +2,25 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_component::PubSub;
 use outrigger_component::pubsub::Features;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_telemetry::metrics::{Registry, Remembered};
 
 use super::Topics;
-use crate::blocks::outbound::Outbound;
+use crate::blocks::outbound::{FamilyNames, Operation, Outbound};
 use crate::resilience::Resilience;
+
+const PUBLISHED: FamilyNames = FamilyNames {
+    count: "component_pubsub_egress_count",
+    latencies: "component_pubsub_egress_latencies",
+};
+const PUBLISHED_BULK: FamilyNames = FamilyNames {
+    count: "component_pubsub_egress_bulk_count",
+    latencies: "component_pubsub_egress_bulk_latencies",
+};
 
 /// A broker and the rules around it.
 pub struct Broker {
@@ -20,6 +31,9 @@ pub struct Broker {
     /// What the broker's topics begin with, before the name that apps use.
     prefix: String,
     pub(super) outbound: Outbound,
+    registry: Registry,
+    published: Remembered<Operation>,
+    published_bulk: Remembered<Operation>,
 }
 
 impl Broker {
@@ -37,6 +51,9 @@ impl Broker {
             topics,
             prefix,
             outbound: Outbound::new(name, ComponentKind::Pubsub, resilience),
+            registry: resilience.metrics.all().registry.clone(),
+            published: Remembered::default(),
+            published_bulk: Remembered::default(),
         }
     }
 
@@ -66,5 +83,27 @@ impl Broker {
             "" => Cow::Borrowed(topic),
             prefix => Cow::Owned(format!("{prefix}{topic}")),
         }
+    }
+
+    /// A message was published to a topic, or was not.
+    pub(super) fn published(&self, topic: &str, success: bool, elapsed: Duration) {
+        self.count(&self.published, PUBLISHED, topic, success, elapsed);
+    }
+
+    /// A bulk was.
+    pub(super) fn published_bulk(&self, topic: &str, success: bool, elapsed: Duration) {
+        self.count(&self.published_bulk, PUBLISHED_BULK, topic, success, elapsed);
+    }
+
+    fn count(
+        &self,
+        topics: &Remembered<Operation>,
+        families: FamilyNames,
+        topic: &str,
+        success: bool,
+        elapsed: Duration,
+    ) {
+        let resolve = || Operation::of_topic(&self.registry, families, &self.name, topic);
+        topics.with(topic, resolve, |operation| operation.completed(success, elapsed));
     }
 }
