@@ -70,7 +70,11 @@ impl Blocks {
     ) -> Self {
         let resilience = || Arc::clone(&dependencies.resilience);
         let app = dependencies.app.clone();
-        let pubsub = Arc::new(PubSubs::new(Arc::clone(&app_id), resilience()));
+        let pubsub = Arc::new(PubSubs::new(
+            Arc::clone(&app_id),
+            resilience(),
+            dependencies.tracer.clone(),
+        ));
         let subscriptions = Subscriptions::new(subscriptions::Dependencies {
             app_id,
             pubsubs: Arc::clone(&pubsub),
@@ -90,12 +94,8 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
-<<<<<<< HEAD
             pubsub,
             subscriptions,
-=======
-            pubsub: Arc::new(PubSubs::new(app_id, resilience(), dependencies.tracer.clone())),
->>>>>>> publish
             bindings: Bindings::new(dependencies),
             middlewares,
         }

@@ -10,11 +10,8 @@ mod topics;
 use std::sync::Arc;
 
 use outrigger_component::PubSub;
-<<<<<<< HEAD
-use tokio::sync::watch;
-=======
 use outrigger_telemetry::trace::Tracer;
->>>>>>> publish
+use tokio::sync::watch;
 
 pub use broker::Broker;
 pub use envelope::Payload;
@@ -30,12 +27,9 @@ pub struct PubSubs {
     app_id: Arc<str>,
     brokers: Registry<Broker>,
     resilience: Arc<Resilience>,
-<<<<<<< HEAD
+    tracer: Tracer,
     /// Told whenever a broker comes or goes.
     changes: Arc<watch::Sender<()>>,
-=======
-    tracer: Tracer,
->>>>>>> publish
 }
 
 impl PubSubs {
@@ -45,11 +39,8 @@ impl PubSubs {
             app_id,
             brokers: Registry::default(),
             resilience,
-<<<<<<< HEAD
-            changes: Arc::default(),
-=======
             tracer,
->>>>>>> publish
+            changes: Arc::default(),
         }
     }
 

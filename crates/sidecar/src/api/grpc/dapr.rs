@@ -20,18 +20,6 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-<<<<<<< HEAD
-    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
-    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest,
-    EncryptResponse, ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse,
-    GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse,
-    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
-    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, QueryStateRequest,
-    QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1,
-    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
-    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
-=======
     BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
     ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
     DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest, EncryptResponse,
@@ -40,13 +28,12 @@ use outrigger_wire::runtime::v1::{
     GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
     InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, PublishEventRequest,
     QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
-    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
-    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
-    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
->>>>>>> publish
-    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
-    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
-    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1,
+    SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
+    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
+    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
+    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest,
+    UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
