@@ -44,6 +44,21 @@ pub struct Features {
     pub at_least_once: bool,
 }
 
+impl Features {
+    /// Their names in the contract.
+    pub fn names(self) -> Vec<&'static str> {
+        let named = [
+            (self.ttl, "MESSAGE_TTL"),
+            (self.bulk_publish, "BULK_PUBSUB"),
+            (self.wildcards, "SUBSCRIBE_WILDCARDS"),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(has, name)| has.then_some(name))
+            .collect()
+    }
+}
+
 /// A message to be published.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Publish {
@@ -247,31 +262,39 @@ impl Publish {
     /// # Errors
     /// `InvalidRequest` for another text, and for no time at all.
     pub fn ttl(&self) -> Result<Option<Duration>> {
-        let Some((name, text)) = ["ttlInSeconds", "ttl"]
-            .iter()
-            .find_map(|name| Some((name, self.property(name)?)))
-        else {
-            return Ok(None);
-        };
-        let nanos = match text.parse::<i64>() {
-            Ok(seconds) => seconds.checked_mul(1_000_000_000),
-            Err(_) => go_nanos(text).ok(),
-        };
-        let ttl = nanos
-            .and_then(|nanos| u64::try_from(nanos).ok())
-            .filter(|nanos| *nanos > 0);
-        ttl.map(|nanos| Some(Duration::from_nanos(nanos))).ok_or_else(|| {
-            Error::invalid_request(format!(
-                "invalid value {text:?} for the metadata property {name}: it must be seconds, or a duration like 30s, \
-                 and more than zero"
-            ))
-        })
+        time_to_live(&self.metadata)
     }
 
     /// The ordering key: `partitionKey`.
     pub fn partition_key(&self) -> Option<&str> {
         self.property(PARTITION_KEY)
     }
+}
+
+/// The time to live in request metadata: `ttlInSeconds` or `ttl`, seconds or a duration of Go.
+///
+/// # Errors
+/// `InvalidRequest` for another text, and for no time at all.
+pub fn time_to_live(metadata: &Pairs) -> Result<Option<Duration>> {
+    let Some((name, text)) = ["ttlInSeconds", "ttl"]
+        .iter()
+        .find_map(|name| Some((name, property(metadata, name)?)))
+    else {
+        return Ok(None);
+    };
+    let nanos = match text.parse::<i64>() {
+        Ok(seconds) => seconds.checked_mul(1_000_000_000),
+        Err(_) => go_nanos(text).ok(),
+    };
+    let ttl = nanos
+        .and_then(|nanos| u64::try_from(nanos).ok())
+        .filter(|nanos| *nanos > 0);
+    ttl.map(|nanos| Some(Duration::from_nanos(nanos))).ok_or_else(|| {
+        Error::invalid_request(format!(
+            "invalid value {text:?} for the metadata property {name}: it must be seconds, or a duration like 30s, \
+             and more than zero"
+        ))
+    })
 }
 
 /// A value of request metadata; any case. An empty one is none.

@@ -9,6 +9,7 @@ pub mod lock;
 pub mod metadata;
 pub mod middleware;
 pub mod outbound;
+pub mod pubsub;
 pub mod registry;
 pub mod secrets;
 pub mod state;
@@ -25,6 +26,7 @@ use conversation::Conversations;
 use crypto::Crypto;
 use lock::Locks;
 use middleware::Middlewares;
+use pubsub::PubSubs;
 use secrets::Secrets;
 use state::State;
 
@@ -47,11 +49,14 @@ pub struct Blocks {
     pub crypto: Arc<Crypto>,
     /// `conversation.*`
     pub conversation: Arc<Conversations>,
+    /// `pubsub.*`
+    pub pubsub: Arc<PubSubs>,
 }
 
 impl Blocks {
     /// Blocks without components. The middlewares are older than the rest: the app is called through them.
     pub fn new(
+        app_id: Arc<str>,
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
@@ -69,13 +74,14 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
+            pubsub: Arc::new(PubSubs::new(app_id, resilience(), dependencies.tracer.clone())),
             bindings: Bindings::new(dependencies),
             middlewares,
         }
     }
 
     /// The categories of components, each with the block that opens and uses them.
-    pub(crate) fn categories(&self) -> [Arc<dyn Category>; 8] {
+    pub(crate) fn categories(&self) -> [Arc<dyn Category>; 9] {
         [
             Arc::clone(&self.state) as _,
             Arc::clone(&self.secrets) as _,
@@ -85,6 +91,7 @@ impl Blocks {
             Arc::clone(&self.bindings) as _,
             Arc::clone(&self.crypto) as _,
             Arc::clone(&self.conversation) as _,
+            Arc::clone(&self.pubsub) as _,
         ]
     }
 }

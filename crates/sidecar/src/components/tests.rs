@@ -165,7 +165,13 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         asking: Duration::ZERO,
         max_answer: 0,
     };
-    let blocks = Blocks::new(&settings, middlewares, Health::new(true).1, dependencies);
+    let blocks = Blocks::new(
+        "app".into(),
+        &settings,
+        middlewares,
+        Health::new(true).1,
+        dependencies,
+    );
     Components::new(context, blocks)
 }
 
@@ -246,12 +252,9 @@ async fn a_start_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test]
-async fn kinds_are_known_absent_or_wrong() {
+async fn kinds_are_known_or_wrong() {
     for (kind, text) in [
-        (
-            "pubsub.redis",
-            "this release has no component of type pubsub.redis",
-        ),
+        ("pubsub.nosuch", "couldn't find pubsub component pubsub.nosuch/v1"),
         ("nonsense", "incorrect type nonsense"),
         (
             "secretstores.nosuch",

@@ -114,6 +114,7 @@ impl Shared {
             max_answer: self.max_message,
         };
         Blocks::new(
+            Arc::clone(&self.app_id),
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),

@@ -5,6 +5,7 @@ mod configuration;
 mod conversation;
 mod crypto;
 mod lock;
+mod publish;
 mod secrets;
 mod state;
 mod subtle;
@@ -18,18 +19,20 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
-    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest,
-    EncryptResponse, ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse,
-    GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse,
-    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
-    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, QueryStateRequest,
-    QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
-    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
-    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
-    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest,
-    UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
+    ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
+    DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest, EncryptResponse,
+    ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
+    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetMetadataRequest,
+    GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
+    InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, PublishEventRequest,
+    QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
+    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
+    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
+    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
+    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -218,6 +221,26 @@ impl Dapr for DaprService {
         request: Request<InvokeBindingRequest>,
     ) -> Result<Response<InvokeBindingResponse>, Status> {
         self.binding_invoke(request).await
+    }
+
+    async fn publish_event(&self, request: Request<PublishEventRequest>) -> Result<Response<()>, Status> {
+        self.event_publish(request).await
+    }
+
+    async fn bulk_publish_event(
+        &self,
+        request: Request<BulkPublishRequest>,
+    ) -> Result<Response<BulkPublishResponse>, Status> {
+        self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEvent/")
+            .await
+    }
+
+    async fn bulk_publish_event_alpha1(
+        &self,
+        request: Request<BulkPublishRequest>,
+    ) -> Result<Response<BulkPublishResponse>, Status> {
+        self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEventAlpha1/")
+            .await
     }
 
     async fn encrypt_alpha1(

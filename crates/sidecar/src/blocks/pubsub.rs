@@ -1,0 +1,58 @@
+//! Publish/subscribe: the brokers of this sidecar, and what an app may publish to them and have of them.
+
+mod broker;
+mod category;
+mod envelope;
+mod error;
+mod publish;
+mod topics;
+
+use std::sync::Arc;
+
+use outrigger_component::PubSub;
+use outrigger_telemetry::trace::Tracer;
+
+pub use broker::Broker;
+pub use envelope::Payload;
+pub use error::PublishError;
+pub use publish::{BulkPayload, Origin, Protocol, Target};
+pub use topics::Topics;
+
+use super::registry::{Placed, Registry};
+use crate::resilience::Resilience;
+
+/// Every broker of the sidecar.
+pub struct PubSubs {
+    app_id: Arc<str>,
+    brokers: Registry<Broker>,
+    resilience: Arc<Resilience>,
+    tracer: Tracer,
+}
+
+impl PubSubs {
+    /// Without brokers; those to come are called under the policies and metrics of `resilience`.
+    pub fn new(app_id: Arc<str>, resilience: Arc<Resilience>, tracer: Tracer) -> Self {
+        Self {
+            app_id,
+            brokers: Registry::default(),
+            resilience,
+            tracer,
+        }
+    }
+
+    /// The app that the sidecar serves.
+    pub fn app_id(&self) -> &str {
+        &self.app_id
+    }
+
+    /// The broker of this name.
+    pub fn broker(&self, name: &str) -> Option<Arc<Broker>> {
+        self.brokers.get(name)
+    }
+
+    /// Adds a broker, in the place of one with its name.
+    fn insert(&self, name: &str, component: Arc<dyn PubSub>, topics: Topics, prefix: String) -> Placed {
+        let broker = Broker::new(name, component, topics, prefix, &self.resilience);
+        self.brokers.insert(name, broker)
+    }
+}
