@@ -5,6 +5,7 @@ pub mod configuration;
 pub mod conversation;
 pub mod crypto;
 pub mod invoke;
+pub mod jobs;
 pub mod lock;
 pub mod metadata;
 pub mod middleware;
@@ -20,17 +21,19 @@ use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
 
 use crate::app::Health;
 use crate::components::Category;
+use crate::scheduler::Scheduler;
 use bindings::{Bindings, Dependencies};
 use configuration::Configurations;
 use conversation::Conversations;
 use crypto::Crypto;
+use jobs::Jobs;
 use lock::Locks;
 use middleware::Middlewares;
 use pubsub::PubSubs;
 use secrets::Secrets;
 use state::State;
 
-/// The blocks that have components. Clones are the same blocks.
+/// The blocks beside invocation. Clones are the same blocks.
 #[derive(Clone)]
 pub struct Blocks {
     /// `state.*`
@@ -51,6 +54,8 @@ pub struct Blocks {
     pub conversation: Arc<Conversations>,
     /// `pubsub.*`
     pub pubsub: Arc<PubSubs>,
+    /// Jobs; they have no components.
+    pub jobs: Arc<Jobs>,
 }
 
 impl Blocks {
@@ -60,10 +65,13 @@ impl Blocks {
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
+        scheduler: Arc<Scheduler>,
         dependencies: Dependencies,
     ) -> Self {
         let resilience = || Arc::clone(&dependencies.resilience);
         let app = dependencies.app.clone();
+        let metrics = Arc::clone(&dependencies.resilience.metrics);
+        let jobs = Jobs::new(scheduler, app.clone(), dependencies.tracer.clone(), metrics);
         Self {
             state: Arc::new(State::new(resilience())),
             secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
@@ -75,6 +83,7 @@ impl Blocks {
             )),
             conversation: Arc::new(Conversations::new(resilience())),
             pubsub: Arc::new(PubSubs::new(app_id, resilience(), dependencies.tracer.clone())),
+            jobs: Arc::new(jobs),
             bindings: Bindings::new(dependencies),
             middlewares,
         }

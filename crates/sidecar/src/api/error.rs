@@ -5,6 +5,7 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
 mod pubsub;
 mod secrets;

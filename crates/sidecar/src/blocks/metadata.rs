@@ -9,6 +9,7 @@ use outrigger_wire::runtime::v1 as proto;
 use crate::blocks::invoke::Endpoints;
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
+use crate::scheduler::Scheduler;
 
 /// The state of placement where nothing hosts actors.
 const DISCONNECTED: &str = "placement: disconnected";
@@ -39,18 +40,20 @@ pub struct Metadata {
     features: Vec<String>,
     endpoints: Arc<Endpoints>,
     components: Arc<Components>,
+    scheduler: Arc<Scheduler>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints and its components.
+    /// For an app, its enabled features, its HTTP endpoints, its components and its schedulers.
     pub fn new(
         app_id: &str,
         app: App,
         features: Vec<String>,
         endpoints: Arc<Endpoints>,
         components: Arc<Components>,
+        scheduler: Arc<Scheduler>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -61,6 +64,7 @@ impl Metadata {
             features,
             endpoints,
             components,
+            scheduler,
             app,
             extended,
         }
@@ -108,6 +112,7 @@ impl Metadata {
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
         let endpoints = self.endpoints.names().into_iter();
+        let connected_addresses = self.scheduler.addresses();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
@@ -137,6 +142,8 @@ impl Metadata {
                 placement: DISCONNECTED.to_owned(),
                 ..proto::ActorRuntime::default()
             }),
+            scheduler: (!connected_addresses.is_empty())
+                .then_some(proto::MetadataScheduler { connected_addresses }),
             workflows: Some(proto::MetadataWorkflows::default()),
             ..proto::GetMetadataResponse::default()
         }

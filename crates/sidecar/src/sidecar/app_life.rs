@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::LOG;
 use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
 use crate::blocks::bindings::Bindings;
+use crate::blocks::jobs::Jobs;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -28,6 +29,7 @@ pub(super) async fn run(life: AppLife) {
         health,
         set_health,
         bindings,
+        jobs,
         background: Tasks { tasks, stop },
         started,
     } = life;
@@ -45,6 +47,7 @@ pub(super) async fn run(life: AppLife) {
     if let Some(app) = app {
         let (well, until) = (health.clone(), stop.clone());
         tasks.spawn(async move { bindings.follow(well, until).await });
+        jobs.follow(health.clone());
         let ask = ask_config(
             app_config.skip_config_endpoint,
             config.app_id.clone(),
@@ -86,6 +89,7 @@ pub(super) struct AppLife {
     pub(super) health: Health,
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
+    pub(super) jobs: Arc<Jobs>,
     pub(super) background: Tasks,
     pub(super) started: Instant,
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use outrigger_component::Catalog;
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_resources::load::{Kind, Loaded};
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
-use super::security::{IdentityCounts, secure};
+use super::security::{IdentityCounts, scheduler_identity, secure};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
@@ -54,6 +54,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    scheduler: scheduler_identity(&config, secured.identity.as_ref())?,
                     secured,
                     operator: None,
                 }
@@ -63,6 +64,7 @@ impl Sidecar {
                 let mut secured = secure(&config, &env, &control, &counts).await?;
                 let operator = resources::operator(&config, secured.identity.as_ref())?;
                 let settings = resources::operator_configuration(&config, &env, &operator).await?;
+                let scheduler = scheduler_identity(&config, secured.identity.as_ref())?;
                 tracing::info!(target: LOG, "kubernetes mode configured");
                 if !config.security.mtls {
                     // Only the control plane is spoken to with it.
@@ -71,6 +73,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    scheduler,
                     secured,
                     operator: Some(operator),
                 }
@@ -108,6 +111,8 @@ struct Origin {
     settings: Configuration,
     sockets: Sockets,
     secured: Secured,
+    /// Who we are towards schedulers, and who they are; none: in clear text.
+    scheduler: Option<(Identity, SpiffeId)>,
     /// In Kubernetes.
     operator: Option<Operator>,
 }
@@ -127,6 +132,7 @@ impl Parts {
             settings,
             sockets,
             secured,
+            scheduler,
             operator,
         } = origin;
         let settings = Arc::new(settings);
@@ -149,7 +155,8 @@ impl Parts {
             health.clone(),
             secured.identity.clone(),
         )?;
-        let blocks = shared.blocks(config.app.binding_options_timeout);
+        let scheduler = shared.scheduler(&config, scheduler);
+        let blocks = shared.blocks(config.app.binding_options_timeout, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -173,6 +180,7 @@ impl Parts {
         let endpoints = shared.endpoints(&config, specs);
         let readiness = Readiness::default();
         let initialized = readiness.condition("runtime");
+        let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Secret stores come before the endpoints that use them.
         let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
             Box::new(ComponentReconciler::new(
@@ -191,7 +199,15 @@ impl Parts {
         });
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
-        let apis = shared.apis(&config, &blocks, endpoints, &components, &readiness, &shutdown);
+        let apis = shared.apis(
+            &config,
+            &blocks,
+            endpoints,
+            &components,
+            &scheduler,
+            &readiness,
+            &shutdown,
+        );
         let servers = Servers {
             sockets,
             http: apis.http,
@@ -232,6 +248,9 @@ impl Parts {
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
+            jobs: blocks.jobs,
+            scheduler,
+            schedulers_known: Some(schedulers_known),
             renewal: secured.renewal,
             certificate,
         })

@@ -4,6 +4,7 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
 mod publish;
 mod secrets;
@@ -21,13 +22,15 @@ use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
     BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
     ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
-    DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest, EncryptResponse,
+    DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
+    DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
     ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
-    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetMetadataRequest,
-    GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
-    InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, PublishEventRequest,
-    QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
-    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
+    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetJobRequest, GetJobResponse,
+    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
+    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    ListJobsRequestAlpha1, ListJobsResponseAlpha1, PublishEventRequest, QueryStateRequest,
+    QueryStateResponse, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
+    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
     SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
     SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
@@ -56,7 +59,7 @@ const MAX_ERROR_BODY: usize = 63;
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
@@ -241,6 +244,41 @@ impl Dapr for DaprService {
     ) -> Result<Response<BulkPublishResponse>, Status> {
         self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEventAlpha1/")
             .await
+    }
+
+    async fn schedule_job_alpha1(
+        &self,
+        request: Request<ScheduleJobRequest>,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        self.job_schedule(request.into_inner()).await
+    }
+
+    async fn get_job_alpha1(
+        &self,
+        request: Request<GetJobRequest>,
+    ) -> Result<Response<GetJobResponse>, Status> {
+        self.job_get(request.into_inner()).await
+    }
+
+    async fn delete_job_alpha1(
+        &self,
+        request: Request<DeleteJobRequest>,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        self.job_delete(request.get_ref()).await
+    }
+
+    async fn delete_jobs_by_prefix_alpha1(
+        &self,
+        request: Request<DeleteJobsByPrefixRequestAlpha1>,
+    ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
+        self.job_delete_prefix(request.get_ref()).await
+    }
+
+    async fn list_jobs_alpha1(
+        &self,
+        _request: Request<ListJobsRequestAlpha1>,
+    ) -> Result<Response<ListJobsResponseAlpha1>, Status> {
+        self.job_list().await
     }
 
     async fn encrypt_alpha1(

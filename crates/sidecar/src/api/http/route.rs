@@ -6,8 +6,8 @@ use outrigger_policy::apilist::ApiList;
 use outrigger_policy::escape::query_unescape;
 
 use super::{
-    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, lock, meta, publish, secrets,
-    state, subtle,
+    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta, publish,
+    secrets, state, subtle,
 };
 use crate::api::error::ApiError;
 use crate::body::Body;
@@ -23,6 +23,7 @@ static TABLES: &[&[Endpoint]] = &[
     subtle::ROUTES,
     conversation::ROUTES,
     publish::ROUTES,
+    jobs::ROUTES,
     meta::ROUTES,
 ];
 /// Versions, as lists of allowed routes name them and as paths do.

@@ -35,6 +35,10 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         });
         all.insert("actorRuntime".into(), actors);
     }
+    if let Some(scheduler) = message.scheduler {
+        let addresses = json!({ "connected_addresses": scheduler.connected_addresses });
+        all.insert("scheduler".into(), addresses);
+    }
     all.insert("workflows".into(), json!({}));
     Value::Object(all)
 }
