@@ -14,6 +14,7 @@ pub mod pubsub;
 pub mod registry;
 pub mod secrets;
 pub mod state;
+pub mod subscriptions;
 
 use std::sync::Arc;
 
@@ -32,6 +33,7 @@ use middleware::Middlewares;
 use pubsub::PubSubs;
 use secrets::Secrets;
 use state::State;
+use subscriptions::Subscriptions;
 
 /// The blocks beside invocation. Clones are the same blocks.
 #[derive(Clone)]
@@ -56,22 +58,40 @@ pub struct Blocks {
     pub pubsub: Arc<PubSubs>,
     /// Jobs; they have no components.
     pub jobs: Arc<Jobs>,
+    /// What brokers have for the app.
+    pub subscriptions: Arc<Subscriptions>,
 }
 
 impl Blocks {
-    /// Blocks without components. The middlewares are older than the rest: the app is called through them.
+    /// Blocks without components. The middlewares are older than the rest: the app is called through them. `ask_app`:
+    /// the app may be asked for its subscriptions.
     pub fn new(
         app_id: Arc<str>,
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
         scheduler: Arc<Scheduler>,
+        ask_app: bool,
         dependencies: Dependencies,
     ) -> Self {
         let resilience = || Arc::clone(&dependencies.resilience);
         let app = dependencies.app.clone();
         let metrics = Arc::clone(&dependencies.resilience.metrics);
         let jobs = Jobs::new(scheduler, app.clone(), dependencies.tracer.clone(), metrics);
+        let pubsub = Arc::new(PubSubs::new(
+            Arc::clone(&app_id),
+            resilience(),
+            dependencies.tracer.clone(),
+        ));
+        let subscriptions = Subscriptions::new(subscriptions::Dependencies {
+            app_id,
+            pubsubs: Arc::clone(&pubsub),
+            resilience: resilience(),
+            app: app.clone(),
+            tracer: dependencies.tracer.clone(),
+            ask_app,
+            max_answer: dependencies.max_answer,
+        });
         Self {
             state: Arc::new(State::new(resilience())),
             secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
@@ -82,7 +102,8 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
-            pubsub: Arc::new(PubSubs::new(app_id, resilience(), dependencies.tracer.clone())),
+            pubsub,
+            subscriptions,
             jobs: Arc::new(jobs),
             bindings: Bindings::new(dependencies),
             middlewares,

@@ -7,6 +7,7 @@ use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 
 use crate::blocks::invoke::Endpoints;
+use crate::blocks::subscriptions::{Origin, Subscriptions, Wanted};
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 use crate::scheduler::Scheduler;
@@ -41,12 +42,13 @@ pub struct Metadata {
     endpoints: Arc<Endpoints>,
     components: Arc<Components>,
     scheduler: Arc<Scheduler>,
+    subscriptions: Arc<Subscriptions>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints, its components and its schedulers.
+    /// For an app, its enabled features, its HTTP endpoints, its components, its schedulers and its subscriptions.
     pub fn new(
         app_id: &str,
         app: App,
@@ -54,6 +56,7 @@ impl Metadata {
         endpoints: Arc<Endpoints>,
         components: Arc<Components>,
         scheduler: Arc<Scheduler>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -65,6 +68,7 @@ impl Metadata {
             endpoints,
             components,
             scheduler,
+            subscriptions,
             app,
             extended,
         }
@@ -123,6 +127,12 @@ impl Metadata {
                 .iter()
                 .map(component_message)
                 .collect(),
+            subscriptions: self
+                .subscriptions
+                .list()
+                .iter()
+                .map(|wanted| subscription_message(wanted))
+                .collect(),
             extended_metadata: self.extended().clone().into_iter().collect(),
             http_endpoints: endpoints
                 .map(|name| proto::MetadataHttpEndpoint { name })
@@ -160,6 +170,31 @@ fn component_message(component: &Registered) -> proto::RegisteredComponents {
             .iter()
             .map(|name| (*name).to_owned())
             .collect(),
+    }
+}
+
+fn subscription_message(wanted: &Wanted) -> proto::PubsubSubscription {
+    let rules = wanted
+        .routes
+        .shown()
+        .map(|(rule, path)| proto::PubsubSubscriptionRule {
+            r#match: rule.to_owned(),
+            path: path.to_owned(),
+        });
+    let origin = match wanted.origin {
+        Origin::Declared => proto::PubsubSubscriptionType::Declarative,
+        Origin::Programmatic => proto::PubsubSubscriptionType::Programmatic,
+        Origin::Streaming => proto::PubsubSubscriptionType::Streaming,
+    };
+    proto::PubsubSubscription {
+        pubsub_name: wanted.pubsub.clone(),
+        topic: wanted.topic.clone(),
+        metadata: wanted.metadata.clone(),
+        rules: Some(proto::PubsubSubscriptionRules {
+            rules: rules.collect(),
+        }),
+        dead_letter_topic: wanted.dead_letter.clone().unwrap_or_default(),
+        r#type: origin.into(),
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use outrigger_component::PubSub;
 use outrigger_telemetry::trace::Tracer;
+use tokio::sync::watch;
 
 pub use broker::Broker;
 pub use envelope::Payload;
@@ -26,6 +27,8 @@ pub struct PubSubs {
     app_id: Arc<str>,
     brokers: Registry<Broker>,
     resilience: Arc<Resilience>,
+    /// Told whenever a broker comes or goes.
+    changes: Arc<watch::Sender<()>>,
     tracer: Tracer,
 }
 
@@ -36,6 +39,7 @@ impl PubSubs {
             app_id,
             brokers: Registry::default(),
             resilience,
+            changes: Arc::default(),
             tracer,
         }
     }
@@ -50,9 +54,24 @@ impl PubSubs {
         self.brokers.get(name)
     }
 
+    /// Whether there is no broker at all.
+    pub fn is_empty(&self) -> bool {
+        self.brokers.is_empty()
+    }
+
+    /// Tells when a broker came, was replaced or went.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
     /// Adds a broker, in the place of one with its name.
     fn insert(&self, name: &str, component: Arc<dyn PubSub>, topics: Topics, prefix: String) -> Placed {
         let broker = Broker::new(name, component, topics, prefix, &self.resilience);
-        self.brokers.insert(name, broker)
+        let placed = self.brokers.insert(name, broker);
+        self.changes.send_replace(());
+        let changes = Arc::clone(&self.changes);
+        placed.then(move || {
+            changes.send_replace(());
+        })
     }
 }

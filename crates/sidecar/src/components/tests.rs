@@ -180,6 +180,7 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         middlewares,
         Health::new(true).1,
         scheduler,
+        true,
         dependencies,
     );
     Components::new(context, blocks)

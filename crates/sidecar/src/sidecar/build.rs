@@ -7,7 +7,7 @@ use outrigger_component::Catalog;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
-use outrigger_resources::load::{Kind, Loaded};
+use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
@@ -29,6 +29,7 @@ use crate::metrics::SidecarMetrics;
 use crate::operator::Operator;
 use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
+    SubscriptionReconciler,
 };
 
 impl Sidecar {
@@ -143,7 +144,6 @@ impl Parts {
             Some(operator) => operator.load().await?,
             None => resources::read_resources(&config, &control).await?,
         };
-        unserved(&loaded);
         let (set_health, health) = Health::new(config.app.health.is_none());
         let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics);
         let shared = Shared::new(
@@ -156,7 +156,7 @@ impl Parts {
             secured.identity.clone(),
         )?;
         let scheduler = shared.scheduler(&config, scheduler);
-        let blocks = shared.blocks(config.app.binding_options_timeout, &scheduler);
+        let blocks = shared.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -171,6 +171,8 @@ impl Parts {
         let components = Arc::new(Components::new(context, blocks.clone()));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
+        let declared = blocks.subscriptions.declare(&loaded.subscriptions);
+        declared.map_err(|problems| SidecarError::Resources(problems.join("; ")))?;
         let resolver = EndpointResolver {
             env_keys: config.resources.env_keys.clone(),
             env: Arc::clone(&env),
@@ -191,6 +193,10 @@ impl Parts {
                 Arc::clone(&endpoints),
                 resolver.later(),
                 loaded.http_endpoints,
+            )),
+            Box::new(SubscriptionReconciler::new(
+                Arc::clone(&blocks.subscriptions),
+                loaded.subscriptions,
             )),
         ];
         let reloaders = sources.into_iter().map(|(source, kinds)| {
@@ -251,21 +257,10 @@ impl Parts {
             jobs: blocks.jobs,
             scheduler,
             schedulers_known: Some(schedulers_known),
+            subscriptions: blocks.subscriptions,
             renewal: secured.renewal,
             certificate,
         })
-    }
-}
-
-/// Says which of the resources nothing here serves.
-fn unserved(loaded: &Loaded) {
-    for subscription in &loaded.subscriptions {
-        tracing::warn!(
-            target: LOG,
-            "{}: subscription {} is not served: this release has no pub/sub",
-            subscription.source,
-            subscription.name
-        );
     }
 }
 
@@ -289,6 +284,9 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
 /// A source, and the kinds of resources that it tells of.
 type Reported = (Box<dyn Source>, &'static [Kind]);
 
+/// The kinds that are followed in folders.
+const FOLDERS: &[Kind] = &[Kind::Component, Kind::HttpEndpoint, Kind::Subscription];
+
 /// What reports changes of which kinds of resources: the operator always, of components as folders only where the
 /// feature is on.
 fn sources(
@@ -304,6 +302,8 @@ fn sources(
         if hot_reload {
             let components = Box::new(OperatorSource::components(operator.clone()));
             sources.push((components, &[Kind::Component]));
+            let subscriptions = Box::new(OperatorSource::subscriptions(operator.clone()));
+            sources.push((subscriptions, &[Kind::Subscription]));
         }
         return Ok(sources);
     }
@@ -317,7 +317,7 @@ fn sources(
         control.clone(),
     );
     source
-        .map(|source| -> Vec<Reported> { vec![(Box::new(source), &[Kind::Component, Kind::HttpEndpoint])] })
+        .map(|source| -> Vec<Reported> { vec![(Box::new(source), FOLDERS)] })
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 

@@ -9,6 +9,7 @@ mod lock;
 mod publish;
 mod secrets;
 mod state;
+mod subscriptions;
 mod subtle;
 
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use outrigger_wire::runtime::v1::{
     GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
     ListJobsRequestAlpha1, ListJobsResponseAlpha1, PublishEventRequest, QueryStateRequest,
     QueryStateResponse, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
-    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
+    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
     SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
     SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
@@ -203,6 +205,13 @@ impl Dapr for DaprService {
         request: Request<UnsubscribeConfigurationRequest>,
     ) -> Result<Response<UnsubscribeConfigurationResponse>, Status> {
         Ok(self.configuration_unsubscribe(request.get_ref()).await)
+    }
+
+    async fn subscribe_topic_events_alpha1(
+        &self,
+        request: Request<Streaming<SubscribeTopicEventsRequestAlpha1>>,
+    ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
+        self.topic_events(request.into_inner()).await
     }
 
     async fn try_lock_alpha1(
