@@ -15,7 +15,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesOrdered};
-use outrigger_resources::value::go_nanos;
+use outrigger_resources::value::{go_nanos, truthy};
 use tokio::sync::oneshot;
 
 pub use self::{
@@ -281,6 +281,11 @@ pub fn property<'a>(metadata: &'a Pairs, name: &str) -> Option<&'a str> {
         others.find_map(|(other, value)| other.eq_ignore_ascii_case(name).then_some(value))
     });
     value.map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Whether a value of request metadata says yes; anything unknown is no.
+pub fn flag(metadata: &Pairs, name: &str) -> Option<bool> {
+    property(metadata, name).map(truthy)
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ pub use self::{
     redis::{Cli, Redis, Sentinel},
 };
 
-const START: Duration = Duration::from_secs(60);
+/// Some servers are slow to start where the machine is busy.
+const START: Duration = Duration::from_secs(240);
 
 /// A child that does not outlive its owner.
 struct Process {
