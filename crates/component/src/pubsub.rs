@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesOrdered};
 use outrigger_resources::value::{go_nanos, truthy};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::unconstrained};
 
 pub use self::{
     feed::{Feed, Subscription},
@@ -208,13 +208,14 @@ pub async fn publish_each(
         if running.len() >= at_once {
             failed.extend(running.next().await.flatten());
         }
-        running.push_back(async move {
+        // Tokio's turns for fairness would let later ones begin first.
+        running.push_back(unconstrained(async move {
             let published = broker.publish(&bulk.message(entry)).await;
             published.err().map(|error| Failed {
                 id: entry.id.clone(),
                 error,
             })
-        });
+        }));
     }
     while let Some(outcome) = running.next().await {
         failed.extend(outcome);

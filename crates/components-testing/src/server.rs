@@ -2,6 +2,7 @@
 
 mod mosquitto;
 mod postgres;
+mod rabbitmq;
 mod redis;
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
 pub use self::{
     mosquitto::Mosquitto,
     postgres::Postgres,
+    rabbitmq::RabbitMq,
     redis::{Cli, Redis, Sentinel},
 };
 
