@@ -25,6 +25,7 @@ const CRATES: &[&str] = &[
     "components-postgres",
     "components-redis",
     "components-sqlite",
+    "controlplane",
     "discovery",
     "files",
     "http2",
