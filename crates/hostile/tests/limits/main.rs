@@ -30,6 +30,7 @@ const CRATES: &[&str] = &[
     "files",
     "http2",
     "identity",
+    "placement",
     "policy",
     "resources",
     "scheduler",
@@ -145,6 +146,7 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
         "how frames are counted",
     ),
     ("http2/src/limits.rs", "CREDIT_BYTES", "how frames are counted"),
+    ("placement/src/config.rs", "MAX_FACTOR", "the range of a flag"),
     ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
     (
         "sidecar/src/blocks/bindings/deliver.rs",
