@@ -3,6 +3,8 @@
 //!
 //! - [`ring`]: which host an actor belongs to, by consistent hashing exactly as the contract has it.
 //! - [`settings`]: what an app says about its actors in `GET /dapr/config`.
+//! - [`turns`]: one call at a time for each actor, in order, with reentrancy.
+//! - [`shard`]: the active actors of a type, and which of them have been idle for too long.
 //! - [`round`]: the phases in which placement brings a new table.
 //! - [`recurrence`]: when timers are due, and the forms of their times.
 
@@ -10,3 +12,5 @@ pub mod recurrence;
 pub mod ring;
 pub mod round;
 pub mod settings;
+pub mod shard;
+pub mod turns;
