@@ -19,6 +19,7 @@ use outrigger_telemetry::export::Pipeline;
 use tokio::runtime::Handle;
 
 use crate::app::{AppChannel, Health, HealthSetter};
+use crate::blocks::actors::{Actors, Placement};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::components::Components;
@@ -112,6 +113,9 @@ pub struct Sidecar {
     /// Only their own tasks use them: the lock lets the others share the sidecar.
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
+    actors: Arc<Actors>,
+    /// Until it is followed: the lock lets others share the sidecar.
+    placement: Mutex<Option<Placement>>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
 }
@@ -140,6 +144,7 @@ impl Sidecar {
         self.readiness.outbound_ready();
         let mut reload_failed = self.start_reloading(&mut parts);
         self.register_blocks(&mut parts);
+        self.follow_placement(&mut parts);
         let mut initialized = false;
         let result = {
             let app_life = app_life::run(AppLife {
@@ -148,6 +153,7 @@ impl Sidecar {
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
+                actors: Arc::clone(&self.actors),
                 background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
@@ -222,6 +228,15 @@ impl Sidecar {
             }
         };
         parts.add(Stage::Components, "name resolution", || {}, closed);
+    }
+
+    /// Actors end while the app can still use the APIs.
+    fn follow_placement(&mut self, parts: &mut Parts) {
+        let placement = self.placement.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(placement) = placement.take() {
+            let Tasks { tasks, stop } = parts.tasks(Stage::Events, "actors");
+            tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
+        }
     }
 
     /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.

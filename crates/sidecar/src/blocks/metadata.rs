@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 
+use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Endpoints;
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 
-/// The state of placement where nothing hosts actors.
-const DISCONNECTED: &str = "placement: disconnected";
 /// Extended attributes at most.
 const MAX_ATTRIBUTES: usize = 256;
 /// Longest name of an attribute, bytes.
@@ -39,18 +38,20 @@ pub struct Metadata {
     features: Vec<String>,
     endpoints: Arc<Endpoints>,
     components: Arc<Components>,
+    actors: Arc<Actors>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints and its components.
+    /// For an app, its enabled features, its HTTP endpoints, its components and its actors.
     pub fn new(
         app_id: &str,
         app: App,
         features: Vec<String>,
         endpoints: Arc<Endpoints>,
         components: Arc<Components>,
+        actors: Arc<Actors>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -61,6 +62,7 @@ impl Metadata {
             features,
             endpoints,
             components,
+            actors,
             app,
             extended,
         }
@@ -108,6 +110,7 @@ impl Metadata {
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
         let endpoints = self.endpoints.names().into_iter();
+        let actors = self.actors.status();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
@@ -132,11 +135,8 @@ impl Metadata {
                     .map_or(0, |n| i32::try_from(n).unwrap_or(i32::MAX)),
                 health,
             }),
-            actor_runtime: Some(proto::ActorRuntime {
-                runtime_status: proto::actor_runtime::ActorRuntimeStatus::Disabled.into(),
-                placement: DISCONNECTED.to_owned(),
-                ..proto::ActorRuntime::default()
-            }),
+            active_actors_count: actors.active_actors.clone(),
+            actor_runtime: Some(actors),
             workflows: Some(proto::MetadataWorkflows::default()),
             ..proto::GetMetadataResponse::default()
         }

@@ -21,6 +21,7 @@ use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
+use crate::blocks::actors::Placement;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
@@ -191,7 +192,17 @@ impl Parts {
         });
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
-        let apis = shared.apis(&config, &blocks, endpoints, &components, &readiness, &shutdown);
+        let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components);
+        let placement = placement(&config, secured.identity.as_ref(), &readiness)?;
+        let apis = shared.apis(
+            &config,
+            &blocks,
+            endpoints,
+            &components,
+            &actors,
+            &readiness,
+            &shutdown,
+        );
         let servers = Servers {
             sockets,
             http: apis.http,
@@ -232,10 +243,37 @@ impl Parts {
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
+            actors,
+            placement: Mutex::new(placement),
             renewal: secured.renewal,
             certificate,
         })
     }
+}
+
+/// How placement is reached, where there is one.
+fn placement(
+    config: &Config,
+    identity: Option<&Identity>,
+    readiness: &Readiness,
+) -> Result<Option<Placement>, SidecarError> {
+    let addresses = config.control_plane.placement.clone();
+    if addresses.is_empty() {
+        return Ok(None);
+    }
+    let identity = match identity {
+        Some(identity) => Some((
+            identity.clone(),
+            resources::service_id(config, resources::PLACEMENT_APP_ID)?,
+        )),
+        None => None,
+    };
+    Ok(Some(Placement {
+        addresses,
+        by_name: config.mode == Mode::Kubernetes,
+        identity,
+        ready: readiness.condition("internal-placement-service"),
+    }))
 }
 
 /// Says which of the resources nothing here serves.

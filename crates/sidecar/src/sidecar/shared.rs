@@ -8,7 +8,7 @@ use outrigger_identity::Identity;
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::Configuration;
+use outrigger_resources::configuration::{ACTOR_STATE_TTL, Configuration};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
@@ -20,12 +20,13 @@ use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health};
 use crate::blocks::Blocks;
+use crate::blocks::actors::{self, Actors};
 use crate::blocks::bindings::Dependencies;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
-use crate::config::{AppProtocol, Config};
+use crate::config::{AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
@@ -121,6 +122,36 @@ impl Shared {
         )
     }
 
+    /// `port`: that of the internal server.
+    pub(super) fn actors(
+        &self,
+        config: &Config,
+        port: u16,
+        blocks: &Blocks,
+        components: &Arc<Components>,
+    ) -> Arc<Actors> {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        Arc::new(Actors::new(actors::Dependencies {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            address: format!("{host}:{port}"),
+            placement: !config.control_plane.placement.is_empty(),
+            namespace_missing: config.mode == Mode::Kubernetes
+                && config.security.mtls
+                && config.workload.namespace.as_deref().is_none_or(str::is_empty),
+            app: self.app.clone(),
+            peers: Arc::clone(&self.peers),
+            resilience: Arc::clone(&self.resilience),
+            state: Arc::clone(&blocks.state),
+            components: Arc::clone(components),
+            state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
+            max_message: self.max_message,
+        }))
+    }
+
     pub(super) fn endpoints(&self, config: &Config, specs: Vec<EndpointSpec>) -> Arc<Endpoints> {
         let common = EndpointCommon {
             max_concurrency: config.app.max_concurrency,
@@ -141,6 +172,7 @@ impl Shared {
         blocks: &Blocks,
         endpoints: Arc<Endpoints>,
         components: &Arc<Components>,
+        actors: &Arc<Actors>,
         readiness: &Readiness,
         shutdown: &Shutdown,
     ) -> Apis {
@@ -152,6 +184,7 @@ impl Shared {
             self.settings.features.names().map(str::to_owned).collect(),
             endpoints,
             Arc::clone(components),
+            Arc::clone(actors),
         ));
         let reflection = Reflection::default();
         let log = api_log(config, &self.settings);
@@ -167,6 +200,7 @@ impl Shared {
             log,
             invoker: Arc::clone(&invoker),
             blocks: blocks.clone(),
+            actors: Arc::clone(actors),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -174,6 +208,7 @@ impl Shared {
         let dapr = Arc::new(DaprService {
             invoker,
             blocks: blocks.clone(),
+            actors: Arc::clone(actors),
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&self.metrics),
@@ -196,6 +231,7 @@ impl Shared {
         let internal = InternalApi {
             app_id: Arc::clone(&self.app_id),
             app: self.app.clone(),
+            actors: Arc::clone(actors),
             access: Arc::clone(&self.access),
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),
