@@ -13,11 +13,11 @@ help: ## this list
 
 build: ## release binaries: daprd, sentry, scheduler and the demo
 	@scripts/need cargo cc make
-	scripts/build all
+	scripts/build
 
-demo: ## the CA, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings
+demo: ## the CA, a scheduler, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings, a job
 	@scripts/need cargo cc make python3
-	@echo "building daprd, sentry and the demo: some minutes the first time"
+	@echo "building daprd, sentry, scheduler and the demo: some minutes the first time"
 	scripts/build
 	@echo
 	@$(RELEASE)/outrigger-demo run

@@ -6,6 +6,7 @@ pub mod configuration;
 pub mod conversation;
 pub mod crypto;
 pub mod invoke;
+pub mod jobs;
 pub mod lock;
 pub mod metadata;
 pub mod middleware;
@@ -20,16 +21,18 @@ use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
 
 use crate::app::Health;
 use crate::components::Category;
+use crate::scheduler::Scheduler;
 use bindings::{Bindings, Dependencies};
 use configuration::Configurations;
 use conversation::Conversations;
 use crypto::Crypto;
+use jobs::Jobs;
 use lock::Locks;
 use middleware::Middlewares;
 use secrets::Secrets;
 use state::State;
 
-/// The blocks that have components. Clones are the same blocks.
+/// The blocks beside invocation. Clones are the same blocks.
 #[derive(Clone)]
 pub struct Blocks {
     /// `state.*`
@@ -48,6 +51,8 @@ pub struct Blocks {
     pub crypto: Arc<Crypto>,
     /// `conversation.*`
     pub conversation: Arc<Conversations>,
+    /// Jobs; they have no components.
+    pub jobs: Arc<Jobs>,
 }
 
 impl Blocks {
@@ -56,10 +61,13 @@ impl Blocks {
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
+        scheduler: Arc<Scheduler>,
         dependencies: Dependencies,
     ) -> Self {
         let resilience = || Arc::clone(&dependencies.resilience);
         let app = dependencies.app.clone();
+        let metrics = Arc::clone(&dependencies.resilience.metrics);
+        let jobs = Jobs::new(scheduler, app.clone(), dependencies.tracer.clone(), metrics);
         Self {
             state: Arc::new(State::new(resilience())),
             secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
@@ -70,6 +78,7 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
+            jobs: Arc::new(jobs),
             bindings: Bindings::new(dependencies),
             middlewares,
         }

@@ -22,6 +22,7 @@ use crate::app::{AppChannel, Health, HealthSetter};
 use crate::blocks::actors::{Actors, Placement};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::jobs::Jobs;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
@@ -29,6 +30,7 @@ use crate::listen::BindError;
 use crate::operator::OperatorError;
 use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
+use crate::scheduler::Scheduler;
 use crate::sidecar::app_life::AppLife;
 use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
@@ -114,8 +116,12 @@ pub struct Sidecar {
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
     actors: Arc<Actors>,
-    /// Until it is followed: the lock lets others share the sidecar.
-    placement: Mutex<Option<Placement>>,
+    /// Until it is followed.
+    placement: Option<Placement>,
+    jobs: Arc<Jobs>,
+    scheduler: Arc<Scheduler>,
+    /// Met when the schedulers are known, or there are none.
+    schedulers_known: Option<Condition>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
 }
@@ -140,6 +146,7 @@ impl Sidecar {
         let mut parts = Parts::default();
         self.start_background(&mut parts);
         self.start_resolver().await;
+        self.start_scheduler(&mut parts);
         self.servers.start(&self.readiness, &mut parts)?;
         self.readiness.outbound_ready();
         let mut reload_failed = self.start_reloading(&mut parts);
@@ -154,6 +161,7 @@ impl Sidecar {
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
                 actors: Arc::clone(&self.actors),
+                jobs: Arc::clone(&self.jobs),
                 background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
@@ -186,6 +194,27 @@ impl Sidecar {
         if let Some(certificate) = self.certificate.take() {
             tasks.spawn_on(certificate.run(stop.clone()), &self.control);
         }
+    }
+
+    /// Follows which schedulers there are, and takes what is due.
+    fn start_scheduler(&mut self, parts: &mut Parts) {
+        if let Some(known) = self.schedulers_known.take() {
+            let Tasks { tasks, stop } = parts.tasks(Stage::Components, "the list of schedulers");
+            tasks.spawn(Arc::clone(&self.scheduler).follow_hosts(known, stop));
+        }
+        self.scheduler.begin_triggers();
+        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+        let stop = move || {
+            jobs.end();
+            scheduler.end_triggers();
+        };
+        parts.add(Stage::Reading, "triggers of jobs", stop, async {});
+        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+        let drained = async move {
+            jobs.drained().await;
+            scheduler.triggers_ended().await;
+        };
+        parts.add(Stage::Events, "jobs that the app handles", || {}, drained);
     }
 
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
@@ -232,8 +261,7 @@ impl Sidecar {
 
     /// Actors end while the app can still use the APIs.
     fn follow_placement(&mut self, parts: &mut Parts) {
-        let placement = self.placement.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(placement) = placement.take() {
+        if let Some(placement) = self.placement.take() {
             let Tasks { tasks, stop } = parts.tasks(Stage::Events, "actors");
             tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
         }

@@ -6,6 +6,7 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
 mod secrets;
 mod state;

@@ -7,6 +7,7 @@ mod conversation;
 mod cors;
 mod crypto;
 mod invoke;
+mod jobs;
 mod json;
 mod lock;
 mod meta;
@@ -72,7 +73,7 @@ pub struct HttpApi {
     pub log: ApiLog,
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
     /// Actors.
     pub actors: Arc<Actors>,

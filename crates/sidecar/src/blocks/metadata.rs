@@ -10,6 +10,7 @@ use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Endpoints;
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
+use crate::scheduler::Scheduler;
 
 /// Extended attributes at most.
 const MAX_ATTRIBUTES: usize = 256;
@@ -39,12 +40,13 @@ pub struct Metadata {
     endpoints: Arc<Endpoints>,
     components: Arc<Components>,
     actors: Arc<Actors>,
+    scheduler: Arc<Scheduler>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints, its components and its actors.
+    /// For an app, its enabled features, its HTTP endpoints, its components, actors and schedulers.
     pub fn new(
         app_id: &str,
         app: App,
@@ -52,6 +54,7 @@ impl Metadata {
         endpoints: Arc<Endpoints>,
         components: Arc<Components>,
         actors: Arc<Actors>,
+        scheduler: Arc<Scheduler>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -63,6 +66,7 @@ impl Metadata {
             endpoints,
             components,
             actors,
+            scheduler,
             app,
             extended,
         }
@@ -111,6 +115,7 @@ impl Metadata {
             });
         let endpoints = self.endpoints.names().into_iter();
         let actors = self.actors.status();
+        let connected_addresses = self.scheduler.addresses();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
@@ -137,6 +142,8 @@ impl Metadata {
             }),
             active_actors_count: actors.active_actors.clone(),
             actor_runtime: Some(actors),
+            scheduler: (!connected_addresses.is_empty())
+                .then_some(proto::MetadataScheduler { connected_addresses }),
             workflows: Some(proto::MetadataWorkflows::default()),
             ..proto::GetMetadataResponse::default()
         }

@@ -13,6 +13,7 @@ use super::LOG;
 use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
 use crate::blocks::actors::Actors;
 use crate::blocks::bindings::Bindings;
+use crate::blocks::jobs::Jobs;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -32,6 +33,7 @@ pub(super) async fn run(life: AppLife) {
         set_health,
         bindings,
         actors,
+        jobs,
         background: Tasks { tasks, stop },
         started,
     } = life;
@@ -53,6 +55,7 @@ pub(super) async fn run(life: AppLife) {
     };
     let (well, until) = (health.clone(), stop.clone());
     tasks.spawn(async move { bindings.follow(well, until).await });
+    jobs.follow(health.clone());
     let ask = ask_config(
         app_config.skip_config_endpoint,
         config.app_id.clone(),
@@ -110,6 +113,7 @@ pub(super) struct AppLife {
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
     pub(super) actors: Arc<Actors>,
+    pub(super) jobs: Arc<Jobs>,
     pub(super) background: Tasks,
     pub(super) started: Instant,
 }

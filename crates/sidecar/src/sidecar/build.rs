@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use outrigger_component::Catalog;
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_resources::load::{Kind, Loaded};
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
-use super::security::{IdentityCounts, secure};
+use super::security::{IdentityCounts, secure, service_identity};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
@@ -55,6 +55,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    towards_control: secured.identity.clone(),
                     secured,
                     operator: None,
                 }
@@ -64,6 +65,7 @@ impl Sidecar {
                 let mut secured = secure(&config, &env, &control, &counts).await?;
                 let operator = resources::operator(&config, secured.identity.as_ref())?;
                 let settings = resources::operator_configuration(&config, &env, &operator).await?;
+                let towards_control = secured.identity.clone();
                 tracing::info!(target: LOG, "kubernetes mode configured");
                 if !config.security.mtls {
                     // Only the control plane is spoken to with it.
@@ -72,6 +74,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    towards_control,
                     secured,
                     operator: Some(operator),
                 }
@@ -109,6 +112,8 @@ struct Origin {
     settings: Configuration,
     sockets: Sockets,
     secured: Secured,
+    /// Who we are towards services of the control plane; none: in clear text.
+    towards_control: Option<Identity>,
     /// In Kubernetes.
     operator: Option<Operator>,
 }
@@ -128,6 +133,7 @@ impl Parts {
             settings,
             sockets,
             secured,
+            towards_control,
             operator,
         } = origin;
         let settings = Arc::new(settings);
@@ -150,7 +156,11 @@ impl Parts {
             health.clone(),
             secured.identity.clone(),
         )?;
-        let blocks = shared.blocks(config.app.binding_options_timeout);
+        let readiness = Readiness::default();
+        let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
+        let scheduler = shared.scheduler(&config, service(scheduler::APP_ID)?);
+        let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
+        let blocks = shared.blocks(config.app.binding_options_timeout, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -172,8 +182,8 @@ impl Parts {
         };
         let specs = resolver.all(loaded.http_endpoints.clone()).await;
         let endpoints = shared.endpoints(&config, specs);
-        let readiness = Readiness::default();
         let initialized = readiness.condition("runtime");
+        let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Secret stores come before the endpoints that use them.
         let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
             Box::new(ComponentReconciler::new(
@@ -193,13 +203,13 @@ impl Parts {
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
         let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components);
-        let placement = placement(&config, secured.identity.as_ref(), &readiness)?;
         let apis = shared.apis(
             &config,
             &blocks,
             endpoints,
             &components,
             &actors,
+            &scheduler,
             &readiness,
             &shutdown,
         );
@@ -244,7 +254,10 @@ impl Parts {
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
             actors,
-            placement: Mutex::new(placement),
+            placement,
+            jobs: blocks.jobs,
+            scheduler,
+            schedulers_known: Some(schedulers_known),
             renewal: secured.renewal,
             certificate,
         })
@@ -254,26 +267,16 @@ impl Parts {
 /// How placement is reached, where there is one.
 fn placement(
     config: &Config,
-    identity: Option<&Identity>,
+    identity: Option<(Identity, SpiffeId)>,
     readiness: &Readiness,
-) -> Result<Option<Placement>, SidecarError> {
+) -> Option<Placement> {
     let addresses = config.control_plane.placement.clone();
-    if addresses.is_empty() {
-        return Ok(None);
-    }
-    let identity = match identity {
-        Some(identity) => Some((
-            identity.clone(),
-            resources::service_id(config, resources::PLACEMENT_APP_ID)?,
-        )),
-        None => None,
-    };
-    Ok(Some(Placement {
+    (!addresses.is_empty()).then(|| Placement {
         addresses,
         by_name: config.mode == Mode::Kubernetes,
         identity,
         ready: readiness.condition("internal-placement-service"),
-    }))
+    })
 }
 
 /// Says which of the resources nothing here serves.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
@@ -34,6 +34,7 @@ use crate::peer::Peers;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 use crate::resilience::Resilience;
+use crate::scheduler::{self, Scheduler};
 
 /// Made once; APIs and blocks take the parts they need.
 pub(super) struct Shared {
@@ -105,8 +106,24 @@ impl Shared {
         })
     }
 
+    /// The way to the schedulers; `identity`: who we are, and who they have to be.
+    pub(super) fn scheduler(
+        &self,
+        config: &Config,
+        identity: Option<(Identity, SpiffeId)>,
+    ) -> Arc<Scheduler> {
+        Scheduler::new(scheduler::Settings {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            addresses: config.control_plane.scheduler.clone(),
+            streams: config.control_plane.scheduler_streams,
+            identity,
+            max_message: self.max_message,
+        })
+    }
+
     /// `asking`: how long the app may take to say whether it wants the events of a binding.
-    pub(super) fn blocks(&self, asking: Duration) -> Blocks {
+    pub(super) fn blocks(&self, asking: Duration, scheduler: &Arc<Scheduler>) -> Blocks {
         let dependencies = Dependencies {
             resilience: Arc::clone(&self.resilience),
             app: self.app.clone(),
@@ -118,6 +135,7 @@ impl Shared {
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),
+            Arc::clone(scheduler),
             dependencies,
         )
     }
@@ -173,6 +191,7 @@ impl Shared {
         endpoints: Arc<Endpoints>,
         components: &Arc<Components>,
         actors: &Arc<Actors>,
+        scheduler: &Arc<Scheduler>,
         readiness: &Readiness,
         shutdown: &Shutdown,
     ) -> Apis {
@@ -185,6 +204,7 @@ impl Shared {
             endpoints,
             Arc::clone(components),
             Arc::clone(actors),
+            Arc::clone(scheduler),
         ));
         let reflection = Reflection::default();
         let log = api_log(config, &self.settings);

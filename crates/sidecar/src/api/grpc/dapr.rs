@@ -5,6 +5,7 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
 mod secrets;
 mod state;
@@ -20,16 +21,19 @@ use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
     ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
-    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest,
+    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse,
+    DeleteJobsByPrefixRequestAlpha1, DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest,
     EncryptResponse, ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest,
     GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest, GetBulkSecretResponse,
     GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse,
-    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
-    GetStateResponse, InvokeActorRequest, InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse,
-    InvokeServiceRequest, QueryStateRequest, QueryStateResponse, RegisterActorTimerRequest, SaveStateRequest,
-    SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
-    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
-    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse, GetSecretRequest,
+    GetSecretResponse, GetStateRequest, GetStateResponse, InvokeActorRequest, InvokeActorResponse,
+    InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, ListJobsRequestAlpha1,
+    ListJobsResponseAlpha1, QueryStateRequest, QueryStateResponse, RegisterActorTimerRequest,
+    SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest, ShutdownRequest,
+    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
+    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
+    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
     SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
     UnregisterActorTimerRequest, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
@@ -57,7 +61,7 @@ const MAX_ERROR_BODY: usize = 63;
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
     /// Actors.
     pub actors: Arc<Actors>,
@@ -224,6 +228,41 @@ impl Dapr for DaprService {
         request: Request<InvokeBindingRequest>,
     ) -> Result<Response<InvokeBindingResponse>, Status> {
         self.binding_invoke(request).await
+    }
+
+    async fn schedule_job_alpha1(
+        &self,
+        request: Request<ScheduleJobRequest>,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        self.job_schedule(request.into_inner()).await
+    }
+
+    async fn get_job_alpha1(
+        &self,
+        request: Request<GetJobRequest>,
+    ) -> Result<Response<GetJobResponse>, Status> {
+        self.job_get(request.into_inner()).await
+    }
+
+    async fn delete_job_alpha1(
+        &self,
+        request: Request<DeleteJobRequest>,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        self.job_delete(request.get_ref()).await
+    }
+
+    async fn delete_jobs_by_prefix_alpha1(
+        &self,
+        request: Request<DeleteJobsByPrefixRequestAlpha1>,
+    ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
+        self.job_delete_prefix(request.get_ref()).await
+    }
+
+    async fn list_jobs_alpha1(
+        &self,
+        _request: Request<ListJobsRequestAlpha1>,
+    ) -> Result<Response<ListJobsResponseAlpha1>, Status> {
+        self.job_list().await
     }
 
     async fn encrypt_alpha1(

@@ -6,8 +6,8 @@ use outrigger_policy::apilist::ApiList;
 use outrigger_policy::escape::query_unescape;
 
 use super::{
-    Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, lock, meta, secrets,
-    state, subtle,
+    Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
+    secrets, state, subtle,
 };
 use crate::api::error::ApiError;
 use crate::body::Body;
@@ -23,6 +23,7 @@ static TABLES: &[&[Endpoint]] = &[
     crypto::ROUTES,
     subtle::ROUTES,
     conversation::ROUTES,
+    jobs::ROUTES,
     meta::ROUTES,
 ];
 /// Versions, as lists of allowed routes name them and as paths do.

@@ -34,6 +34,10 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
     if let Some(actors) = message.actor_runtime {
         all.insert("actorRuntime".into(), actor_runtime(actors));
     }
+    if let Some(scheduler) = message.scheduler {
+        let addresses = json!({ "connected_addresses": scheduler.connected_addresses });
+        all.insert("scheduler".into(), addresses);
+    }
     all.insert("workflows".into(), json!({}));
     Value::Object(all)
 }
