@@ -31,6 +31,7 @@ use crate::operator::Operator;
 use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
 };
+use crate::scheduler;
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
