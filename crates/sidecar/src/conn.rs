@@ -1,5 +1,6 @@
 //! Client connections of the data path: dialling, HTTP/1.1 pools towards the app, HTTP/2 pools towards apps and peers.
 
+mod channel;
 mod dial;
 mod h1;
 mod h2;
@@ -7,6 +8,7 @@ mod h2;
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request};
 
+pub use channel::Channel;
 pub use dial::{DialError, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
 pub use h2::{H2Pool, KeepAlive};
