@@ -191,6 +191,12 @@ impl Metadata {
         unused
     }
 
+    /// The names that were looked up so far, present or not, sorted: what a component reads, once it was built.
+    pub fn looked_up(&self) -> Vec<String> {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.names.iter().cloned().collect()
+    }
+
     /// All properties: names as written, and values. None counts as unused then.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner).all = true;

@@ -327,6 +327,35 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_routes_has_them_all() {
+        let mut rows =
+            "| method | path | name | group and version | public port |\n| --- | --- | --- | --- | --- |\n"
+                .to_owned();
+        let invoke = (
+            "any",
+            format!("/{}/invoke/{{id}}/method/{{method}}", invoke::ROUTE.prefix),
+            &invoke::ROUTE,
+        );
+        let others = TABLES.iter().copied().flatten().map(|endpoint| {
+            let method = endpoint.method.as_ref().map_or("any", Method::as_str);
+            (
+                method,
+                format!("/{}/{}", endpoint.prefix, endpoint.path.join("/")),
+                endpoint,
+            )
+        });
+        for (method, path, endpoint) in std::iter::once(invoke).chain(others) {
+            let (group, version) = (endpoint.group, endpoint.version);
+            let public = if endpoint.public { "yes" } else { "" };
+            rows += &format!(
+                "| {method} | `{path}` | {} | `{group}` `{version}` | {public} |\n",
+                endpoint.name
+            );
+        }
+        outrigger_pages::Page::read("routes.md").check("routes", &rows);
+    }
+
+    #[test]
     fn parameters_are_segments_and_a_tail() {
         let of = |pattern: &[&str], path: &'static str| {
             parameters_of(pattern, path).map(|found| found.as_slice().to_vec())
