@@ -4,7 +4,7 @@ use http::StatusCode;
 use tonic::{Code, Status};
 
 use super::ApiError;
-use crate::blocks::actors::ActorError;
+use crate::blocks::actors::{ActorError, ReminderError};
 
 const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
 
@@ -49,8 +49,13 @@ impl From<ActorError> for ApiError {
             ActorError::StateGet(_) => ("ERR_ACTOR_STATE_GET", INTERNAL, message),
             ActorError::StateSave(_) => ("ERR_ACTOR_STATE_TRANSACTION_SAVE", INTERNAL, message),
             ActorError::Timer(_) => ("ERR_ACTOR_TIMER_CREATE", INTERNAL, message),
+            ActorError::Reminder(error) => {
+                let (code, (http, grpc)) = of_reminder(&error);
+                (code, (http, grpc), message)
+            }
             ActorError::Moved
             | ActorError::Disseminating
+            | ActorError::NoMethod(_)
             | ActorError::Invoke(_)
             | ActorError::Timeout
             | ActorError::Peer(_) => (
@@ -60,6 +65,26 @@ impl From<ActorError> for ApiError {
             ),
         };
         Self::new(code, "actor", http, grpc, message)
+    }
+}
+
+fn of_reminder(error: &ReminderError) -> (&'static str, (StatusCode, Code)) {
+    match error {
+        ReminderError::NotHosted => (
+            "ERR_ACTOR_REMINDER_NON_HOSTED",
+            (StatusCode::FORBIDDEN, Code::PermissionDenied),
+        ),
+        ReminderError::Exists(_) => (
+            "ERR_ACTOR_REMINDER_ALREADY_EXISTS",
+            (StatusCode::CONFLICT, Code::AlreadyExists),
+        ),
+        ReminderError::NotFound(_) => (
+            "ERR_ACTOR_REMINDER_NOT_FOUND",
+            (StatusCode::NOT_FOUND, Code::NotFound),
+        ),
+        ReminderError::Create(_) => ("ERR_ACTOR_REMINDER_CREATE", INTERNAL),
+        ReminderError::Get(_) => ("ERR_ACTOR_REMINDER_GET", INTERNAL),
+        ReminderError::Delete(_) => ("ERR_ACTOR_REMINDER_DELETE", INTERNAL),
     }
 }
 

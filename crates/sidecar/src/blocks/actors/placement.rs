@@ -60,9 +60,11 @@ impl Actors {
             tokio::select! {
                 () = self.follow(&placement, &stop) => {}
                 () = self.end_idle() => {}
+                () = self.announce() => {}
             }
         };
         followed.await;
+        self.with.scheduler.take_reminders_of(Vec::new());
         self.close().await;
         self.ended.cancel();
     }
