@@ -11,7 +11,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-build: ## release binaries: daprd, sentry, scheduler and the demo
+build: ## release binaries: daprd, sentry, scheduler, placement and the demo
 	@scripts/need cargo cc make
 	scripts/build
 

@@ -23,6 +23,7 @@ use crate::blocks::actors::{Actors, Placement};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::jobs::Jobs;
+use crate::blocks::subscriptions::Subscriptions;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
@@ -122,6 +123,7 @@ pub struct Sidecar {
     scheduler: Arc<Scheduler>,
     /// Met when the schedulers are known, or there are none.
     schedulers_known: Option<Condition>,
+    subscriptions: Arc<Subscriptions>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
 }
@@ -162,6 +164,7 @@ impl Sidecar {
                 bindings: Arc::clone(&self.bindings),
                 actors: Arc::clone(&self.actors),
                 jobs: Arc::clone(&self.jobs),
+                subscriptions: Arc::clone(&self.subscriptions),
                 background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
@@ -244,6 +247,11 @@ impl Sidecar {
         parts.add(Stage::Reading, "input bindings", reading, async {});
         let handled = async move { handling.drained().await };
         parts.add(Stage::Events, "events of input bindings", || {}, handled);
+        let (reading, handling) = (Arc::clone(&self.subscriptions), Arc::clone(&self.subscriptions));
+        let reading = move || reading.end_reading();
+        parts.add(Stage::Reading, "subscriptions", reading, async {});
+        let handled = async move { handling.drained().await };
+        parts.add(Stage::Events, "events of subscriptions", || {}, handled);
         let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
         let stop = move || stopping.stop();
         let stopped = async move { watching.stopped().await };

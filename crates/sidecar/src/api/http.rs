@@ -12,6 +12,7 @@ mod json;
 mod lock;
 mod meta;
 mod protojson;
+mod publish;
 mod route;
 mod secrets;
 mod state;

@@ -8,6 +8,7 @@ use outrigger_wire::runtime::v1 as proto;
 
 use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Endpoints;
+use crate::blocks::subscriptions::{Origin, Subscriptions, Wanted};
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 use crate::scheduler::Scheduler;
@@ -41,12 +42,13 @@ pub struct Metadata {
     components: Arc<Components>,
     actors: Arc<Actors>,
     scheduler: Arc<Scheduler>,
+    subscriptions: Arc<Subscriptions>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints, its components, actors and schedulers.
+    /// For an app, its enabled features, its HTTP endpoints, its components, actors, schedulers and subscriptions.
     pub fn new(
         app_id: &str,
         app: App,
@@ -55,6 +57,7 @@ impl Metadata {
         components: Arc<Components>,
         actors: Arc<Actors>,
         scheduler: Arc<Scheduler>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -67,6 +70,7 @@ impl Metadata {
             components,
             actors,
             scheduler,
+            subscriptions,
             app,
             extended,
         }
@@ -126,6 +130,12 @@ impl Metadata {
                 .iter()
                 .map(component_message)
                 .collect(),
+            subscriptions: self
+                .subscriptions
+                .list()
+                .iter()
+                .map(|wanted| subscription_message(wanted))
+                .collect(),
             extended_metadata: self.extended().clone().into_iter().collect(),
             http_endpoints: endpoints
                 .map(|name| proto::MetadataHttpEndpoint { name })
@@ -160,6 +170,31 @@ fn component_message(component: &Registered) -> proto::RegisteredComponents {
             .iter()
             .map(|name| (*name).to_owned())
             .collect(),
+    }
+}
+
+fn subscription_message(wanted: &Wanted) -> proto::PubsubSubscription {
+    let rules = wanted
+        .routes
+        .shown()
+        .map(|(rule, path)| proto::PubsubSubscriptionRule {
+            r#match: rule.to_owned(),
+            path: path.to_owned(),
+        });
+    let origin = match wanted.origin {
+        Origin::Declared => proto::PubsubSubscriptionType::Declarative,
+        Origin::Programmatic => proto::PubsubSubscriptionType::Programmatic,
+        Origin::Streaming => proto::PubsubSubscriptionType::Streaming,
+    };
+    proto::PubsubSubscription {
+        pubsub_name: wanted.pubsub.clone(),
+        topic: wanted.topic.clone(),
+        metadata: wanted.metadata.clone(),
+        rules: Some(proto::PubsubSubscriptionRules {
+            rules: rules.collect(),
+        }),
+        dead_letter_topic: wanted.dead_letter.clone().unwrap_or_default(),
+        r#type: origin.into(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What happens once with the app at start: wait for its port, read its configuration.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
@@ -14,6 +14,7 @@ use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
 use crate::blocks::actors::Actors;
 use crate::blocks::bindings::Bindings;
 use crate::blocks::jobs::Jobs;
+use crate::blocks::subscriptions::Subscriptions;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -34,6 +35,7 @@ pub(super) async fn run(life: AppLife) {
         bindings,
         actors,
         jobs,
+        subscriptions,
         background: Tasks { tasks, stop },
         started,
     } = life;
@@ -50,6 +52,7 @@ pub(super) async fn run(life: AppLife) {
     }
     let Some(app) = app else {
         actors.register(&Settings::none());
+        tasks.spawn(subscriptions.follow(health, stop));
         initialized(started);
         return;
     };
@@ -73,6 +76,8 @@ pub(super) async fn run(life: AppLife) {
         ));
         // The prober only goes away when the process ends.
         let _ended = probed.await;
+        begin(&subscriptions, &health).await;
+        tasks.spawn(subscriptions.follow(health.clone(), stop.clone()));
         tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -81,6 +86,8 @@ pub(super) async fn run(life: AppLife) {
         });
     } else {
         actors.register(&ask.await);
+        begin(&subscriptions, &health).await;
+        tasks.spawn(subscriptions.follow(health, stop));
     }
     initialized(started);
 }
@@ -105,6 +112,15 @@ fn initialized(started: Instant) {
     );
 }
 
+/// A sidecar counts as initialised when its subscriptions stand; a broker that is slow to answer holds it up no longer
+/// than this.
+const SUBSCRIBING: Duration = Duration::from_secs(5);
+
+async fn begin(subscriptions: &Arc<Subscriptions>, health: &Health) {
+    // Those that take longer go on by themselves.
+    let _late = tokio::time::timeout(SUBSCRIBING, subscriptions.begin(health)).await;
+}
+
 /// What [`run`] works with.
 pub(super) struct AppLife {
     pub(super) config: Config,
@@ -114,6 +130,7 @@ pub(super) struct AppLife {
     pub(super) bindings: Arc<Bindings>,
     pub(super) actors: Arc<Actors>,
     pub(super) jobs: Arc<Jobs>,
+    pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) background: Tasks,
     pub(super) started: Instant,
 }

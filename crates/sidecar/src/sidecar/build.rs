@@ -7,7 +7,7 @@ use outrigger_component::Catalog;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
-use outrigger_resources::load::{Kind, Loaded};
+use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
@@ -30,6 +30,7 @@ use crate::metrics::SidecarMetrics;
 use crate::operator::Operator;
 use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
+    SubscriptionReconciler,
 };
 use crate::scheduler;
 
@@ -145,7 +146,6 @@ impl Parts {
             Some(operator) => operator.load().await?,
             None => resources::read_resources(&config, &control).await?,
         };
-        unserved(&loaded);
         let (set_health, health) = Health::new(config.app.health.is_none());
         let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics);
         let shared = Shared::new(
@@ -161,7 +161,7 @@ impl Parts {
         let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
         let scheduler = shared.scheduler(&config, service(scheduler::APP_ID)?);
         let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
-        let blocks = shared.blocks(config.app.binding_options_timeout, &scheduler);
+        let blocks = shared.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -176,6 +176,8 @@ impl Parts {
         let components = Arc::new(Components::new(context, blocks.clone()));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
+        let declared = blocks.subscriptions.declare(&loaded.subscriptions);
+        declared.map_err(|problems| SidecarError::Resources(problems.join("; ")))?;
         let resolver = EndpointResolver {
             env_keys: config.resources.env_keys.clone(),
             env: Arc::clone(&env),
@@ -195,6 +197,10 @@ impl Parts {
                 Arc::clone(&endpoints),
                 resolver.later(),
                 loaded.http_endpoints,
+            )),
+            Box::new(SubscriptionReconciler::new(
+                Arc::clone(&blocks.subscriptions),
+                loaded.subscriptions,
             )),
         ];
         let reloaders = sources.into_iter().map(|(source, kinds)| {
@@ -259,6 +265,7 @@ impl Parts {
             jobs: blocks.jobs,
             scheduler,
             schedulers_known: Some(schedulers_known),
+            subscriptions: blocks.subscriptions,
             renewal: secured.renewal,
             certificate,
         })
@@ -278,18 +285,6 @@ fn placement(
         identity,
         ready: readiness.condition("internal-placement-service"),
     })
-}
-
-/// Says which of the resources nothing here serves.
-fn unserved(loaded: &Loaded) {
-    for subscription in &loaded.subscriptions {
-        tracing::warn!(
-            target: LOG,
-            "{}: subscription {} is not served: this release has no pub/sub",
-            subscription.source,
-            subscription.name
-        );
-    }
 }
 
 fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {
@@ -312,6 +307,9 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
 /// A source, and the kinds of resources that it tells of.
 type Reported = (Box<dyn Source>, &'static [Kind]);
 
+/// The kinds that are followed in folders.
+const FOLDERS: &[Kind] = &[Kind::Component, Kind::HttpEndpoint, Kind::Subscription];
+
 /// What reports changes of which kinds of resources: the operator always, of components as folders only where the
 /// feature is on.
 fn sources(
@@ -327,6 +325,8 @@ fn sources(
         if hot_reload {
             let components = Box::new(OperatorSource::components(operator.clone()));
             sources.push((components, &[Kind::Component]));
+            let subscriptions = Box::new(OperatorSource::subscriptions(operator.clone()));
+            sources.push((subscriptions, &[Kind::Subscription]));
         }
         return Ok(sources);
     }
@@ -340,7 +340,7 @@ fn sources(
         control.clone(),
     );
     source
-        .map(|source| -> Vec<Reported> { vec![(Box::new(source), &[Kind::Component, Kind::HttpEndpoint])] })
+        .map(|source| -> Vec<Reported> { vec![(Box::new(source), FOLDERS)] })
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
@@ -26,7 +25,7 @@ use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, 
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
-use crate::config::{AppProtocol, Config, Mode};
+use crate::config::{App, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
@@ -122,20 +121,21 @@ impl Shared {
         })
     }
 
-    /// `asking`: how long the app may take to say whether it wants the events of a binding.
-    pub(super) fn blocks(&self, asking: Duration, scheduler: &Arc<Scheduler>) -> Blocks {
+    pub(super) fn blocks(&self, config: &App, scheduler: &Arc<Scheduler>) -> Blocks {
         let dependencies = Dependencies {
             resilience: Arc::clone(&self.resilience),
             app: self.app.clone(),
             tracer: self.tracer.clone(),
-            asking,
+            asking: config.binding_options_timeout,
             max_answer: self.max_message,
         };
         Blocks::new(
+            Arc::clone(&self.app_id),
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),
             Arc::clone(scheduler),
+            !config.skip_subscribe_endpoint,
             dependencies,
         )
     }
@@ -207,6 +207,7 @@ impl Shared {
             Arc::clone(components),
             Arc::clone(actors),
             Arc::clone(scheduler),
+            Arc::clone(&blocks.subscriptions),
         ));
         let reflection = Reflection::default();
         let log = api_log(config, &self.settings);

@@ -7,9 +7,11 @@ mod conversation;
 mod crypto;
 mod jobs;
 mod lock;
+mod publish;
 mod reminders;
 mod secrets;
 mod state;
+mod subscriptions;
 mod subtle;
 
 use std::sync::Arc;
@@ -21,19 +23,21 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
-    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse,
-    DeleteJobsByPrefixRequestAlpha1, DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest,
-    EncryptResponse, ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest,
-    GetActorReminderRequest, GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse,
-    GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse,
-    GetConfigurationRequest, GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest,
-    GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
-    InvokeActorRequest, InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse,
-    InvokeServiceRequest, ListActorRemindersRequest, ListActorRemindersResponse, ListJobsRequestAlpha1,
-    ListJobsResponseAlpha1, QueryStateRequest, QueryStateResponse, RegisterActorReminderRequest,
+    BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
+    ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
+    DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
+    DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
+    ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest, GetActorReminderRequest,
+    GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest,
+    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
+    GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse,
+    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, InvokeActorRequest,
+    InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    ListActorRemindersRequest, ListActorRemindersResponse, ListJobsRequestAlpha1, ListJobsResponseAlpha1,
+    PublishEventRequest, QueryStateRequest, QueryStateResponse, RegisterActorReminderRequest,
     RegisterActorTimerRequest, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
-    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubtleDecryptRequest,
+    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
     SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
     SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
@@ -213,6 +217,13 @@ impl Dapr for DaprService {
         Ok(self.configuration_unsubscribe(request.get_ref()).await)
     }
 
+    async fn subscribe_topic_events_alpha1(
+        &self,
+        request: Request<Streaming<SubscribeTopicEventsRequestAlpha1>>,
+    ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
+        self.topic_events(request.into_inner()).await
+    }
+
     async fn try_lock_alpha1(
         &self,
         request: Request<TryLockRequest>,
@@ -232,6 +243,26 @@ impl Dapr for DaprService {
         request: Request<InvokeBindingRequest>,
     ) -> Result<Response<InvokeBindingResponse>, Status> {
         self.binding_invoke(request).await
+    }
+
+    async fn publish_event(&self, request: Request<PublishEventRequest>) -> Result<Response<()>, Status> {
+        self.event_publish(request).await
+    }
+
+    async fn bulk_publish_event(
+        &self,
+        request: Request<BulkPublishRequest>,
+    ) -> Result<Response<BulkPublishResponse>, Status> {
+        self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEvent/")
+            .await
+    }
+
+    async fn bulk_publish_event_alpha1(
+        &self,
+        request: Request<BulkPublishRequest>,
+    ) -> Result<Response<BulkPublishResponse>, Status> {
+        self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEventAlpha1/")
+            .await
     }
 
     async fn schedule_job_alpha1(
