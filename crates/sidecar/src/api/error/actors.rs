@@ -30,11 +30,6 @@ impl From<ActorError> for ApiError {
             ActorError::Illegal(_) => {
                 return Self::bad_request(message);
             }
-            ActorError::NoAddress { .. } => (
-                "ERR_ACTOR_NO_ADDRESS",
-                (StatusCode::NOT_FOUND, Code::FailedPrecondition),
-                message,
-            ),
             ActorError::TooDeep(_) => (
                 "ERR_ACTOR_STACK_DEPTH",
                 (StatusCode::INTERNAL_SERVER_ERROR, Code::ResourceExhausted),
@@ -53,7 +48,8 @@ impl From<ActorError> for ApiError {
                 let (code, (http, grpc)) = of_reminder(&error);
                 (code, (http, grpc), message)
             }
-            ActorError::Moved
+            ActorError::NoAddress { .. }
+            | ActorError::Moved
             | ActorError::Disseminating
             | ActorError::NoMethod(_)
             | ActorError::Invoke(_)

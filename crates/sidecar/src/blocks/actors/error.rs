@@ -21,7 +21,9 @@ pub enum ActorError {
     #[error("invalid request: {0}")]
     Illegal(String),
     /// Nobody hosts the type.
-    #[error("did not find address for actor '{kind}||{id}'")]
+    #[error(
+        "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{kind}/{id}'"
+    )]
     NoAddress {
         /// Actor type.
         kind: String,

@@ -108,7 +108,7 @@ impl Actors {
 fn status(error: &ActorError) -> Status {
     let code = match error {
         ActorError::NoPlacement | ActorError::Ended => Code::Unavailable,
-        ActorError::NoNamespace | ActorError::NoAddress { .. } => Code::FailedPrecondition,
+        ActorError::NoNamespace => Code::FailedPrecondition,
         ActorError::Illegal(_) => Code::InvalidArgument,
         ActorError::TooDeep(_) => Code::ResourceExhausted,
         ActorError::Peer(status) => return status.clone(),
