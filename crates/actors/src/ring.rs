@@ -135,6 +135,12 @@ impl Tables {
         Ok(Self { rings })
     }
 
+    /// Whether a host with this address has any type.
+    pub fn name(&self, address: &str) -> bool {
+        let mut hosts = self.rings.values().flat_map(|ring| &ring.hosts);
+        hosts.any(|host| *host.address == *address)
+    }
+
     /// The host of an actor; `None` when nobody hosts its type.
     pub fn owner(&self, kind: &str, id: &str) -> Option<&Host> {
         self.rings.get(kind)?.owner(id)
@@ -219,6 +225,7 @@ mod tests {
         let tables = Tables::new([("T".to_owned(), hosts(&THREE)), ("U".to_owned(), reversed)], 100);
         let tables = tables.unwrap();
         assert!(Arc::ptr_eq(&tables.rings["T"], &tables.rings["U"]));
+        assert!(tables.name(THREE[1]) && !tables.name("10.0.0.4:50002"));
     }
 
     #[test]

@@ -107,9 +107,9 @@ impl Round {
         })
     }
 
-    /// Whether calls that run are to come to an end.
-    pub fn is_draining(&self) -> bool {
-        self.phase == Phase::Draining
+    /// Whether no round is under way.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Idle
     }
 
     /// When the stream is given up, because `update` did not come.
@@ -131,7 +131,9 @@ mod tests {
         assert_eq!(round.drained(), None, "once");
         assert_eq!(round.order(Order::Update, 3, now), Step::Install(3));
         assert_eq!(round.deadline(), None);
+        assert!(!round.is_over());
         assert_eq!(round.order(Order::Unlock, 3, now), Step::Open(3));
+        assert!(round.is_over());
         assert_eq!(round.order(Order::Unlock, 3, now), Step::Ignore, "once");
     }
 

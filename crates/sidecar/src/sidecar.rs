@@ -269,7 +269,11 @@ impl Sidecar {
 
     /// Actors end while the app can still use the APIs.
     fn follow_placement(&mut self, parts: &mut Parts) {
+        if self.placement.is_none() {
+            tracing::info!(target: LOG, "Actor runtime disabled: no --placement-host-address is given");
+        }
         if let Some(placement) = self.placement.take() {
+            self.actors.take_reminders();
             let Tasks { tasks, stop } = parts.tasks(Stage::Events, "actors");
             tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
         }

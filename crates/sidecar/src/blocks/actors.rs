@@ -9,6 +9,7 @@ mod host;
 mod lifecycle;
 mod metrics;
 mod placement;
+mod reminders;
 mod remote;
 mod serve;
 mod state;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub use call::ActorCall;
 pub use error::ActorError;
 pub use placement::Placement;
+pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
 pub use serve::Served;
 pub use state::{StateOperation, StateStep};
 pub use timers::TimerRequest;
@@ -38,6 +40,7 @@ use crate::blocks::state::State;
 use crate::components::Components;
 use crate::peer::Peers;
 use crate::resilience::Resilience;
+use crate::scheduler::Scheduler;
 use gate::Gate;
 use host::Hosted;
 use metrics::ActorMetrics;
@@ -51,8 +54,6 @@ pub const REENTRANCY_ID: HeaderName = HeaderName::from_static("dapr-reentrancy-i
 pub const API_CALL: HeaderName = HeaderName::from_static("dapr-api-call");
 /// Says that a call came from another sidecar.
 const REMOTE: HeaderName = HeaderName::from_static("x-dapr-remote");
-/// An actor's own failure, which is passed on as it is.
-pub(super) const ERROR_RESPONSE: HeaderName = HeaderName::from_static("x-daprerrorresponseheader");
 /// An actor wants no more of a reminder or timer.
 const CANCEL: HeaderName = HeaderName::from_static("x-daprremindercancel");
 
@@ -78,6 +79,8 @@ pub struct Dependencies {
     pub state: Arc<State>,
     /// Knows which of them is that of actors.
     pub components: Arc<Components>,
+    /// Keeps reminders.
+    pub scheduler: Arc<Scheduler>,
     /// Whether state may have a time to live.
     pub state_ttl: bool,
     /// Largest message of a peer and largest answer of an app, bytes.
@@ -160,15 +163,17 @@ impl Actors {
     /// The app cannot be called any more: its actors end, and it hosts none.
     pub async fn unregister(&self) {
         let hosted = self.hosted.load_full();
+        tracing::info!(target: LOG, "Unregistering hosted actors");
         self.register(&Settings::none());
         if let Some(hosted) = hosted {
             self.halt(&hosted, |_, _| true).await;
         }
     }
 
-    /// The names of the hosted types, as they stand in the table that all have. The scheduler is told them.
-    pub fn announced(&self) -> watch::Receiver<Arc<[String]>> {
-        self.announced.subscribe()
+    /// Takes reminders that are due from now on.
+    pub fn take_reminders(self: &Arc<Self>) {
+        let due = Arc::new(reminders::Due(Arc::clone(self)));
+        self.with.scheduler.deliver_reminders_to(due);
     }
 
     /// What the metadata API says.

@@ -209,7 +209,7 @@ impl Parts {
         });
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
-        let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components);
+        let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
         let apis = shared.apis(
             &config,
             &blocks,

@@ -147,6 +147,7 @@ impl Shared {
         port: u16,
         blocks: &Blocks,
         components: &Arc<Components>,
+        scheduler: &Arc<Scheduler>,
     ) -> Arc<Actors> {
         let host = match self.host.contains(':') {
             true => format!("[{}]", self.host),
@@ -165,6 +166,7 @@ impl Shared {
             resilience: Arc::clone(&self.resilience),
             state: Arc::clone(&blocks.state),
             components: Arc::clone(components),
+            scheduler: Arc::clone(scheduler),
             state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
             max_message: self.max_message,
         }))

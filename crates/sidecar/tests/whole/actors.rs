@@ -176,8 +176,11 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
     assert_eq!(message, "placement service is not configured");
     let missing = Request::builder().method("POST").uri("/v1.0/actors/U/1/method/m");
     let message = node.ask(missing.body(Body::Empty).unwrap()).await;
-    let message = message.error(404, "ERR_ACTOR_NO_ADDRESS");
-    assert_eq!(message, "did not find address for actor 'U||1'");
+    let message = message.error(500, code);
+    assert!(
+        message.ends_with("did not find address for actor 'U/1'"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -442,6 +445,45 @@ async fn calls_wait_while_actors_are_spread_anew() {
     placement.hold(false);
     assert_eq!(within(waiting).await.unwrap(), 200);
     assert!(calls(&app).contains(&held));
+}
+
+/// Invariant: a host that leaves on purpose costs no call, and its actors end before others begin them.
+#[tokio::test]
+async fn a_host_that_leaves_costs_no_call() {
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let (one, two) = (echo(only()).await, echo(only()).await);
+    let first = start(&net, &placement, "first", Some(&one)).await;
+    let _second = start(&net, &placement, "second", Some(&two)).await;
+    let client = Arc::new(start(&net, &placement, "client", None).await);
+    eventually(async || placement.has("T", 2)).await;
+    let over = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut callers = tokio::task::JoinSet::new();
+    for id in 0..12 {
+        let (client, over) = (Arc::clone(&client), Arc::clone(&over));
+        callers.spawn(async move {
+            let mut count = 0;
+            while !over.load(Ordering::SeqCst) {
+                let answer = invoke(&client, &id.to_string(), "m").await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+                count += 1;
+            }
+            count
+        });
+    }
+    eventually(async || one.calls() > 20 && two.calls() > 20).await;
+    first.stop().await.unwrap();
+    let (gone, left) = (one.calls(), two.calls());
+    eventually(async || two.calls() > left + 50).await;
+    over.store(true, Ordering::SeqCst);
+    while let Some(count) = within(callers.join_next()).await {
+        assert!(count.unwrap() > 0);
+    }
+    assert_eq!(one.calls(), gone, "nothing lives there any more");
+    let active = calls(&one)
+        .iter()
+        .filter(|call| call.starts_with("DELETE"))
+        .count();
+    assert!(active > 0);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use http::StatusCode;
 use tonic::{Code, Status};
 
 use super::ApiError;
-use crate::blocks::actors::ActorError;
+use crate::blocks::actors::{ActorError, ReminderError};
 
 const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
 
@@ -30,11 +30,6 @@ impl From<ActorError> for ApiError {
             ActorError::Illegal(_) => {
                 return Self::bad_request(message);
             }
-            ActorError::NoAddress { .. } => (
-                "ERR_ACTOR_NO_ADDRESS",
-                (StatusCode::NOT_FOUND, Code::FailedPrecondition),
-                message,
-            ),
             ActorError::TooDeep(_) => (
                 "ERR_ACTOR_STACK_DEPTH",
                 (StatusCode::INTERNAL_SERVER_ERROR, Code::ResourceExhausted),
@@ -49,8 +44,14 @@ impl From<ActorError> for ApiError {
             ActorError::StateGet(_) => ("ERR_ACTOR_STATE_GET", INTERNAL, message),
             ActorError::StateSave(_) => ("ERR_ACTOR_STATE_TRANSACTION_SAVE", INTERNAL, message),
             ActorError::Timer(_) => ("ERR_ACTOR_TIMER_CREATE", INTERNAL, message),
-            ActorError::Moved
+            ActorError::Reminder(error) => {
+                let (code, (http, grpc)) = of_reminder(&error);
+                (code, (http, grpc), message)
+            }
+            ActorError::NoAddress { .. }
+            | ActorError::Moved
             | ActorError::Disseminating
+            | ActorError::NoMethod(_)
             | ActorError::Invoke(_)
             | ActorError::Timeout
             | ActorError::Peer(_) => (
@@ -60,6 +61,26 @@ impl From<ActorError> for ApiError {
             ),
         };
         Self::new(code, "actor", http, grpc, message)
+    }
+}
+
+fn of_reminder(error: &ReminderError) -> (&'static str, (StatusCode, Code)) {
+    match error {
+        ReminderError::NotHosted => (
+            "ERR_ACTOR_REMINDER_NON_HOSTED",
+            (StatusCode::FORBIDDEN, Code::PermissionDenied),
+        ),
+        ReminderError::Exists(_) => (
+            "ERR_ACTOR_REMINDER_ALREADY_EXISTS",
+            (StatusCode::CONFLICT, Code::AlreadyExists),
+        ),
+        ReminderError::NotFound(_) => (
+            "ERR_ACTOR_REMINDER_NOT_FOUND",
+            (StatusCode::NOT_FOUND, Code::NotFound),
+        ),
+        ReminderError::Create(_) => ("ERR_ACTOR_REMINDER_CREATE", INTERNAL),
+        ReminderError::Get(_) => ("ERR_ACTOR_REMINDER_GET", INTERNAL),
+        ReminderError::Delete(_) => ("ERR_ACTOR_REMINDER_DELETE", INTERNAL),
     }
 }
 

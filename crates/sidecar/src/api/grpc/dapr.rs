@@ -8,6 +8,7 @@ mod crypto;
 mod jobs;
 mod lock;
 mod publish;
+mod reminders;
 mod secrets;
 mod state;
 mod subscriptions;
@@ -26,20 +27,24 @@ use outrigger_wire::runtime::v1::{
     ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
     DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
     DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
-    ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest, GetActorStateRequest,
-    GetActorStateResponse, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
-    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetJobRequest, GetJobResponse,
-    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
-    GetStateResponse, InvokeActorRequest, InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse,
-    InvokeServiceRequest, ListJobsRequestAlpha1, ListJobsResponseAlpha1, PublishEventRequest,
-    QueryStateRequest, QueryStateResponse, RegisterActorTimerRequest, SaveStateRequest, ScheduleJobRequest,
-    ScheduleJobResponse, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1,
-    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
-    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest, GetActorReminderRequest,
+    GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest,
+    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
+    GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse,
+    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, InvokeActorRequest,
+    InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    ListActorRemindersRequest, ListActorRemindersResponse, ListJobsRequestAlpha1, ListJobsResponseAlpha1,
+    PublishEventRequest, QueryStateRequest, QueryStateResponse, RegisterActorReminderRequest,
+    RegisterActorTimerRequest, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
+    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
+    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
+    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
     SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
-    UnregisterActorTimerRequest, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest, UnsubscribeConfigurationRequest,
+    UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -405,6 +410,41 @@ impl Dapr for DaprService {
         request: Request<UnregisterActorTimerRequest>,
     ) -> Result<Response<()>, Status> {
         self.actor_no_timer(request.into_inner()).await
+    }
+
+    async fn register_actor_reminder(
+        &self,
+        request: Request<RegisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.reminder_register(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminder(
+        &self,
+        request: Request<UnregisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.reminder_unregister(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminders_by_type(
+        &self,
+        request: Request<UnregisterActorRemindersByTypeRequest>,
+    ) -> Result<Response<UnregisterActorRemindersByTypeResponse>, Status> {
+        self.reminders_unregister(request.into_inner()).await
+    }
+
+    async fn list_actor_reminders(
+        &self,
+        request: Request<ListActorRemindersRequest>,
+    ) -> Result<Response<ListActorRemindersResponse>, Status> {
+        self.reminders_list(request.into_inner()).await
+    }
+
+    async fn get_actor_reminder(
+        &self,
+        request: Request<GetActorReminderRequest>,
+    ) -> Result<Response<GetActorReminderResponse>, Status> {
+        self.reminder_get(request.into_inner()).await
     }
 
     async fn get_metadata(

@@ -1,12 +1,15 @@
 //! `/v1.0/actors/…`.
 
 mod body;
+mod reminders;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_policy::path::canonical;
 use outrigger_policy::path::clean_escaped_path;
+
+pub(super) use reminders::ROUTES as REMINDERS;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};

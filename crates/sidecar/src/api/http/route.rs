@@ -16,6 +16,7 @@ use crate::body::Body;
 static TABLES: &[&[Endpoint]] = &[
     state::ROUTES,
     actors::ROUTES,
+    actors::REMINDERS,
     secrets::ROUTES,
     configuration::ROUTES,
     lock::ROUTES,

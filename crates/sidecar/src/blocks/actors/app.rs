@@ -5,6 +5,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
+use outrigger_component::go_json::{Html, canonical};
 use outrigger_policy::resiliency::{Key, Outcome};
 use outrigger_resources::value::truthy;
 use outrigger_telemetry::trace::Parent;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::call::Message;
-use super::{ActorError, Actors, CANCEL, ERROR_RESPONSE, REENTRANCY_ID};
+use super::{ActorError, Actors, CANCEL, REENTRANCY_ID};
 use crate::app::AppError;
 use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
@@ -90,7 +91,7 @@ impl Actors {
         match &reply.status {
             AppStatus::Http(200) => {}
             AppStatus::Http(404) => {
-                return Err(ActorError::Invoke(format!("actor method not found: {method}")));
+                return Err(ActorError::NoMethod(method));
             }
             AppStatus::Grpc { code: 0, .. } => {}
             status => {
@@ -126,11 +127,6 @@ impl Actors {
 pub(super) fn is_cancelled(reply: &Reply) -> bool {
     let cancel = reply.headers.get(CANCEL).and_then(|value| value.to_str().ok());
     cancel.is_some_and(truthy)
-}
-
-/// Whether a reply is an actor's own failure.
-pub(super) fn is_failure(reply: &Reply) -> bool {
-    reply.headers.contains_key(ERROR_RESPONSE)
 }
 
 fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, ActorError> {
@@ -177,8 +173,11 @@ fn due(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
         None => None,
         Some(any) => Some(json(any).map_err(|error| unreadable(&error))?),
     };
-    let data = data.as_deref().filter(|json| !json.is_empty());
+    let data = data.filter(|json| !json.is_empty());
+    let data = data.map(|json| canonical(&json, Html::Escape)).transpose();
+    let data = data.map_err(|error| unreadable(&error))?;
     let data: Option<&RawValue> = data
+        .as_deref()
         .map(serde_json::from_slice)
         .transpose()
         .map_err(|error| unreadable(&error))?;
@@ -207,6 +206,7 @@ fn due(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
 
 /// The JSON of data: the bytes of a `BytesValue` are JSON already.
 pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError> {
+    // The message of bytes is one of prost's own.
     if any.type_url.ends_with("google.protobuf.BytesValue") {
         return <Vec<u8> as prost::Message>::decode(any.value.as_slice());
     }

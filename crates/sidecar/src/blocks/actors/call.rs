@@ -101,7 +101,11 @@ impl Actors {
             let result = sent
                 .await
                 .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())));
-            let outcome = outcome(&result);
+            let outcome = match &result {
+                Ok(_) => Outcome::Success,
+                Err(error) if error.is_failure() => Outcome::Failure { code: None },
+                Err(_) => Outcome::Final,
+            };
             (result, outcome)
         });
         sent.await

@@ -3,6 +3,8 @@
 use outrigger_actors::turns::TooDeep;
 use tonic::{Code, Status};
 
+use super::ReminderError;
+
 /// Why an actor was not called, or its state, timers and reminders not used.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ActorError {
@@ -19,7 +21,9 @@ pub enum ActorError {
     #[error("invalid request: {0}")]
     Illegal(String),
     /// Nobody hosts the type.
-    #[error("did not find address for actor '{kind}||{id}'")]
+    #[error(
+        "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{kind}/{id}'"
+    )]
     NoAddress {
         /// Actor type.
         kind: String,
@@ -35,6 +39,9 @@ pub enum ActorError {
     /// The actors of the fleet are spread anew, and the call took too long to wait for it.
     #[error("placement is disseminating")]
     Disseminating,
+    /// The app does not know the method.
+    #[error("actor method not found: {0}")]
+    NoMethod(String),
     /// The call was not made, or failed; the text says why.
     #[error("{0}")]
     Invoke(String),
@@ -59,12 +66,20 @@ pub enum ActorError {
     /// State could not be written.
     #[error("error saving actor transaction state: {0}")]
     StateSave(String),
+    /// A reminder.
+    #[error(transparent)]
+    Reminder(#[from] ReminderError),
     /// A timer cannot be.
     #[error("error creating actor timer: {0}")]
     Timer(String),
 }
 
 impl ActorError {
+    /// Whether the rules that a user has for the type may help: the app, or the way to it, failed.
+    pub(super) fn is_failure(&self) -> bool {
+        matches!(self, Self::Invoke(_) | Self::Timeout | Self::Peer(_)) || self.is_about_place()
+    }
+
     /// Whether the same call may succeed when it is made again: the actor was looked for in a wrong place.
     pub(super) fn is_about_place(&self) -> bool {
         match self {

@@ -22,11 +22,11 @@ impl Actors {
     pub(super) async fn end_idle(&self) {
         let mut types = self.types.subscribe();
         loop {
+            types.mark_unchanged();
             let Some(hosted) = self.hosted.load_full() else {
                 let _gone = types.changed().await;
                 continue;
             };
-            types.mark_unchanged();
             let looks = Arc::clone(&hosted.looks);
             match looks.take() {
                 Some(next) => tokio::select! {

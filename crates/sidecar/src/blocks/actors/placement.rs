@@ -14,7 +14,7 @@ use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
 use outrigger_wire::placement::v1 as wire;
 use outrigger_wire::placement::v1::placement_client::PlacementClient;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
@@ -28,6 +28,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// How long the first report waits until it is known what the app hosts.
 const FIRST_REPORT: Duration = Duration::from_secs(1);
+/// How long a sidecar that ends waits until its actors are others'.
+const LEAVE: Duration = Duration::from_secs(4);
 /// What sidecars call themselves; nobody looks at it any more.
 const API_LEVEL: u32 = 20;
 /// Largest table, bytes.
@@ -60,9 +62,11 @@ impl Actors {
             tokio::select! {
                 () = self.follow(&placement, &stop) => {}
                 () = self.end_idle() => {}
+                () = self.announce() => {}
             }
         };
         followed.await;
+        self.with.scheduler.take_reminders_of(Vec::new());
         self.close().await;
         self.ended.cancel();
     }
@@ -138,6 +142,7 @@ impl Actors {
                     draining: None,
                     reported,
                     served: false,
+                    leaving: None,
                 };
                 let end = session.run(orders, stop).await;
                 end.unwrap_or_else(|cause| End::Lost(cause, session.served))
@@ -202,7 +207,7 @@ impl Placement {
             }
             None => Dialer::plain(dialled, CONNECT),
         };
-        Ok(Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_SERVERS))))
+        Ok(Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_PLACEMENT))))
     }
 }
 
@@ -225,6 +230,8 @@ struct Session<'a> {
     reported: Arc<[String]>,
     /// There was an order.
     served: bool,
+    /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time.
+    leaving: Option<Instant>,
 }
 
 impl Session<'_> {
@@ -240,23 +247,31 @@ impl Session<'_> {
         let mut types = self.actors.types.subscribe();
         types.mark_changed();
         loop {
-            let deadline = self.round.deadline().map(tokio::time::Instant::from_std);
+            let deadline = self.round.deadline().map(Instant::from_std);
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(End::Stopped),
+                () = stop.cancelled(), if self.leaving.is_none() => {
+                    if self.reported.is_empty() {
+                        return Ok(End::Stopped);
+                    }
+                    self.leave().await?;
+                }
+                () = until(self.leaving) => return Ok(End::Stopped),
                 () = wait(&mut self.draining) => {
                     self.draining = None;
                     if let Some(version) = self.round.drained() {
                         self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
                     }
                 }
-                () = async { sleep_until(deadline.unwrap_or_else(tokio::time::Instant::now)).await },
-                    if deadline.is_some() => return Err("no table followed within 5 s".to_owned()),
-                _ = types.changed() => self.retell(&mut types).await?,
+                () = until(deadline) => return Err("no table followed within 5 s".to_owned()),
+                _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
                 order = orders.message() => match order {
                     Ok(Some(order)) => {
                         self.served = true;
                         self.order(order).await?;
+                        if self.has_left() {
+                            return Ok(End::Stopped);
+                        }
                     }
                     Ok(None) => return Err("the stream ended".to_owned()),
                     Err(status) => return Err(said(&status)),
@@ -269,6 +284,21 @@ impl Session<'_> {
     async fn send(&mut self, host: wire::Host) -> Result<(), String> {
         let sent = self.reports.send(host).await;
         sent.map_err(|_| "the stream ended".to_owned())
+    }
+
+    /// Says that nothing is hosted here any more: the next table gives the actors to others, and ends those here first.
+    async fn leave(&mut self) -> Result<(), String> {
+        self.leaving = Some(Instant::now() + LEAVE);
+        self.actors.is_connected.store(false, Ordering::Release);
+        self.actors.with.scheduler.take_reminders_of(Vec::new());
+        self.reported = Arc::default();
+        self.send(self.actors.report(&[])).await
+    }
+
+    /// Whether all know that nothing is hosted here any more.
+    fn has_left(&self) -> bool {
+        let tables = self.actors.tables.load();
+        self.leaving.is_some() && self.round.is_over() && !tables.name(&self.actors.with.address)
     }
 
     /// What the app hosts may be another set of types.
@@ -312,10 +342,12 @@ impl Session<'_> {
             }
             Step::Open(version) => {
                 let actors = self.actors;
-                actors.announced.send_replace(Arc::clone(&self.reported));
+                if self.leaving.is_none() {
+                    actors.announced.send_replace(Arc::clone(&self.reported));
+                }
                 actors.gate.open();
                 let known = actors.types.borrow().clone();
-                if known.is_none_or(|names| names == self.reported) {
+                if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
                     actors.is_connected.store(true, Ordering::Release);
                     self.ready.met();
                 }
@@ -332,6 +364,13 @@ impl Session<'_> {
         if let Some(hosted) = actors.hosted.load_full() {
             actors.halt(&hosted, |kind, id| !actors.is_here(kind, id)).await;
         }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

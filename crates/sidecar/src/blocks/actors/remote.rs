@@ -19,6 +19,9 @@ use crate::peer::{Failed, PeerError};
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
 const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder";
 
+/// What is said of a timer or reminder that its actor wants no more of.
+pub(super) const CANCELLED: &str = "reminder has been canceled";
+
 /// Names that Dapr looks for in this spelling alone.
 const SPELLED: [(&str, &str); 5] = [
     ("dapr-reentrancy-id", "Dapr-Reentrancy-Id"),
@@ -71,7 +74,11 @@ impl Actors {
                     .await
                     .map_err(|failure| failed(failure.status))
             });
-        let answer = sent.await.map_err(|failed| ActorError::Peer(failed.error))?;
+        let answer = match sent.await {
+            Ok(answer) => answer,
+            Err(failed) if failed.error.message() == CANCELLED => return Ok(empty()),
+            Err(failed) => return Err(ActorError::Peer(failed.error)),
+        };
         match message {
             Message::Call(_) => reply(answer.message).map_err(ActorError::Peer),
             Message::Due(..) => Ok(empty()),

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 
 use super::app::is_cancelled;
 use super::call::Message;
-use super::remote::spell;
+use super::remote::{CANCELLED, spell};
 use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name};
 use crate::call::{AppStatus, Reply};
 use crate::headers::names;
@@ -84,7 +84,7 @@ impl Actors {
         check_name("name", &reminder.name).map_err(|error| status(&error))?;
         let reply = self.received(&Message::Due(&reminder, "")).await;
         match reply.map_err(|error| status(&error))? {
-            reply if is_cancelled(&reply) => Err(Status::aborted("reminder canceled")),
+            reply if is_cancelled(&reply) => Err(Status::unknown(CANCELLED)),
             _ => Ok(()),
         }
     }
@@ -108,7 +108,7 @@ impl Actors {
 fn status(error: &ActorError) -> Status {
     let code = match error {
         ActorError::NoPlacement | ActorError::Ended => Code::Unavailable,
-        ActorError::NoNamespace | ActorError::NoAddress { .. } => Code::FailedPrecondition,
+        ActorError::NoNamespace => Code::FailedPrecondition,
         ActorError::Illegal(_) => Code::InvalidArgument,
         ActorError::TooDeep(_) => Code::ResourceExhausted,
         ActorError::Peer(status) => return status.clone(),

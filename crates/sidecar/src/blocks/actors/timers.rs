@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::Timestamp;
 use outrigger_actors::recurrence::Recurrence;
 use outrigger_wire::internals::v1::Reminder;
-use prost_types::Any;
 use tokio_util::sync::CancellationToken;
 
-use super::app::BYTES_VALUE;
 use super::call::Message;
+use super::reminders::data;
 use super::{ActorError, Actors, LOG, check, check_name};
 
 /// Timers of one sidecar at most.
@@ -143,15 +142,11 @@ impl Actors {
     }
 
     async fn run_timer(&self, times: Recurrence, request: &TimerRequest) {
-        let data = (!request.data.is_empty()).then(|| Any {
-            type_url: BYTES_VALUE.to_owned(),
-            value: prost::Message::encode_to_vec(&request.data),
-        });
         let reminder = Reminder {
             actor_id: request.id.clone(),
             actor_type: request.kind.clone(),
             name: request.name.clone(),
-            data,
+            data: data(&request.data),
             period: request.period.clone(),
             due_time: request.due_time.clone(),
             is_timer: true,

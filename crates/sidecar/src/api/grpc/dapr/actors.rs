@@ -136,7 +136,7 @@ impl DaprService {
     }
 
     /// Counts a failure. A status of another sidecar is passed on as it is.
-    fn actor_failed(&self, error: ActorError) -> Status {
+    pub(super) fn actor_failed(&self, error: ActorError) -> Status {
         let peers = actor_status(&error);
         let own = self.fail(&error.into());
         peers.unwrap_or(own)
@@ -144,7 +144,7 @@ impl DaprService {
 }
 
 /// Bytes as the JSON that stands for them: a text in base64. None at all for no bytes.
-fn json_bytes(data: &[u8]) -> Vec<u8> {
+pub(super) fn json_bytes(data: &[u8]) -> Vec<u8> {
     use base64::Engine;
     if data.is_empty() {
         return Vec::new();

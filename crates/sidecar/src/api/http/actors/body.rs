@@ -7,7 +7,7 @@ use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use crate::api::http::json::{Object, Of, parse, value};
-use crate::blocks::actors::{StateOperation, StateStep, TimerRequest};
+use crate::blocks::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
 
 #[derive(Default)]
 struct Operation<'de> {
@@ -119,5 +119,60 @@ pub(super) fn timer(body: &Bytes) -> Result<TimerRequest, serde_json::Error> {
     Ok(TimerRequest {
         data: data.unwrap_or_default(),
         ..timer.request
+    })
+}
+
+struct Reminder<'de> {
+    data: Option<&'de RawValue>,
+    request: ReminderRequest,
+}
+
+impl Default for Reminder<'_> {
+    fn default() -> Self {
+        let overwrite = true;
+        Self {
+            data: None,
+            request: ReminderRequest {
+                overwrite,
+                ..ReminderRequest::default()
+            },
+        }
+    }
+}
+
+impl<'de> Object<'de> for Reminder<'de> {
+    const NAME: &'static str = "an object with dueTime and period";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("data") {
+            self.data = Some(map.next_value()?);
+            return Ok(true);
+        }
+        if is("overwrite") {
+            self.request.overwrite = map.next_value::<Option<bool>>()?.unwrap_or(true);
+            return Ok(true);
+        }
+        let member = if is("dueTime") {
+            &mut self.request.due_time
+        } else if is("period") {
+            &mut self.request.period
+        } else if is("ttl") {
+            &mut self.request.ttl
+        } else {
+            return Ok(false);
+        };
+        *member = value(map)?;
+        Ok(true)
+    }
+}
+
+/// A reminder without its names, which are those of the path.
+pub(super) fn reminder(body: &Bytes) -> Result<ReminderRequest, serde_json::Error> {
+    let Of(reminder) = parse::<Of<Reminder<'_>>>(body)?;
+    let data = reminder.data.map(|data| data.get().as_bytes().to_vec());
+    Ok(ReminderRequest {
+        data: data.unwrap_or_default(),
+        ..reminder.request
     })
 }
