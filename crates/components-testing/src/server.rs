@@ -1,6 +1,7 @@
 //! Real servers on loopback, for one test each.
 
 mod mosquitto;
+mod nats;
 mod postgres;
 mod rabbitmq;
 mod redis;
@@ -17,6 +18,7 @@ use std::{
 
 pub use self::{
     mosquitto::Mosquitto,
+    nats::Nats,
     postgres::Postgres,
     rabbitmq::RabbitMq,
     redis::{Cli, Redis, Sentinel},

@@ -28,6 +28,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_middleware::add(&mut catalog);
     #[cfg(feature = "mqtt")]
     outrigger_components_mqtt::add(&mut catalog);
+    #[cfg(feature = "jetstream")]
+    outrigger_components_nats::add(&mut catalog);
     #[cfg(feature = "postgres")]
     outrigger_components_postgres::add(&mut catalog);
     #[cfg(feature = "rabbitmq")]
