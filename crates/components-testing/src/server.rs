@@ -1,5 +1,6 @@
 //! Real servers on loopback, for one test each.
 
+mod etcd;
 mod mosquitto;
 mod nats;
 mod postgres;
@@ -17,6 +18,7 @@ use std::{
 };
 
 pub use self::{
+    etcd::Etcd,
     mosquitto::Mosquitto,
     nats::Nats,
     postgres::Postgres,

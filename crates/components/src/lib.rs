@@ -15,6 +15,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_conversation::add(&mut catalog);
     #[cfg(feature = "crypto")]
     outrigger_components_crypto::add(&mut catalog);
+    #[cfg(feature = "etcd")]
+    outrigger_components_etcd::add(&mut catalog);
     #[cfg(feature = "http")]
     outrigger_components_http::add(&mut catalog);
     #[cfg(any(
