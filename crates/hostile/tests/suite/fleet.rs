@@ -134,7 +134,9 @@ impl Fleet {
             Process::SocketSidecar => {
                 arguments.push(format!("--unix-domain-socket={}", self.folder.path().display()));
             }
-            Process::Sidecar | Process::Sentry | Process::Placement => arguments.push("--enable-profiling".to_owned()),
+            Process::Sidecar | Process::Sentry | Process::Placement => {
+                arguments.push("--enable-profiling".to_owned())
+            }
         }
         let binary = env!("CARGO_BIN_EXE_hostile-daprd");
         Server::start(binary, &arguments, &env, &folder.join("log"))
