@@ -15,8 +15,8 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesOrdered};
-use outrigger_resources::value::go_nanos;
-use tokio::sync::oneshot;
+use outrigger_resources::value::{go_nanos, truthy};
+use tokio::{sync::oneshot, task::unconstrained};
 
 pub use self::{
     feed::{Feed, Subscription},
@@ -42,6 +42,21 @@ pub struct Features {
     /// What is published while a group's consumers are away, or was not acknowledged by them, waits for them. Without
     /// it messages are delivered at most once.
     pub at_least_once: bool,
+}
+
+impl Features {
+    /// Their names in the contract.
+    pub fn names(self) -> Vec<&'static str> {
+        let named = [
+            (self.ttl, "MESSAGE_TTL"),
+            (self.bulk_publish, "BULK_PUBSUB"),
+            (self.wildcards, "SUBSCRIBE_WILDCARDS"),
+        ];
+        named
+            .into_iter()
+            .filter_map(|(has, name)| has.then_some(name))
+            .collect()
+    }
 }
 
 /// A message to be published.
@@ -208,13 +223,14 @@ pub async fn publish_each(
         if running.len() >= at_once {
             failed.extend(running.next().await.flatten());
         }
-        running.push_back(async move {
+        // Tokio's turns for fairness would let later ones begin first.
+        running.push_back(unconstrained(async move {
             let published = broker.publish(&bulk.message(entry)).await;
             published.err().map(|error| Failed {
                 id: entry.id.clone(),
                 error,
             })
-        });
+        }));
     }
     while let Some(outcome) = running.next().await {
         failed.extend(outcome);
@@ -247,31 +263,39 @@ impl Publish {
     /// # Errors
     /// `InvalidRequest` for another text, and for no time at all.
     pub fn ttl(&self) -> Result<Option<Duration>> {
-        let Some((name, text)) = ["ttlInSeconds", "ttl"]
-            .iter()
-            .find_map(|name| Some((name, self.property(name)?)))
-        else {
-            return Ok(None);
-        };
-        let nanos = match text.parse::<i64>() {
-            Ok(seconds) => seconds.checked_mul(1_000_000_000),
-            Err(_) => go_nanos(text).ok(),
-        };
-        let ttl = nanos
-            .and_then(|nanos| u64::try_from(nanos).ok())
-            .filter(|nanos| *nanos > 0);
-        ttl.map(|nanos| Some(Duration::from_nanos(nanos))).ok_or_else(|| {
-            Error::invalid_request(format!(
-                "invalid value {text:?} for the metadata property {name}: it must be seconds, or a duration like 30s, \
-                 and more than zero"
-            ))
-        })
+        time_to_live(&self.metadata)
     }
 
     /// The ordering key: `partitionKey`.
     pub fn partition_key(&self) -> Option<&str> {
         self.property(PARTITION_KEY)
     }
+}
+
+/// The time to live in request metadata: `ttlInSeconds` or `ttl`, seconds or a duration of Go.
+///
+/// # Errors
+/// `InvalidRequest` for another text, and for no time at all.
+pub fn time_to_live(metadata: &Pairs) -> Result<Option<Duration>> {
+    let Some((name, text)) = ["ttlInSeconds", "ttl"]
+        .iter()
+        .find_map(|name| Some((name, property(metadata, name)?)))
+    else {
+        return Ok(None);
+    };
+    let nanos = match text.parse::<i64>() {
+        Ok(seconds) => seconds.checked_mul(1_000_000_000),
+        Err(_) => go_nanos(text).ok(),
+    };
+    let ttl = nanos
+        .and_then(|nanos| u64::try_from(nanos).ok())
+        .filter(|nanos| *nanos > 0);
+    ttl.map(|nanos| Some(Duration::from_nanos(nanos))).ok_or_else(|| {
+        Error::invalid_request(format!(
+            "invalid value {text:?} for the metadata property {name}: it must be seconds, or a duration like 30s, \
+             and more than zero"
+        ))
+    })
 }
 
 /// A value of request metadata; any case. An empty one is none.
@@ -281,6 +305,11 @@ pub fn property<'a>(metadata: &'a Pairs, name: &str) -> Option<&'a str> {
         others.find_map(|(other, value)| other.eq_ignore_ascii_case(name).then_some(value))
     });
     value.map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Whether a value of request metadata says yes; anything unknown is no.
+pub fn flag(metadata: &Pairs, name: &str) -> Option<bool> {
+    property(metadata, name).map(truthy)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `pubsub.in-memory`: messages of one sidecar to itself, lost at its end. At most once: what is returned is dropped.
 
+use std::num::NonZeroUsize;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicUsize, Ordering},
@@ -135,9 +136,9 @@ impl PubSub for Broker {
             bytes: Arc::clone(&bytes),
         });
         let closed = self.closed.clone();
-        Ok(Subscription::start(&request, |feed| {
-            deliver(feed, messages, bytes, closed)
-        }))
+        let subscription = Subscription::start(&request, |feed| deliver(feed, messages, bytes, closed));
+        // One at a time, so that messages are handled in the order they come.
+        Ok(subscription.with_concurrency(Some(NonZeroUsize::MIN)))
     }
 
     async fn ping(&self) -> Result<()> {

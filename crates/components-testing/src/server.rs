@@ -2,6 +2,7 @@
 
 mod mosquitto;
 mod postgres;
+mod rabbitmq;
 mod redis;
 
 use std::{
@@ -17,10 +18,12 @@ use std::{
 pub use self::{
     mosquitto::Mosquitto,
     postgres::Postgres,
+    rabbitmq::RabbitMq,
     redis::{Cli, Redis, Sentinel},
 };
 
-const START: Duration = Duration::from_secs(60);
+/// Some servers are slow to start where the machine is busy.
+const START: Duration = Duration::from_secs(240);
 
 /// A child that does not outlive its owner.
 struct Process {

@@ -30,6 +30,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_mqtt::add(&mut catalog);
     #[cfg(feature = "postgres")]
     outrigger_components_postgres::add(&mut catalog);
+    #[cfg(feature = "rabbitmq")]
+    outrigger_components_rabbitmq::add(&mut catalog);
     #[cfg(feature = "redis")]
     outrigger_components_redis::add(&mut catalog);
     #[cfg(feature = "sqlite")]

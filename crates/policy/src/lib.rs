@@ -11,5 +11,6 @@ mod quote;
 pub mod readings;
 pub mod request_path;
 pub mod resiliency;
+pub mod routing;
 pub mod status;
 pub mod target;

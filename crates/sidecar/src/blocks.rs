@@ -5,13 +5,16 @@ pub mod configuration;
 pub mod conversation;
 pub mod crypto;
 pub mod invoke;
+pub mod jobs;
 pub mod lock;
 pub mod metadata;
 pub mod middleware;
 pub mod outbound;
+pub mod pubsub;
 pub mod registry;
 pub mod secrets;
 pub mod state;
+pub mod subscriptions;
 
 use std::sync::Arc;
 
@@ -19,16 +22,20 @@ use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
 
 use crate::app::Health;
 use crate::components::Category;
+use crate::scheduler::Scheduler;
 use bindings::{Bindings, Dependencies};
 use configuration::Configurations;
 use conversation::Conversations;
 use crypto::Crypto;
+use jobs::Jobs;
 use lock::Locks;
 use middleware::Middlewares;
+use pubsub::PubSubs;
 use secrets::Secrets;
 use state::State;
+use subscriptions::Subscriptions;
 
-/// The blocks that have components. Clones are the same blocks.
+/// The blocks beside invocation. Clones are the same blocks.
 #[derive(Clone)]
 pub struct Blocks {
     /// `state.*`
@@ -47,18 +54,44 @@ pub struct Blocks {
     pub crypto: Arc<Crypto>,
     /// `conversation.*`
     pub conversation: Arc<Conversations>,
+    /// `pubsub.*`
+    pub pubsub: Arc<PubSubs>,
+    /// Jobs; they have no components.
+    pub jobs: Arc<Jobs>,
+    /// What brokers have for the app.
+    pub subscriptions: Arc<Subscriptions>,
 }
 
 impl Blocks {
-    /// Blocks without components. The middlewares are older than the rest: the app is called through them.
+    /// Blocks without components. The middlewares are older than the rest: the app is called through them. `ask_app`:
+    /// the app may be asked for its subscriptions.
     pub fn new(
+        app_id: Arc<str>,
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
+        scheduler: Arc<Scheduler>,
+        ask_app: bool,
         dependencies: Dependencies,
     ) -> Self {
         let resilience = || Arc::clone(&dependencies.resilience);
         let app = dependencies.app.clone();
+        let metrics = Arc::clone(&dependencies.resilience.metrics);
+        let jobs = Jobs::new(scheduler, app.clone(), dependencies.tracer.clone(), metrics);
+        let pubsub = Arc::new(PubSubs::new(
+            Arc::clone(&app_id),
+            resilience(),
+            dependencies.tracer.clone(),
+        ));
+        let subscriptions = Subscriptions::new(subscriptions::Dependencies {
+            app_id,
+            pubsubs: Arc::clone(&pubsub),
+            resilience: resilience(),
+            app: app.clone(),
+            tracer: dependencies.tracer.clone(),
+            ask_app,
+            max_answer: dependencies.max_answer,
+        });
         Self {
             state: Arc::new(State::new(resilience())),
             secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
@@ -69,13 +102,16 @@ impl Blocks {
                 resilience(),
             )),
             conversation: Arc::new(Conversations::new(resilience())),
+            pubsub,
+            subscriptions,
+            jobs: Arc::new(jobs),
             bindings: Bindings::new(dependencies),
             middlewares,
         }
     }
 
     /// The categories of components, each with the block that opens and uses them.
-    pub(crate) fn categories(&self) -> [Arc<dyn Category>; 8] {
+    pub(crate) fn categories(&self) -> [Arc<dyn Category>; 9] {
         [
             Arc::clone(&self.state) as _,
             Arc::clone(&self.secrets) as _,
@@ -85,6 +121,7 @@ impl Blocks {
             Arc::clone(&self.bindings) as _,
             Arc::clone(&self.crypto) as _,
             Arc::clone(&self.conversation) as _,
+            Arc::clone(&self.pubsub) as _,
         ]
     }
 }

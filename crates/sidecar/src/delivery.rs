@@ -20,7 +20,20 @@ use crate::metrics::SidecarMetrics;
 use crate::resilience::{Attempt, Refused, Run};
 
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
-pub(crate) struct Inbox<K, E, A>(mpsc::Sender<Offer<K, E, A>>);
+pub(crate) struct Inbox<K, E, A> {
+    offers: mpsc::Sender<Offer<K, E, A>>,
+    revocations: mpsc::Sender<Revocation<K>>,
+}
+
+/// The source took keys away.
+struct Revocation<K> {
+    is_revoked: IsRevoked<K>,
+    /// Dropped when that is noted.
+    _noted: oneshot::Sender<()>,
+}
+
+/// Whether a key was taken away.
+pub(crate) type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
 
 struct Offer<K, E, A> {
     key: Option<K>,
@@ -63,8 +76,22 @@ impl<K, E, A> Inbox<K, E, A> {
     pub(crate) async fn offer(&self, key: Option<K>, event: E) -> Result<Taken<A>, Undelivered> {
         let (reply, taken) = oneshot::channel();
         let offer = Offer { key, event, reply };
-        self.0.send(offer).await.map_err(|_| Undelivered::Ending)?;
+        self.offers.send(offer).await.map_err(|_| Undelivered::Ending)?;
         Ok(Taken(taken))
+    }
+
+    /// The source took keys away: their events that wait are not attempted any more, and nobody waits for their answers.
+    /// When this returns, the engine has taken note.
+    pub(crate) async fn revoke(&self, is_revoked: IsRevoked<K>) {
+        let (noted, note) = oneshot::channel();
+        let revocation = Revocation {
+            is_revoked,
+            _noted: noted,
+        };
+        // An engine that has ended attempts nothing.
+        if self.revocations.send(revocation).await.is_ok() {
+            let _noted = note.await;
+        }
     }
 }
 
@@ -80,6 +107,7 @@ pub(crate) enum Ending {
 /// Delivers the events of one source.
 pub(crate) struct Engine<'p, K, E, A> {
     inbox: mpsc::Receiver<Offer<K, E, A>>,
+    revocations: mpsc::Receiver<Revocation<K>>,
     queue: Queue<K, Arc<E>>,
     events: HashMap<Id, Event<'p, A>>,
     policy: Option<&'p Policy>,
@@ -105,9 +133,11 @@ pub(crate) fn engine<'p, K: Clone + Eq + Hash, E, A>(
     metrics: &'p SidecarMetrics,
 ) -> (Inbox<K, E, A>, Engine<'p, K, E, A>) {
     // What waits here has been taken by nobody: the room is the queue's.
-    let (sender, inbox) = mpsc::channel(1);
+    let (offers, inbox) = mpsc::channel(1);
+    let (revoking, revocations) = mpsc::channel(1);
     let engine = Engine {
         inbox,
+        revocations,
         queue: Queue::new(limits),
         events: HashMap::new(),
         policy,
@@ -115,7 +145,11 @@ pub(crate) fn engine<'p, K: Clone + Eq + Hash, E, A>(
         health: None,
         closed: false,
     };
-    (Inbox(sender), engine)
+    let inbox = Inbox {
+        offers,
+        revocations: revoking,
+    };
+    (inbox, engine)
 }
 
 impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
@@ -160,6 +194,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
                     Some(offer) => self.take(offer),
                     None => self.closed = true,
                 },
+                Some(revocation) = self.revocations.recv() => self.revoke(&revocation.is_revoked),
                 () = sleep_until(wake_at) => {}
                 () = health_changes(self.health.as_ref()) => {}
             }
@@ -182,6 +217,12 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
                 reply: offer.reply,
             };
             self.events.insert(id, event);
+        }
+    }
+
+    fn revoke(&mut self, is_revoked: &IsRevoked<K>) {
+        for settled in self.queue.revoke(is_revoked) {
+            self.settle(settled.id, None);
         }
     }
 

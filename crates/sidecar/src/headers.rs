@@ -1,6 +1,8 @@
 //! Header conversion between the three forms a call's metadata takes: HTTP headers, the internal metadata that
 //! sidecars exchange, and gRPC metadata. Rules: Dapr 1.17 (`InternalMetadata*` conversions), RFC 9110 section 7.6.1.
 
+use std::collections::HashMap;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
@@ -212,6 +214,15 @@ fn keep_binary(headers: &mut HeaderMap) {
 fn padded(value: &HeaderValue) -> Option<HeaderValue> {
     let raw = LENIENT_BASE64.decode(value.as_bytes()).ok()?;
     HeaderValue::try_from(STANDARD.encode(raw)).ok()
+}
+
+/// Metadata of an event as headers; what cannot be one is left out.
+pub fn from_pairs(pairs: &HashMap<String, String>) -> HeaderMap {
+    let items = pairs.iter().filter_map(|(name, value)| {
+        let name = HeaderName::try_from(name.as_str()).ok()?;
+        Some((name, HeaderValue::try_from(value.as_str()).ok()?))
+    });
+    items.collect()
 }
 
 /// Internal metadata as gRPC metadata. `from_http`: they are headers of an HTTP request or response, whose standard

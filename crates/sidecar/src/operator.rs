@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::try_join3;
+use futures::future::try_join4;
 use outrigger_identity::{Expect, Identity, SpiffeId};
 use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Configuration, Loaded, problem};
@@ -133,7 +133,9 @@ impl Operator {
         let components = self.patiently("list components", || self.list_components());
         let endpoints = self.patiently("list HTTP endpoints", || self.list_endpoints());
         let policies = self.patiently("list resiliency policies", || self.list_policies());
-        let (components, endpoints, policies) = try_join3(components, endpoints, policies).await?;
+        let subscriptions = self.patiently("list subscriptions", || self.list_subscriptions());
+        let (components, endpoints, policies, subscriptions) =
+            try_join4(components, endpoints, policies, subscriptions).await?;
         let components = components
             .components
             .into_iter()
@@ -144,7 +146,11 @@ impl Operator {
             .resiliencies
             .into_iter()
             .map(|json| (Kind::Resiliency, json));
-        self.read(components.chain(endpoints).chain(policies))
+        let subscriptions = subscriptions
+            .subscriptions
+            .into_iter()
+            .map(|json| (Kind::Subscription, json));
+        self.read(components.chain(endpoints).chain(policies).chain(subscriptions))
     }
 
     /// The components that concern the app.
@@ -168,6 +174,33 @@ impl Operator {
                 .into_iter()
                 .map(|json| (Kind::HttpEndpoint, json)),
         )
+    }
+
+    /// The subscriptions that concern the app.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after one try.
+    pub async fn subscriptions(&self) -> Result<Loaded, OperatorError> {
+        let listed = self.once("list subscriptions", self.list_subscriptions()).await?;
+        self.read(
+            listed
+                .subscriptions
+                .into_iter()
+                .map(|json| (Kind::Subscription, json)),
+        )
+    }
+
+    /// Changes of subscriptions.
+    pub(crate) fn subscription_updates(&self) -> Updates<wire::SubscriptionUpdateEvent> {
+        let this = self.clone();
+        Updates::new("subscriptions", move || {
+            let mut client = this.client.clone();
+            let request = wire::SubscriptionUpdateRequest {
+                namespace: this.namespace.clone(),
+                pod_name: this.pod.clone(),
+            };
+            async move { client.subscription_update(request).await }.boxed()
+        })
     }
 
     /// Changes of components.
@@ -220,6 +253,14 @@ impl Operator {
         let namespace = self.namespace.clone();
         let request = wire::ListHttpEndpointsRequest { namespace };
         self.client.clone().list_http_endpoints(request).await
+    }
+
+    async fn list_subscriptions(&self) -> Result<Response<wire::ListSubscriptionsResponse>, Status> {
+        let request = wire::ListSubscriptionsRequest {
+            pod_name: self.pod.clone(),
+            namespace: self.namespace.clone(),
+        };
+        self.client.clone().list_subscriptions_v2(request).await
     }
 
     async fn list_policies(&self) -> Result<Response<wire::ListResiliencyResponse>, Status> {

@@ -5,6 +5,7 @@ mod components;
 mod endpoints;
 mod folders;
 mod operator;
+mod subscriptions;
 mod wanted;
 mod watch;
 
@@ -20,6 +21,7 @@ pub use components::ComponentReconciler;
 pub use endpoints::{EndpointReconciler, Resolve};
 pub use folders::FolderSource;
 pub use operator::OperatorSource;
+pub use subscriptions::SubscriptionReconciler;
 
 use crate::components::StartError;
 use crate::life::{Condition, Readiness};
@@ -134,7 +136,8 @@ impl Reloader {
         if !self.watched.is_empty() {
             tracing::info!(
                 target: LOG,
-                "Hot reloading enabled. Daprd will reload 'Component' and 'HTTPEndpoint' resources on change."
+                "Hot reloading enabled. Daprd will reload 'Component', 'HTTPEndpoint' and 'Subscription' resources on \
+                 change."
             );
         }
         let mut relist = tokio::time::interval_at(Instant::now() + RELIST, RELIST);
@@ -168,7 +171,7 @@ impl Reloader {
                 }
                 Err(ListError::Contradiction(text)) => return Err(ReloadError::Contradiction(text)),
                 Err(ListError::Unavailable(text)) => {
-                    tracing::error!(target: LOG, "{text}; components and HTTP endpoints stay as they are");
+                    tracing::error!(target: LOG, "{text}; what runs stays as it is");
                 }
             },
             Event::Changed(changed) => {

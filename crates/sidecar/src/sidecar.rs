@@ -21,6 +21,8 @@ use tokio::runtime::Handle;
 use crate::app::{AppChannel, Health, HealthSetter};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::jobs::Jobs;
+use crate::blocks::subscriptions::Subscriptions;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
@@ -28,6 +30,7 @@ use crate::listen::BindError;
 use crate::operator::OperatorError;
 use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
+use crate::scheduler::Scheduler;
 use crate::sidecar::app_life::AppLife;
 use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
@@ -112,6 +115,11 @@ pub struct Sidecar {
     /// Only their own tasks use them: the lock lets the others share the sidecar.
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
+    jobs: Arc<Jobs>,
+    scheduler: Arc<Scheduler>,
+    /// Met when the schedulers are known, or there are none.
+    schedulers_known: Option<Condition>,
+    subscriptions: Arc<Subscriptions>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
 }
@@ -136,6 +144,7 @@ impl Sidecar {
         let mut parts = Parts::default();
         self.start_background(&mut parts);
         self.start_resolver().await;
+        self.start_scheduler(&mut parts);
         self.servers.start(&self.readiness, &mut parts)?;
         self.readiness.outbound_ready();
         let mut reload_failed = self.start_reloading(&mut parts);
@@ -148,6 +157,8 @@ impl Sidecar {
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
+                jobs: Arc::clone(&self.jobs),
+                subscriptions: Arc::clone(&self.subscriptions),
                 background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
             });
@@ -182,6 +193,27 @@ impl Sidecar {
         }
     }
 
+    /// Follows which schedulers there are, and takes what is due.
+    fn start_scheduler(&mut self, parts: &mut Parts) {
+        if let Some(known) = self.schedulers_known.take() {
+            let Tasks { tasks, stop } = parts.tasks(Stage::Components, "the list of schedulers");
+            tasks.spawn(Arc::clone(&self.scheduler).follow_hosts(known, stop));
+        }
+        self.scheduler.begin_triggers();
+        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+        let stop = move || {
+            jobs.end();
+            scheduler.end_triggers();
+        };
+        parts.add(Stage::Reading, "triggers of jobs", stop, async {});
+        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+        let drained = async move {
+            jobs.drained().await;
+            scheduler.triggers_ended().await;
+        };
+        parts.add(Stage::Events, "jobs that the app handles", || {}, drained);
+    }
+
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
     fn start_reloading(&mut self, parts: &mut Parts) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
@@ -209,6 +241,11 @@ impl Sidecar {
         parts.add(Stage::Reading, "input bindings", reading, async {});
         let handled = async move { handling.drained().await };
         parts.add(Stage::Events, "events of input bindings", || {}, handled);
+        let (reading, handling) = (Arc::clone(&self.subscriptions), Arc::clone(&self.subscriptions));
+        let reading = move || reading.end_reading();
+        parts.add(Stage::Reading, "subscriptions", reading, async {});
+        let handled = async move { handling.drained().await };
+        parts.add(Stage::Events, "events of subscriptions", || {}, handled);
         let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
         let stop = move || stopping.stop();
         let stopped = async move { watching.stopped().await };

@@ -93,12 +93,14 @@ pub(super) fn read(
             }
             Resource::HttpEndpoint(Box::new(raw.finish(at)))
         }
-        ("dapr.io/v2alpha1", "Subscription") if kinds.subscriptions => document
-            .decode::<subscription::RawV2>()
-            .map(|(raw, at)| Resource::Subscription(raw.finish(at)))?,
-        ("dapr.io/v1alpha1", "Subscription") if kinds.subscriptions => document
-            .decode::<subscription::RawV1>()
-            .map(|(raw, at)| Resource::Subscription(raw.finish(at)))?,
+        ("dapr.io/v2alpha1", "Subscription") if kinds.subscriptions => {
+            let (raw, at) = document.decode::<subscription::RawV2>()?;
+            document.subscription(raw.finish(at))
+        }
+        ("dapr.io/v1alpha1", "Subscription") if kinds.subscriptions => {
+            let (raw, at) = document.decode::<subscription::RawV1>()?;
+            document.subscription(raw.finish(at))
+        }
         // Of these only the first document of a file counts, whatever its apiVersion.
         (_, "Resiliency") if kinds.resiliency && index == 0 => document
             .decode::<resiliency::Raw>()
@@ -145,6 +147,14 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
         let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
         lines.extend(items.iter().filter_map(named));
     }
+    let rules = spec.get("routes").and_then(|routes| routes.get("rules"));
+    if let Some(yaml::Kind::Seq(rules)) = rules.map(|rules| &rules.kind) {
+        let matches = rules.iter().enumerate().map(|(index, rule)| {
+            let place = rule.get("match").unwrap_or(rule);
+            (format!("spec.routes.rules[{index}].match"), place.line)
+        });
+        lines.extend(matches);
+    }
     lines
 }
 
@@ -158,6 +168,22 @@ impl Document<'_> {
     fn warn(&mut self, what: impl Into<String>, remedy: &str) {
         self.warnings
             .push(Problem::new(self.file, self.node.line, what, remedy));
+    }
+
+    /// A subscription, with a warning for what keeps it from ever getting an event.
+    fn subscription(&mut self, subscription: Subscription) -> Resource {
+        for (key, value) in [
+            ("spec.pubsubname", &subscription.pubsub),
+            ("spec.topic", &subscription.topic),
+        ] {
+            if value.is_empty() {
+                self.warn(
+                    format!("{key} is missing: the subscription gets no events"),
+                    &format!("set {key}"),
+                );
+            }
+        }
+        Resource::Subscription(subscription)
     }
 
     /// The document as `T`, unless its name cannot be used.

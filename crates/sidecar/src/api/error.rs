@@ -5,7 +5,9 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
+mod pubsub;
 mod secrets;
 mod state;
 
@@ -71,6 +73,8 @@ pub enum Detail {
         kind: String,
         /// Its name.
         name: String,
+        /// What is the matter with it; may be empty.
+        description: String,
     },
     /// `google.rpc.BadRequest` about one field.
     BadRequest {
@@ -360,8 +364,12 @@ impl ApiError {
                     let none = std::collections::HashMap::new();
                     details.set_error_info(reason.as_str(), domain.as_str(), none);
                 }
-                Detail::ResourceInfo { kind, name } => {
-                    details.set_resource_info(kind.as_str(), name.as_str(), "", "");
+                Detail::ResourceInfo {
+                    kind,
+                    name,
+                    description,
+                } => {
+                    details.set_resource_info(kind.as_str(), name.as_str(), "", description.as_str());
                 }
                 Detail::BadRequest { field, description } => {
                     details.add_bad_request_violation(field.as_str(), description.as_str());
@@ -394,12 +402,16 @@ impl Detail {
                 "domain": domain,
                 "metadata": Value::Null,
             }),
-            Self::ResourceInfo { kind, name } => json!({
+            Self::ResourceInfo {
+                kind,
+                name,
+                description,
+            } => json!({
                 "@type": "type.googleapis.com/google.rpc.ResourceInfo",
                 "resource_type": kind,
                 "resource_name": name,
                 "owner": "",
-                "description": "",
+                "description": description,
             }),
             Self::BadRequest { field, description } => json!({
                 "@type": "type.googleapis.com/google.rpc.BadRequest",

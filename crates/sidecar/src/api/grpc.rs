@@ -44,6 +44,9 @@ const STREAMING: [&str; 5] = [
 /// In the place of a store's system: a model, which spans know by name only.
 const CONVERSATION: &str = "conversation";
 
+/// In the place of a store's system: a topic.
+const TOPIC: &str = "topic";
+
 /// The gRPC API of a sidecar.
 pub struct GrpcApi {
     /// `dapr.proto.runtime.v1.Dapr`.
@@ -126,6 +129,11 @@ fn describe_conversation<T>(request: &tonic::Request<T>, model: &str) {
     describe_database(request, CONVERSATION, model);
 }
 
+/// Tells the span of a request, if it records, where is published.
+fn describe_publish<T>(request: &tonic::Request<T>, topic: &str) {
+    describe_database(request, TOPIC, topic);
+}
+
 /// The trailers of an app besides the status: handlers of the service put them into a response's extensions, or make
 /// them the source of the status that it failed with.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -200,10 +208,10 @@ impl GrpcApi {
             Err(request) => self.generated(request).await,
         };
         if let Some((system, store)) = database.as_ref().and_then(|Database(note)| note.get()) {
-            if *system == CONVERSATION {
-                span.set("rpc.system", store.clone());
-            } else {
-                span.grpc_database(system, method, store);
+            match *system {
+                CONVERSATION => span.set("rpc.system", store.clone()),
+                TOPIC => span.grpc_publish(store),
+                _ => span.grpc_database(system, method, store),
             }
         }
         let status = grpc::early_status(&response);

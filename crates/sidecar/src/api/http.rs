@@ -6,10 +6,12 @@ mod conversation;
 mod cors;
 mod crypto;
 mod invoke;
+mod jobs;
 mod json;
 mod lock;
 mod meta;
 mod protojson;
+mod publish;
 mod route;
 mod secrets;
 mod state;
@@ -70,7 +72,7 @@ pub struct HttpApi {
     pub log: ApiLog,
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
     /// The metadata block.
     pub metadata: Arc<Metadata>,

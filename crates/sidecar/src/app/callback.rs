@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 
 use super::{AppChannel, Transport};
 use crate::grpc;
-use crate::headers::names;
+use crate::headers::{internal_to_grpc, names};
 
 impl AppChannel {
     /// Calls `path`, `/package.Service/Method`, as a child of `trace`.
@@ -22,6 +22,20 @@ impl AppChannel {
         message: &impl Message,
         trace: &Parent,
     ) -> Result<R, Status> {
+        self.callback_with(path, message, HeaderMap::new(), trace).await
+    }
+
+    /// The same with metadata, of which those that describe the message are left out.
+    ///
+    /// # Errors
+    /// As [`AppChannel::callback`].
+    pub async fn callback_with<R: Message + Default>(
+        &self,
+        path: &'static str,
+        message: &impl Message,
+        metadata: HeaderMap,
+        trace: &Parent,
+    ) -> Result<R, Status> {
         let Transport::Grpc(pool) = &self.transport else {
             return Err(Status::unavailable(
                 "the app does not speak gRPC (see --app-protocol)",
@@ -31,7 +45,7 @@ impl AppChannel {
         let frame = grpc::frame(message);
         let sent = (frame.len() - grpc::PREFIX) as u64;
         let mut request = grpc::request(path, frame.into());
-        let mut metadata = HeaderMap::new();
+        let mut metadata = internal_to_grpc(metadata, false);
         trace.inject_grpc(&mut metadata);
         if let Some(token) = self.token() {
             metadata.insert(names::API_TOKEN, token.clone());

@@ -7,8 +7,10 @@ use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 
 use crate::blocks::invoke::Endpoints;
+use crate::blocks::subscriptions::{Origin, Subscriptions, Wanted};
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
+use crate::scheduler::Scheduler;
 
 /// The state of placement where nothing hosts actors.
 const DISCONNECTED: &str = "placement: disconnected";
@@ -39,18 +41,22 @@ pub struct Metadata {
     features: Vec<String>,
     endpoints: Arc<Endpoints>,
     components: Arc<Components>,
+    scheduler: Arc<Scheduler>,
+    subscriptions: Arc<Subscriptions>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints and its components.
+    /// For an app, its enabled features, its HTTP endpoints, its components, its schedulers and its subscriptions.
     pub fn new(
         app_id: &str,
         app: App,
         features: Vec<String>,
         endpoints: Arc<Endpoints>,
         components: Arc<Components>,
+        scheduler: Arc<Scheduler>,
+        subscriptions: Arc<Subscriptions>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
@@ -61,6 +67,8 @@ impl Metadata {
             features,
             endpoints,
             components,
+            scheduler,
+            subscriptions,
             app,
             extended,
         }
@@ -108,6 +116,7 @@ impl Metadata {
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
         let endpoints = self.endpoints.names().into_iter();
+        let connected_addresses = self.scheduler.addresses();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
@@ -117,6 +126,12 @@ impl Metadata {
                 .registered()
                 .iter()
                 .map(component_message)
+                .collect(),
+            subscriptions: self
+                .subscriptions
+                .list()
+                .iter()
+                .map(|wanted| subscription_message(wanted))
                 .collect(),
             extended_metadata: self.extended().clone().into_iter().collect(),
             http_endpoints: endpoints
@@ -137,6 +152,8 @@ impl Metadata {
                 placement: DISCONNECTED.to_owned(),
                 ..proto::ActorRuntime::default()
             }),
+            scheduler: (!connected_addresses.is_empty())
+                .then_some(proto::MetadataScheduler { connected_addresses }),
             workflows: Some(proto::MetadataWorkflows::default()),
             ..proto::GetMetadataResponse::default()
         }
@@ -153,6 +170,31 @@ fn component_message(component: &Registered) -> proto::RegisteredComponents {
             .iter()
             .map(|name| (*name).to_owned())
             .collect(),
+    }
+}
+
+fn subscription_message(wanted: &Wanted) -> proto::PubsubSubscription {
+    let rules = wanted
+        .routes
+        .shown()
+        .map(|(rule, path)| proto::PubsubSubscriptionRule {
+            r#match: rule.to_owned(),
+            path: path.to_owned(),
+        });
+    let origin = match wanted.origin {
+        Origin::Declared => proto::PubsubSubscriptionType::Declarative,
+        Origin::Programmatic => proto::PubsubSubscriptionType::Programmatic,
+        Origin::Streaming => proto::PubsubSubscriptionType::Streaming,
+    };
+    proto::PubsubSubscription {
+        pubsub_name: wanted.pubsub.clone(),
+        topic: wanted.topic.clone(),
+        metadata: wanted.metadata.clone(),
+        rules: Some(proto::PubsubSubscriptionRules {
+            rules: rules.collect(),
+        }),
+        dead_letter_topic: wanted.dead_letter.clone().unwrap_or_default(),
+        r#type: origin.into(),
     }
 }
 

@@ -114,16 +114,33 @@ impl Outbound {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        match &self.policy {
-            None => attempt().await.map_err(Cause::Component),
-            Some(_) => self.repeat(attempt).await,
-        }
+        self.run_coded(attempt, |_| None).await
     }
 
-    async fn repeat<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Cause>
+    /// The same where retries may depend on a code that the component's errors have.
+    pub async fn run_coded<T, F>(
+        &self,
+        attempt: impl Fn() -> F,
+        code: impl Fn(&Error) -> Option<i32>,
+    ) -> Result<T, Cause>
     where
         F: Future<Output = Result<T, Error>>,
     {
+        match &self.policy {
+            None => attempt().await.map_err(Cause::Component),
+            Some(_) => self.repeat(attempt, code).await,
+        }
+    }
+
+    async fn repeat<T, F>(
+        &self,
+        attempt: impl Fn() -> F,
+        code: impl Fn(&Error) -> Option<i32>,
+    ) -> Result<T, Cause>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let code = &code;
         let attempts = self.attempts().run(|limit| {
             let attempt = attempt();
             async move {
@@ -131,7 +148,7 @@ impl Outbound {
                     Some(result) => result.map_err(Cause::Component),
                     None => Err(Cause::Timeout),
                 };
-                let outcome = outcome(&result);
+                let outcome = outcome(&result, code);
                 (result, outcome)
             }
         });
@@ -140,16 +157,18 @@ impl Outbound {
 }
 
 /// How an attempt counts. An ETag that does not match now will not match later.
-fn outcome<T>(result: &Result<T, Cause>) -> Outcome {
+fn outcome<T>(result: &Result<T, Cause>, code: &impl Fn(&Error) -> Option<i32>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
         Err(Cause::Timeout) => Outcome::TimedOut,
         Err(Cause::Component(error)) if error.is_etag() => Outcome::Final,
+        Err(Cause::Component(error)) => Outcome::Failure { code: code(error) },
         Err(_) => Outcome::Failure { code: None },
     }
 }
 
 /// Count and duration of one operation of one component.
+#[derive(Clone)]
 pub struct Operation {
     succeeded: (Counter, Histogram<Millis>),
     failed: (Counter, Histogram<Millis>),
@@ -166,6 +185,13 @@ impl Operation {
     pub fn single(registry: &Registry, names: FamilyNames, component: &str) -> Self {
         Self::labelled(registry, names, ["component", "success"], |success| {
             [component, success]
+        })
+    }
+
+    /// The series of a topic of a broker.
+    pub fn of_topic(registry: &Registry, names: FamilyNames, component: &str, topic: &str) -> Self {
+        Self::labelled(registry, names, ["component", "success", "topic"], |success| {
+            [component, success, topic]
         })
     }
 

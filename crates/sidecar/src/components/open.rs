@@ -14,19 +14,21 @@ use super::category::{Category, Opened};
 use super::properties::{self, Properties};
 use super::{Context, LOG};
 
-/// Categories of the contract that this release has no block for.
-const ABSENT: [&str; 1] = ["pubsub"];
-
 /// Properties that belong to the sidecar, not to the component.
-const OWN: [&str; 8] = [
+const OWN: [&str; 13] = [
     "actorStateStore",
+    "allowedTopics",
+    "consumerID",
     "keyPrefix",
     "outboxDiscardWhenMissingState",
     "outboxPublishPubsub",
     "outboxPublishTopic",
     "outboxPubsub",
     "primaryEncryptionKey",
+    "protectedTopics",
+    "publishingScopes",
     "secondaryEncryptionKey",
+    "subscriptionScopes",
 ];
 
 /// Why a component was not started: names it, its file and line, the cause and what helps.
@@ -159,12 +161,6 @@ pub(super) async fn open(
     };
     if let Some(category) = categories.iter().find(|category| is_of(category.name())) {
         return Arc::clone(category).open(opening).await;
-    }
-    if ABSENT.iter().any(|category| is_of(category)) {
-        let text = format!("this release has no component of type {kind}: remove it, or set ignoreErrors");
-        return Err(opening
-            .failed(Step::Create, text)
-            .at(opening.component, "spec.type"));
     }
     let near = opening.context.catalog.nearest(kind);
     let near = near

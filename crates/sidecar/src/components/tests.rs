@@ -16,6 +16,7 @@ use crate::blocks::bindings::Dependencies;
 use crate::blocks::middleware::Middlewares;
 use crate::metrics::SidecarMetrics;
 use crate::resilience::Resilience;
+use crate::scheduler::{self, Scheduler};
 
 /// Has one secret, `token`, whose value is the store's own property `value`.
 struct Vault(String);
@@ -165,7 +166,23 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         asking: Duration::ZERO,
         max_answer: 0,
     };
-    let blocks = Blocks::new(&settings, middlewares, Health::new(true).1, dependencies);
+    let scheduler = Scheduler::new(scheduler::Settings {
+        app_id: "app".into(),
+        namespace: "default".into(),
+        addresses: Vec::new(),
+        streams: 1,
+        identity: None,
+        max_message: 0,
+    });
+    let blocks = Blocks::new(
+        "app".into(),
+        &settings,
+        middlewares,
+        Health::new(true).1,
+        scheduler,
+        true,
+        dependencies,
+    );
     Components::new(context, blocks)
 }
 
@@ -246,12 +263,9 @@ async fn a_start_takes_no_longer_than_it_may() {
 }
 
 #[tokio::test]
-async fn kinds_are_known_absent_or_wrong() {
+async fn kinds_are_known_or_wrong() {
     for (kind, text) in [
-        (
-            "pubsub.redis",
-            "this release has no component of type pubsub.redis",
-        ),
+        ("pubsub.nosuch", "couldn't find pubsub component pubsub.nosuch/v1"),
         ("nonsense", "incorrect type nonsense"),
         (
             "secretstores.nosuch",

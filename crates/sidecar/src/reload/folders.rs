@@ -82,6 +82,7 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Lo
         kinds: Kinds {
             components: true,
             http_endpoints: true,
+            subscriptions: true,
             ..Kinds::default()
         },
         namespace,

@@ -6,7 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use outrigger_resources::Loaded;
 use outrigger_resources::load::Kind;
-use outrigger_wire::operator::v1::{ComponentUpdateEvent, HttpEndpointUpdateEvent, ResourceEventType};
+use outrigger_wire::operator::v1::{
+    ComponentUpdateEvent, HttpEndpointUpdateEvent, ResourceEventType, SubscriptionUpdateEvent,
+};
 use tokio::time::{Instant, sleep_until};
 
 use super::{Event, LOG, ListError, Source};
@@ -26,6 +28,7 @@ pub struct OperatorSource {
 enum Followed {
     Components(Updates<ComponentUpdateEvent>),
     Endpoints(Updates<HttpEndpointUpdateEvent>),
+    Subscriptions(Updates<SubscriptionUpdateEvent>),
 }
 
 impl OperatorSource {
@@ -44,6 +47,28 @@ impl OperatorSource {
             updates: Followed::Endpoints(operator.endpoint_updates()),
             operator,
             again: None,
+        }
+    }
+
+    /// Its subscriptions. Asks nothing yet.
+    pub fn subscriptions(operator: Operator) -> Self {
+        Self {
+            updates: Followed::Subscriptions(operator.subscription_updates()),
+            operator,
+            again: None,
+        }
+    }
+
+    /// What an update of a subscription means, if it can be read.
+    fn subscription_event(&self, event: SubscriptionUpdateEvent) -> Option<Event> {
+        let kind = event.r#type();
+        let loaded = self.read(Kind::Subscription, event.subscription)?;
+        let name = loaded.subscriptions.first()?.name.clone();
+        tracing::debug!(target: LOG, "received subscription update: {name} {kind:?}");
+        match kind {
+            ResourceEventType::Deleted => Some(Event::Ended(Kind::Subscription, name)),
+            ResourceEventType::Created | ResourceEventType::Updated => Some(Event::Changed(Box::new(loaded))),
+            ResourceEventType::Unknown => Some(Event::Relist),
         }
     }
 
@@ -83,6 +108,7 @@ impl Source for OperatorSource {
     async fn begin(&mut self) -> bool {
         match &mut self.updates {
             Followed::Components(updates) => matches!(updates.next().await, Update::Began),
+            Followed::Subscriptions(updates) => matches!(updates.next().await, Update::Began),
             // The first list comes when the stream begins.
             Followed::Endpoints(_) => false,
         }
@@ -92,6 +118,10 @@ impl Source for OperatorSource {
         self.again = None;
         let listed = match &self.updates {
             Followed::Components(_) => self.operator.components().await.map_err(list_error),
+            Followed::Subscriptions(_) => {
+                let listed = self.operator.subscriptions().await;
+                listed.map_err(|error| ListError::Unavailable(error.to_string()))
+            }
             Followed::Endpoints(_) => {
                 let listed = self.operator.endpoints().await;
                 // No endpoint is worth the end of the process.
@@ -123,6 +153,10 @@ impl Source for OperatorSource {
                         Update::Began => None,
                         Update::Said(event) => Some(Said::Endpoint(event)),
                     },
+                    Followed::Subscriptions(updates) => match updates.next().await {
+                        Update::Began => None,
+                        Update::Said(event) => Some(Said::Subscription(event)),
+                    },
                 }
             };
             let event = tokio::select! {
@@ -133,6 +167,7 @@ impl Source for OperatorSource {
                 said = update => match said {
                     None => Some(Event::Relist),
                     Some(Said::Component(event)) => self.component_event(event),
+                    Some(Said::Subscription(event)) => self.subscription_event(event),
                     Some(Said::Endpoint(event)) => self
                         .read(Kind::HttpEndpoint, event.http_endpoints)
                         .map(|loaded| Event::Changed(Box::new(loaded))),
@@ -149,4 +184,5 @@ impl Source for OperatorSource {
 enum Said {
     Component(ComponentUpdateEvent),
     Endpoint(HttpEndpointUpdateEvent),
+    Subscription(SubscriptionUpdateEvent),
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use outrigger_resources::{Component, HttpEndpoint, Source};
+use outrigger_resources::{Component, HttpEndpoint, Source, Subscription};
 
 use super::LOG;
 
@@ -43,6 +43,20 @@ impl Resource for HttpEndpoint {
 
     fn shown(&self) -> String {
         format!("http endpoint {}", self.name)
+    }
+}
+
+impl Resource for Subscription {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn source(&self) -> &Source {
+        &self.source
+    }
+
+    fn shown(&self) -> String {
+        format!("subscription {}", self.name)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What happens once with the app at start: wait for its port, read its configuration.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_telemetry::trace::Parent;
@@ -10,6 +10,8 @@ use tokio::sync::oneshot;
 use super::LOG;
 use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
 use crate::blocks::bindings::Bindings;
+use crate::blocks::jobs::Jobs;
+use crate::blocks::subscriptions::Subscriptions;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -28,6 +30,8 @@ pub(super) async fn run(life: AppLife) {
         health,
         set_health,
         bindings,
+        jobs,
+        subscriptions,
         background: Tasks { tasks, stop },
         started,
     } = life;
@@ -45,6 +49,7 @@ pub(super) async fn run(life: AppLife) {
     if let Some(app) = app {
         let (well, until) = (health.clone(), stop.clone());
         tasks.spawn(async move { bindings.follow(well, until).await });
+        jobs.follow(health.clone());
         let ask = ask_config(
             app_config.skip_config_endpoint,
             config.app_id.clone(),
@@ -62,6 +67,9 @@ pub(super) async fn run(life: AppLife) {
             ));
             // The prober only goes away when the process ends.
             let _ended = probed.await;
+            begin(&subscriptions, &health).await;
+            let (well, stop) = (health.clone(), stop);
+            tasks.spawn(subscriptions.follow(well, stop.clone()));
             tasks.spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
@@ -70,13 +78,26 @@ pub(super) async fn run(life: AppLife) {
             });
         } else {
             ask.await;
+            begin(&subscriptions, &health).await;
+            tasks.spawn(subscriptions.follow(health, stop));
         }
+    } else {
+        tasks.spawn(subscriptions.follow(health, stop));
     }
     tracing::info!(
         target: LOG,
         "dapr initialized. Status: Running. Init Elapsed {}ms",
         started.elapsed().as_millis()
     );
+}
+
+/// A sidecar counts as initialised when its subscriptions stand; a broker that is slow to answer holds it up no longer
+/// than this.
+const SUBSCRIBING: Duration = Duration::from_secs(5);
+
+async fn begin(subscriptions: &Arc<Subscriptions>, health: &Health) {
+    // Those that take longer go on by themselves.
+    let _late = tokio::time::timeout(SUBSCRIBING, subscriptions.begin(health)).await;
 }
 
 /// What [`run`] works with.
@@ -86,6 +107,8 @@ pub(super) struct AppLife {
     pub(super) health: Health,
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
+    pub(super) jobs: Arc<Jobs>,
+    pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) background: Tasks,
     pub(super) started: Instant,
 }

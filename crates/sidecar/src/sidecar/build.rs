@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use outrigger_component::Catalog;
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
-use outrigger_resources::load::{Kind, Loaded};
+use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
-use super::security::{IdentityCounts, secure};
+use super::security::{IdentityCounts, scheduler_identity, secure};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
@@ -29,6 +29,7 @@ use crate::metrics::SidecarMetrics;
 use crate::operator::Operator;
 use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
+    SubscriptionReconciler,
 };
 
 impl Sidecar {
@@ -54,6 +55,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    scheduler: scheduler_identity(&config, secured.identity.as_ref())?,
                     secured,
                     operator: None,
                 }
@@ -63,6 +65,7 @@ impl Sidecar {
                 let mut secured = secure(&config, &env, &control, &counts).await?;
                 let operator = resources::operator(&config, secured.identity.as_ref())?;
                 let settings = resources::operator_configuration(&config, &env, &operator).await?;
+                let scheduler = scheduler_identity(&config, secured.identity.as_ref())?;
                 tracing::info!(target: LOG, "kubernetes mode configured");
                 if !config.security.mtls {
                     // Only the control plane is spoken to with it.
@@ -71,6 +74,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    scheduler,
                     secured,
                     operator: Some(operator),
                 }
@@ -108,6 +112,8 @@ struct Origin {
     settings: Configuration,
     sockets: Sockets,
     secured: Secured,
+    /// Who we are towards schedulers, and who they are; none: in clear text.
+    scheduler: Option<(Identity, SpiffeId)>,
     /// In Kubernetes.
     operator: Option<Operator>,
 }
@@ -127,6 +133,7 @@ impl Parts {
             settings,
             sockets,
             secured,
+            scheduler,
             operator,
         } = origin;
         let settings = Arc::new(settings);
@@ -137,7 +144,6 @@ impl Parts {
             Some(operator) => operator.load().await?,
             None => resources::read_resources(&config, &control).await?,
         };
-        unserved(&loaded);
         let (set_health, health) = Health::new(config.app.health.is_none());
         let policies = policies(&loaded.resiliency, &config.app_id, &all_metrics);
         let shared = Shared::new(
@@ -149,7 +155,8 @@ impl Parts {
             health.clone(),
             secured.identity.clone(),
         )?;
-        let blocks = shared.blocks(config.app.binding_options_timeout);
+        let scheduler = shared.scheduler(&config, scheduler);
+        let blocks = shared.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -164,6 +171,8 @@ impl Parts {
         let components = Arc::new(Components::new(context, blocks.clone()));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
+        let declared = blocks.subscriptions.declare(&loaded.subscriptions);
+        declared.map_err(|problems| SidecarError::Resources(problems.join("; ")))?;
         let resolver = EndpointResolver {
             env_keys: config.resources.env_keys.clone(),
             env: Arc::clone(&env),
@@ -173,6 +182,7 @@ impl Parts {
         let endpoints = shared.endpoints(&config, specs);
         let readiness = Readiness::default();
         let initialized = readiness.condition("runtime");
+        let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Secret stores come before the endpoints that use them.
         let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
             Box::new(ComponentReconciler::new(
@@ -184,6 +194,10 @@ impl Parts {
                 resolver.later(),
                 loaded.http_endpoints,
             )),
+            Box::new(SubscriptionReconciler::new(
+                Arc::clone(&blocks.subscriptions),
+                loaded.subscriptions,
+            )),
         ];
         let reloaders = sources.into_iter().map(|(source, kinds)| {
             let own = reconcilers.extract_if(.., |one| kinds.contains(&one.kind()));
@@ -191,7 +205,15 @@ impl Parts {
         });
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
-        let apis = shared.apis(&config, &blocks, endpoints, &components, &readiness, &shutdown);
+        let apis = shared.apis(
+            &config,
+            &blocks,
+            endpoints,
+            &components,
+            &scheduler,
+            &readiness,
+            &shutdown,
+        );
         let servers = Servers {
             sockets,
             http: apis.http,
@@ -232,21 +254,13 @@ impl Parts {
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
+            jobs: blocks.jobs,
+            scheduler,
+            schedulers_known: Some(schedulers_known),
+            subscriptions: blocks.subscriptions,
             renewal: secured.renewal,
             certificate,
         })
-    }
-}
-
-/// Says which of the resources nothing here serves.
-fn unserved(loaded: &Loaded) {
-    for subscription in &loaded.subscriptions {
-        tracing::warn!(
-            target: LOG,
-            "{}: subscription {} is not served: this release has no pub/sub",
-            subscription.source,
-            subscription.name
-        );
     }
 }
 
@@ -270,6 +284,9 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
 /// A source, and the kinds of resources that it tells of.
 type Reported = (Box<dyn Source>, &'static [Kind]);
 
+/// The kinds that are followed in folders.
+const FOLDERS: &[Kind] = &[Kind::Component, Kind::HttpEndpoint, Kind::Subscription];
+
 /// What reports changes of which kinds of resources: the operator always, of components as folders only where the
 /// feature is on.
 fn sources(
@@ -285,6 +302,8 @@ fn sources(
         if hot_reload {
             let components = Box::new(OperatorSource::components(operator.clone()));
             sources.push((components, &[Kind::Component]));
+            let subscriptions = Box::new(OperatorSource::subscriptions(operator.clone()));
+            sources.push((subscriptions, &[Kind::Subscription]));
         }
         return Ok(sources);
     }
@@ -298,7 +317,7 @@ fn sources(
         control.clone(),
     );
     source
-        .map(|source| -> Vec<Reported> { vec![(Box::new(source), &[Kind::Component, Kind::HttpEndpoint])] })
+        .map(|source| -> Vec<Reported> { vec![(Box::new(source), FOLDERS)] })
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
 }
 

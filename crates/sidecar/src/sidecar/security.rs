@@ -2,13 +2,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_identity::{AnchorsSource, CaConfig, IdentityEvent, Mode as IdentityMode, SecurityConfig};
+use outrigger_identity::{
+    AnchorsSource, CaConfig, Identity, IdentityEvent, Mode as IdentityMode, SecurityConfig, SpiffeId,
+};
 use outrigger_telemetry::metrics::Metrics;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Env, LOG, Secured, SidecarError, resources};
 use crate::config::{Config, Mode};
+use crate::scheduler;
 
 /// Counts what happens to the identity. There is one before there are metrics: what they are depends on settings
 /// that, in Kubernetes, only somebody with an identity is told.
@@ -50,6 +53,23 @@ impl IdentityCounts {
     fn lock(&self) -> MutexGuard<'_, Counting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Who we are towards schedulers, and who they have to prove to be.
+///
+/// # Errors
+/// [`SidecarError::Security`] when the control plane's names are none.
+pub(super) fn scheduler_identity(
+    config: &Config,
+    identity: Option<&Identity>,
+) -> Result<Option<(Identity, SpiffeId)>, SidecarError> {
+    let Some(identity) = identity else {
+        return Ok(None);
+    };
+    let namespace = &config.security.control_plane_namespace;
+    let id = SpiffeId::new(&resources::control_plane(config)?, namespace, scheduler::APP_ID);
+    let id = id.map_err(|error| SidecarError::Security(format!("--control-plane-namespace: {error}")))?;
+    Ok(Some((identity.clone(), id)))
 }
 
 /// Obtains the identity from the CA; none without mTLS.

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
@@ -25,7 +24,7 @@ use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, 
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
-use crate::config::{AppProtocol, Config};
+use crate::config::{App, AppProtocol, Config};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
@@ -33,6 +32,7 @@ use crate::peer::Peers;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 use crate::resilience::Resilience;
+use crate::scheduler::{self, Scheduler};
 
 /// Made once; APIs and blocks take the parts they need.
 pub(super) struct Shared {
@@ -104,19 +104,37 @@ impl Shared {
         })
     }
 
-    /// `asking`: how long the app may take to say whether it wants the events of a binding.
-    pub(super) fn blocks(&self, asking: Duration) -> Blocks {
+    /// The way to the schedulers; `identity`: who we are, and who they have to be.
+    pub(super) fn scheduler(
+        &self,
+        config: &Config,
+        identity: Option<(Identity, SpiffeId)>,
+    ) -> Arc<Scheduler> {
+        Scheduler::new(scheduler::Settings {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            addresses: config.control_plane.scheduler.clone(),
+            streams: config.control_plane.scheduler_streams,
+            identity,
+            max_message: self.max_message,
+        })
+    }
+
+    pub(super) fn blocks(&self, config: &App, scheduler: &Arc<Scheduler>) -> Blocks {
         let dependencies = Dependencies {
             resilience: Arc::clone(&self.resilience),
             app: self.app.clone(),
             tracer: self.tracer.clone(),
-            asking,
+            asking: config.binding_options_timeout,
             max_answer: self.max_message,
         };
         Blocks::new(
+            Arc::clone(&self.app_id),
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),
+            Arc::clone(scheduler),
+            !config.skip_subscribe_endpoint,
             dependencies,
         )
     }
@@ -141,6 +159,7 @@ impl Shared {
         blocks: &Blocks,
         endpoints: Arc<Endpoints>,
         components: &Arc<Components>,
+        scheduler: &Arc<Scheduler>,
         readiness: &Readiness,
         shutdown: &Shutdown,
     ) -> Apis {
@@ -152,6 +171,8 @@ impl Shared {
             self.settings.features.names().map(str::to_owned).collect(),
             endpoints,
             Arc::clone(components),
+            Arc::clone(scheduler),
+            Arc::clone(&blocks.subscriptions),
         ));
         let reflection = Reflection::default();
         let log = api_log(config, &self.settings);

@@ -142,6 +142,7 @@ impl ApiError {
         self.with_detail(Detail::ResourceInfo {
             kind: "state".to_owned(),
             name: store,
+            description: String::new(),
         })
         .with_detail(Detail::ErrorInfo { reason, metadata })
     }

@@ -4,9 +4,12 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
+mod publish;
 mod secrets;
 mod state;
+mod subscriptions;
 mod subtle;
 
 use std::sync::Arc;
@@ -18,18 +21,23 @@ use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
-    ConversationRequest, ConversationRequestAlpha2, ConversationResponse, ConversationResponseAlpha2,
-    DecryptRequest, DecryptResponse, DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest,
-    EncryptResponse, ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse,
-    GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse,
+    BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
+    ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
+    DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
+    DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
+    ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
+    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetJobRequest, GetJobResponse,
     GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
-    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, QueryStateRequest,
-    QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest, SubscribeConfigurationRequest,
-    SubscribeConfigurationResponse, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
-    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
-    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
-    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest,
-    UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    ListJobsRequestAlpha1, ListJobsResponseAlpha1, PublishEventRequest, QueryStateRequest,
+    QueryStateResponse, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
+    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
+    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
+    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
+    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -53,7 +61,7 @@ const MAX_ERROR_BODY: usize = 63;
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
@@ -199,6 +207,13 @@ impl Dapr for DaprService {
         Ok(self.configuration_unsubscribe(request.get_ref()).await)
     }
 
+    async fn subscribe_topic_events_alpha1(
+        &self,
+        request: Request<Streaming<SubscribeTopicEventsRequestAlpha1>>,
+    ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
+        self.topic_events(request.into_inner()).await
+    }
+
     async fn try_lock_alpha1(
         &self,
         request: Request<TryLockRequest>,
@@ -218,6 +233,61 @@ impl Dapr for DaprService {
         request: Request<InvokeBindingRequest>,
     ) -> Result<Response<InvokeBindingResponse>, Status> {
         self.binding_invoke(request).await
+    }
+
+    async fn publish_event(&self, request: Request<PublishEventRequest>) -> Result<Response<()>, Status> {
+        self.event_publish(request).await
+    }
+
+    async fn bulk_publish_event(
+        &self,
+        request: Request<BulkPublishRequest>,
+    ) -> Result<Response<BulkPublishResponse>, Status> {
+        self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEvent/")
+            .await
+    }
+
+    async fn bulk_publish_event_alpha1(
+        &self,
+        request: Request<BulkPublishRequest>,
+    ) -> Result<Response<BulkPublishResponse>, Status> {
+        self.event_publish_bulk(request, "/dapr.proto.runtime.v1.Dapr/BulkPublishEventAlpha1/")
+            .await
+    }
+
+    async fn schedule_job_alpha1(
+        &self,
+        request: Request<ScheduleJobRequest>,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        self.job_schedule(request.into_inner()).await
+    }
+
+    async fn get_job_alpha1(
+        &self,
+        request: Request<GetJobRequest>,
+    ) -> Result<Response<GetJobResponse>, Status> {
+        self.job_get(request.into_inner()).await
+    }
+
+    async fn delete_job_alpha1(
+        &self,
+        request: Request<DeleteJobRequest>,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        self.job_delete(request.get_ref()).await
+    }
+
+    async fn delete_jobs_by_prefix_alpha1(
+        &self,
+        request: Request<DeleteJobsByPrefixRequestAlpha1>,
+    ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
+        self.job_delete_prefix(request.get_ref()).await
+    }
+
+    async fn list_jobs_alpha1(
+        &self,
+        _request: Request<ListJobsRequestAlpha1>,
+    ) -> Result<Response<ListJobsResponseAlpha1>, Status> {
+        self.job_list().await
     }
 
     async fn encrypt_alpha1(

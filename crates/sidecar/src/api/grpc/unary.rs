@@ -38,6 +38,7 @@ pub(super) async fn call(
     match name {
         "InvokeService" => answer(request, limit, |request| service.invoke_service(request)).await,
         "GetState" => answer(request, limit, |request| service.get_state(request)).await,
+        "PublishEvent" => answer(request, limit, |request| service.publish_event(request)).await,
         "SaveState" => answer(request, limit, |request| service.save_state(request)).await,
         "DeleteState" => answer(request, limit, |request| service.delete_state(request)).await,
         _ => Err(request),

@@ -6,8 +6,8 @@ use outrigger_policy::apilist::ApiList;
 use outrigger_policy::escape::query_unescape;
 
 use super::{
-    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, lock, meta, secrets, state,
-    subtle,
+    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta, publish,
+    secrets, state, subtle,
 };
 use crate::api::error::ApiError;
 use crate::body::Body;
@@ -22,6 +22,8 @@ static TABLES: &[&[Endpoint]] = &[
     crypto::ROUTES,
     subtle::ROUTES,
     conversation::ROUTES,
+    publish::ROUTES,
+    jobs::ROUTES,
     meta::ROUTES,
 ];
 /// Versions, as lists of allowed routes name them and as paths do.
@@ -304,6 +306,14 @@ mod tests {
         ] {
             assert_eq!(find(Method::GET, path), Some((name, vec!["s", second])), "{path}");
         }
+        for (path, name) in [
+            ("/v1.0/publish/s/a/b", "PublishEvent"),
+            ("/v1.0/publish/bulk/s/a/b", "BulkPublishEvent"),
+            ("/v1.0-alpha1/publish/bulk/s/a/b", "BulkPublishEvent"),
+        ] {
+            assert_eq!(find(Method::PUT, path), Some((name, vec!["s", "a/b"])), "{path}");
+        }
+        assert_eq!(find(Method::POST, "/v1.0-alpha1/publish/s/a"), None);
         assert_eq!(find(Method::POST, "/v1.0/state/s/query"), None);
         assert_eq!(find(Method::POST, "/v1.0/state/s/k"), None);
         assert_eq!(find(Method::POST, "/v1.0/healthz"), None);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use http::Method;
 use outrigger_component::bindings::{Event, EventHandler, Invoke};
 use outrigger_component::go_json::{Html, canonical};
 use outrigger_component::offload::offload;
@@ -20,6 +20,7 @@ use super::{Bindings, LOG};
 use crate::app::{AppChannel, AppError};
 use crate::call::{AppStatus, Call};
 use crate::delivery::Inbox;
+use crate::headers;
 use crate::resilience::{Attempt, grpc_outcome};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
@@ -195,7 +196,7 @@ async fn over_http(input: &Input, app: &AppChannel, max_answer: usize, event: &O
     let call = Call::own(
         Method::POST,
         route,
-        headers(&event.metadata),
+        headers::from_pairs(&event.metadata),
         data,
         event.trace.clone(),
     );
@@ -238,13 +239,4 @@ async fn over_grpc(input: &Input, app: &AppChannel, event: &Outgoing) -> (Reply,
             (Reply::Failed(status.message().to_owned()), outcome)
         }
     }
-}
-
-/// Event metadata as headers; what cannot be one is left out.
-fn headers(metadata: &Pairs) -> HeaderMap {
-    let items = metadata.iter().filter_map(|(name, value)| {
-        let name = HeaderName::try_from(name.as_str()).ok()?;
-        Some((name, HeaderValue::try_from(value.as_str()).ok()?))
-    });
-    items.collect()
 }

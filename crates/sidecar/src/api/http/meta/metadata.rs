@@ -19,6 +19,10 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
     }
     let extended: BTreeMap<_, _> = message.extended_metadata.into_iter().collect();
     all.insert("extended".into(), json!(extended));
+    if !message.subscriptions.is_empty() {
+        let subscriptions = message.subscriptions.into_iter().map(subscription);
+        all.insert("subscriptions".into(), subscriptions.collect());
+    }
     if !message.http_endpoints.is_empty() {
         let endpoints = message.http_endpoints.into_iter();
         let endpoints = endpoints.map(|endpoint| json!({ "name": endpoint.name }));
@@ -35,6 +39,10 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         });
         all.insert("actorRuntime".into(), actors);
     }
+    if let Some(scheduler) = message.scheduler {
+        let addresses = json!({ "connected_addresses": scheduler.connected_addresses });
+        all.insert("scheduler".into(), addresses);
+    }
     all.insert("workflows".into(), json!({}));
     Value::Object(all)
 }
@@ -47,6 +55,31 @@ fn component(component: proto::RegisteredComponents) -> Value {
     if !component.capabilities.is_empty() {
         shown.insert("capabilities".into(), component.capabilities.into());
     }
+    shown.into()
+}
+
+fn subscription(subscription: proto::PubsubSubscription) -> Value {
+    let mut shown = Map::new();
+    put(&mut shown, "type", subscription.r#type().as_str_name().to_owned());
+    shown.insert("pubsubname".into(), subscription.pubsub_name.into());
+    shown.insert("topic".into(), subscription.topic.into());
+    let rules = subscription
+        .rules
+        .unwrap_or_default()
+        .rules
+        .into_iter()
+        .map(|rule| {
+            let mut shown = Map::new();
+            put(&mut shown, "match", rule.r#match);
+            put(&mut shown, "path", rule.path);
+            Value::from(shown)
+        });
+    shown.insert("rules".into(), rules.collect());
+    if !subscription.metadata.is_empty() {
+        let metadata: BTreeMap<_, _> = subscription.metadata.into_iter().collect();
+        shown.insert("metadata".into(), json!(metadata));
+    }
+    shown.insert("deadLetterTopic".into(), subscription.dead_letter_topic.into());
     shown.into()
 }
 

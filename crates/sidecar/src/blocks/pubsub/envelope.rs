@@ -1,0 +1,331 @@
+//! From what an app publishes to the bytes that the broker gets.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{Timestamp, Zoned};
+use outrigger_cloudevents::content_type::{TEXT, is_cloud_event};
+use outrigger_cloudevents::{Envelope, Event, Malformed, SOURCE, SPEC_VERSION, TYPE, member};
+use outrigger_component::Pairs;
+use outrigger_component::pubsub::time_to_live;
+use outrigger_telemetry::trace::Parent;
+use uuid::Builder;
+
+/// In the names of request metadata that say what stands in the envelope.
+const OVERRIDE: &str = "cloudevent.";
+
+/// What an app publishes.
+#[derive(Debug, Clone, Default)]
+pub struct Payload {
+    /// The payload, or an event that is one already.
+    pub data: Bytes,
+    /// Its media type; empty: `text/plain`.
+    pub content_type: String,
+    /// Metadata of the request.
+    pub metadata: Pairs,
+}
+
+/// Who publishes what, as envelopes tell it.
+#[derive(Debug, Clone)]
+pub(super) struct Sender {
+    pub(super) app_id: Arc<str>,
+    pub(super) pubsub: Arc<str>,
+    /// As apps name it.
+    pub(super) topic: Arc<str>,
+    pub(super) trace: Parent,
+    pub(super) baggage: Option<Arc<str>>,
+    /// Whether the broker drops by itself what is late.
+    pub(super) has_ttl: bool,
+}
+
+impl Sender {
+    /// The event around a payload.
+    pub(super) fn envelope(&self, payload: &Payload) -> Result<Bytes, Malformed> {
+        let content_type = match payload.content_type.as_str() {
+            "" => TEXT,
+            given => given,
+        };
+        let expiration = self.expiration(&payload.metadata);
+        if is_cloud_event(content_type) {
+            return self.complete(&payload.data, expiration.as_deref());
+        }
+        let (parent, state) = self.trace_texts();
+        let given = Overrides::read(&payload.metadata);
+        let id = match given.id {
+            Some(_) => String::new(),
+            None => random_id(),
+        };
+        let parent = given.trace_parent.or(given.trace_id).unwrap_or(&parent);
+        let event = Envelope {
+            id: given.id.unwrap_or(&id),
+            source: given.source.unwrap_or(&self.app_id),
+            kind: given.kind.unwrap_or(TYPE),
+            topic: &self.topic,
+            pubsub: &self.pubsub,
+            content_type,
+            subject: given.subject,
+            time: Some(&time(&Zoned::now())),
+            trace_parent: Some(parent),
+            trace_state: Some(given.trace_state.unwrap_or(&state)),
+            baggage: self.baggage.as_deref(),
+            expiration: expiration.as_deref(),
+        };
+        Ok(event.wrap(&payload.data).into())
+    }
+
+    /// An event that is one already: where it goes is said anew, and what it lacks is added.
+    fn complete(&self, data: &[u8], expiration: Option<&str>) -> Result<Bytes, Malformed> {
+        let (parent, state) = self.trace_texts();
+        let mut event = Event::parse(data)?;
+        event.set(member::PUBSUB, &self.pubsub);
+        event.set(member::TOPIC, &self.topic);
+        event.set_default(member::SOURCE, SOURCE);
+        event.set_default(member::TYPE, TYPE);
+        event.set_default(member::SPEC_VERSION, SPEC_VERSION);
+        event.set_default(member::TIME, &time(&Zoned::now()));
+        if event.get(member::TRACE_ID).is_none() {
+            event.set(member::TRACE_ID, &parent);
+            event.set(member::TRACE_PARENT, &parent);
+        }
+        event.set_default(member::TRACE_STATE, &state);
+        if let Some(baggage) = &self.baggage {
+            event.set_default(member::BAGGAGE, baggage);
+        }
+        if let Some(expiration) = expiration {
+            event.set(member::EXPIRATION, expiration);
+        }
+        Ok(event.to_bytes().into())
+    }
+
+    /// The metadata of a payload without an envelope: the trace goes with the message.
+    pub(super) fn raw(&self, metadata: &mut Pairs) {
+        let (parent, state) = self.trace_texts();
+        for (name, value) in [(member::TRACE_ID, parent), (member::TRACE_STATE, state)] {
+            if !value.is_empty() {
+                metadata.insert(name.to_owned(), value);
+            }
+        }
+    }
+
+    /// Trace context and trace state; empty where there is none.
+    fn trace_texts(&self) -> (String, String) {
+        let parent = self
+            .trace
+            .context
+            .map(|context| context.traceparent().as_str().to_owned());
+        let state = self.trace.state.as_ref().map(|state| state.as_str().to_owned());
+        (parent.unwrap_or_default(), state.unwrap_or_default())
+    }
+
+    /// When a broker without times to live should have dropped the event. As in Dapr, what is no time is none.
+    fn expiration(&self, metadata: &Pairs) -> Option<String> {
+        if self.has_ttl || metadata.is_empty() {
+            return None;
+        }
+        let ttl: Duration = time_to_live(metadata).ok()??;
+        let moment = Timestamp::now().checked_add(ttl).ok()?;
+        Some(moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    }
+}
+
+/// What the request metadata says about the envelope; names in any case.
+#[derive(Default)]
+struct Overrides<'a> {
+    id: Option<&'a str>,
+    source: Option<&'a str>,
+    kind: Option<&'a str>,
+    subject: Option<&'a str>,
+    trace_parent: Option<&'a str>,
+    trace_id: Option<&'a str>,
+    trace_state: Option<&'a str>,
+}
+
+impl<'a> Overrides<'a> {
+    fn read(metadata: &'a Pairs) -> Self {
+        let mut given = Self::default();
+        for (name, value) in metadata {
+            let parts = name.split_at_checked(OVERRIDE.len());
+            let Some((_, attribute)) = parts.filter(|(start, _)| start.eq_ignore_ascii_case(OVERRIDE)) else {
+                continue;
+            };
+            let place = match attribute.to_ascii_lowercase().as_str() {
+                member::ID => &mut given.id,
+                member::SOURCE => &mut given.source,
+                member::TYPE => &mut given.kind,
+                member::SUBJECT => &mut given.subject,
+                member::TRACE_PARENT => &mut given.trace_parent,
+                member::TRACE_ID => &mut given.trace_id,
+                member::TRACE_STATE => &mut given.trace_state,
+                _ => continue,
+            };
+            *place = Some(value.as_str()).filter(|value| !value.is_empty());
+        }
+        given
+    }
+}
+
+/// An id that nobody has to guess: no system call is worth it.
+pub(super) fn random_id() -> String {
+    Builder::from_random_bytes(rand::random()).into_uuid().to_string()
+}
+
+/// As Go writes RFC 3339: UTC is `Z`.
+fn time(now: &Zoned) -> String {
+    let format = if now.offset().is_zero() {
+        "%Y-%m-%dT%H:%M:%SZ"
+    } else {
+        "%Y-%m-%dT%H:%M:%S%:z"
+    };
+    now.strftime(format).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn sender() -> Sender {
+        Sender {
+            app_id: "app".into(),
+            pubsub: "broker".into(),
+            topic: "orders".into(),
+            trace: Parent::from_text(TRACE, "a=b"),
+            baggage: None,
+            has_ttl: false,
+        }
+    }
+
+    fn envelope(sender: &Sender, content_type: &str, data: &'static str, metadata: &[(&str, &str)]) -> Value {
+        let owned = metadata.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        let payload = Payload {
+            data: Bytes::from_static(data.as_bytes()),
+            content_type: content_type.to_owned(),
+            metadata: owned.collect(),
+        };
+        serde_json::from_slice(&sender.envelope(&payload).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_envelope_says_what_nobody_else_does() {
+        let event = envelope(&sender(), "", "x", &[("foo", "bar")]);
+        let id: uuid::Uuid = event["id"].as_str().unwrap().parse().unwrap();
+        assert_eq!(id.get_version_num(), 4);
+        let sent: Timestamp = event["time"].as_str().unwrap().parse().unwrap();
+        assert!(Timestamp::now().duration_since(sent).as_secs().abs() < 60);
+        for (name, value) in [
+            ("data", "x"),
+            ("datacontenttype", "text/plain"),
+            ("source", "app"),
+            ("type", "com.dapr.event.sent"),
+            ("specversion", "1.0"),
+            ("topic", "orders"),
+            ("pubsubname", "broker"),
+            ("traceid", TRACE),
+            ("traceparent", TRACE),
+            ("tracestate", "a=b"),
+        ] {
+            assert_eq!(event[name], value, "{name}");
+        }
+        assert_eq!(event.as_object().unwrap().len(), 12);
+    }
+
+    #[test]
+    fn metadata_overrides_attributes_in_any_case() {
+        let given = [
+            ("cloudevent.id", "I"),
+            ("CloudEvent.Source", "S"),
+            ("cloudevent.TYPE", "T"),
+            ("cloudevent.subject", "about"),
+            ("cloudevent.traceid", "tid"),
+            ("cloudevent.tracestate", "ts"),
+            ("cloudevent.topic", "no"),
+            ("cloudevent.é", "no"),
+        ];
+        let event = envelope(&sender(), "application/json", "{}", &given);
+        for (name, value) in [
+            ("id", "I"),
+            ("source", "S"),
+            ("type", "T"),
+            ("subject", "about"),
+            ("traceid", "tid"),
+            ("traceparent", "tid"),
+            ("tracestate", "ts"),
+            ("topic", "orders"),
+        ] {
+            assert_eq!(event[name], value, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_event_is_completed() {
+        let data = r#"{"id":"1","topic":"no","data":{"z":1},"foo":[1],"traceid":"t"}"#;
+        let kind = "application/cloudevents+json; charset=utf-8";
+        let mut event = envelope(&sender(), kind, data, &[("cloudevent.id", "9")]);
+        assert!(event.as_object_mut().unwrap().remove("time").is_some());
+        assert_eq!(
+            event,
+            json!({
+                "id": "1", "topic": "orders", "data": {"z": 1}, "foo": [1], "traceid": "t", "tracestate": "a=b",
+                "pubsubname": "broker", "source": "Dapr", "specversion": "1.0", "type": "com.dapr.event.sent",
+            })
+        );
+        let payload = Payload {
+            data: Bytes::from_static(b"null"),
+            content_type: kind.to_owned(),
+            ..Payload::default()
+        };
+        assert!(sender().envelope(&payload).is_err());
+    }
+
+    #[test]
+    fn a_time_to_live_is_an_expiration_where_the_broker_has_none() {
+        let metadata = [("ttlInSeconds", "60")];
+        let event = envelope(&sender(), "", "x", &metadata);
+        let moment: Timestamp = event["expiration"].as_str().unwrap().parse().unwrap();
+        let left = moment.duration_since(Timestamp::now()).as_secs();
+        assert!((1..=60).contains(&left), "{left}");
+        let broker = Sender {
+            has_ttl: true,
+            ..sender()
+        };
+        assert!(envelope(&broker, "", "x", &metadata).get("expiration").is_none());
+        assert!(
+            envelope(&sender(), "", "x", &[("ttlInSeconds", "soon")])
+                .get("expiration")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn the_trace_goes_with_a_raw_payload() {
+        let mut metadata = Pairs::new();
+        sender().raw(&mut metadata);
+        assert_eq!((&*metadata["traceid"], &*metadata["tracestate"]), (TRACE, "a=b"));
+        let mut none = Pairs::new();
+        Sender {
+            trace: Parent::default(),
+            ..sender()
+        }
+        .raw(&mut none);
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn baggage_goes_with_the_event() {
+        let with = Sender {
+            baggage: Some("k=v".into()),
+            ..sender()
+        };
+        assert_eq!(envelope(&with, "", "x", &[])["baggage"], "k=v");
+        let kind = "application/cloudevents+json";
+        assert_eq!(envelope(&with, kind, "{}", &[])["baggage"], "k=v");
+        assert_eq!(
+            envelope(&with, kind, r#"{"baggage":"own"}"#, &[])["baggage"],
+            "own"
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! From a broker's message to what the app gets of it.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use jiff::Timestamp;
+use outrigger_cloudevents::{Event, content_type, member};
+use outrigger_component::Pairs;
+use outrigger_component::pubsub::Message;
+use outrigger_policy::routing::Routes;
+use outrigger_telemetry::trace::Parent;
+use serde_json::Value;
+
+use super::{LOG, Wanted};
+
+/// Metadata: the component's name.
+pub(super) const PUBSUB_NAME: &str = "pubsubName";
+/// Metadata: the media type of the message.
+pub(super) const CONTENT_TYPE: &str = "content-type";
+/// Metadata of a message in binary mode: what the names of its attributes begin with.
+const ATTRIBUTE: &str = "ce_";
+
+/// An event on its way to the app.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    /// Of the envelope; for messages to people and for answers.
+    pub(super) id: String,
+    /// As apps name it.
+    pub(super) topic: Arc<str>,
+    /// Of the route that matches.
+    pub(super) path: String,
+    /// An envelope; in binary mode the payload.
+    pub(super) data: Bytes,
+    /// As it came from the broker.
+    pub(super) payload: Bytes,
+    /// With the component's name.
+    pub(super) metadata: Pairs,
+    /// Of the payload, where the broker tells.
+    pub(super) content_type: Option<String>,
+    /// The publisher's.
+    pub(super) trace: Parent,
+    /// Attributes stand in the metadata, as JSON.
+    pub(super) binary: Option<Vec<(String, String)>>,
+}
+
+/// What is to be done with a message.
+#[derive(Debug)]
+pub(super) enum Prepared {
+    /// The app gets it.
+    Ready(Box<Incoming>),
+    /// It is worth nothing, or goes nowhere: it is done.
+    Dropped(Dropped),
+    /// It cannot be understood.
+    Unreadable(String),
+}
+
+/// Why a message is not for the app.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dropped {
+    Expired,
+    NoRoute,
+}
+
+/// What becomes of `message`, which came from the broker `pubsub`. `prefix`: what the broker's topics begin with.
+pub(super) fn prepare(wanted: &Wanted, pubsub: &str, topic: Arc<str>, message: &Message) -> Prepared {
+    let mut metadata = message.metadata.clone();
+    if let Some(content_type) = &message.content_type {
+        metadata.insert(CONTENT_TYPE.to_owned(), content_type.clone());
+    }
+    let said = metadata.get(CONTENT_TYPE).cloned();
+    metadata.insert(PUBSUB_NAME.to_owned(), pubsub.to_owned());
+    let mut incoming = Incoming {
+        id: String::new(),
+        path: String::new(),
+        data: message.data.clone(),
+        payload: message.data.clone(),
+        content_type: message.content_type.clone(),
+        trace: Parent::default(),
+        binary: None,
+        topic,
+        metadata,
+    };
+    if wanted.raw {
+        incoming.data = synthetic(&incoming, pubsub).into();
+    } else if said.as_deref().is_some_and(content_type::is_octets) {
+        incoming.binary = Some(attributes(
+            &incoming.metadata,
+            said.as_deref().unwrap_or_default(),
+        ));
+    }
+    examine(&wanted.routes, incoming)
+}
+
+/// Reads what decides over an event.
+fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
+    let data = incoming.data.clone();
+    let event = match &incoming.binary {
+        Some(attributes) => binary_event(attributes),
+        None => match Event::parse(&data) {
+            Ok(event) => event,
+            Err(error) => return Prepared::Unreadable(error.to_string()),
+        },
+    };
+    incoming.id = event.text(member::ID).unwrap_or_default().into_owned();
+    incoming.trace = trace(&event, &incoming.metadata);
+    if event.is_expired(Timestamp::now()) {
+        tracing::warn!(
+            target: LOG,
+            "dropping expired pub/sub event {} as of {}",
+            incoming.id,
+            event.text(member::EXPIRATION).unwrap_or_default()
+        );
+        return Prepared::Dropped(Dropped::Expired);
+    }
+    match route(routes, &event, &incoming) {
+        Ok(Some(path)) => {
+            incoming.path = path;
+            Prepared::Ready(Box::new(incoming))
+        }
+        Ok(None) => {
+            tracing::debug!(
+                target: LOG,
+                "no matching route for event {} of topic {}; skipping",
+                incoming.id,
+                incoming.topic
+            );
+            Prepared::Dropped(Dropped::NoRoute)
+        }
+        Err(error) => Prepared::Unreadable(error),
+    }
+}
+
+fn route(routes: &Routes, event: &Event<'_>, incoming: &Incoming) -> Result<Option<String>, String> {
+    let shown = || -> Result<_, String> {
+        let mut attributes = serde_json::Map::new();
+        for (name, json) in event.members() {
+            let value = serde_json::from_str(json).map_err(|error| format!("its member {name}: {error}"))?;
+            attributes.insert(name.to_owned(), value);
+        }
+        if incoming.binary.is_some() {
+            let text = String::from_utf8_lossy(&incoming.payload);
+            attributes.insert(member::DATA.to_owned(), Value::String(text.into_owned()));
+        }
+        Ok(attributes)
+    };
+    if !routes.need_event() {
+        let found = routes.find(&serde_json::Map::new());
+        return found
+            .map(|path| path.map(str::to_owned))
+            .map_err(|error| error.to_string());
+    }
+    let found = routes.find(&shown()?);
+    found
+        .map(|path| path.map(str::to_owned))
+        .map_err(|error| error.to_string())
+}
+
+/// The publisher's trace: of the envelope, else of the message.
+fn trace(event: &Event<'_>, metadata: &Pairs) -> Parent {
+    let (parent, state) = event.trace();
+    let told = |name| metadata.get(name).map_or("", String::as_str);
+    let first = |options: [&str; 3]| {
+        let filled = options.into_iter().find(|text| !text.is_empty());
+        filled.unwrap_or_default().to_owned()
+    };
+    let parent = first([&parent, told(member::TRACE_PARENT), told(member::TRACE_ID)]);
+    let state = first([&state, told(member::TRACE_STATE), ""]);
+    Parent::from_text(&parent, &state)
+}
+
+/// The envelope of a message that has none.
+fn synthetic(incoming: &Incoming, pubsub: &str) -> Vec<u8> {
+    let id = uuid::Uuid::new_v4().to_string();
+    let data = STANDARD.encode(&incoming.payload);
+    let mut event = Event::default();
+    event.set(member::DATA_BASE64, &data);
+    for (name, value) in [
+        (member::DATA_CONTENT_TYPE, content_type::OCTET_STREAM),
+        (member::ID, &id),
+        (member::PUBSUB, pubsub),
+        (member::SOURCE, outrigger_cloudevents::SOURCE),
+        (member::SPEC_VERSION, outrigger_cloudevents::SPEC_VERSION),
+        (member::TOPIC, &incoming.topic),
+        (member::TYPE, outrigger_cloudevents::TYPE),
+    ] {
+        event.set(name, value);
+    }
+    for name in [member::TRACE_ID, member::TRACE_PARENT, member::TRACE_STATE] {
+        if let Some(value) = incoming.metadata.get(name) {
+            event.set(name, value);
+        }
+    }
+    if let Some(parent) = incoming.metadata.get(member::TRACE_PARENT) {
+        event.set(member::TRACE_ID, parent);
+    }
+    event.to_bytes()
+}
+
+/// What the metadata of a message in binary mode say about its event, in the order of names; values are JSON.
+fn attributes(metadata: &Pairs, content_type: &str) -> Vec<(String, String)> {
+    let json = |value: &str| Value::from(value).to_string();
+    let named = metadata.iter().filter_map(|(name, value)| {
+        let name = name.to_lowercase();
+        Some((name.strip_prefix(ATTRIBUTE)?.to_owned(), json(value)))
+    });
+    let mut all: Vec<_> = named
+        .filter(|(name, _)| name != member::DATA_CONTENT_TYPE && name != member::DATA)
+        .collect();
+    all.push((member::DATA_CONTENT_TYPE.to_owned(), json(content_type)));
+    all.sort_unstable();
+    all
+}
+
+/// An event in binary mode, without its payload.
+pub(super) fn binary_event(attributes: &[(String, String)]) -> Event<'_> {
+    let mut event = Event::default();
+    for (name, json) in attributes {
+        event.set_json(name, json.into());
+    }
+    event
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_resources::subscription;
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(data: &str, metadata: &[(&str, &str)]) -> Message {
+        let pairs = metadata.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));
+        Message {
+            topic: "t".into(),
+            data: data.to_owned().into(),
+            content_type: None,
+            metadata: pairs.collect(),
+            lane: None,
+            redelivered: None,
+        }
+    }
+
+    fn ready(wanted: &Wanted, message: &Message) -> Incoming {
+        match prepare(wanted, "broker", "t".into(), message) {
+            Prepared::Ready(incoming) => *incoming,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_envelope_stays_as_it_is() {
+        let wanted = Wanted::to_path("broker", "t", "/a");
+        let text =
+            r#"{"id":"7", "data":1e400,"traceid":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#;
+        let incoming = ready(&wanted, &message(text, &[]));
+        assert_eq!(
+            (incoming.data.as_ref(), incoming.id.as_str()),
+            (text.as_bytes(), "7")
+        );
+        assert_eq!(incoming.metadata[PUBSUB_NAME], "broker");
+        assert!(incoming.trace.context.is_some());
+    }
+
+    #[test]
+    fn what_is_no_event_is_told() {
+        let wanted = Wanted::to_path("broker", "t", "/a");
+        for text in ["", "[]", "{", "text"] {
+            let prepared = prepare(&wanted, "broker", "t".into(), &message(text, &[]));
+            assert!(
+                matches!(prepared, Prepared::Unreadable(_)),
+                "{text}: {prepared:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn raw_messages_get_an_envelope() {
+        let wanted = Wanted {
+            raw: true,
+            ..Wanted::to_path("broker", "t", "/a")
+        };
+        let incoming = ready(&wanted, &message("\u{1}no json", &[("traceparent", "00-a")]));
+        let event: Value = serde_json::from_slice(&incoming.data).unwrap();
+        assert_eq!(event["data_base64"], json!("AW5vIGpzb24="));
+        assert_eq!(
+            (&event["traceid"], &event["topic"]),
+            (&json!("00-a"), &json!("t"))
+        );
+        assert_eq!(event["datacontenttype"], json!("application/octet-stream"));
+        assert_eq!(incoming.payload.as_ref(), b"\x01no json");
+    }
+
+    #[test]
+    fn in_binary_mode_attributes_come_from_the_metadata() {
+        let routes = subscription::Routes {
+            rules: vec![subscription::Rule {
+                r#match: "event.type == 'order' && event.data == 'bytes'".to_owned(),
+                path: "/orders".to_owned(),
+            }],
+            default: "/other".to_owned(),
+        };
+        let wanted = Wanted {
+            routes: Routes::compile(&routes).unwrap(),
+            ..Wanted::to_path("broker", "t", "")
+        };
+        let metadata = [
+            ("CE_Type", "order"),
+            ("ce_id", "9"),
+            ("content-type", "application/octet-stream"),
+        ];
+        let incoming = ready(&wanted, &message("bytes", &metadata));
+        assert_eq!((incoming.path.as_str(), incoming.id.as_str()), ("/orders", "9"));
+        assert_eq!(incoming.data.as_ref(), b"bytes");
+    }
+
+    #[test]
+    fn expired_events_and_those_without_a_route_are_dropped() {
+        let wanted = Wanted::to_path("broker", "t", "/a");
+        let old = message(r#"{"id":"1","expiration":"2001-01-01T00:00:00Z"}"#, &[]);
+        let prepared = prepare(&wanted, "broker", "t".into(), &old);
+        assert!(matches!(prepared, Prepared::Dropped(Dropped::Expired)));
+        let rule = subscription::Rule {
+            r#match: "event.type == 'x'".to_owned(),
+            path: "/x".to_owned(),
+        };
+        let routes = subscription::Routes {
+            rules: vec![rule],
+            default: String::new(),
+        };
+        let routed = Wanted {
+            routes: Routes::compile(&routes).unwrap(),
+            ..wanted
+        };
+        let other = message(r#"{"id":"1","type":"y"}"#, &[]);
+        let prepared = prepare(&routed, "broker", "t".into(), &other);
+        assert!(matches!(prepared, Prepared::Dropped(Dropped::NoRoute)));
+        let untyped = message(r#"{"id":"1"}"#, &[]);
+        let prepared = prepare(&routed, "broker", "t".into(), &untyped);
+        assert!(
+            matches!(prepared, Prepared::Unreadable(_)),
+            "the rule has no answer"
+        );
+    }
+}

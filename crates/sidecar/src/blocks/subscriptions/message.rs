@@ -1,0 +1,173 @@
+//! Events as gRPC messages.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use outrigger_cloudevents::{Data, Event, content_type, member};
+use outrigger_wire::runtime::v1::{TopicEventCeRequest, TopicEventRequest};
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct};
+use serde_json::Value;
+
+use super::incoming::{Incoming, binary_event};
+
+/// Attributes that have fields of their own; the others are extensions.
+const FIELDS: [&str; 7] = [
+    member::ID,
+    member::SOURCE,
+    member::DATA_CONTENT_TYPE,
+    member::TYPE,
+    member::SPEC_VERSION,
+    member::DATA,
+    member::DATA_BASE64,
+];
+
+/// The message of an event.
+///
+/// # Errors
+/// Data that is not what its content type says.
+pub(super) fn topic_event(incoming: &Incoming, pubsub: &str) -> Result<TopicEventRequest, String> {
+    let event = envelope(incoming)?;
+    Ok(TopicEventRequest {
+        id: event.id,
+        source: event.source,
+        r#type: event.r#type,
+        spec_version: event.spec_version,
+        data_content_type: event.data_content_type,
+        data: event.data,
+        extensions: event.extensions,
+        topic: incoming.topic.to_string(),
+        pubsub_name: pubsub.to_owned(),
+        path: incoming.path.clone(),
+    })
+}
+
+/// An event in a bulk.
+///
+/// # Errors
+/// As [`topic_event`].
+pub(super) fn envelope(incoming: &Incoming) -> Result<TopicEventCeRequest, String> {
+    let event = match &incoming.binary {
+        Some(attributes) => binary_event(attributes),
+        None => Event::parse(&incoming.data).map_err(|error| error.to_string())?,
+    };
+    let text = |name| event.text(name).unwrap_or_default().into_owned();
+    let data_content_type = text(member::DATA_CONTENT_TYPE);
+    let data = match &incoming.binary {
+        Some(_) => incoming.payload.clone(),
+        None => payload(&event, &data_content_type)?,
+    };
+    Ok(TopicEventCeRequest {
+        id: text(member::ID),
+        source: text(member::SOURCE),
+        r#type: text(member::TYPE),
+        spec_version: text(member::SPEC_VERSION),
+        data_content_type,
+        data,
+        extensions: Some(extensions(&event)?),
+    })
+}
+
+/// The payload as bytes. Of a content type that is neither text nor JSON there are none, unless they are in base64.
+fn payload(event: &Event<'_>, content_type: &str) -> Result<Bytes, String> {
+    let json = match event.data() {
+        Data::None => return Ok(Bytes::new()),
+        Data::Base64(text) => {
+            let bytes = STANDARD.decode(text.as_bytes());
+            return bytes
+                .map(Bytes::from)
+                .map_err(|error| format!("its data_base64 is not base64: {error}"));
+        }
+        Data::Json(json) => json,
+    };
+    if content_type::is_text(content_type) {
+        let text: String = serde_json::from_str(json)
+            .map_err(|_| format!("its data is no text, as the content type {content_type} says"))?;
+        return Ok(text.into());
+    }
+    if content_type::is_json(content_type) || content_type::is_cloud_event(content_type) {
+        return Ok(Bytes::copy_from_slice(json.as_bytes()));
+    }
+    Ok(Bytes::new())
+}
+
+fn extensions(event: &Event<'_>) -> Result<Struct, String> {
+    let mut fields = Struct::default().fields;
+    for (name, json) in event.members() {
+        if FIELDS.contains(&name) {
+            continue;
+        }
+        let value: Value = serde_json::from_str(json)
+            .map_err(|error| format!("its attribute {name} cannot be read: {error}"))?;
+        fields.insert(name.to_owned(), protobuf(value));
+    }
+    Ok(Struct { fields })
+}
+
+fn protobuf(json: Value) -> prost_types::Value {
+    let kind = match json {
+        Value::Null => Kind::NullValue(0),
+        Value::Bool(value) => Kind::BoolValue(value),
+        Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::NAN)),
+        Value::String(text) => Kind::StringValue(text),
+        Value::Array(items) => Kind::ListValue(ListValue {
+            values: items.into_iter().map(protobuf).collect(),
+        }),
+        Value::Object(members) => Kind::StructValue(Struct {
+            fields: members
+                .into_iter()
+                .map(|(name, value)| (name, protobuf(value)))
+                .collect(),
+        }),
+    };
+    prost_types::Value { kind: Some(kind) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(json: &str) -> Result<Bytes, String> {
+        let event = Event::parse(json.as_bytes()).unwrap();
+        let kind = event.text(member::DATA_CONTENT_TYPE).unwrap_or_default();
+        payload(&event, &kind)
+    }
+
+    #[test]
+    fn the_content_type_says_what_bytes_the_data_are() {
+        for (json, expected) in [
+            (r#"{"datacontenttype":"text/plain","data":"a\nb"}"#, Ok("a\nb")),
+            (
+                r#"{"datacontenttype":"application/json","data":{"b":1.50}}"#,
+                Ok(r#"{"b":1.50}"#),
+            ),
+            (r#"{"datacontenttype":"foo/bar","data":"x"}"#, Ok("")),
+            (r#"{"datacontenttype":"foo/bar","data_base64":"eA=="}"#, Ok("x")),
+            (r#"{"datacontenttype":"text/plain"}"#, Ok("")),
+        ] {
+            assert_eq!(
+                data(json).as_deref(),
+                expected
+                    .map(str::as_bytes)
+                    .as_ref()
+                    .copied()
+                    .map_err(|()| unreachable!()),
+                "{json}"
+            );
+        }
+        assert!(data(r#"{"datacontenttype":"text/plain","data":1}"#).is_err());
+        assert!(data(r#"{"data_base64":"%"}"#).is_err());
+    }
+
+    #[test]
+    fn what_has_no_field_is_an_extension() {
+        let event = Event::parse(br#"{"id":"1","topic":"t","n":[1,null,{"a":true}],"data":2}"#).unwrap();
+        let extensions = extensions(&event).unwrap();
+        let mut names: Vec<_> = extensions.fields.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["n", "topic"]);
+        assert!(
+            matches!(&extensions.fields["n"].kind, Some(Kind::ListValue(list)) if list.values.len() == 3)
+        );
+    }
+}

@@ -1,0 +1,98 @@
+use std::time::Duration;
+
+use outrigger_telemetry::metrics::{Counter, Family, Histogram, Millis};
+
+use crate::metrics::SidecarMetrics;
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Status {
+    Success,
+    Retry,
+    Drop,
+}
+
+impl Status {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Retry => "retry",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+/// Counts deliveries.
+pub(super) struct IngressMetrics {
+    count: Family<Counter, 4>,
+    latencies: Family<Histogram<Millis>, 4>,
+    bulk_count: Family<Counter, 3>,
+    bulk_events: Family<Counter, 3>,
+    bulk_latencies: Family<Histogram<Millis>, 3>,
+    dead_letters: Family<Counter, 3>,
+}
+
+impl IngressMetrics {
+    pub(super) fn new(metrics: &SidecarMetrics) -> Self {
+        let registry = metrics.all().registry.namespaced();
+        let labels = ["component", "process_status", "status", "topic"];
+        let bulk = ["component", "process_status", "topic"];
+        Self {
+            count: registry.counter(
+                "component_pubsub_ingress_count",
+                "Events handed to the app.",
+                labels,
+            ),
+            latencies: registry.latency(
+                "component_pubsub_ingress_latencies",
+                "Duration of the app's handling of events.",
+                labels,
+            ),
+            bulk_count: registry.counter(
+                "component_pubsub_ingress_bulk_count",
+                "Bulks of events handed to the app.",
+                bulk,
+            ),
+            bulk_events: registry.counter(
+                "component_pubsub_ingress_bulk_event_count",
+                "Events in bulks that were handed to the app.",
+                bulk,
+            ),
+            bulk_latencies: registry.latency(
+                "component_pubsub_ingress_bulk_latencies",
+                "Duration of the app's handling of bulks of events.",
+                bulk,
+            ),
+            dead_letters: registry.counter(
+                "component_pubsub_dead_letter_count",
+                "Messages that were published to a dead-letter topic.",
+                ["component", "success", "topic"],
+            ),
+        }
+    }
+
+    /// An event. `by_app`: the app itself asked for it to be dropped.
+    pub(super) fn event(&self, pubsub: &str, topic: &str, status: Status, by_app: bool, elapsed: Duration) {
+        let by_app = if by_app { "success" } else { "" };
+        let values = [pubsub, status.name(), by_app, topic];
+        self.count.with(values).inc();
+        if !elapsed.is_zero() {
+            self.latencies.with(values).observe(elapsed);
+        }
+    }
+
+    /// Events of one bulk to which the same happened.
+    pub(super) fn bulk(&self, topic: &str, status: Status, elapsed: Duration) {
+        // Dapr's label: the word, not the component.
+        let values = ["pubsubName", status.name(), topic];
+        self.bulk_count.with(values).inc();
+        self.bulk_events.with(values).inc();
+        self.bulk_latencies.with(values).observe(elapsed);
+    }
+
+    /// A message was published to the dead-letter topic of a subscription, or not.
+    pub(super) fn dead_letter(&self, pubsub: &str, topic: &str, success: bool) {
+        let success = if success { "true" } else { "false" };
+        self.dead_letters.with([pubsub, success, topic]).inc();
+    }
+}

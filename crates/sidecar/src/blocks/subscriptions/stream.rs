@@ -1,0 +1,236 @@
+//! Subscriptions that the app opens as streams.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use outrigger_policy::resiliency::Outcome;
+use outrigger_wire::runtime::v1::TopicEventRequest;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::attempt::Handled;
+use super::incoming::Incoming;
+use super::metrics::Status;
+use super::target::Target;
+use super::{LOG, Subscriptions, Wanted, message};
+
+/// Streams of one sidecar at once.
+const MAX_STREAMS: usize = 1000;
+/// Events that wait for the client to read them; what comes then waits with the engine.
+const MAX_UNREAD: usize = 16;
+
+/// Why a stream does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// There is no such component.
+    #[error("pubsub {0} is not found")]
+    NotFound(String),
+    /// The broker refuses, or the component forbids.
+    #[error("failed to create subscription for {pubsub}: {cause}")]
+    Refused {
+        /// The component.
+        pubsub: String,
+        /// Why.
+        cause: String,
+    },
+    /// There are as many as there may be.
+    #[error("there are {MAX_STREAMS} streaming subscriptions: end one first")]
+    TooMany,
+    /// The sidecar ends.
+    #[error("the sidecar ends")]
+    Ending,
+}
+
+/// A subscription with a client that gets its events and says what came of each.
+pub struct Stream {
+    pub(super) id: u64,
+    pub(super) wanted: Arc<Wanted>,
+    events: mpsc::Sender<TopicEventRequest>,
+    /// By the event's id, in the order in which they were sent.
+    answers: Mutex<HashMap<String, VecDeque<oneshot::Sender<i32>>>>,
+    first: Mutex<Option<oneshot::Sender<Result<(), String>>>>,
+    /// The client is gone.
+    gone: CancellationToken,
+}
+
+impl Stream {
+    pub(super) fn take_first(&self) -> Option<oneshot::Sender<Result<(), String>>> {
+        self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn answers(&self) -> MutexGuard<'_, HashMap<String, VecDeque<oneshot::Sender<i32>>>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The client says what came of an event.
+    pub fn answered(&self, id: &str, status: i32) {
+        let mut answers = self.answers();
+        let waiting = answers.get_mut(id).and_then(VecDeque::pop_front);
+        if answers.get(id).is_some_and(VecDeque::is_empty) {
+            answers.remove(id);
+        }
+        drop(answers);
+        let heard = waiting.is_some_and(|waiting| waiting.send(status).is_ok());
+        if !heard {
+            tracing::warn!(
+                target: LOG,
+                "the client of the stream for topic {} answered for event {id}, which does not wait for an answer",
+                self.wanted.topic
+            );
+        }
+    }
+
+    pub(super) async fn deliver(
+        &self,
+        target: &Target,
+        event: &Incoming,
+        ending: &CancellationToken,
+    ) -> (Handled, Outcome) {
+        let mut span = target.span(event);
+        let request = match message::topic_event(event, &self.wanted.pubsub) {
+            Ok(request) => request,
+            Err(text) => return Handled::failed(format!("event {}: {text}", event.id), None),
+        };
+        let started = Instant::now();
+        let (answer, answered) = oneshot::channel();
+        // Room first: once it is in the map, the event is sent.
+        let room = tokio::select! {
+            biased;
+            () = self.gone.cancelled() => None,
+            () = ending.cancelled() => None,
+            room = self.events.reserve() => room.ok(),
+        };
+        let Some(room) = room else {
+            return Handled::failed("stream closed", None);
+        };
+        self.answers()
+            .entry(event.id.clone())
+            .or_default()
+            .push_back(answer);
+        room.send(request);
+        let status = tokio::select! {
+            biased;
+            status = answered => status.ok(),
+            () = self.gone.cancelled() => None,
+        };
+        match status {
+            Some(status) => target.read_status(event, status, started),
+            None => {
+                span.grpc_failed("stream closed");
+                target.count(event, Status::Retry, false, started);
+                Handled::failed("stream closed", None)
+            }
+        }
+    }
+}
+
+/// A stream that began: the client's side of it.
+pub struct Opened {
+    /// Where answers go.
+    pub stream: Arc<Stream>,
+    /// What the client gets.
+    pub events: mpsc::Receiver<TopicEventRequest>,
+}
+
+impl Subscriptions {
+    /// Begins a stream. When it returns the broker has the subscription.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub async fn open_stream(self: &Arc<Self>, wanted: Wanted) -> Result<Opened, StreamError> {
+        let pubsub = wanted.pubsub.clone();
+        if self.dependencies.pubsubs.broker(&pubsub).is_none() {
+            return Err(StreamError::NotFound(pubsub));
+        }
+        let (events, received) = mpsc::channel(MAX_UNREAD);
+        let (first, began) = oneshot::channel();
+        let stream = {
+            let mut state = self.state();
+            if self.ended.is_cancelled() {
+                return Err(StreamError::Ending);
+            }
+            if state.streams.len() >= MAX_STREAMS {
+                return Err(StreamError::TooMany);
+            }
+            state.next_stream += 1;
+            let stream = Arc::new(Stream {
+                id: state.next_stream,
+                wanted: Arc::new(wanted),
+                events,
+                answers: Mutex::default(),
+                first: Mutex::new(Some(first)),
+                gone: CancellationToken::new(),
+            });
+            state.streams.push(Arc::clone(&stream));
+            stream
+        };
+        tracing::info!(
+            target: LOG,
+            "Subscribing to pubsub '{pubsub}' topic '{}'",
+            stream.wanted.topic
+        );
+        let guard = Unless {
+            subscriptions: self,
+            stream: &stream,
+            kept: false,
+        };
+        self.reconcile();
+        match began.await {
+            Ok(Ok(())) => guard.keep(),
+            Ok(Err(cause)) => return Err(StreamError::Refused { pubsub, cause }),
+            Err(_) => return Err(StreamError::Ending),
+        }
+        Ok(Opened {
+            stream,
+            events: received,
+        })
+    }
+
+    /// Ends a stream whose client is gone: what it has not answered goes back to the broker.
+    pub fn close_stream(self: &Arc<Self>, stream: &Stream) {
+        self.state().streams.retain(|known| known.id != stream.id);
+        self.reconcile();
+        stream.gone.cancel();
+        stream.answers().clear();
+    }
+
+    /// Waits until streams take no messages any more, and the client of `stream` has answered for all it got.
+    pub async fn stream_ended(&self, stream: &Stream) {
+        self.ended.cancelled().await;
+        let ended = {
+            let state = self.state();
+            let running = state.running.get(&super::Slot::Stream(stream.id));
+            running.map(|running| running.ended.clone())
+        };
+        if let Some(ended) = ended {
+            ended.cancelled().await;
+        }
+    }
+
+    /// Waits until no messages are taken any more.
+    pub async fn until_ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+/// Ends the stream again when whoever opens it goes away, or it fails.
+struct Unless<'s> {
+    subscriptions: &'s Arc<Subscriptions>,
+    stream: &'s Arc<Stream>,
+    kept: bool,
+}
+
+impl Unless<'_> {
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Unless<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.subscriptions.close_stream(self.stream);
+        }
+    }
+}

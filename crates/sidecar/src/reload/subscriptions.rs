@@ -1,0 +1,62 @@
+//! Subscriptions that follow their resources.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outrigger_resources::load::Kind;
+use outrigger_resources::{Loaded, Subscription};
+
+use super::wanted::Wanted;
+use super::{LOG, Reconcile, ReloadError};
+use crate::blocks::subscriptions::Subscriptions;
+
+/// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
+pub struct SubscriptionReconciler {
+    subscriptions: Arc<Subscriptions>,
+    wanted: Wanted<Subscription>,
+}
+
+impl SubscriptionReconciler {
+    /// For subscriptions that were declared from `wanted`.
+    pub fn new(subscriptions: Arc<Subscriptions>, wanted: Vec<Subscription>) -> Self {
+        Self {
+            subscriptions,
+            wanted: Wanted::new(wanted),
+        }
+    }
+
+    fn reconcile(&self) {
+        if let Err(problems) = self.subscriptions.declare(self.wanted.all()) {
+            for problem in problems {
+                tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Reconcile for SubscriptionReconciler {
+    fn kind(&self) -> Kind {
+        Kind::Subscription
+    }
+
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
+        self.wanted.list(listed.subscriptions.clone(), &listed.broken);
+        self.reconcile();
+        Ok(())
+    }
+
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
+        for subscription in &changed.subscriptions {
+            self.wanted.put(subscription.clone());
+        }
+        self.reconcile();
+        Ok(())
+    }
+
+    async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
+        self.wanted.remove(name);
+        self.reconcile();
+        Ok(())
+    }
+}
