@@ -1,5 +1,6 @@
 //! The building blocks: each written once, called by both APIs.
 
+pub mod actors;
 pub mod bindings;
 pub mod configuration;
 pub mod conversation;

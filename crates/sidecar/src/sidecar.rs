@@ -19,6 +19,7 @@ use outrigger_telemetry::export::Pipeline;
 use tokio::runtime::Handle;
 
 use crate::app::{AppChannel, Health, HealthSetter};
+use crate::blocks::actors::{Actors, Placement};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::jobs::Jobs;
@@ -115,6 +116,9 @@ pub struct Sidecar {
     /// Only their own tasks use them: the lock lets the others share the sidecar.
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
+    actors: Arc<Actors>,
+    /// Until it is followed.
+    placement: Option<Placement>,
     jobs: Arc<Jobs>,
     scheduler: Arc<Scheduler>,
     /// Met when the schedulers are known, or there are none.
@@ -149,6 +153,7 @@ impl Sidecar {
         self.readiness.outbound_ready();
         let mut reload_failed = self.start_reloading(&mut parts);
         self.register_blocks(&mut parts);
+        self.follow_placement(&mut parts);
         let mut initialized = false;
         let result = {
             let app_life = app_life::run(AppLife {
@@ -157,6 +162,7 @@ impl Sidecar {
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
+                actors: Arc::clone(&self.actors),
                 jobs: Arc::clone(&self.jobs),
                 subscriptions: Arc::clone(&self.subscriptions),
                 background: parts.tasks(Stage::Background, "what follows the app"),
@@ -259,6 +265,18 @@ impl Sidecar {
             }
         };
         parts.add(Stage::Components, "name resolution", || {}, closed);
+    }
+
+    /// Actors end while the app can still use the APIs.
+    fn follow_placement(&mut self, parts: &mut Parts) {
+        if self.placement.is_none() {
+            tracing::info!(target: LOG, "Actor runtime disabled: no --placement-host-address is given");
+        }
+        if let Some(placement) = self.placement.take() {
+            self.actors.take_reminders();
+            let Tasks { tasks, stop } = parts.tasks(Stage::Events, "actors");
+            tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
+        }
     }
 
     /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.

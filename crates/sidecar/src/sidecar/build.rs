@@ -15,12 +15,13 @@ use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
-use super::security::{IdentityCounts, scheduler_identity, secure};
+use super::security::{IdentityCounts, secure, service_identity};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
+use crate::blocks::actors::Placement;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
@@ -31,6 +32,7 @@ use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
     SubscriptionReconciler,
 };
+use crate::scheduler;
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
@@ -55,7 +57,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
-                    scheduler: scheduler_identity(&config, secured.identity.as_ref())?,
+                    towards_control: secured.identity.clone(),
                     secured,
                     operator: None,
                 }
@@ -65,7 +67,7 @@ impl Sidecar {
                 let mut secured = secure(&config, &env, &control, &counts).await?;
                 let operator = resources::operator(&config, secured.identity.as_ref())?;
                 let settings = resources::operator_configuration(&config, &env, &operator).await?;
-                let scheduler = scheduler_identity(&config, secured.identity.as_ref())?;
+                let towards_control = secured.identity.clone();
                 tracing::info!(target: LOG, "kubernetes mode configured");
                 if !config.security.mtls {
                     // Only the control plane is spoken to with it.
@@ -74,7 +76,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
-                    scheduler,
+                    towards_control,
                     secured,
                     operator: Some(operator),
                 }
@@ -112,8 +114,8 @@ struct Origin {
     settings: Configuration,
     sockets: Sockets,
     secured: Secured,
-    /// Who we are towards schedulers, and who they are; none: in clear text.
-    scheduler: Option<(Identity, SpiffeId)>,
+    /// Who we are towards services of the control plane; none: in clear text.
+    towards_control: Option<Identity>,
     /// In Kubernetes.
     operator: Option<Operator>,
 }
@@ -133,7 +135,7 @@ impl Parts {
             settings,
             sockets,
             secured,
-            scheduler,
+            towards_control,
             operator,
         } = origin;
         let settings = Arc::new(settings);
@@ -155,7 +157,10 @@ impl Parts {
             health.clone(),
             secured.identity.clone(),
         )?;
-        let scheduler = shared.scheduler(&config, scheduler);
+        let readiness = Readiness::default();
+        let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
+        let scheduler = shared.scheduler(&config, service(scheduler::APP_ID)?);
+        let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
         let blocks = shared.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
@@ -180,7 +185,6 @@ impl Parts {
         };
         let specs = resolver.all(loaded.http_endpoints.clone()).await;
         let endpoints = shared.endpoints(&config, specs);
-        let readiness = Readiness::default();
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Secret stores come before the endpoints that use them.
@@ -205,11 +209,13 @@ impl Parts {
         });
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
+        let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
         let apis = shared.apis(
             &config,
             &blocks,
             endpoints,
             &components,
+            &actors,
             &scheduler,
             &readiness,
             &shutdown,
@@ -254,6 +260,8 @@ impl Parts {
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
+            actors,
+            placement,
             jobs: blocks.jobs,
             scheduler,
             schedulers_known: Some(schedulers_known),
@@ -262,6 +270,21 @@ impl Parts {
             certificate,
         })
     }
+}
+
+/// How placement is reached, where there is one.
+fn placement(
+    config: &Config,
+    identity: Option<(Identity, SpiffeId)>,
+    readiness: &Readiness,
+) -> Option<Placement> {
+    let addresses = config.control_plane.placement.clone();
+    (!addresses.is_empty()).then(|| Placement {
+        addresses,
+        by_name: config.mode == Mode::Kubernetes,
+        identity,
+        ready: readiness.condition("internal-placement-service"),
+    })
 }
 
 fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {

@@ -11,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Env, LOG, Secured, SidecarError, resources};
 use crate::config::{Config, Mode};
-use crate::scheduler;
 
 /// Counts what happens to the identity. There is one before there are metrics: what they are depends on settings
 /// that, in Kubernetes, only somebody with an identity is told.
@@ -55,21 +54,19 @@ impl IdentityCounts {
     }
 }
 
-/// Who we are towards schedulers, and who they have to prove to be.
+/// Who we are towards a service of the control plane, and who it has to prove to be.
 ///
 /// # Errors
 /// [`SidecarError::Security`] when the control plane's names are none.
-pub(super) fn scheduler_identity(
+pub(super) fn service_identity(
     config: &Config,
     identity: Option<&Identity>,
+    app_id: &str,
 ) -> Result<Option<(Identity, SpiffeId)>, SidecarError> {
     let Some(identity) = identity else {
         return Ok(None);
     };
-    let namespace = &config.security.control_plane_namespace;
-    let id = SpiffeId::new(&resources::control_plane(config)?, namespace, scheduler::APP_ID);
-    let id = id.map_err(|error| SidecarError::Security(format!("--control-plane-namespace: {error}")))?;
-    Ok(Some((identity.clone(), id)))
+    Ok(Some((identity.clone(), resources::service_id(config, app_id)?)))
 }
 
 /// Obtains the identity from the CA; none without mTLS.

@@ -7,7 +7,7 @@ use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::Configuration;
+use outrigger_resources::configuration::{ACTOR_STATE_TTL, Configuration};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
@@ -19,12 +19,13 @@ use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health};
 use crate::blocks::Blocks;
+use crate::blocks::actors::{self, Actors};
 use crate::blocks::bindings::Dependencies;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
-use crate::config::{App, AppProtocol, Config};
+use crate::config::{App, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
@@ -139,6 +140,38 @@ impl Shared {
         )
     }
 
+    /// `port`: that of the internal server.
+    pub(super) fn actors(
+        &self,
+        config: &Config,
+        port: u16,
+        blocks: &Blocks,
+        components: &Arc<Components>,
+        scheduler: &Arc<Scheduler>,
+    ) -> Arc<Actors> {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        Arc::new(Actors::new(actors::Dependencies {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            address: format!("{host}:{port}"),
+            placement: !config.control_plane.placement.is_empty(),
+            namespace_missing: config.mode == Mode::Kubernetes
+                && config.security.mtls
+                && config.workload.namespace.as_deref().is_none_or(str::is_empty),
+            app: self.app.clone(),
+            peers: Arc::clone(&self.peers),
+            resilience: Arc::clone(&self.resilience),
+            state: Arc::clone(&blocks.state),
+            components: Arc::clone(components),
+            scheduler: Arc::clone(scheduler),
+            state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
+            max_message: self.max_message,
+        }))
+    }
+
     pub(super) fn endpoints(&self, config: &Config, specs: Vec<EndpointSpec>) -> Arc<Endpoints> {
         let common = EndpointCommon {
             max_concurrency: config.app.max_concurrency,
@@ -159,6 +192,7 @@ impl Shared {
         blocks: &Blocks,
         endpoints: Arc<Endpoints>,
         components: &Arc<Components>,
+        actors: &Arc<Actors>,
         scheduler: &Arc<Scheduler>,
         readiness: &Readiness,
         shutdown: &Shutdown,
@@ -171,6 +205,7 @@ impl Shared {
             self.settings.features.names().map(str::to_owned).collect(),
             endpoints,
             Arc::clone(components),
+            Arc::clone(actors),
             Arc::clone(scheduler),
             Arc::clone(&blocks.subscriptions),
         ));
@@ -188,6 +223,7 @@ impl Shared {
             log,
             invoker: Arc::clone(&invoker),
             blocks: blocks.clone(),
+            actors: Arc::clone(actors),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -195,6 +231,7 @@ impl Shared {
         let dapr = Arc::new(DaprService {
             invoker,
             blocks: blocks.clone(),
+            actors: Arc::clone(actors),
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&self.metrics),
@@ -217,6 +254,7 @@ impl Shared {
         let internal = InternalApi {
             app_id: Arc::clone(&self.app_id),
             app: self.app.clone(),
+            actors: Arc::clone(actors),
             access: Arc::clone(&self.access),
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),

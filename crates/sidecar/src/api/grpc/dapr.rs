@@ -1,5 +1,6 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
+mod actors;
 mod bindings;
 mod configuration;
 mod conversation;
@@ -7,6 +8,7 @@ mod crypto;
 mod jobs;
 mod lock;
 mod publish;
+mod reminders;
 mod secrets;
 mod state;
 mod subscriptions;
@@ -25,19 +27,24 @@ use outrigger_wire::runtime::v1::{
     ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
     DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
     DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
-    ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
-    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetJobRequest, GetJobResponse,
-    GetMetadataRequest, GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest,
-    GetStateResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
-    ListJobsRequestAlpha1, ListJobsResponseAlpha1, PublishEventRequest, QueryStateRequest,
-    QueryStateResponse, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
+    ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest, GetActorReminderRequest,
+    GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest,
+    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
+    GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse,
+    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, InvokeActorRequest,
+    InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    ListActorRemindersRequest, ListActorRemindersResponse, ListJobsRequestAlpha1, ListJobsResponseAlpha1,
+    PublishEventRequest, QueryStateRequest, QueryStateResponse, RegisterActorReminderRequest,
+    RegisterActorTimerRequest, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
     ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
     SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
     SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
     SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
     SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
-    UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest, UnsubscribeConfigurationRequest,
+    UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -47,6 +54,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
 use crate::blocks::Blocks;
+use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
 use crate::call::{AppStatus, Call, Reply, any_bytes};
@@ -63,6 +71,8 @@ pub struct DaprService {
     pub invoker: Arc<Invoker>,
     /// The blocks beside invocation.
     pub blocks: Blocks,
+    /// Actors.
+    pub actors: Arc<Actors>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -365,6 +375,76 @@ impl Dapr for DaprService {
         request: Request<ConversationRequestAlpha2>,
     ) -> Result<Response<ConversationResponseAlpha2>, Status> {
         self.conversation_alpha2(request).await
+    }
+
+    async fn invoke_actor(
+        &self,
+        request: Request<InvokeActorRequest>,
+    ) -> Result<Response<InvokeActorResponse>, Status> {
+        self.actor_invoke(request).await
+    }
+
+    async fn get_actor_state(
+        &self,
+        request: Request<GetActorStateRequest>,
+    ) -> Result<Response<GetActorStateResponse>, Status> {
+        self.actor_state(request.into_inner()).await
+    }
+
+    async fn execute_actor_state_transaction(
+        &self,
+        request: Request<ExecuteActorStateTransactionRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.actor_transaction(request.into_inner()).await
+    }
+
+    async fn register_actor_timer(
+        &self,
+        request: Request<RegisterActorTimerRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.actor_timer(request.into_inner()).await
+    }
+
+    async fn unregister_actor_timer(
+        &self,
+        request: Request<UnregisterActorTimerRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.actor_no_timer(request.into_inner()).await
+    }
+
+    async fn register_actor_reminder(
+        &self,
+        request: Request<RegisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.reminder_register(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminder(
+        &self,
+        request: Request<UnregisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.reminder_unregister(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminders_by_type(
+        &self,
+        request: Request<UnregisterActorRemindersByTypeRequest>,
+    ) -> Result<Response<UnregisterActorRemindersByTypeResponse>, Status> {
+        self.reminders_unregister(request.into_inner()).await
+    }
+
+    async fn list_actor_reminders(
+        &self,
+        request: Request<ListActorRemindersRequest>,
+    ) -> Result<Response<ListActorRemindersResponse>, Status> {
+        self.reminders_list(request.into_inner()).await
+    }
+
+    async fn get_actor_reminder(
+        &self,
+        request: Request<GetActorReminderRequest>,
+    ) -> Result<Response<GetActorReminderResponse>, Status> {
+        self.reminder_get(request.into_inner()).await
     }
 
     async fn get_metadata(

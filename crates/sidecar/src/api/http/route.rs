@@ -6,8 +6,8 @@ use outrigger_policy::apilist::ApiList;
 use outrigger_policy::escape::query_unescape;
 
 use super::{
-    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta, publish,
-    secrets, state, subtle,
+    Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
+    publish, secrets, state, subtle,
 };
 use crate::api::error::ApiError;
 use crate::body::Body;
@@ -15,6 +15,8 @@ use crate::body::Body;
 /// The routes of all blocks, in the order in which they are tried.
 static TABLES: &[&[Endpoint]] = &[
     state::ROUTES,
+    actors::ROUTES,
+    actors::REMINDERS,
     secrets::ROUTES,
     configuration::ROUTES,
     lock::ROUTES,
