@@ -18,9 +18,9 @@ pub enum MetadataError {
     Duplicate {
         /// Component name.
         component: String,
-        /// As written first.
+        /// The spelling that comes first.
         first: String,
-        /// As written second.
+        /// The other spelling.
         second: String,
     },
     /// A property the component cannot do without.

@@ -85,6 +85,8 @@ fn every_variable_has_a_row() {
         "sidecar",
         "sentry",
         "scheduler",
+        "placement",
+        "controlplane",
         "identity",
         "telemetry",
         "resources",

@@ -36,7 +36,7 @@ pub enum OperatorError {
     /// Its address cannot be used.
     #[error("--control-plane-address {address:?}: {cause}; give host:port of the operator")]
     Address {
-        /// As given.
+        /// The value of `--control-plane-address`.
         address: String,
         /// What is wrong with it.
         cause: String,
