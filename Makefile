@@ -11,13 +11,13 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
-build: ## release binaries: daprd, sentry, scheduler and the demo
+build: ## release binaries: daprd, sentry, scheduler, placement and the demo
 	@scripts/need cargo cc make
-	scripts/build all
+	scripts/build
 
-demo: ## the CA, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings
+demo: ## the CA, a scheduler, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings, a job
 	@scripts/need cargo cc make python3
-	@echo "building daprd, sentry and the demo: some minutes the first time"
+	@echo "building daprd, sentry, scheduler and the demo: some minutes the first time"
 	scripts/build
 	@echo
 	@$(RELEASE)/outrigger-demo run

@@ -1,4 +1,4 @@
-"""Secrets, configuration, locks, bindings, cryptography, conversations; metadata, health, CORS, tokens, unknown paths."""
+"""Secrets, configuration, locks, bindings, cryptography, conversations, jobs; metadata, health, CORS, tokens, unknown paths."""
 
 import gzip
 import json
@@ -408,7 +408,45 @@ def cors():
         )
 
 
+def jobs():
+    """There is no scheduler: what is wrong with a request is said before that."""
+    path = "/v1.0-alpha1/jobs/one"
+    for body in (
+        "",
+        "{}",
+        {"dueTime": "1h"},
+        {"due_time": "1h", "unknown": [{}]},
+        {"schedule": "@daily", "data": {"a": [1, None]}, "failurePolicy": {"constant": {"interval": "1s"}}},
+        {"name": "two", "dueTime": "1h"},
+        {"dueTime": 7},
+        {"repeats": -1, "dueTime": "1h"},
+        "x",
+    ):
+        yield f"{body}", (post(path, body),)
+    for name in ("%20", "a%7Cb"):
+        yield f"name {name}", (post(f"/v1.0-alpha1/jobs/{name}", {"dueTime": "1h"}),)
+    yield "read and delete", (get(path), get(path, method="DELETE"), get(path, method="PUT"))
+    job = {"name": "one", "dueTime": "1h"}
+    yield (
+        "gRPC",
+        (
+            Grpc("bare", "ScheduleJobAlpha1", ({},)),
+            Grpc("bare", "ScheduleJobAlpha1", ({"job": {}},)),
+            Grpc("bare", "ScheduleJobAlpha1", ({"job": {"name": "a|b", "dueTime": "1h"}},)),
+            Grpc("bare", "ScheduleJobAlpha1", ({"job": {"name": "one"}},)),
+            Grpc("bare", "ScheduleJobAlpha1", ({"job": job},)),
+            Grpc("bare", "GetJobAlpha1", ({},)),
+            Grpc("bare", "GetJobAlpha1", ({"name": "one"},)),
+            Grpc("bare", "DeleteJobAlpha1", ({},)),
+            Grpc("bare", "DeleteJobAlpha1", ({"name": "one"},)),
+            Grpc("bare", "DeleteJobsByPrefixAlpha1", ({"namePrefix": "o"},)),
+            Grpc("bare", "ListJobsAlpha1", ({},)),
+        ),
+    )
+
+
 def cases():
-    for part in (secrets, configuration, locks, bindings, binding_answers, cryptography, conversations, about, cors):
+    parts = (secrets, configuration, locks, bindings, binding_answers, cryptography, conversations, jobs, about, cors)
+    for part in parts:
         for name, steps, *reply in part():
             yield Case(f"{part.__name__.replace('_', ' ')}: {name}", steps, *reply)

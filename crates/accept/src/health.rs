@@ -8,6 +8,7 @@ use std::sync::{
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
 use crate::listen::{ENDPOINT_LIMITS, Server};
@@ -60,7 +61,16 @@ impl Part {
 
 /// Serves `/healthz` until `drain`.
 pub async fn serve_health(server: Server, health: Arc<Health>, drain: CancellationToken) {
-    let respond = move |request: Request<_>| respond(&health, request.uri().path());
+    serve_health_and(server, health, drain, |_| None).await;
+}
+
+/// Serves `/healthz`, and what `others` answers to a request, until `drain`.
+pub async fn serve_health_and<O>(server: Server, health: Arc<Health>, drain: CancellationToken, others: O)
+where
+    O: Fn(&Request<Incoming>) -> Option<Response<Full<Bytes>>> + Clone + Send + Sync + 'static,
+{
+    let respond =
+        move |request: Request<_>| others(&request).unwrap_or_else(|| respond(&health, request.uri().path()));
     serve_http1(server.listener, ENDPOINT_LIMITS, drain, respond).await;
 }
 

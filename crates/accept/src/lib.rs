@@ -1,4 +1,10 @@
-//! Accepting connections from anybody: how many, from whom, who goes first, and for how long.
+//! Accepting connections from anybody: how many, from whom, who goes first, and for how long. Every listener of every
+//! process accepts through this crate.
+//!
+//! How many connections a server keeps follows from the descriptors that the process may have, and it takes all that it
+//! may have. Connections stand in two lines: those that proved nothing yet, which hold half of the places at most, and
+//! the others, by when they were last used. A call costs a counter there and no lock: a line is put right when somebody
+//! has to go. What is busy says so itself (the exchange of HTTP/1.1, the streams of HTTP/2) and is passed over.
 
 pub mod address;
 mod admission;

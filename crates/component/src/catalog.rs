@@ -91,9 +91,9 @@ pub enum LookupError {
     UnknownType {
         /// E.g. `state`.
         category: &'static str,
-        /// As written.
+        /// `spec.type` of the component, with category.
         kind: String,
-        /// As written.
+        /// `spec.version` of the component; may be empty.
         version: String,
         /// The type that was meant, as far as one can tell: `did you mean state.redis? `.
         hint: String,
@@ -105,9 +105,9 @@ pub enum LookupError {
     UnknownVersion {
         /// E.g. `state`.
         category: &'static str,
-        /// As written.
+        /// `spec.type` of the component, with category.
         kind: String,
-        /// As written.
+        /// `spec.version` of the component; may be empty.
         version: String,
         /// What there is.
         versions: String,

@@ -18,9 +18,9 @@ pub enum MetadataError {
     Duplicate {
         /// Component name.
         component: String,
-        /// As written first.
+        /// The spelling that comes first.
         first: String,
-        /// As written second.
+        /// The other spelling.
         second: String,
     },
     /// A property the component cannot do without.
@@ -189,6 +189,12 @@ impl Metadata {
             .collect();
         unused.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         unused
+    }
+
+    /// The names that were looked up so far, present or not, sorted: what a component reads, once it was built.
+    pub fn looked_up(&self) -> Vec<String> {
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        wanted.names.iter().cloned().collect()
     }
 
     /// All properties: names as written, and values. None counts as unused then.

@@ -15,8 +15,8 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesOrdered};
-use outrigger_resources::value::go_nanos;
-use tokio::sync::oneshot;
+use outrigger_resources::value::{go_nanos, truthy};
+use tokio::{sync::oneshot, task::unconstrained};
 
 pub use self::{
     feed::{Feed, Subscription},
@@ -223,13 +223,14 @@ pub async fn publish_each(
         if running.len() >= at_once {
             failed.extend(running.next().await.flatten());
         }
-        running.push_back(async move {
+        // Tokio's turns for fairness would let later ones begin first.
+        running.push_back(unconstrained(async move {
             let published = broker.publish(&bulk.message(entry)).await;
             published.err().map(|error| Failed {
                 id: entry.id.clone(),
                 error,
             })
-        });
+        }));
     }
     while let Some(outcome) = running.next().await {
         failed.extend(outcome);
@@ -304,6 +305,11 @@ pub fn property<'a>(metadata: &'a Pairs, name: &str) -> Option<&'a str> {
         others.find_map(|(other, value)| other.eq_ignore_ascii_case(name).then_some(value))
     });
     value.map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Whether a value of request metadata says yes; anything unknown is no.
+pub fn flag(metadata: &Pairs, name: &str) -> Option<bool> {
+    property(metadata, name).map(truthy)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! `bindings.mqtt3`: messages of an MQTT 3.1.1 broker, in both directions, each at least once.
+//! MQTT 3.1.1: `pubsub.mqtt3`, and `bindings.mqtt3`, whose messages come and go at least once.
 
+mod broker;
 mod publisher;
 mod reader;
 mod settings;
@@ -8,10 +9,11 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Catalog, Entry, Error, InputBinding, Kind, Metadata, OutputBinding, Result,
+    Catalog, Entry, Error, InputBinding, Metadata, OutputBinding, PubSub, Result,
     bindings::{EventHandler, Invoke, Invoked},
     catalog::Version,
 };
+use rumqttc::PublishOptions;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -37,6 +39,12 @@ pub fn add(catalog: &mut Catalog) {
             let binding = Mqtt::open(&setup.metadata)?;
             Ok(Arc::new(binding) as Arc<dyn OutputBinding>)
         }));
+    catalog
+        .pubsub
+        .add(Entry::new(NAMES, Version::Only, |setup| async move {
+            let broker = broker::open(&setup).await?;
+            Ok(Arc::new(broker) as Arc<dyn PubSub>)
+        }));
 }
 
 struct Mqtt {
@@ -60,7 +68,7 @@ impl Mqtt {
 
     fn check_open(&self) -> Result<()> {
         if self.closed.is_cancelled() {
-            return Err(Error::closed().of(&self.settings.component));
+            return Err(Error::closed().of(&self.settings.connection.component));
         }
         Ok(())
     }
@@ -71,17 +79,9 @@ impl Mqtt {
         match &*publisher {
             Some(present) => Ok(Arc::clone(present)),
             None => {
-                let made = Arc::new(Publisher::start(&self.settings)?);
+                let made = Arc::new(Publisher::start(&self.settings.connection)?);
                 Ok(Arc::clone(publisher.insert(made)))
             }
-        }
-    }
-
-    async fn reach(&self) -> Result<()> {
-        match tokio::time::timeout(PATIENCE, self.settings.dial()).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.settings.unreachable(Kind::Unavailable).because(error)),
-            Err(_) => Err(self.settings.unreachable(Kind::Timeout)),
         }
     }
 
@@ -104,19 +104,20 @@ impl OutputBinding for Mqtt {
         self.check_open()?;
         if call.operation != "create" {
             let text = format!("unsupported operation {}", call.operation);
-            return Err(Error::unsupported(text).of(&self.settings.component));
+            return Err(Error::unsupported(text).of(&self.settings.connection.component));
         }
         let topic = call.metadata.get(TOPIC).filter(|topic| !topic.is_empty());
         let topic = topic.unwrap_or(&self.settings.topic);
         let publisher = self.publisher().await?;
-        let published = publisher.publish(topic, call.data.clone()).await;
-        published.map_err(|error| error.of(&self.settings.component))?;
+        let options = PublishOptions::at_least_once().retain(self.settings.connection.retain);
+        let published = publisher.publish(topic, call.data.clone(), options).await;
+        published.map_err(|error| error.of(&self.settings.connection.component))?;
         Ok(None)
     }
 
     async fn ping(&self) -> Result<()> {
         self.check_open()?;
-        self.reach().await
+        self.settings.connection.reach().await
     }
 
     async fn close(&self) {
@@ -134,7 +135,7 @@ impl InputBinding for Mqtt {
 
     async fn ping(&self) -> Result<()> {
         self.check_open()?;
-        self.reach().await
+        self.settings.connection.reach().await
     }
 
     async fn close(&self) {

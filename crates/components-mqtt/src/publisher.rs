@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     LOG, PATIENCE,
-    settings::{Backoff, Settings},
+    settings::{Backoff, Connection},
 };
 
 /// Attempts at one message: a connection that breaks takes what is under way with it.
@@ -24,74 +24,107 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Time to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// The connection that messages are sent on.
+/// The sending side of a client.
+pub(super) struct Sender {
+    pub(super) client: AsyncClient,
+    pub(super) connection: Connection,
+    pub(super) online: watch::Receiver<bool>,
+    pub(super) stop: CancellationToken,
+}
+
+impl Sender {
+    /// Sends a message and waits until the broker has it.
+    pub(super) async fn publish(&self, topic: &str, data: Bytes, options: PublishOptions) -> Result<()> {
+        let sending = self.persist(|| self.once(topic, data.clone(), options));
+        sending.await
+    }
+
+    /// Does something that a lost connection may take with it.
+    pub(super) async fn persist<T, F: Future<Output = Result<T>>>(
+        &self,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut error = self.connection.unreachable(Kind::Unavailable);
+        for number in 0..ATTEMPTS {
+            if number > 0 {
+                sleep(PAUSE).await;
+            }
+            match timeout_at(deadline, attempt()).await {
+                Ok(Ok(done)) => return Ok(done),
+                Ok(Err(failed)) if failed.retryable() => error = failed,
+                Ok(Err(failed)) => return Err(failed),
+                Err(_) => return Err(self.connection.unreachable(Kind::Timeout)),
+            }
+        }
+        Err(error)
+    }
+
+    /// Waits for a connection: without one nothing is queued, as it would be sent after the caller gave up.
+    pub(super) async fn connected(&self) -> Result<()> {
+        let mut online = self.online.clone();
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(Error::closed()),
+            online = online.wait_for(|online| *online) => online.map(drop).map_err(|_| Error::closed()),
+        }
+    }
+
+    /// An error of the client as one that says whether to try again.
+    pub(super) fn lost(&self, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+        self.connection.unreachable(Kind::Unavailable).because(cause)
+    }
+
+    async fn once(&self, topic: &str, data: Bytes, options: PublishOptions) -> Result<()> {
+        self.connected().await?;
+        let sent = self.client.publish_tracked(topic, data, options).await;
+        let notice = sent.map_err(|error| match error {
+            rumqttc::ClientError::InvalidRequest(_) => {
+                Error::invalid_request(format!("{topic:?} is not a topic that can be published to"))
+            }
+            other => self.lost(other),
+        })?;
+        let acknowledged = notice.wait_completion_async().await;
+        acknowledged.map_err(|error| self.lost(error))
+    }
+}
+
+/// The connection that a binding sends messages on.
 pub(super) struct Publisher {
-    client: AsyncClient,
-    settings: Settings,
-    online: watch::Receiver<bool>,
-    stop: CancellationToken,
+    sender: Sender,
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Publisher {
-    pub(super) fn start(settings: &Settings) -> Result<Self> {
-        let (client, events) = settings.client("producer")?;
+    pub(super) fn start(connection: &Connection) -> Result<Self> {
+        let (client, events) = connection.client(&format!("{}-producer", connection.consumer))?;
         let (told, online) = watch::channel(false);
         let stop = CancellationToken::new();
         let driver = Driver {
             client: client.clone(),
             online: told,
             stop: stop.clone(),
-            component: settings.component.clone(),
+            component: connection.component.clone(),
         };
-        Ok(Self {
+        let sender = Sender {
             client,
-            settings: settings.clone(),
+            connection: connection.clone(),
             online,
             stop,
+        };
+        Ok(Self {
+            sender,
             task: Mutex::new(Some(tokio::spawn(driver.run(events)))),
         })
     }
 
     /// Sends a message and waits until the broker has it.
-    pub(super) async fn publish(&self, topic: &str, data: Bytes) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut error = self.settings.unreachable(Kind::Unavailable);
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                sleep(PAUSE).await;
-            }
-            match timeout_at(deadline, self.once(topic, data.clone())).await {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(failed)) if failed.retryable() => error = failed,
-                Ok(Err(failed)) => return Err(failed),
-                Err(_) => return Err(self.settings.unreachable(Kind::Timeout)),
-            }
-        }
-        Err(error)
-    }
-
-    async fn once(&self, topic: &str, data: Bytes) -> Result<()> {
-        // Without a connection nothing is queued: it would be sent after the caller gave up.
-        let mut online = self.online.clone();
-        tokio::select! {
-            online = online.wait_for(|online| *online) => drop(online.map_err(|_| Error::closed())?),
-            () = self.stop.cancelled() => return Err(Error::closed()),
-        }
-        let options = PublishOptions::at_least_once().retain(self.settings.retain);
-        let sent = self.client.publish_tracked(topic, data, options).await;
-        let notice = sent.map_err(|error| match error {
-            rumqttc::ClientError::InvalidRequest(_) => {
-                Error::invalid_request(format!("{topic:?} is not a topic that can be published to"))
-            }
-            other => self.settings.unreachable(Kind::Unavailable).because(other),
-        })?;
-        let acknowledged = notice.wait_completion_async().await;
-        acknowledged.map_err(|error| self.settings.unreachable(Kind::Unavailable).because(error))
+    pub(super) async fn publish(&self, topic: &str, data: Bytes, options: PublishOptions) -> Result<()> {
+        self.sender.publish(topic, data, options).await
     }
 
     pub(super) async fn stop(&self) {
-        self.stop.cancel();
+        self.sender.stop.cancel();
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(task) = task {
             // It ends by itself; how does not matter any more.

@@ -57,7 +57,9 @@ pub(super) async fn read(
     drain: &CancellationToken,
     closed: &CancellationToken,
 ) -> Result<()> {
-    let (client, mut events) = settings.client("consumer")?;
+    let (client, mut events) = settings
+        .connection
+        .client(&format!("{}-consumer", settings.connection.consumer))?;
     let drain = drain.child_token();
     let mut reader = Reader {
         settings,
@@ -137,7 +139,7 @@ impl Reader<'_> {
                     tracing::info!(
                         target: LOG,
                         "mqtt binding {}: subscribed to {}",
-                        self.settings.component,
+                        self.settings.connection.component,
                         self.settings.topic
                     );
                 }
@@ -150,7 +152,7 @@ impl Reader<'_> {
     }
 
     fn say(&self, text: &str) {
-        tracing::error!(target: LOG, "mqtt binding {}: {text}", self.settings.component);
+        tracing::error!(target: LOG, "mqtt binding {}: {text}", self.settings.connection.component);
     }
 
     fn lost(&mut self, error: &ConnectionError) {
@@ -165,7 +167,7 @@ impl Reader<'_> {
 
     fn take(&mut self, message: Publish) {
         let (handler, drain) = (self.handler.clone(), self.drain.clone());
-        let (retries, component) = (self.settings.retries, self.settings.component.clone());
+        let (retries, component) = (self.settings.retries, self.settings.connection.component.clone());
         let connection = self.connection;
         self.handling.spawn(async move {
             let mut left = retries;
@@ -193,7 +195,7 @@ impl Reader<'_> {
 
     fn done(&mut self, done: Done, events: &mut EventLoop) {
         // A broker that forgets would not send it again: then it should not take a place either.
-        let dropped = !done.accepted && self.settings.forgetful();
+        let dropped = !done.accepted && self.settings.connection.forgetful();
         if done.accepted || dropped {
             // Messages sent at most once want no acknowledgement.
             if self.online

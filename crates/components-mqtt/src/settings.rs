@@ -8,25 +8,37 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
-use super::LOG;
 use outrigger_tls::client_config;
+
+use super::{LOG, PATIENCE};
 
 /// Pings keep the connection known to be alive.
 const KEEP_ALIVE: u16 = 30;
 /// Largest message either way, bytes.
 const MOST: usize = 64 << 20;
 
-/// The broker, and what to do there.
+/// Messages that are sent without the broker's answer to the ones before.
+const AHEAD: u16 = 100;
+
+/// The broker, and who is there.
+#[derive(Clone)]
+pub(super) struct Connection {
+    broker: Broker,
+    pub(super) consumer: String,
+    clean: bool,
+    pub(super) retain: bool,
+    /// Messages that are sent without the broker's answer to the ones before.
+    pub(super) ahead: u16,
+    pub(super) component: Arc<str>,
+}
+
+/// What a binding does there.
 #[derive(Clone)]
 pub(super) struct Settings {
-    broker: Broker,
-    consumer: String,
-    clean: bool,
+    pub(super) connection: Connection,
     pub(super) topic: String,
-    pub(super) retain: bool,
     /// How often an event that the app refused is tried again; `None` = for ever.
     pub(super) retries: Option<u32>,
-    pub(super) component: Arc<str>,
 }
 
 #[derive(Clone)]
@@ -39,7 +51,6 @@ struct Broker {
 
 impl Settings {
     pub(super) fn read(metadata: &Metadata) -> Result<Self> {
-        let broker = Broker::read(metadata)?;
         if metadata.filled(&["qos"]).is_some() {
             tracing::warn!(
                 target: LOG,
@@ -47,14 +58,24 @@ impl Settings {
                 metadata.component()
             );
         }
+        let consumer = metadata.required(&["consumerID"])?;
         let retries = metadata.number::<i32>(&["backOffMaxRetries"])?.unwrap_or(0);
         Ok(Self {
-            broker,
+            connection: Connection::read(metadata, consumer)?,
             topic: metadata.required(&["topic"])?.to_owned(),
-            consumer: metadata.required(&["consumerID"])?.to_owned(),
+            retries: u32::try_from(retries).ok(),
+        })
+    }
+}
+
+impl Connection {
+    pub(super) fn read(metadata: &Metadata, consumer: &str) -> Result<Self> {
+        Ok(Self {
+            broker: Broker::read(metadata)?,
+            consumer: consumer.to_owned(),
             clean: metadata.flag(&["cleanSession"], false),
             retain: metadata.flag(&["retain"], false),
-            retries: u32::try_from(retries).ok(),
+            ahead: AHEAD,
             component: metadata.component().clone(),
         })
     }
@@ -64,10 +85,9 @@ impl Settings {
         self.clean
     }
 
-    /// A client that connects when its event loop runs. `role` keeps the connections of a binding apart.
-    pub(super) fn client(&self, role: &str) -> Result<(AsyncClient, EventLoop)> {
+    /// A client that connects when its event loop runs. A broker ends the connection of another client of this name.
+    pub(super) fn client(&self, name: &str) -> Result<(AsyncClient, EventLoop)> {
         let broker = &self.broker;
-        let name = format!("{}-{role}", self.consumer);
         let mut options = MqttOptions::new(name, (broker.host.clone(), broker.port));
         options
             .set_session_mode(if self.clean {
@@ -77,6 +97,7 @@ impl Settings {
             })
             .set_keep_alive(KEEP_ALIVE)
             .set_max_packet_size(MOST, MOST)
+            .set_inflight(self.ahead)
             .set_ack_mode(AckMode::Manual);
         if let Some((user, password)) = &broker.account {
             if password.is_empty() {
@@ -97,8 +118,12 @@ impl Settings {
     }
 
     /// Whether the broker can be reached.
-    pub(super) async fn dial(&self) -> io::Result<()> {
-        self.broker.connect().await.map(drop)
+    pub(super) async fn reach(&self) -> Result<()> {
+        match tokio::time::timeout(PATIENCE, self.broker.connect()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(self.unreachable(Kind::Unavailable).because(error)),
+            Err(_) => Err(self.unreachable(Kind::Timeout)),
+        }
     }
 
     pub(super) fn unreachable(&self, kind: Kind) -> Error {
@@ -216,13 +241,13 @@ mod tests {
     #[test]
     fn urls_name_broker_and_account() {
         let settings = read(&GOOD).unwrap();
-        let broker = &settings.broker;
+        let broker = &settings.connection.broker;
         assert_eq!((broker.host.as_str(), broker.port), ("broker", 1883));
         assert_eq!(broker.account, Some(("u@x".to_owned(), "p".to_owned())));
         assert!(broker.tls.is_none());
         let secure = read(&[("url", "mqtts://broker:9"), GOOD[1], GOOD[2]]).unwrap();
-        assert_eq!(secure.broker.port, 9);
-        assert!(secure.broker.tls.is_some());
+        assert_eq!(secure.connection.broker.port, 9);
+        assert!(secure.connection.broker.tls.is_some());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use tonic_reflection::pb::{v1, v1alpha};
 use super::{
     Options, input,
     link::{self, Conn, origin},
-    output, secrets, state, status,
+    output, pubsub, secrets, state, status,
 };
 
 pub(super) const LOG: &str = "pluggable-components-grpc-connector";
@@ -47,12 +47,18 @@ struct Service {
 }
 
 /// Input and output of a binding are one type: what only one of them has is built in for both.
-const SERVICES: [Service; 4] = [
+const SERVICES: [Service; 5] = [
     Service {
         name: "dapr.proto.components.v1.StateStore",
         add: state::add,
         kind: |name| format!("state.{name}"),
         knows: |catalog, name| catalog.state.has(name),
+    },
+    Service {
+        name: "dapr.proto.components.v1.PubSub",
+        add: pubsub::add,
+        kind: |name| format!("pubsub.{name}"),
+        knows: |catalog, name| catalog.pubsub.has(name),
     },
     Service {
         name: "dapr.proto.components.v1.SecretStore",
@@ -77,9 +83,6 @@ const SERVICES: [Service; 4] = [
 fn has_binding(catalog: &Catalog, name: &str) -> bool {
     catalog.input_bindings.has(name) || catalog.output_bindings.has(name)
 }
-
-/// One that this release has no block for.
-const PUBSUB: &str = "dapr.proto.components.v1.PubSub";
 
 /// Adds what the sockets of the folder offer to `catalog`. What cannot be reached is logged and left out, and so is what
 /// has the name of a type that is there already: whoever can write to the folder could take its secrets.
@@ -144,12 +147,6 @@ fn register(
             target: LOG,
             "pluggable component '{name}' was successfully registered for '{}'",
             service.name
-        );
-    }
-    if offered.iter().any(|offered| offered == PUBSUB) {
-        tracing::warn!(
-            target: LOG,
-            "pluggable component '{name}' serves '{PUBSUB}', which this release does not use"
         );
     }
 }

@@ -8,6 +8,7 @@ mod discovery;
 mod input;
 mod link;
 mod output;
+mod pubsub;
 mod secrets;
 mod state;
 mod status;

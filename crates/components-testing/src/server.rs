@@ -1,7 +1,10 @@
 //! Real servers on loopback, for one test each.
 
+mod etcd;
 mod mosquitto;
+mod nats;
 mod postgres;
+mod rabbitmq;
 mod redis;
 
 use std::{
@@ -15,12 +18,16 @@ use std::{
 };
 
 pub use self::{
+    etcd::Etcd,
     mosquitto::Mosquitto,
+    nats::Nats,
     postgres::Postgres,
+    rabbitmq::RabbitMq,
     redis::{Cli, Redis, Sentinel},
 };
 
-const START: Duration = Duration::from_secs(60);
+/// Some servers are slow to start where the machine is busy.
+const START: Duration = Duration::from_secs(240);
 
 /// A child that does not outlive its owner.
 struct Process {

@@ -23,7 +23,7 @@ mod values;
 pub use error::{FlagError, FlagErrors};
 pub use number::Int;
 pub use parser::{Parsed, parse};
-pub use table::{Flag, Kind, see_help, usage};
+pub use table::{Flag, Kind, reference, see_help, usage};
 pub use values::{Values, parse_bool};
 
 /// Exit status of a process that could not understand its command line.

@@ -146,6 +146,40 @@ pub fn usage(binary: &str, flags: &[Flag]) -> String {
     text
 }
 
+/// The rows of a Markdown table: flag, type, default, meaning. Hidden flags are left out; deprecated ones tell what to
+/// do instead.
+pub fn reference(flags: &[Flag]) -> String {
+    let mut shown: Vec<&Flag> = flags.iter().filter(|flag| !flag.hidden).collect();
+    shown.sort_by_key(|flag| flag.name);
+    let mut text = "| flag | type | default | meaning |\n| --- | --- | --- | --- |\n".to_owned();
+    for flag in shown {
+        let kind = match flag.kind {
+            Kind::Bool => "switch",
+            Kind::Int => "number",
+            Kind::Uint => "number from 0",
+            Kind::Text => "text",
+            Kind::List => "list",
+            Kind::Checked { name, .. } => name,
+        };
+        let default = match flag.default {
+            "" => String::new(),
+            default => format!("`{default}`"),
+        };
+        let meaning = match flag.deprecated {
+            Some(instead) => format!("deprecated: {instead}"),
+            None => flag.help.to_owned(),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| `--{}` | {kind} | {default} | {} |",
+            flag.name,
+            meaning.replace('|', "\\|")
+        );
+    }
+    text
+}
+
 /// The line after the mistakes of a command line: where all flags are listed. The list itself would push the mistakes
 /// off the screen.
 pub fn see_help(binary: &str) -> String {
@@ -155,6 +189,23 @@ pub fn see_help(binary: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reference_has_deprecated_flags_too() {
+        let flags = [
+            Flag::int("port", "80", "where to listen"),
+            Flag::boolean("old", "false", "").deprecated("use --port"),
+            Flag::text("host", "", "a|b"),
+            Flag::boolean("quiet", "false", "a hidden one").hidden(),
+        ];
+        assert_eq!(
+            reference(&flags),
+            "| flag | type | default | meaning |\n| --- | --- | --- | --- |\n\
+             | `--host` | text |  | a\\|b |\n\
+             | `--old` | switch | `false` | deprecated: use --port |\n\
+             | `--port` | number | `80` | where to listen |\n"
+        );
+    }
 
     #[test]
     fn usage_lists_visible_flags_by_name_with_defaults() {

@@ -10,10 +10,12 @@ use outrigger_wire::sentry::v1::{SignCertificateRequest, SignCertificateResponse
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Status};
 
+use crate::address::Address;
 use crate::bundle::TrustAnchors;
+use crate::channel::endpoint;
 use crate::id::SpiffeId;
 use crate::identity::{anonymous_client_config, server_name};
 use crate::verify::{Expect, PeerError};
@@ -22,9 +24,6 @@ use crate::verify::{Expect, PeerError};
 const PATIENCE: Duration = Duration::from_millis(2500);
 /// Between two knocks.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Port when the address names none.
-const DEFAULT_PORT: u16 = 443;
-
 /// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttemptError {
@@ -67,18 +66,15 @@ impl AttemptError {
 
 /// Where the authority is, and how it proves to be the authority.
 pub(crate) struct Sentry {
-    host: Arc<str>,
-    port: u16,
+    address: Address,
     tls: Arc<ClientConfig>,
 }
 
 impl Sentry {
-    /// `address` is `host:port`; an IPv6 address stands in brackets.
+    /// `address` as [`Address::parse`] reads it.
     pub(crate) fn new(address: &str, id: SpiffeId, anchors: TrustAnchors) -> Result<Self, String> {
-        let (host, port) = split(address)?;
         Ok(Self {
-            host: host.into(),
-            port,
+            address: Address::parse(address)?,
             tls: anonymous_client_config(anchors, Expect::Exact(id)),
         })
     }
@@ -98,33 +94,29 @@ impl Sentry {
             .map_err(AttemptError::Status)
     }
 
+    /// No identity is presented, and the connection lives for one attempt, which is over long before any certificate.
     async fn connect(&self) -> Result<Channel, Box<dyn Error + Send + Sync>> {
-        let (host, port, tls) = (Arc::clone(&self.host), self.port, Arc::clone(&self.tls));
-        let authority = match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        };
+        let (address, tls) = (self.address.clone(), Arc::clone(&self.tls));
         let connector = tower::service_fn(move |_| {
-            let (host, tls) = (Arc::clone(&host), Arc::clone(&tls));
+            let (address, tls) = (address.clone(), Arc::clone(&tls));
             async move {
-                let tcp = reach(&host, port).await?;
+                let tcp = reach(&address).await?;
                 tcp.set_nodelay(true)?;
-                let stream = TlsConnector::from(tls).connect(server_name(&host), tcp).await?;
+                let stream = TlsConnector::from(tls)
+                    .connect(server_name(&address.host), tcp)
+                    .await?;
                 Ok::<_, std::io::Error>(TokioIo::new(stream))
             }
         });
-        // TLS happens in the connector; only the request itself should say `https`.
-        let endpoint = Endpoint::from_shared(format!("http://{authority}"))?
-            .origin(format!("https://{authority}").parse()?);
-        Ok(endpoint.connect_with_connector(connector).await?)
+        Ok(endpoint(&self.address)?.connect_with_connector(connector).await?)
     }
 }
 
 /// Connects; while the port is closed, the authority may be about to start.
-async fn reach(host: &str, port: u16) -> std::io::Result<TcpStream> {
+async fn reach(address: &Address) -> std::io::Result<TcpStream> {
     let given_up = tokio::time::Instant::now() + PATIENCE;
     loop {
-        match TcpStream::connect((host, port)).await {
+        match TcpStream::connect((&*address.host, address.port)).await {
             Err(error)
                 if error.kind() == std::io::ErrorKind::ConnectionRefused
                     && tokio::time::Instant::now() < given_up =>
@@ -133,24 +125,6 @@ async fn reach(host: &str, port: u16) -> std::io::Result<TcpStream> {
             }
             result => return result,
         }
-    }
-}
-
-/// Host (without brackets) and port of `address`.
-fn split(address: &str) -> Result<(&str, u16), String> {
-    let address = address.strip_prefix("dns:///").unwrap_or(address);
-    let (host, port) = match address.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').ok_or("a closing bracket is missing")?,
-        None => address.split_at(address.find(':').unwrap_or(address.len())),
-    };
-    let port = match port.strip_prefix(':') {
-        Some(port) => port.parse().map_err(|_| format!("{port:?} is not a port"))?,
-        None if port.is_empty() => DEFAULT_PORT,
-        None => return Err(format!("{port:?} follows the host")),
-    };
-    match host.is_empty() || host.contains(|letter: char| letter.is_whitespace() || letter == '/') {
-        true => Err("there is no host".to_owned()),
-        false => Ok((host, port)),
     }
 }
 
@@ -174,29 +148,6 @@ fn chain(error: &(dyn Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses() {
-        assert_eq!(split("localhost:50001"), Ok(("localhost", 50001)));
-        assert_eq!(split("dns:///sentry.ns.svc:443"), Ok(("sentry.ns.svc", 443)));
-        assert_eq!(split("sentry"), Ok(("sentry", 443)));
-        assert_eq!(split("[::1]:50001"), Ok(("::1", 50001)));
-        assert_eq!(split("[::1]"), Ok(("::1", 443)));
-        for bad in [
-            "",
-            ":50001",
-            "host:",
-            "host:x",
-            "host:70000",
-            "[::1",
-            "[::1]x",
-            "::1:5",
-            "http://host:1",
-            "a b:1",
-        ] {
-            assert!(split(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn what_another_attempt_can_help() {

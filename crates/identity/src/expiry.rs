@@ -1,9 +1,13 @@
-//! When certificates end, and waiting for it.
+//! When certificates end, waiting for it, and connections that end with them.
+
+mod stream;
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
+
+pub use stream::UntilExpired;
 
 use crate::leaf::{self, LeafError};
 use crate::pem;

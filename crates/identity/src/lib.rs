@@ -1,8 +1,10 @@
 //! Workload identity: SPIFFE ids, trust bundles, TLS configurations, the CA client.
 
+mod address;
 mod anchors_file;
 mod bundle;
 mod ca;
+mod channel;
 mod dial;
 mod directory;
 pub mod expiry;
@@ -23,6 +25,7 @@ mod verify;
 pub use anchors_file::{AnchorsFile, AnchorsFileError};
 pub use bundle::{BundleError, TrustAnchors, TrustBundle};
 pub use ca::{CaClient, CaConfig, FetchError, SvidSource};
+pub use channel::channel;
 pub use directory::IdentityDirectory;
 pub use id::{
     CONTROL_PLANE_APP_IDS, DEFAULT_TRUST_DOMAIN, IdError, SENTRY_APP_ID, SpiffeId, TrustDomain,

@@ -5,6 +5,7 @@ mod flags;
 use std::path::PathBuf;
 
 use outrigger_accept::Listen;
+use outrigger_controlplane::TlsConfig;
 use outrigger_flags::Values;
 use outrigger_identity::TrustDomain;
 use outrigger_resources::value::quantity;
@@ -55,17 +56,6 @@ pub enum Task {
     Snapshot(PathBuf),
     /// Make it from a copy.
     Restore(PathBuf),
-}
-
-/// Where the certificate comes from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TlsConfig {
-    /// Trust domain of the control plane.
-    pub trust_domain: TrustDomain,
-    /// The root certificates; `None`: those of the environment.
-    pub anchors: Option<PathBuf>,
-    /// `host:port` of sentry.
-    pub sentry_address: String,
 }
 
 /// The process log.

@@ -1,8 +1,9 @@
 //! Errors of the process as a whole.
 
-use std::{error::Error, io};
+use std::io;
 
 use outrigger_accept::{BindError, address::HostAddressError};
+use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
 
 use crate::storage::{OpenError, StorageError};
@@ -30,21 +31,9 @@ pub enum SchedulerError {
     #[error("{0}; or give --override-broadcast-host-port")]
     Address(#[from] HostAddressError),
     /// A part of the process ended in a panic.
-    #[error("a task of the scheduler failed: {0}")]
-    Task(String),
+    #[error(transparent)]
+    Task(#[from] TaskFailed),
     /// The runtime.
     #[error("cannot set up the process: {0}")]
     Setup(#[from] io::Error),
-}
-
-/// An error with its causes, on one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

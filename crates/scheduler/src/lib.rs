@@ -6,7 +6,6 @@
 pub mod config;
 mod error;
 mod etcd_api;
-mod grpc;
 mod metrics;
 mod names;
 mod proto;
@@ -17,7 +16,7 @@ mod stored;
 mod triggers;
 
 pub use config::{Config, ConfigError};
-pub use error::{SchedulerError, chain};
+pub use error::SchedulerError;
 pub use scheduler::{Addresses, Scheduler};
 pub use storage::{OpenError, StorageError};
 pub use triggers::StoreEnded;

@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
+use outrigger_controlplane::{chain, stop_on_signal};
 use outrigger_flags::{EXIT_USAGE, Parsed, parse, see_help, usage};
 use outrigger_scheduler::{
-    Config, Scheduler, SchedulerError, chain,
+    Config, Scheduler, SchedulerError,
     config::{FLAGS, LogSettings},
 };
 use outrigger_telemetry::log::{self, LogConfig};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
@@ -72,7 +72,10 @@ fn run(config: Config) -> Result<(), SchedulerError> {
         .build()?;
     runtime.block_on(async {
         let drain = CancellationToken::new();
-        let stopped = stop_on_signal(&drain)?;
+        let stopped = stop_on_signal(
+            &drain,
+            |signal| tracing::info!(target: LOG, "Received {signal}, shutting down"),
+        )?;
         let served = async {
             let build = Scheduler::build(config, environment, drain.clone());
             match drain.run_until_cancelled(build).await {
@@ -84,20 +87,6 @@ fn run(config: Config) -> Result<(), SchedulerError> {
         stopped.abort();
         outcome
     })
-}
-
-/// Cancels the token on the first SIGINT or SIGTERM.
-fn stop_on_signal(drain: &CancellationToken) -> Result<tokio::task::JoinHandle<()>, SchedulerError> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let drain = drain.clone();
-    Ok(tokio::spawn(async move {
-        let name = tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = terminate.recv() => "SIGTERM",
-        };
-        tracing::info!(target: LOG, "Received {name}, shutting down");
-        drain.cancel();
-    }))
 }
 
 fn environment(name: &str) -> Option<String> {

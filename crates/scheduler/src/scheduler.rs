@@ -1,6 +1,5 @@
 //! The only place where the parts are wired: a configuration becomes a scheduler, a scheduler runs.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +10,16 @@ use outrigger_accept::{
     health::{Health, Part, serve_health},
     serve_metrics,
 };
-use outrigger_identity::{AnchorsSource, CaConfig, Identity, Mode, Renewal, SecurityConfig};
+use outrigger_controlplane::grpc::{self, Allowed};
+use outrigger_controlplane::{fine, obtain, supervise};
+use outrigger_identity::{Identity, Renewal};
 use outrigger_wire::scheduler::v1::scheduler_server::SchedulerServer;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Task, TlsConfig};
+use crate::config::{Config, Task};
 use crate::error::SchedulerError;
 use crate::etcd_api::{self, EtcdApi};
-use crate::grpc;
 use crate::metrics::Metrics;
 use crate::proto::etcd::kv_server::KvServer;
 use crate::service::Service;
@@ -34,6 +34,19 @@ const APP_ID: &str = "dapr-scheduler";
 const CONNECTIONS: Limits = Limits {
     connections: 16_384,
     per_source: 8_192,
+};
+/// Silence after which a peer is asked whether it is still there.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// Time limit of its answer.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Calls at the same time on one connection.
+const MAX_STREAMS: u32 = 1024;
+/// What sidecars are allowed.
+const ALLOWED: Allowed = Allowed {
+    connections: CONNECTIONS,
+    ping_after: PING_AFTER,
+    ping_timeout: PING_TIMEOUT,
+    streams: MAX_STREAMS,
 };
 /// Largest request, in bytes: a job with its payload.
 const MAX_REQUEST: usize = 16 << 20;
@@ -120,11 +133,11 @@ impl Scheduler {
         let address = broadcast(&config, grpc.address(), env("DAPR_HOST_IP").as_deref())?;
         let identity = match &config.tls {
             None => None,
-            Some(tls) => Some(secure(tls, &config.namespace, env, &drain).await?),
+            Some(tls) => Some(obtain(tls, APP_ID, &config.namespace, env, &drain).await?),
         };
         let place = place(&config);
         let opened = tokio::task::spawn_blocking(move || Embedded::open(&place)).await;
-        let (store, changes) = opened.map_err(|error| SchedulerError::Task(error.to_string()))??;
+        let (store, changes) = opened.map_err(outrigger_controlplane::TaskFailed::from)??;
 
         let metrics = Arc::new(Metrics::default());
         let storage: Arc<dyn Storage> = store.clone();
@@ -200,14 +213,17 @@ impl Scheduler {
         let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,
-            CONNECTIONS,
+            ALLOWED,
             identity,
             service,
             stop.clone(),
         )));
         let api = KvServer::new(EtcdApi::new(Arc::clone(&self.store))).max_decoding_message_size(MAX_REQUEST);
-        let limits = outrigger_accept::ENDPOINT_LIMITS;
-        tasks.spawn(fine(grpc::serve(self.etcd_api, limits, None, api, stop.clone())));
+        let allowed = Allowed {
+            connections: outrigger_accept::ENDPOINT_LIMITS,
+            ..ALLOWED
+        };
+        tasks.spawn(fine(grpc::serve(self.etcd_api, allowed, None, api, stop.clone())));
         tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
         if let Some(server) = self.metrics_server {
             let metrics = self.metrics;
@@ -226,28 +242,6 @@ impl Scheduler {
         }
         outcome
     }
-}
-
-/// Waits for all tasks; the end of one is the end of all. The first error is the outcome.
-async fn supervise(
-    mut tasks: JoinSet<Result<(), SchedulerError>>,
-    stop: &CancellationToken,
-) -> Result<(), SchedulerError> {
-    let mut outcome = Ok(());
-    while let Some(ended) = tasks.join_next().await {
-        stop.cancel();
-        let ended = ended.unwrap_or_else(|error| Err(SchedulerError::Task(error.to_string())));
-        if outcome.is_ok() {
-            outcome = ended;
-        }
-    }
-    outcome
-}
-
-/// A task that cannot fail.
-async fn fine(task: impl Future<Output = ()>) -> Result<(), SchedulerError> {
-    task.await;
-    Ok(())
 }
 
 fn place(config: &Config) -> Place {
@@ -273,34 +267,4 @@ fn broadcast(config: &Config, bound: SocketAddr, host_ip: Option<&str>) -> Resul
         true => format!("[{host}]:{port}"),
         false => format!("{host}:{port}"),
     })
-}
-
-async fn secure(
-    tls: &TlsConfig,
-    namespace: &str,
-    env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
-    drain: &CancellationToken,
-) -> Result<(Identity, Renewal), SchedulerError> {
-    let env: outrigger_identity::Env = Arc::new(env);
-    let anchors = match &tls.anchors {
-        Some(file) => AnchorsSource::File(file.clone()),
-        None => AnchorsSource::from_env(&env),
-    };
-    let request = SecurityConfig {
-        ca: CaConfig {
-            sentry_address: tls.sentry_address.clone(),
-            control_plane_trust_domain: tls.trust_domain.clone(),
-            control_plane_namespace: namespace.to_owned(),
-            app_id: APP_ID.to_owned(),
-            namespace: Some(namespace.to_owned()),
-            jwt_audiences: Vec::new(),
-            mode: Mode::Standalone,
-            token_file: None,
-            env,
-        },
-        anchors,
-        directory: None,
-        events: Arc::new(|_| {}),
-    };
-    Ok(outrigger_identity::start(request, drain).await?)
 }

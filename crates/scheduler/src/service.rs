@@ -5,6 +5,7 @@ mod watch;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use outrigger_controlplane::grpc::Caller;
 use outrigger_wire::scheduler::v1::{
     DeleteByMetadataRequest, DeleteByMetadataResponse, DeleteByNamePrefixRequest, DeleteByNamePrefixResponse,
     DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, JobMetadata, ListJobsRequest,
@@ -16,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::grpc::Caller;
 use crate::metrics::Metrics;
 use crate::names::{self, Kind, NameError};
 use crate::proto::stored::Job;

@@ -1,10 +1,12 @@
 //! The building blocks: each written once, called by both APIs.
 
+pub mod actors;
 pub mod bindings;
 pub mod configuration;
 pub mod conversation;
 pub mod crypto;
 pub mod invoke;
+pub mod jobs;
 pub mod lock;
 pub mod metadata;
 pub mod middleware;
@@ -21,10 +23,12 @@ use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
 
 use crate::app::Health;
 use crate::components::Category;
+use crate::scheduler::Scheduler;
 use bindings::{Bindings, Dependencies};
 use configuration::Configurations;
 use conversation::Conversations;
 use crypto::Crypto;
+use jobs::Jobs;
 use lock::Locks;
 use middleware::Middlewares;
 use pubsub::PubSubs;
@@ -32,7 +36,7 @@ use secrets::Secrets;
 use state::State;
 use subscriptions::Subscriptions;
 
-/// The blocks that have components. Clones are the same blocks.
+/// The blocks beside invocation. Clones are the same blocks.
 #[derive(Clone)]
 pub struct Blocks {
     /// `state.*`
@@ -53,6 +57,8 @@ pub struct Blocks {
     pub conversation: Arc<Conversations>,
     /// `pubsub.*`
     pub pubsub: Arc<PubSubs>,
+    /// Jobs; they have no components.
+    pub jobs: Arc<Jobs>,
     /// What brokers have for the app.
     pub subscriptions: Arc<Subscriptions>,
 }
@@ -65,11 +71,14 @@ impl Blocks {
         settings: &Configuration,
         middlewares: Arc<Middlewares>,
         health: Health,
+        scheduler: Arc<Scheduler>,
         ask_app: bool,
         dependencies: Dependencies,
     ) -> Self {
         let resilience = || Arc::clone(&dependencies.resilience);
         let app = dependencies.app.clone();
+        let metrics = Arc::clone(&dependencies.resilience.metrics);
+        let jobs = Jobs::new(scheduler, app.clone(), dependencies.tracer.clone(), metrics);
         let pubsub = Arc::new(PubSubs::new(
             Arc::clone(&app_id),
             resilience(),
@@ -96,6 +105,7 @@ impl Blocks {
             conversation: Arc::new(Conversations::new(resilience())),
             pubsub,
             subscriptions,
+            jobs: Arc::new(jobs),
             bindings: Bindings::new(dependencies),
             middlewares,
         }

@@ -28,6 +28,7 @@ pub mod proxy;
 pub mod reflection;
 pub mod reload;
 pub mod resilience;
+pub mod scheduler;
 pub mod sidecar;
 pub mod stall;
 pub mod tcp;

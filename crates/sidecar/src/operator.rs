@@ -1,6 +1,5 @@
 //! The operator of a Kubernetes cluster: the source of a sidecar's settings and resources there.
 
-mod dial;
 mod secrets;
 mod updates;
 
@@ -10,15 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::try_join4;
-use outrigger_identity::{Identity, SpiffeId};
+use outrigger_identity::{Expect, Identity, SpiffeId};
 use outrigger_resources::load::{self, Kind};
 use outrigger_resources::{Configuration, Loaded, problem};
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::operator_client::OperatorClient;
 use tokio::time::{Instant, sleep, timeout};
-use tonic::{Code, Response, Status};
-
 use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
 
 pub(crate) use secrets::reveal;
 pub(crate) use updates::{Update, Updates};
@@ -38,7 +36,7 @@ pub enum OperatorError {
     /// Its address cannot be used.
     #[error("--control-plane-address {address:?}: {cause}; give host:port of the operator")]
     Address {
-        /// As given.
+        /// The value of `--control-plane-address`.
         address: String,
         /// What is wrong with it.
         cause: String,
@@ -94,7 +92,8 @@ impl Operator {
         id: SpiffeId,
         workload: Workload,
     ) -> Result<Self, OperatorError> {
-        let channel = dial::channel(address, identity, id).map_err(|cause| OperatorError::Address {
+        let channel = outrigger_identity::channel(address, identity, Expect::Exact(id));
+        let channel = channel.map_err(|cause| OperatorError::Address {
             address: address.to_owned(),
             cause,
         })?;

@@ -1,6 +1,7 @@
 //! Other sidecars: who and where they are, and the connections kept to them.
 
 mod call;
+mod hosts;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,6 +15,7 @@ use outrigger_identity::{Expect, Identity, server_name};
 use tokio::sync::watch;
 
 pub use call::{CallError, Failed};
+use hosts::Hosts;
 
 use crate::body::Body;
 use crate::conn::{Dialer, H2Pool, KeepAlive, SendError};
@@ -82,6 +84,8 @@ pub struct Peers {
     peers: ArcSwap<HashMap<String, Arc<Peer>>>,
     /// How many apps were added so far: tells which were called lately.
     added: AtomicU64,
+    /// Sidecars that were called by their address.
+    hosts: Hosts,
 }
 
 impl Peers {
@@ -92,6 +96,7 @@ impl Peers {
             identity,
             peers: ArcSwap::default(),
             added: AtomicU64::new(0),
+            hosts: Hosts::default(),
         }
     }
 
@@ -212,22 +217,27 @@ impl Peers {
     }
 
     fn instance(&self, peer: &Peer, address: &Address) -> Instance {
+        Instance {
+            address: address.clone(),
+            pool: self.pool(&peer.app_id, &peer.namespace, address),
+        }
+    }
+
+    /// Connections to a sidecar of an app.
+    fn pool(&self, app_id: &str, namespace: &str, address: &Address) -> H2Pool {
         let text = address.to_string();
         let dialer = match &self.identity {
             Some(identity) => {
                 let expect = Expect::Path {
-                    namespace: peer.namespace.clone(),
-                    app_id: peer.app_id.clone(),
+                    namespace: namespace.to_owned(),
+                    app_id: app_id.to_owned(),
                 };
                 let name = server_name(address.host());
                 Dialer::mutual(text, identity, expect, name, CONNECT_TIMEOUT)
             }
             None => Dialer::plain(text, CONNECT_TIMEOUT),
         };
-        Instance {
-            address: address.clone(),
-            pool: H2Pool::new(dialer, Some(KeepAlive::OF_PEERS)),
-        }
+        H2Pool::new(dialer, Some(KeepAlive::OF_PEERS))
     }
 
     /// Tells that an instance could not be reached: it is looked for again.

@@ -19,8 +19,10 @@ use outrigger_telemetry::export::Pipeline;
 use tokio::runtime::Handle;
 
 use crate::app::{AppChannel, Health, HealthSetter};
+use crate::blocks::actors::{Actors, Placement};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
+use crate::blocks::jobs::Jobs;
 use crate::blocks::subscriptions::Subscriptions;
 use crate::components::Components;
 use crate::config::Config;
@@ -29,6 +31,7 @@ use crate::listen::BindError;
 use crate::operator::OperatorError;
 use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
+use crate::scheduler::Scheduler;
 use crate::sidecar::app_life::AppLife;
 use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
@@ -113,6 +116,13 @@ pub struct Sidecar {
     /// Only their own tasks use them: the lock lets the others share the sidecar.
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
+    actors: Arc<Actors>,
+    /// Until it is followed.
+    placement: Option<Placement>,
+    jobs: Arc<Jobs>,
+    scheduler: Arc<Scheduler>,
+    /// Met when the schedulers are known, or there are none.
+    schedulers_known: Option<Condition>,
     subscriptions: Arc<Subscriptions>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
@@ -138,10 +148,12 @@ impl Sidecar {
         let mut parts = Parts::default();
         self.start_background(&mut parts);
         self.start_resolver().await;
+        self.start_scheduler(&mut parts);
         self.servers.start(&self.readiness, &mut parts)?;
         self.readiness.outbound_ready();
         let mut reload_failed = self.start_reloading(&mut parts);
         self.register_blocks(&mut parts);
+        self.follow_placement(&mut parts);
         let mut initialized = false;
         let result = {
             let app_life = app_life::run(AppLife {
@@ -150,6 +162,8 @@ impl Sidecar {
                 health: self.health.clone(),
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
+                actors: Arc::clone(&self.actors),
+                jobs: Arc::clone(&self.jobs),
                 subscriptions: Arc::clone(&self.subscriptions),
                 background: parts.tasks(Stage::Background, "what follows the app"),
                 started: self.started,
@@ -183,6 +197,27 @@ impl Sidecar {
         if let Some(certificate) = self.certificate.take() {
             tasks.spawn_on(certificate.run(stop.clone()), &self.control);
         }
+    }
+
+    /// Follows which schedulers there are, and takes what is due.
+    fn start_scheduler(&mut self, parts: &mut Parts) {
+        if let Some(known) = self.schedulers_known.take() {
+            let Tasks { tasks, stop } = parts.tasks(Stage::Components, "the list of schedulers");
+            tasks.spawn(Arc::clone(&self.scheduler).follow_hosts(known, stop));
+        }
+        self.scheduler.begin_triggers();
+        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+        let stop = move || {
+            jobs.end();
+            scheduler.end_triggers();
+        };
+        parts.add(Stage::Reading, "triggers of jobs", stop, async {});
+        let (jobs, scheduler) = (Arc::clone(&self.jobs), Arc::clone(&self.scheduler));
+        let drained = async move {
+            jobs.drained().await;
+            scheduler.triggers_ended().await;
+        };
+        parts.add(Stage::Events, "jobs that the app handles", || {}, drained);
     }
 
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
@@ -230,6 +265,18 @@ impl Sidecar {
             }
         };
         parts.add(Stage::Components, "name resolution", || {}, closed);
+    }
+
+    /// Actors end while the app can still use the APIs.
+    fn follow_placement(&mut self, parts: &mut Parts) {
+        if self.placement.is_none() {
+            tracing::info!(target: LOG, "Actor runtime disabled: no --placement-host-address is given");
+        }
+        if let Some(placement) = self.placement.take() {
+            self.actors.take_reminders();
+            let Tasks { tasks, stop } = parts.tasks(Stage::Events, "actors");
+            tasks.spawn(Arc::clone(&self.actors).run(placement, stop));
+        }
     }
 
     /// A resolver that does not start is reported; calls to other apps fail until the cause is removed.

@@ -46,7 +46,7 @@ pub(crate) fn write_resources(dir: &Path, resources: &Path, woken: &str) -> Resu
 
 /// Sees events reach the app, writes a file and reads it; prints a line for each.
 pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
-    let seen = until_woken(fleet).await?;
+    let seen = until_posted(fleet, CLOCK, EVENTS).await?;
     let woken = format!("the clock woke the HTTP app: POST /{CLOCK}, {seen} times so far");
     println!("{:24} {woken}", "input binding, cron");
 
@@ -72,21 +72,21 @@ pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until the app itself has counted enough events.
-async fn until_woken(fleet: &Fleet) -> Result<u64, Failure> {
+/// Waits until the HTTP app itself has counted enough posts to a path.
+pub(crate) async fn until_posted(fleet: &Fleet, path: &str, enough: u64) -> Result<u64, Failure> {
     let deadline = Instant::now() + LIMIT;
-    let url = format!("http://127.0.0.1:{}/times/{CLOCK}", fleet.python_app);
+    let url = format!("http://127.0.0.1:{}/times/{path}", fleet.python_app);
     loop {
         let (_, body) = get(&url).await?;
         let answer: Value = serde_json::from_slice(&body)?;
         let seen = answer["times"]
             .as_u64()
             .ok_or_else(|| format!("{url}: not a count: {answer}"))?;
-        if seen >= EVENTS {
+        if seen >= enough {
             return Ok(seen);
         }
         if Instant::now() > deadline {
-            return Err(format!("the app saw {seen} events of the clock, expected {EVENTS}").into());
+            return Err(format!("the app saw {seen} times POST /{path}, expected {enough}").into());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

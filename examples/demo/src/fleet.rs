@@ -1,4 +1,4 @@
-//! The CA, two apps and their sidecars: start, ready, stop.
+//! The CA, a scheduler, two apps and their sidecars: start, ready, stop.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,7 @@ const LOOPBACK: &str = "127.0.0.1";
 /// The programs of a fleet; the two sidecars may come from different builds.
 pub(crate) struct Binaries {
     pub(crate) sentry: PathBuf,
+    pub(crate) scheduler: PathBuf,
     pub(crate) http_sidecar: PathBuf,
     pub(crate) grpc_sidecar: PathBuf,
 }
@@ -42,7 +43,13 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     pub(crate) async fn start(binaries: &Binaries) -> Result<Self, Failure> {
-        for program in [&binaries.sentry, &binaries.http_sidecar, &binaries.grpc_sidecar] {
+        let Binaries {
+            sentry,
+            scheduler,
+            http_sidecar,
+            grpc_sidecar,
+        } = binaries;
+        for program in [sentry, scheduler, http_sidecar, grpc_sidecar] {
             if !program.is_file() {
                 return Err(format!(
                     "{} does not exist; build it, or name a folder with --bin-dir",
@@ -107,6 +114,8 @@ impl Started {
         let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
         let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir).await?;
 
+        let (clock, scheduler_port) = scheduler(&binaries.scheduler, dir, sentry_port).await?;
+
         let resources = dir.join("resources");
         std::fs::create_dir(&resources)?;
         stores::write_resources(dir, &resources)?;
@@ -120,6 +129,7 @@ impl Started {
         let launch = Launch {
             dir,
             sentry_port,
+            scheduler_port,
             anchors: &anchors,
         };
         let python = App {
@@ -146,7 +156,7 @@ impl Started {
             python,
             python_app: python_port,
             rust,
-            processes: vec![ca, http_app, grpc_app, first, second],
+            processes: vec![ca, clock, http_app, grpc_app, first, second],
         })
     }
 }
@@ -182,6 +192,32 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Fa
     Ok((process, port, anchors))
 }
 
+/// A scheduler with an identity of the CA; returns it with its port.
+async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
+    let [port, healthz, metrics, client] = free_ports().await?;
+    let mut command = Command::new(program);
+    command
+        .arg("--trust-anchors-file")
+        .arg(dir.join("credentials").join("ca.crt"))
+        .arg("--etcd-data-dir")
+        .arg(dir.join("jobs"))
+        .args([
+            "--tls-enabled",
+            "--trust-domain=localhost",
+            &format!("--sentry-address=localhost:{sentry_port}"),
+            &format!("--port={port}"),
+            &format!("--listen-address={LOOPBACK}"),
+            &format!("--healthz-port={healthz}"),
+            &format!("--metrics-port={metrics}"),
+            &format!("--etcd-client-port={client}"),
+        ]);
+    let mut process = Process::start("scheduler", command, dir)?;
+    process
+        .healthy(&format!("http://{LOOPBACK}:{healthz}/healthz"))
+        .await?;
+    Ok((process, port))
+}
+
 fn http_app(port: u16, dir: &Path) -> Result<Process, Failure> {
     let script = dir.join("app.py");
     std::fs::write(&script, APP_PY)?;
@@ -203,6 +239,7 @@ fn grpc_app(port: u16, dir: &Path) -> Result<Process, Failure> {
 struct Launch<'a> {
     dir: &'a Path,
     sentry_port: u16,
+    scheduler_port: u16,
     anchors: &'a str,
 }
 
@@ -240,6 +277,7 @@ impl Launch<'_> {
                 "--enable-profiling=false",
                 "--enable-mtls",
                 &format!("--sentry-address=localhost:{}", self.sentry_port),
+                &format!("--scheduler-host-address={LOOPBACK}:{}", self.scheduler_port),
                 "--control-plane-trust-domain=localhost",
                 "--control-plane-namespace=default",
             ]);

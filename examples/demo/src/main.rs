@@ -1,10 +1,11 @@
-//! Starts the CA, two sidecars and two apps, makes every kind of call between them, keeps state, reads a secret, is
-//! woken by a clock, writes a file, and stops them again.
+//! Starts the CA, a scheduler, two sidecars and two apps, makes every kind of call between them, keeps state, reads a
+//! secret, is woken by a clock, writes a file, has a job triggered, and stops them again.
 
 mod app;
 mod bindings;
 mod calls;
 mod fleet;
+mod jobs;
 mod matrix;
 mod process;
 mod stores;
@@ -24,7 +25,7 @@ mod echo {
 }
 
 const USAGE: &str = "\
-usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd and sentry (default: beside this binary)
+usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd, sentry and scheduler (default: beside this binary)
        outrigger-demo matrix --ours DIR --peer DIR  sidecars and CAs of two folders in every mixture
        outrigger-demo app-grpc PORT                 the gRPC app alone
        DEMO_PYTHON names the interpreter of the HTTP app (default: python3)";
@@ -67,10 +68,13 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     let (sentry, daprd) = (dir.join("sentry"), dir.join("daprd"));
     let binaries = Binaries {
         sentry,
+        scheduler: dir.join("scheduler"),
         http_sidecar: daprd.clone(),
         grpc_sidecar: daprd,
     };
-    println!("Starting the CA, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ...");
+    println!(
+        "Starting the CA, a scheduler, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
+    );
     let fleet = Fleet::start(&binaries).await?;
     let called = everything(&fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
@@ -83,7 +87,8 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
 async fn everything(fleet: &Fleet) -> Result<(), Failure> {
     calls::all(fleet).await?;
     stores::all(fleet).await?;
-    bindings::all(fleet).await
+    bindings::all(fleet).await?;
+    jobs::all(fleet).await
 }
 
 fn beside_this_binary() -> Result<PathBuf, Failure> {

@@ -14,6 +14,7 @@ pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
             println!("CA: {ca}; sidecar of the HTTP app: {http}; sidecar of the gRPC app: {grpc}");
             let binaries = Binaries {
                 sentry: ca_dir.join("sentry"),
+                scheduler: ours.join("scheduler"),
                 http_sidecar: http_dir.join("daprd"),
                 grpc_sidecar: grpc_dir.join("daprd"),
             };

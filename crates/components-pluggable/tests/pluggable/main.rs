@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod process;
+mod pubsub;
 
 use std::{
     future::Future,

@@ -67,6 +67,11 @@ impl Mosquitto {
         Process::start(command, &folder.join("log"))
     }
 
+    /// On 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Without TLS.
     pub fn url(&self) -> String {
         format!("tcp://127.0.0.1:{}", self.port)

@@ -1,4 +1,4 @@
-//! The servers under attack: sentry, a sidecar without mTLS, and one with, each a process.
+//! The servers under attack: sentry, placement, a sidecar without mTLS, and one with, each a process.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -82,7 +82,9 @@ impl Fleet {
             let server = fleet.start_sidecar(process, &sentry, &anchors);
             fleet.servers.push((process, server));
         }
-        for process in sidecars {
+        let placement = fleet.start_placement(&sentry);
+        fleet.servers.push((Process::Placement, placement));
+        for process in sidecars.into_iter().chain([Process::Placement]) {
             if !fleet.is_up(process).await {
                 return None;
             }
@@ -132,15 +134,38 @@ impl Fleet {
             Process::SocketSidecar => {
                 arguments.push(format!("--unix-domain-socket={}", self.folder.path().display()));
             }
-            Process::Sidecar | Process::Sentry => arguments.push("--enable-profiling".to_owned()),
+            Process::Sidecar | Process::Sentry | Process::Placement => {
+                arguments.push("--enable-profiling".to_owned())
+            }
         }
         let binary = env!("CARGO_BIN_EXE_hostile-daprd");
         Server::start(binary, &arguments, &env, &folder.join("log"))
     }
 
+    fn start_placement(&self, sentry: &str) -> Server {
+        let folder = self.folder.path().join("placement");
+        std::fs::create_dir(&folder).unwrap();
+        let mut arguments = vec![
+            "--tls-enabled".to_owned(),
+            format!("--sentry-address={sentry}"),
+            format!(
+                "--trust-anchors-file={}",
+                self.folder.path().join("ca.crt").display()
+            ),
+            "--listen-address=127.0.0.1".to_owned(),
+            "--log-level=warn".to_owned(),
+        ];
+        arguments.extend(self.port_flags(Process::Placement));
+        let binary = env!("CARGO_BIN_EXE_hostile-placement");
+        Server::start(binary, &arguments, &[], &folder.join("log"))
+    }
+
     fn port_flags(&self, process: Process) -> impl Iterator<Item = String> {
         let ports = self.ports.iter().filter(move |((whose, _), _)| *whose == process);
-        ports.map(|((_, flag), port)| format!("--{flag}={port}"))
+        ports.map(|((_, flag), port)| match *flag {
+            "initial-cluster" => format!("--initial-cluster=dapr-placement-0=127.0.0.1:{port}"),
+            flag => format!("--{flag}={port}"),
+        })
     }
 
     fn address(&self, process: Process, flag: &'static str) -> String {
@@ -195,7 +220,7 @@ impl Fleet {
 
     /// What the servers have printed, for who reads the failure of a test.
     pub fn print_logs(&self) {
-        for name in ["sentry", "Sidecar", "SecureSidecar", "SocketSidecar"] {
+        for name in ["sentry", "placement", "Sidecar", "SecureSidecar", "SocketSidecar"] {
             let log = std::fs::read_to_string(self.folder.path().join(name).join("log"));
             println!("--- {name}\n{}", log.unwrap_or_default());
         }

@@ -15,6 +15,8 @@ pub enum Process {
     SocketSidecar,
     /// The certificate authority.
     Sentry,
+    /// The placement service, with mTLS.
+    Placement,
 }
 
 /// What a client has to do before it is heard.
@@ -193,6 +195,42 @@ pub const LISTENERS: &[Listener] = &[
         speaks: &[Http1],
         honest: Request::Get("/.well-known/openid-configuration"),
     },
+    Listener {
+        name: "placement gRPC",
+        process: Process::Placement,
+        flag: "port",
+        socket: None,
+        security: Security::Mutual,
+        speaks: &[Http2],
+        honest: Request::Call("/dapr.proto.placement.v1.Placement/ReportDaprStatus"),
+    },
+    Listener {
+        name: "placement raft",
+        process: Process::Placement,
+        flag: "initial-cluster",
+        socket: None,
+        security: Security::Mutual,
+        speaks: &[Http2],
+        honest: Request::Call("/outrigger.placement.Raft/Ask"),
+    },
+    Listener {
+        name: "placement health",
+        process: Process::Placement,
+        flag: "healthz-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/healthz"),
+    },
+    Listener {
+        name: "placement metrics",
+        process: Process::Placement,
+        flag: "metrics-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/metrics"),
+    },
 ];
 
 impl Listener {
@@ -239,7 +277,7 @@ fn listening(id: u32) -> BTreeSet<u16> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_names_every_listener() {
     let fleet = Fleet::start().await;
-    for process in [Process::Sidecar, Process::Sentry] {
+    for process in [Process::Sidecar, Process::Sentry, Process::Placement] {
         let named: BTreeSet<u16> = LISTENERS
             .iter()
             .filter(|listener| listener.process == process)

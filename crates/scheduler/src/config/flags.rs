@@ -197,3 +197,13 @@ pub const FLAGS: &[Flag] = &[
         "No effect: the metrics server listens on the address of --listen-address",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_flags_has_them_all() {
+        outrigger_pages::Page::read("flags.md").check("scheduler", &outrigger_flags::reference(FLAGS));
+    }
+}

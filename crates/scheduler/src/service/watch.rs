@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_controlplane::grpc::Caller;
 use outrigger_schedule::engine::Host as Target;
 use outrigger_schedule::job::Outcome;
 use outrigger_wire::scheduler::v1::{
@@ -18,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::{Service, check};
-use crate::grpc::Caller;
 use crate::names;
 use crate::storage::Storage;
 use crate::stored;

@@ -123,3 +123,13 @@ pub const FLAGS: &[Flag] = &[
         "No effect: the metrics server listens on all addresses",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_flags_has_them_all() {
+        outrigger_pages::Page::read("flags.md").check("sentry", &outrigger_flags::reference(FLAGS));
+    }
+}

@@ -1,10 +1,12 @@
 //! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
 //! error catalogue.
 
+mod actors;
 mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
 mod pubsub;
 mod secrets;
@@ -24,6 +26,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::blocks::metadata::MetadataError;
 use crate::body::Body;
+
+pub use actors::actor_status;
 
 /// Media type of nearly every body.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -232,6 +236,17 @@ impl ApiError {
             StatusCode::INTERNAL_SERVER_ERROR,
             Code::Internal,
             format!("dapr outbound is not ready{reason}"),
+        )
+    }
+
+    /// A request with a name that cannot be one; `message` is whole.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(
+            "ERR_BAD_REQUEST",
+            "common",
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            message,
         )
     }
 

@@ -1,11 +1,13 @@
 //! The HTTP API: one request through its stations, in the contract's order.
 
+mod actors;
 mod bindings;
 mod configuration;
 mod conversation;
 mod cors;
 mod crypto;
 mod invoke;
+mod jobs;
 mod json;
 mod lock;
 mod meta;
@@ -42,6 +44,7 @@ use self::route::{Match, Parameters};
 use super::error::{ApiError, empty_response, text_response};
 use crate::admit::Token;
 use crate::blocks::Blocks;
+use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Chain;
@@ -71,8 +74,10 @@ pub struct HttpApi {
     pub log: ApiLog,
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
+    /// Actors.
+    pub actors: Arc<Actors>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// What is ready.

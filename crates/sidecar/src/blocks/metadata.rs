@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outrigger_resources::value::format_go_duration;
 use outrigger_wire::runtime::v1 as proto;
 
+use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Endpoints;
 use crate::blocks::subscriptions::{Origin, Subscriptions, Wanted};
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
+use crate::scheduler::Scheduler;
 
-/// The state of placement where nothing hosts actors.
-const DISCONNECTED: &str = "placement: disconnected";
 /// Extended attributes at most.
 const MAX_ATTRIBUTES: usize = 256;
 /// Longest name of an attribute, bytes.
@@ -40,19 +40,23 @@ pub struct Metadata {
     features: Vec<String>,
     endpoints: Arc<Endpoints>,
     components: Arc<Components>,
+    actors: Arc<Actors>,
+    scheduler: Arc<Scheduler>,
     subscriptions: Arc<Subscriptions>,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints, its components and its subscriptions.
+    /// For an app, its enabled features, its HTTP endpoints, its components, actors, schedulers and subscriptions.
     pub fn new(
         app_id: &str,
         app: App,
         features: Vec<String>,
         endpoints: Arc<Endpoints>,
         components: Arc<Components>,
+        actors: Arc<Actors>,
+        scheduler: Arc<Scheduler>,
         subscriptions: Arc<Subscriptions>,
     ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
@@ -64,6 +68,8 @@ impl Metadata {
             features,
             endpoints,
             components,
+            actors,
+            scheduler,
             subscriptions,
             app,
             extended,
@@ -112,6 +118,8 @@ impl Metadata {
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
         let endpoints = self.endpoints.names().into_iter();
+        let actors = self.actors.status();
+        let connected_addresses = self.scheduler.addresses();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
@@ -142,11 +150,10 @@ impl Metadata {
                     .map_or(0, |n| i32::try_from(n).unwrap_or(i32::MAX)),
                 health,
             }),
-            actor_runtime: Some(proto::ActorRuntime {
-                runtime_status: proto::actor_runtime::ActorRuntimeStatus::Disabled.into(),
-                placement: DISCONNECTED.to_owned(),
-                ..proto::ActorRuntime::default()
-            }),
+            active_actors_count: actors.active_actors.clone(),
+            actor_runtime: Some(actors),
+            scheduler: (!connected_addresses.is_empty())
+                .then_some(proto::MetadataScheduler { connected_addresses }),
             workflows: Some(proto::MetadataWorkflows::default()),
             ..proto::GetMetadataResponse::default()
         }

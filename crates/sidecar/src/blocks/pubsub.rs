@@ -27,9 +27,9 @@ pub struct PubSubs {
     app_id: Arc<str>,
     brokers: Registry<Broker>,
     resilience: Arc<Resilience>,
-    tracer: Tracer,
     /// Told whenever a broker comes or goes.
     changes: Arc<watch::Sender<()>>,
+    tracer: Tracer,
 }
 
 impl PubSubs {
@@ -39,8 +39,8 @@ impl PubSubs {
             app_id,
             brokers: Registry::default(),
             resilience,
-            tracer,
             changes: Arc::default(),
+            tracer,
         }
     }
 

@@ -1,6 +1,7 @@
 //! State: values by key in the stores of this sidecar. Key prefixes, encryption and resiliency are applied here; both
 //! APIs call the same operations with the app's own keys.
 
+mod actor;
 mod bulk;
 mod category;
 mod cipher;

@@ -16,6 +16,7 @@ use crate::blocks::bindings::Dependencies;
 use crate::blocks::middleware::Middlewares;
 use crate::metrics::SidecarMetrics;
 use crate::resilience::Resilience;
+use crate::scheduler::{self, Scheduler};
 
 /// Has one secret, `token`, whose value is the store's own property `value`.
 struct Vault(String);
@@ -165,11 +166,20 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         asking: Duration::ZERO,
         max_answer: 0,
     };
+    let scheduler = Scheduler::new(scheduler::Settings {
+        app_id: "app".into(),
+        namespace: "default".into(),
+        addresses: Vec::new(),
+        streams: 1,
+        identity: None,
+        max_message: 0,
+    });
     let blocks = Blocks::new(
         "app".into(),
         &settings,
         middlewares,
         Health::new(true).1,
+        scheduler,
         true,
         dependencies,
     );

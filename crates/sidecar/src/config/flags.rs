@@ -199,6 +199,11 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_flags_has_them_all() {
+        outrigger_pages::Page::read("flags.md").check("daprd", &outrigger_flags::reference(FLAGS));
+    }
+
+    #[test]
     fn usage_lists_every_flag_in_use() {
         let text = usage();
         assert!(

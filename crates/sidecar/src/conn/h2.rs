@@ -29,6 +29,8 @@ const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 /// Pings to servers that may be anybody's. Libraries for gRPC end connections on which they are asked more often than
 /// every 5 minutes, or without a call.
 const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
+/// Pings to placement, which sends its own every 2 s: who has not heard of it for so long is not in its tables any more.
+const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(2));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONFIG: Config = Config {
@@ -57,6 +59,9 @@ impl KeepAlive {
     pub const OF_PEERS: Self = Self::new(PEER_PING, true);
     /// Apps on other machines, and the control plane. Without calls TCP's own keep-alive notices that they are gone.
     pub const OF_SERVERS: Self = Self::new(SERVER_PING, false);
+
+    /// Placement, whose silence means that others have taken over.
+    pub const OF_PLACEMENT: Self = Self::new(PLACEMENT_PING, true);
 
     const fn new((interval, timeout): (Duration, Duration), idle: bool) -> Self {
         Self {

@@ -18,6 +18,7 @@ use tonic::{Code, Status};
 use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
 use crate::access::Access;
 use crate::app::AppChannel;
+use crate::blocks::actors::{Actors, Served};
 use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
 use crate::grpc::{self, CONTENT_TYPE_GRPC};
@@ -35,6 +36,8 @@ pub struct InternalApi {
     pub app_id: Arc<str>,
     /// The app; `None` without app port.
     pub app: Option<Arc<AppChannel>>,
+    /// The actors of this app.
+    pub actors: Arc<Actors>,
     /// Who may call what.
     pub access: Arc<Access>,
     /// Starts spans.
@@ -75,6 +78,8 @@ impl InternalApi {
             let result = match method {
                 "CallLocalStream" => self.call_local_stream(peer, request).await,
                 "CallLocal" => self.call_local(peer, request).await,
+                "CallActor" => Box::pin(self.call_actor(peer, request)).await,
+                "CallActorReminder" => Box::pin(self.call_actor_reminder(peer, request)).await,
                 _ => Err(Status::unimplemented(format!(
                     "{path} is not implemented by this sidecar"
                 ))),
@@ -130,10 +135,7 @@ impl InternalApi {
     ) -> Result<Response<Body>, Status> {
         let app = self.app()?;
         let (parts, body) = request.into_parts();
-        let body = body
-            .collect_up_to(self.max_message.saturating_add(grpc::PREFIX))
-            .await;
-        let message = grpc::unframe(body.map_err(|e| grpc::body_status(&e))?)?;
+        let message = self.message(body).await?;
         let message = InternalInvokeRequest::decode(message)
             .map_err(|e| Status::invalid_argument(format!("parsing InternalInvokeRequest error: {e}")))?;
         let (head, data) = RequestHead::from_message(message, &Limits::default())
@@ -146,6 +148,45 @@ impl InternalApi {
         let reply = reply?;
         self.metrics.invoke_response(&source, reply.status.code());
         self.unary_reply(reply).await
+    }
+
+    async fn message(&self, body: Body) -> Result<Bytes, Status> {
+        let body = body
+            .collect_up_to(self.max_message.saturating_add(grpc::PREFIX))
+            .await;
+        grpc::unframe(body.map_err(|e| grpc::body_status(&e))?)
+    }
+
+    async fn call_actor(
+        &self,
+        peer: Option<&SpiffeId>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let (parts, body) = request.into_parts();
+        let served = Served {
+            peer,
+            headers: &parts.headers,
+            tracer: &self.tracer,
+            message: self.message(body).await?,
+        };
+        let answer = self.actors.serve_call(served).await?;
+        Ok(streamed(grpc::frame(&answer), Body::Empty, 0))
+    }
+
+    async fn call_actor_reminder(
+        &self,
+        peer: Option<&SpiffeId>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let (parts, body) = request.into_parts();
+        let served = Served {
+            peer,
+            headers: &parts.headers,
+            tracer: &self.tracer,
+            message: self.message(body).await?,
+        };
+        self.actors.serve_reminder(served).await?;
+        Ok(streamed(grpc::frame(&()), Body::Empty, 0))
     }
 
     fn app(&self) -> Result<&AppChannel, Status> {

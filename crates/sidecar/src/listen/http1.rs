@@ -1,4 +1,19 @@
-//! Serves connections that speak HTTP/1.1, and those that go on with HTTP/2.
+//! Serves connections that speak HTTP/1.1, on hyper, and those that go on with HTTP/2.
+//!
+//! A connection is one task: hyper's connection, its timers replaced by one of ours. Between it and the socket stands
+//! `requests`, which gives hyper one head at a time, whole and with nothing behind it. A head's target is escaped there
+//! where `http::Uri` would refuse what curl and browsers send. Where a body ends is hyper's decision: `requests` hears it
+//! from the request that hyper made of the head, before it gives a byte of the body. A body that came with its head
+//! reaches the handler as bytes. What a body that nobody read leaves behind is read up to a limit, else the connection
+//! ends once the client has had time to read the answer.
+//!
+//! What can be read in two ways is refused with an answer that says why: two framings, lengths that differ, two hosts or
+//! none, and any line of a chunked body that does not end with CR LF (`chunks`). Every wait for a peer has an end: for
+//! the first head, for a head that has begun, between requests, for the next piece of a body that somebody reads, for a
+//! peer that reads nothing of what is written. Drain ends those before a first request at once.
+//!
+//! A connection that begins with HTTP/2 goes on in `outrigger_http2`, as does one that is upgraded to it: its request is
+//! handed over as a value, and becomes stream 1. The tests are conversations byte by byte.
 
 mod body;
 mod chunks;

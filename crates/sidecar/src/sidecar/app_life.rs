@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
+use outrigger_actors::settings::Settings;
 use outrigger_telemetry::trace::Parent;
 use tokio::sync::oneshot;
 
 use super::LOG;
 use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
+use crate::blocks::actors::Actors;
 use crate::blocks::bindings::Bindings;
+use crate::blocks::jobs::Jobs;
 use crate::blocks::subscriptions::Subscriptions;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
@@ -29,6 +33,8 @@ pub(super) async fn run(life: AppLife) {
         health,
         set_health,
         bindings,
+        actors,
+        jobs,
         subscriptions,
         background: Tasks { tasks, stop },
         started,
@@ -44,43 +50,61 @@ pub(super) async fn run(life: AppLife) {
     if let Some(limit) = app_config.max_concurrency {
         tracing::info!(target: LOG, "app max concurrency set to {limit}");
     }
-    if let Some(app) = app {
-        let (well, until) = (health.clone(), stop.clone());
-        tasks.spawn(async move { bindings.follow(well, until).await });
-        let ask = ask_config(
-            app_config.skip_config_endpoint,
-            config.app_id.clone(),
-            Arc::clone(&app),
-        );
-        if let Some(checks) = app_config.health {
-            let (first, probed) = oneshot::channel();
-            tasks.spawn(probe(
-                app,
-                checks,
-                app_config.health_path.clone(),
-                set_health,
-                first,
-                stop.clone(),
-            ));
-            // The prober only goes away when the process ends.
-            let _ended = probed.await;
-            begin(&subscriptions, &health).await;
-            let (well, stop) = (health.clone(), stop);
-            tasks.spawn(subscriptions.follow(well, stop.clone()));
-            tasks.spawn(async move {
-                tokio::select! {
-                    () = stop.cancelled() => {}
-                    () = health.until_healthy() => ask.await,
-                }
-            });
-        } else {
-            ask.await;
-            begin(&subscriptions, &health).await;
-            tasks.spawn(subscriptions.follow(health, stop));
-        }
+    let Some(app) = app else {
+        actors.register(&Settings::none());
+        tasks.spawn(subscriptions.follow(health, stop));
+        initialized(started);
+        return;
+    };
+    let (well, until) = (health.clone(), stop.clone());
+    tasks.spawn(async move { bindings.follow(well, until).await });
+    jobs.follow(health.clone());
+    let ask = ask_config(
+        app_config.skip_config_endpoint,
+        config.app_id.clone(),
+        Arc::clone(&app),
+    );
+    if let Some(checks) = app_config.health {
+        let (first, probed) = oneshot::channel();
+        tasks.spawn(probe(
+            app,
+            checks,
+            app_config.health_path.clone(),
+            set_health,
+            first,
+            stop.clone(),
+        ));
+        // The prober only goes away when the process ends.
+        let _ended = probed.await;
+        begin(&subscriptions, &health).await;
+        tasks.spawn(subscriptions.follow(health.clone(), stop.clone()));
+        tasks.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = host_while_well(&actors, &health, ask) => {}
+            }
+        });
     } else {
+        actors.register(&ask.await);
+        begin(&subscriptions, &health).await;
         tasks.spawn(subscriptions.follow(health, stop));
     }
+    initialized(started);
+}
+
+/// The app hosts actors while it is well. What it hosts is asked once.
+async fn host_while_well(actors: &Actors, health: &Health, ask: impl Future<Output = Settings>) {
+    health.until_healthy().await;
+    let settings = ask.await;
+    loop {
+        health.until_healthy().await;
+        actors.register(&settings);
+        health.until_unhealthy().await;
+        actors.unregister().await;
+    }
+}
+
+fn initialized(started: Instant) {
     tracing::info!(
         target: LOG,
         "dapr initialized. Status: Running. Init Elapsed {}ms",
@@ -104,19 +128,38 @@ pub(super) struct AppLife {
     pub(super) health: Health,
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
+    pub(super) actors: Arc<Actors>,
+    pub(super) jobs: Arc<Jobs>,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) background: Tasks,
     pub(super) started: Instant,
 }
 
-/// `GET /dapr/config`: what actors the app hosts. Nothing here hosts actors yet, so the answer is checked and logged.
-async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) {
+/// `GET /dapr/config`: what actors the app hosts; none where it does not say.
+async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) -> Settings {
+    let answer = ask(skip, app_id, app).await;
+    let Some(json) = answer else {
+        return Settings::none();
+    };
+    match Settings::parse(&json) {
+        Ok(settings) => {
+            tracing::info!(target: LOG, "Application configuration loaded");
+            settings
+        }
+        Err(error) => {
+            tracing::warn!(target: LOG, "{error}; the app hosts no actors");
+            Settings::none()
+        }
+    }
+}
+
+async fn ask(skip: bool, app_id: String, app: Arc<AppChannel>) -> Option<Bytes> {
     if skip {
         tracing::info!(target: LOG, "Skipping programmatic dapr configuration loading");
-        return;
+        return None;
     }
     if app.is_grpc() {
-        return;
+        return None;
     }
     let mut metadata = HeaderMap::new();
     if let Ok(id) = HeaderValue::try_from(app_id) {
@@ -128,34 +171,12 @@ async fn ask_config(skip: bool, app_id: String, app: Arc<AppChannel>) {
         Ok(reply) => reply,
         Err(error) => {
             tracing::warn!(target: LOG, "failed to read the configuration of the app (GET /dapr/config): {error}");
-            return;
+            return None;
         }
     };
     let loaded = matches!(reply.status, AppStatus::Http(200));
-    let Ok(body) = reply.body.collect_up_to(MAX_CONFIG).await else {
-        return;
-    };
-    if !loaded {
-        return;
-    }
-    match serde_json::from_slice::<serde_json::Value>(&body) {
-        Ok(settings) => {
-            tracing::info!(target: LOG, "Application configuration loaded");
-            if settings["entities"]
-                .as_array()
-                .is_some_and(|types| !types.is_empty())
-            {
-                tracing::warn!(
-                    target: LOG,
-                    "the app hosts actors (GET /dapr/config names entities), which this release does not offer"
-                );
-            }
-        }
-        Err(error) => tracing::warn!(
-            target: LOG,
-            "the app's answer to GET /dapr/config is not JSON: {error}; it is ignored"
-        ),
-    }
+    let body = reply.body.collect_up_to(MAX_CONFIG).await.ok()?;
+    (loaded && !body.is_empty()).then_some(body)
 }
 
 fn protocol(protocol: AppProtocol) -> &'static str {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use outrigger_component::Catalog;
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_resources::load::Kind;
@@ -15,12 +15,13 @@ use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
 use super::expiry::CertificateWatch;
-use super::security::{IdentityCounts, secure};
+use super::security::{IdentityCounts, secure, service_identity};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
+use crate::blocks::actors::Placement;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
@@ -31,6 +32,7 @@ use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
     SubscriptionReconciler,
 };
+use crate::scheduler;
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
@@ -55,6 +57,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    towards_control: secured.identity.clone(),
                     secured,
                     operator: None,
                 }
@@ -64,6 +67,7 @@ impl Sidecar {
                 let mut secured = secure(&config, &env, &control, &counts).await?;
                 let operator = resources::operator(&config, secured.identity.as_ref())?;
                 let settings = resources::operator_configuration(&config, &env, &operator).await?;
+                let towards_control = secured.identity.clone();
                 tracing::info!(target: LOG, "kubernetes mode configured");
                 if !config.security.mtls {
                     // Only the control plane is spoken to with it.
@@ -72,6 +76,7 @@ impl Sidecar {
                 Origin {
                     settings,
                     sockets,
+                    towards_control,
                     secured,
                     operator: Some(operator),
                 }
@@ -109,6 +114,8 @@ struct Origin {
     settings: Configuration,
     sockets: Sockets,
     secured: Secured,
+    /// Who we are towards services of the control plane; none: in clear text.
+    towards_control: Option<Identity>,
     /// In Kubernetes.
     operator: Option<Operator>,
 }
@@ -128,6 +135,7 @@ impl Parts {
             settings,
             sockets,
             secured,
+            towards_control,
             operator,
         } = origin;
         let settings = Arc::new(settings);
@@ -149,7 +157,11 @@ impl Parts {
             health.clone(),
             secured.identity.clone(),
         )?;
-        let blocks = shared.blocks(&config.app);
+        let readiness = Readiness::default();
+        let service = |app_id| service_identity(&config, towards_control.as_ref(), app_id);
+        let scheduler = shared.scheduler(&config, service(scheduler::APP_ID)?);
+        let placement = placement(&config, service(resources::PLACEMENT_APP_ID)?, &readiness);
+        let blocks = shared.blocks(&config.app, &scheduler);
         let catalog = catalog(&config, &env).await;
         let context = components::Context {
             catalog,
@@ -173,8 +185,8 @@ impl Parts {
         };
         let specs = resolver.all(loaded.http_endpoints.clone()).await;
         let endpoints = shared.endpoints(&config, specs);
-        let readiness = Readiness::default();
         let initialized = readiness.condition("runtime");
+        let schedulers_known = readiness.condition("scheduler-watch-hosts");
         // Secret stores come before the endpoints that use them.
         let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
             Box::new(ComponentReconciler::new(
@@ -197,7 +209,17 @@ impl Parts {
         });
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
-        let apis = shared.apis(&config, &blocks, endpoints, &components, &readiness, &shutdown);
+        let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
+        let apis = shared.apis(
+            &config,
+            &blocks,
+            endpoints,
+            &components,
+            &actors,
+            &scheduler,
+            &readiness,
+            &shutdown,
+        );
         let servers = Servers {
             sockets,
             http: apis.http,
@@ -238,11 +260,31 @@ impl Parts {
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
+            actors,
+            placement,
+            jobs: blocks.jobs,
+            scheduler,
+            schedulers_known: Some(schedulers_known),
             subscriptions: blocks.subscriptions,
             renewal: secured.renewal,
             certificate,
         })
     }
+}
+
+/// How placement is reached, where there is one.
+fn placement(
+    config: &Config,
+    identity: Option<(Identity, SpiffeId)>,
+    readiness: &Readiness,
+) -> Option<Placement> {
+    let addresses = config.control_plane.placement.clone();
+    (!addresses.is_empty()).then(|| Placement {
+        addresses,
+        by_name: config.mode == Mode::Kubernetes,
+        identity,
+        ready: readiness.condition("internal-placement-service"),
+    })
 }
 
 fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> Resiliency {

@@ -14,6 +14,8 @@ use crate::operator::{Operator, Workload};
 
 /// The operator's name in the control plane.
 const OPERATOR_APP_ID: &str = "dapr-operator";
+/// The name of placement.
+pub(super) const PLACEMENT_APP_ID: &str = "dapr-placement";
 
 /// As [`configuration`], on a thread that may block: signals are heard meanwhile.
 pub(super) async fn read_configuration(
@@ -88,11 +90,16 @@ pub(super) fn control_plane(config: &Config) -> Result<TrustDomain, SidecarError
     domain.parse().map_err(invalid)
 }
 
+/// Who a service of the control plane has to prove to be.
+pub(super) fn service_id(config: &Config, app_id: &str) -> Result<SpiffeId, SidecarError> {
+    let namespace = &config.security.control_plane_namespace;
+    let id = SpiffeId::new(&control_plane(config)?, namespace, app_id);
+    id.map_err(|error| SidecarError::Security(format!("--control-plane-namespace: {error}")))
+}
+
 /// The operator of the cluster.
 pub(super) fn operator(config: &Config, identity: Option<&Identity>) -> Result<Operator, SidecarError> {
-    let namespace = &config.security.control_plane_namespace;
-    let id = SpiffeId::new(&control_plane(config)?, namespace, OPERATOR_APP_ID);
-    let id = id.map_err(|error| SidecarError::Security(format!("--control-plane-namespace: {error}")))?;
+    let id = service_id(config, OPERATOR_APP_ID)?;
     let identity = identity.ok_or_else(|| SidecarError::Security("there is no identity".to_owned()))?;
     let workload = Workload {
         app_id: config.app_id.clone(),

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_identity::{AnchorsSource, CaConfig, IdentityEvent, Mode as IdentityMode, SecurityConfig};
+use outrigger_identity::{
+    AnchorsSource, CaConfig, Identity, IdentityEvent, Mode as IdentityMode, SecurityConfig, SpiffeId,
+};
 use outrigger_telemetry::metrics::Metrics;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
@@ -50,6 +52,21 @@ impl IdentityCounts {
     fn lock(&self) -> MutexGuard<'_, Counting> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Who we are towards a service of the control plane, and who it has to prove to be.
+///
+/// # Errors
+/// [`SidecarError::Security`] when the control plane's names are none.
+pub(super) fn service_identity(
+    config: &Config,
+    identity: Option<&Identity>,
+    app_id: &str,
+) -> Result<Option<(Identity, SpiffeId)>, SidecarError> {
+    let Some(identity) = identity else {
+        return Ok(None);
+    };
+    Ok(Some((identity.clone(), resources::service_id(config, app_id)?)))
 }
 
 /// Obtains the identity from the CA; none without mTLS.

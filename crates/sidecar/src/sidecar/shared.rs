@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use outrigger_identity::Identity;
+use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::Configuration;
+use outrigger_resources::configuration::{ACTOR_STATE_TTL, Configuration};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
@@ -19,12 +19,13 @@ use crate::api::grpc::{DaprService, GrpcApi};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health};
 use crate::blocks::Blocks;
+use crate::blocks::actors::{self, Actors};
 use crate::blocks::bindings::Dependencies;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
-use crate::config::{App, AppProtocol, Config};
+use crate::config::{App, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
@@ -32,6 +33,7 @@ use crate::peer::Peers;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 use crate::resilience::Resilience;
+use crate::scheduler::{self, Scheduler};
 
 /// Made once; APIs and blocks take the parts they need.
 pub(super) struct Shared {
@@ -103,7 +105,23 @@ impl Shared {
         })
     }
 
-    pub(super) fn blocks(&self, config: &App) -> Blocks {
+    /// The way to the schedulers; `identity`: who we are, and who they have to be.
+    pub(super) fn scheduler(
+        &self,
+        config: &Config,
+        identity: Option<(Identity, SpiffeId)>,
+    ) -> Arc<Scheduler> {
+        Scheduler::new(scheduler::Settings {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            addresses: config.control_plane.scheduler.clone(),
+            streams: config.control_plane.scheduler_streams,
+            identity,
+            max_message: self.max_message,
+        })
+    }
+
+    pub(super) fn blocks(&self, config: &App, scheduler: &Arc<Scheduler>) -> Blocks {
         let dependencies = Dependencies {
             resilience: Arc::clone(&self.resilience),
             app: self.app.clone(),
@@ -116,9 +134,42 @@ impl Shared {
             &self.settings,
             Arc::clone(&self.middlewares),
             self.health.clone(),
+            Arc::clone(scheduler),
             !config.skip_subscribe_endpoint,
             dependencies,
         )
+    }
+
+    /// `port`: that of the internal server.
+    pub(super) fn actors(
+        &self,
+        config: &Config,
+        port: u16,
+        blocks: &Blocks,
+        components: &Arc<Components>,
+        scheduler: &Arc<Scheduler>,
+    ) -> Arc<Actors> {
+        let host = match self.host.contains(':') {
+            true => format!("[{}]", self.host),
+            false => self.host.clone(),
+        };
+        Arc::new(Actors::new(actors::Dependencies {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            address: format!("{host}:{port}"),
+            placement: !config.control_plane.placement.is_empty(),
+            namespace_missing: config.mode == Mode::Kubernetes
+                && config.security.mtls
+                && config.workload.namespace.as_deref().is_none_or(str::is_empty),
+            app: self.app.clone(),
+            peers: Arc::clone(&self.peers),
+            resilience: Arc::clone(&self.resilience),
+            state: Arc::clone(&blocks.state),
+            components: Arc::clone(components),
+            scheduler: Arc::clone(scheduler),
+            state_ttl: self.settings.features.enabled(ACTOR_STATE_TTL),
+            max_message: self.max_message,
+        }))
     }
 
     pub(super) fn endpoints(&self, config: &Config, specs: Vec<EndpointSpec>) -> Arc<Endpoints> {
@@ -141,6 +192,8 @@ impl Shared {
         blocks: &Blocks,
         endpoints: Arc<Endpoints>,
         components: &Arc<Components>,
+        actors: &Arc<Actors>,
+        scheduler: &Arc<Scheduler>,
         readiness: &Readiness,
         shutdown: &Shutdown,
     ) -> Apis {
@@ -152,6 +205,8 @@ impl Shared {
             self.settings.features.names().map(str::to_owned).collect(),
             endpoints,
             Arc::clone(components),
+            Arc::clone(actors),
+            Arc::clone(scheduler),
             Arc::clone(&blocks.subscriptions),
         ));
         let reflection = Reflection::default();
@@ -168,6 +223,7 @@ impl Shared {
             log,
             invoker: Arc::clone(&invoker),
             blocks: blocks.clone(),
+            actors: Arc::clone(actors),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -175,6 +231,7 @@ impl Shared {
         let dapr = Arc::new(DaprService {
             invoker,
             blocks: blocks.clone(),
+            actors: Arc::clone(actors),
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&self.metrics),
@@ -197,6 +254,7 @@ impl Shared {
         let internal = InternalApi {
             app_id: Arc::clone(&self.app_id),
             app: self.app.clone(),
+            actors: Arc::clone(actors),
             access: Arc::clone(&self.access),
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),

@@ -4,6 +4,7 @@ pub mod app;
 pub mod client;
 pub mod grpc;
 pub mod net;
+pub mod placement;
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tokio_stream::wrappers::ReceiverStream;
 pub use app::App;
 pub use client::{Answer, get, post, request};
 pub use net::{Net, Node, Plan};
+pub use placement::Placement;
 
 /// Longest wait for something that should happen; reached only when it does not.
 pub const PATIENCE: Duration = Duration::from_secs(30);

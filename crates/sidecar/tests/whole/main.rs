@@ -7,6 +7,7 @@
     reason = "functions that tests share may fail like tests"
 )]
 
+mod actors;
 mod bindings;
 mod common;
 #[path = "../../../components-pluggable/tests/pluggable/process/mod.rs"]

@@ -353,6 +353,36 @@ async fn components_follow_the_operator_and_its_restarts() {
 }
 
 #[tokio::test]
+async fn connections_to_the_operator_end_with_its_certificate() {
+    let net = Net::secure_with("{workloadCertTTL: 15s, allowedClockSkew: 0s}").await;
+    // Its certificate is not renewed; that of the sidecar is.
+    let operator = Process::start(&net, "dapr-operator").await;
+    *operator.cluster.configuration.lock().unwrap() = json!({"spec": {}});
+    let node = operator.beside(&net).configuration("settings").start().await;
+    let watchers = &operator.cluster.endpoint_watchers;
+    eventually(async || !watchers.lock().unwrap().is_empty()).await;
+    eventually(async || {
+        watchers
+            .lock()
+            .unwrap()
+            .iter()
+            .all(mpsc::UnboundedSender::is_closed)
+    })
+    .await;
+    assert!(
+        outlived(&operator.identity),
+        "the stream ended before the certificate did"
+    );
+    node.stop().await.unwrap();
+}
+
+/// Whether the certificate of an identity is over.
+fn outlived(identity: &Identity) -> bool {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    identity.svid().not_after().as_second() <= i64::try_from(now.unwrap().as_secs()).unwrap()
+}
+
+#[tokio::test]
 async fn what_the_operator_lacks_ends_the_start() {
     let net = Net::secure().await;
     let operator = Process::start(&net, "dapr-operator").await;

@@ -42,7 +42,7 @@ pub enum TracingError {
     /// The OTLP endpoint is no `host:port`.
     #[error("invalid Otel endpoint {endpoint:?}: {reason} (use host:port)")]
     Endpoint {
-        /// As configured.
+        /// The endpoint of the Configuration or of `OTEL_EXPORTER_OTLP_ENDPOINT`.
         endpoint: String,
         /// What is wrong with it.
         reason: String,
@@ -50,7 +50,7 @@ pub enum TracingError {
     /// The Zipkin endpoint is no URL.
     #[error("invalid collector URL {url:?}: {reason}")]
     ZipkinUrl {
-        /// As configured.
+        /// `spec.tracing.zipkin.endpointAddress` of the Configuration.
         url: String,
         /// What is wrong with it.
         reason: String,

@@ -137,8 +137,8 @@ pub(super) fn finish(format: Format, out: &mut String) {
     }
 }
 
-/// Escapes a label value.
-pub(super) fn push_escaped(out: &mut String, value: &str) {
+/// Escapes a label value of the exposition, and appends it.
+pub fn push_escaped(out: &mut String, value: &str) {
     for c in value.chars() {
         match c {
             '\\' => out.push_str("\\\\"),

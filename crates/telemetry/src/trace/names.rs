@@ -80,6 +80,17 @@ impl Tracer {
         }
         span
     }
+
+    /// A job of the app that is due. `statement` is `POST /job/NAME`, or the callback's full method.
+    pub fn job(&self, job: &str, statement: &str, parent: &Parent) -> Span {
+        let mut span = self.start(SpanKind::Client, "", parent);
+        if span.is_recording() {
+            span.set_name(format!("job/{job}"));
+            span.set(RPC_SERVICE, "Dapr");
+            span.set(API, statement.to_owned());
+        }
+        span
+    }
 }
 
 /// Attributes. Each call is a no-op unless the span records.

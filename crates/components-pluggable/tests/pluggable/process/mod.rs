@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bindings;
+mod pubsub;
 mod secrets;
 mod state;
 
@@ -14,12 +15,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use outrigger_component::{Pairs, StateStore};
+use outrigger_component::{Pairs, PubSub, StateStore};
 use outrigger_wire::components::v1::{
     MetadataRequest, PingResponse, ReadRequest, ReadResponse, input_binding_server::InputBindingServer,
-    output_binding_server::OutputBindingServer, queriable_state_store_server::QueriableStateStoreServer,
-    secret_store_server::SecretStoreServer, state_store_server::StateStoreServer,
-    transactional_state_store_server::TransactionalStateStoreServer,
+    output_binding_server::OutputBindingServer, pub_sub_server::PubSubServer,
+    queriable_state_store_server::QueriableStateStoreServer, secret_store_server::SecretStoreServer,
+    state_store_server::StateStoreServer, transactional_state_store_server::TransactionalStateStoreServer,
     transactional_store_multi_max_size_server::TransactionalStoreMultiMaxSizeServer,
 };
 use tokio::{net::UnixListener, runtime::Runtime, sync::mpsc};
@@ -89,6 +90,9 @@ struct Services {
     desk: Arc<Desk>,
     /// By instance: gone with the process.
     stores: Arc<Mutex<HashMap<String, Arc<dyn StateStore>>>>,
+    brokers: Arc<Mutex<HashMap<String, Arc<dyn PubSub>>>>,
+    /// Where brokers keep messages.
+    folder: PathBuf,
 }
 
 impl Process {
@@ -103,6 +107,8 @@ impl Process {
         let services = Services {
             desk: Arc::clone(desk),
             stores: Arc::default(),
+            brokers: Arc::default(),
+            folder: folder.to_owned(),
         };
         let listener = runtime.block_on_elsewhere(&socket);
         runtime.spawn(services.serve(listener));
@@ -140,6 +146,7 @@ impl Services {
         let reflection = tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(outrigger_wire::FILE_DESCRIPTOR_SET)
             .with_service_name("dapr.proto.components.v1.StateStore")
+            .with_service_name("dapr.proto.components.v1.PubSub")
             .with_service_name("dapr.proto.components.v1.SecretStore")
             .with_service_name("dapr.proto.components.v1.InputBinding")
             .with_service_name("dapr.proto.components.v1.OutputBinding")
@@ -151,6 +158,7 @@ impl Services {
             .add_service(TransactionalStateStoreServer::new(self.clone()))
             .add_service(QueriableStateStoreServer::new(self.clone()))
             .add_service(TransactionalStoreMultiMaxSizeServer::new(self.clone()))
+            .add_service(PubSubServer::new(self.clone()))
             .add_service(SecretStoreServer::new(self.clone()))
             .add_service(InputBindingServer::new(self.clone()))
             .add_service(OutputBindingServer::new(self))

@@ -1,11 +1,14 @@
 //! `dapr.proto.runtime.v1.Dapr`.
 
+mod actors;
 mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod jobs;
 mod lock;
 mod publish;
+mod reminders;
 mod secrets;
 mod state;
 mod subscriptions;
@@ -22,18 +25,26 @@ use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
     BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
     ConversationResponse, ConversationResponseAlpha2, DecryptRequest, DecryptResponse,
-    DeleteBulkStateRequest, DeleteStateRequest, EncryptRequest, EncryptResponse,
-    ExecuteStateTransactionRequest, GetBulkSecretRequest, GetBulkSecretResponse, GetBulkStateRequest,
-    GetBulkStateResponse, GetConfigurationRequest, GetConfigurationResponse, GetMetadataRequest,
-    GetMetadataResponse, GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse,
-    InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest, PublishEventRequest,
-    QueryStateRequest, QueryStateResponse, SaveStateRequest, SetMetadataRequest, ShutdownRequest,
-    SubscribeConfigurationRequest, SubscribeConfigurationResponse, SubscribeTopicEventsRequestAlpha1,
-    SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest,
-    SubtleEncryptResponse, SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse,
-    SubtleUnwrapKeyRequest, SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse,
-    SubtleWrapKeyRequest, SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest,
-    UnlockResponse, UnsubscribeConfigurationRequest, UnsubscribeConfigurationResponse,
+    DeleteBulkStateRequest, DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1,
+    DeleteJobsByPrefixResponseAlpha1, DeleteStateRequest, EncryptRequest, EncryptResponse,
+    ExecuteActorStateTransactionRequest, ExecuteStateTransactionRequest, GetActorReminderRequest,
+    GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest,
+    GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
+    GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse,
+    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, InvokeActorRequest,
+    InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
+    ListActorRemindersRequest, ListActorRemindersResponse, ListJobsRequestAlpha1, ListJobsResponseAlpha1,
+    PublishEventRequest, QueryStateRequest, QueryStateResponse, RegisterActorReminderRequest,
+    RegisterActorTimerRequest, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
+    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
+    SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
+    SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
+    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest, UnsubscribeConfigurationRequest,
+    UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
 use tonic::metadata::MetadataMap;
@@ -43,6 +54,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{CurrentSpan, Trailers};
 use crate::api::error::ApiError;
 use crate::blocks::Blocks;
+use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
 use crate::call::{AppStatus, Call, Reply, any_bytes};
@@ -57,8 +69,10 @@ const MAX_ERROR_BODY: usize = 63;
 pub struct DaprService {
     /// Service invocation.
     pub invoker: Arc<Invoker>,
-    /// The blocks that have components.
+    /// The blocks beside invocation.
     pub blocks: Blocks,
+    /// Actors.
+    pub actors: Arc<Actors>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -251,6 +265,41 @@ impl Dapr for DaprService {
             .await
     }
 
+    async fn schedule_job_alpha1(
+        &self,
+        request: Request<ScheduleJobRequest>,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        self.job_schedule(request.into_inner()).await
+    }
+
+    async fn get_job_alpha1(
+        &self,
+        request: Request<GetJobRequest>,
+    ) -> Result<Response<GetJobResponse>, Status> {
+        self.job_get(request.into_inner()).await
+    }
+
+    async fn delete_job_alpha1(
+        &self,
+        request: Request<DeleteJobRequest>,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        self.job_delete(request.get_ref()).await
+    }
+
+    async fn delete_jobs_by_prefix_alpha1(
+        &self,
+        request: Request<DeleteJobsByPrefixRequestAlpha1>,
+    ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
+        self.job_delete_prefix(request.get_ref()).await
+    }
+
+    async fn list_jobs_alpha1(
+        &self,
+        _request: Request<ListJobsRequestAlpha1>,
+    ) -> Result<Response<ListJobsResponseAlpha1>, Status> {
+        self.job_list().await
+    }
+
     async fn encrypt_alpha1(
         &self,
         request: Request<Streaming<EncryptRequest>>,
@@ -326,6 +375,76 @@ impl Dapr for DaprService {
         request: Request<ConversationRequestAlpha2>,
     ) -> Result<Response<ConversationResponseAlpha2>, Status> {
         self.conversation_alpha2(request).await
+    }
+
+    async fn invoke_actor(
+        &self,
+        request: Request<InvokeActorRequest>,
+    ) -> Result<Response<InvokeActorResponse>, Status> {
+        self.actor_invoke(request).await
+    }
+
+    async fn get_actor_state(
+        &self,
+        request: Request<GetActorStateRequest>,
+    ) -> Result<Response<GetActorStateResponse>, Status> {
+        self.actor_state(request.into_inner()).await
+    }
+
+    async fn execute_actor_state_transaction(
+        &self,
+        request: Request<ExecuteActorStateTransactionRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.actor_transaction(request.into_inner()).await
+    }
+
+    async fn register_actor_timer(
+        &self,
+        request: Request<RegisterActorTimerRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.actor_timer(request.into_inner()).await
+    }
+
+    async fn unregister_actor_timer(
+        &self,
+        request: Request<UnregisterActorTimerRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.actor_no_timer(request.into_inner()).await
+    }
+
+    async fn register_actor_reminder(
+        &self,
+        request: Request<RegisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.reminder_register(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminder(
+        &self,
+        request: Request<UnregisterActorReminderRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.reminder_unregister(request.into_inner()).await
+    }
+
+    async fn unregister_actor_reminders_by_type(
+        &self,
+        request: Request<UnregisterActorRemindersByTypeRequest>,
+    ) -> Result<Response<UnregisterActorRemindersByTypeResponse>, Status> {
+        self.reminders_unregister(request.into_inner()).await
+    }
+
+    async fn list_actor_reminders(
+        &self,
+        request: Request<ListActorRemindersRequest>,
+    ) -> Result<Response<ListActorRemindersResponse>, Status> {
+        self.reminders_list(request.into_inner()).await
+    }
+
+    async fn get_actor_reminder(
+        &self,
+        request: Request<GetActorReminderRequest>,
+    ) -> Result<Response<GetActorReminderResponse>, Status> {
+        self.reminder_get(request.into_inner()).await
     }
 
     async fn get_metadata(

@@ -18,11 +18,14 @@ use crate::body::Body;
 
 /// How much more work a byte is here than where messages are read and written directly.
 const REFLECTION: usize = 4;
-const PACKAGE: &str = "dapr.proto.runtime.v1";
+/// Where messages are.
+const PACKAGES: [&str; 2] = ["dapr.proto.runtime.v1", "dapr.proto.internals.v1"];
 /// The files whose messages are used, and what they import.
-const FILES: [&str; 2] = [
+const FILES: [&str; 4] = [
+    "dapr/proto/internals/v1/jobs.proto",
     "dapr/proto/runtime/v1/ai.proto",
     "dapr/proto/runtime/v1/crypto.proto",
+    "dapr/proto/runtime/v1/jobs.proto",
 ];
 
 /// Descriptors of the messages, made when the first is needed.
@@ -48,9 +51,11 @@ static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| {
 });
 
 fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
-    let found = POOL
-        .as_ref()
-        .and_then(|pool| pool.get_message_by_name(&format!("{PACKAGE}.{name}")));
+    let named = |pool: &DescriptorPool| {
+        let mut packages = PACKAGES.iter();
+        packages.find_map(|package| pool.get_message_by_name(&format!("{package}.{name}")))
+    };
+    let found = POOL.as_ref().and_then(named);
     found.ok_or_else(|| format!("this build has no descriptor of {name}"))
 }
 

@@ -6,8 +6,8 @@ use outrigger_policy::apilist::ApiList;
 use outrigger_policy::escape::query_unescape;
 
 use super::{
-    Context, HttpApi, bindings, configuration, conversation, crypto, invoke, lock, meta, publish, secrets,
-    state, subtle,
+    Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
+    publish, secrets, state, subtle,
 };
 use crate::api::error::ApiError;
 use crate::body::Body;
@@ -15,6 +15,8 @@ use crate::body::Body;
 /// The routes of all blocks, in the order in which they are tried.
 static TABLES: &[&[Endpoint]] = &[
     state::ROUTES,
+    actors::ROUTES,
+    actors::REMINDERS,
     secrets::ROUTES,
     configuration::ROUTES,
     lock::ROUTES,
@@ -23,6 +25,7 @@ static TABLES: &[&[Endpoint]] = &[
     subtle::ROUTES,
     conversation::ROUTES,
     publish::ROUTES,
+    jobs::ROUTES,
     meta::ROUTES,
 ];
 /// Versions, as lists of allowed routes name them and as paths do.
@@ -322,6 +325,35 @@ mod tests {
             find(Method::PATCH, "/v1.0/invoke/a/method/b"),
             Some(("InvokeService", vec![]))
         );
+    }
+
+    #[test]
+    fn the_page_of_routes_has_them_all() {
+        let mut rows =
+            "| method | path | name | group and version | public port |\n| --- | --- | --- | --- | --- |\n"
+                .to_owned();
+        let invoke = (
+            "any",
+            format!("/{}/invoke/{{id}}/method/{{method}}", invoke::ROUTE.prefix),
+            &invoke::ROUTE,
+        );
+        let others = TABLES.iter().copied().flatten().map(|endpoint| {
+            let method = endpoint.method.as_ref().map_or("any", Method::as_str);
+            (
+                method,
+                format!("/{}/{}", endpoint.prefix, endpoint.path.join("/")),
+                endpoint,
+            )
+        });
+        for (method, path, endpoint) in std::iter::once(invoke).chain(others) {
+            let (group, version) = (endpoint.group, endpoint.version);
+            let public = if endpoint.public { "yes" } else { "" };
+            rows += &format!(
+                "| {method} | `{path}` | {} | `{group}` `{version}` | {public} |\n",
+                endpoint.name
+            );
+        }
+        outrigger_pages::Page::read("routes.md").check("routes", &rows);
     }
 
     #[test]

@@ -17,6 +17,10 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         let components = message.registered_components.into_iter().map(component);
         all.insert("components".into(), components.collect());
     }
+    if !message.active_actors_count.is_empty() {
+        let actors = message.active_actors_count.into_iter().map(active);
+        all.insert("actors".into(), actors.collect());
+    }
     let extended: BTreeMap<_, _> = message.extended_metadata.into_iter().collect();
     all.insert("extended".into(), json!(extended));
     if !message.subscriptions.is_empty() {
@@ -32,15 +36,37 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         all.insert("appConnectionProperties".into(), connection(properties));
     }
     if let Some(actors) = message.actor_runtime {
-        let actors = json!({
-            "runtimeStatus": actors.runtime_status().as_str_name(),
-            "hostReady": actors.host_ready,
-            "placement": actors.placement,
-        });
-        all.insert("actorRuntime".into(), actors);
+        all.insert("actorRuntime".into(), actor_runtime(actors));
+    }
+    if let Some(scheduler) = message.scheduler {
+        let addresses = json!({ "connected_addresses": scheduler.connected_addresses });
+        all.insert("scheduler".into(), addresses);
     }
     all.insert("workflows".into(), json!({}));
     Value::Object(all)
+}
+
+fn actor_runtime(actors: proto::ActorRuntime) -> Value {
+    let mut shown = Map::new();
+    let status = actors.runtime_status().as_str_name();
+    shown.insert("runtimeStatus".into(), status.into());
+    if !actors.active_actors.is_empty() {
+        let active = actors.active_actors.into_iter().map(active);
+        shown.insert("activeActors".into(), active.collect());
+    }
+    shown.insert("hostReady".into(), actors.host_ready.into());
+    shown.insert("placement".into(), actors.placement.into());
+    shown.into()
+}
+
+/// Without the number where no actor is active.
+fn active(actors: proto::ActiveActorsCount) -> Value {
+    let mut shown = Map::new();
+    put(&mut shown, "type", actors.r#type);
+    if actors.count != 0 {
+        shown.insert("count".into(), actors.count.into());
+    }
+    shown.into()
 }
 
 fn component(component: proto::RegisteredComponents) -> Value {

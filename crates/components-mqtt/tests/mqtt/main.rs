@@ -1,5 +1,7 @@
-//! The MQTT bindings, on a real broker.
+//! The MQTT components, on a real broker.
 #![allow(clippy::unwrap_used, reason = "tests")]
+
+mod broker;
 
 use std::{
     sync::{Arc, Mutex},

@@ -16,33 +16,40 @@ use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::{Service, ServiceExt};
 
-const LOG: &str = "dapr.scheduler.server";
+const LOG: &str = "dapr.grpc";
 /// Time until the first byte of a connection in plain text.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// Silence after which a peer is asked whether it is still there.
-const PING_AFTER: Duration = Duration::from_secs(10);
-/// Time limit of its answer.
-const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// Calls at the same time on one connection.
-const MAX_STREAMS: u32 = 1024;
 /// Connections may take this part of the descriptors of the process.
 const PART: usize = 2;
 /// Largest header of a request, in bytes.
 const MAX_HEADER: u32 = 16 << 10;
 
+/// What a server allows its clients.
+#[derive(Debug, Clone, Copy)]
+pub struct Allowed {
+    /// Connections.
+    pub connections: Limits,
+    /// Silence after which a peer is asked whether it is still there.
+    pub ping_after: Duration,
+    /// Time limit of its answer.
+    pub ping_timeout: Duration,
+    /// Calls at the same time on one connection.
+    pub streams: u32,
+}
+
 /// Who calls.
 #[derive(Debug, Clone)]
-pub(crate) enum Caller {
+pub enum Caller {
     /// Anybody: there is no mTLS.
     Anyone,
     /// The workload that its certificate names.
     Workload(SpiffeId),
 }
 
-/// Serves `service` until told to stop. Requests have their [`Caller`] with them.
-pub(crate) async fn serve<S>(
+/// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Place`] of their connection with them.
+pub async fn serve<S>(
     server: Server,
-    limits: Limits,
+    allowed: Allowed,
     identity: Option<Identity>,
     service: S,
     drain: CancellationToken,
@@ -58,17 +65,17 @@ pub(crate) async fn serve<S>(
         let (identity, service) = (identity.clone(), service.clone());
         async move {
             match identity {
-                None => plain(accepted, service).await,
-                Some(identity) => secure(accepted, &identity, service).await,
+                None => plain(accepted, allowed, service).await,
+                Some(identity) => secure(accepted, allowed, &identity, service).await,
             }
         }
     };
     keep_alive(&server.listener);
-    let admission = Admission::new(limits.within(descriptors() / PART));
+    let admission = Admission::new(allowed.connections.within(descriptors() / PART));
     outrigger_accept::serve(server.listener, admission, drain, handle).await;
 }
 
-async fn plain<S>(accepted: Accepted, service: S)
+async fn plain<S>(accepted: Accepted, allowed: Allowed, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -84,7 +91,7 @@ where
         return;
     }
     let end = async move { drain.cancelled().await };
-    http2(stream, service, Caller::Anyone, place, end).await;
+    http2(stream, allowed, service, (Caller::Anyone, place), end).await;
 }
 
 async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
@@ -93,7 +100,7 @@ async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
     matches!(drain.run_until_cancelled(peek).await, Some(Ok(Ok(1..))))
 }
 
-async fn secure<S>(accepted: Accepted, identity: &Identity, service: S)
+async fn secure<S>(accepted: Accepted, allowed: Allowed, identity: &Identity, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -125,11 +132,16 @@ where
             }
         }
     };
-    http2(stream, service, Caller::Workload(id), place, end).await;
+    http2(stream, allowed, service, (Caller::Workload(id), place), end).await;
 }
 
-async fn http2<I, S>(io: I, service: S, caller: Caller, place: Arc<Place>, end: impl Future<Output = ()>)
-where
+async fn http2<I, S>(
+    io: I,
+    allowed: Allowed,
+    service: S,
+    (caller, place): (Caller, Arc<Place>),
+    end: impl Future<Output = ()>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -138,13 +150,14 @@ where
         // Whoever calls keeps their place before those who do not.
         place.prove();
         request.extensions_mut().insert(caller.clone());
+        request.extensions_mut().insert(Arc::clone(&place));
         service.clone().oneshot(request)
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(PING_AFTER)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .max_concurrent_streams(MAX_STREAMS)
+        .keep_alive_interval(allowed.ping_after)
+        .keep_alive_timeout(allowed.ping_timeout)
+        .max_concurrent_streams(allowed.streams)
         .max_header_list_size(MAX_HEADER)
         .serve_connection(TokioIo::new(io), calls);
     outrigger_accept::finish(connection, end).await;

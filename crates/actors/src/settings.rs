@@ -1,0 +1,269 @@
+//! What an app says about its actors in its answer to `GET /dapr/config`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use outrigger_resources::value::go_duration;
+use serde::Deserialize;
+
+use crate::round::PATIENCE;
+
+const IDLE: Duration = Duration::from_secs(60 * 60);
+const DRAIN: Duration = Duration::from_secs(2);
+const DEPTH: u32 = 32;
+/// Actor types of one app at most.
+pub const MAX_TYPES: usize = 4096;
+
+/// The actors that an app hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// By type.
+    pub types: HashMap<String, TypeSettings>,
+    /// How long calls that run may go on when the actors of the fleet are spread anew.
+    pub drain: Duration,
+    /// What was given that has no effect, in words.
+    pub warnings: Vec<String>,
+}
+
+/// What holds for the actors of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TypeSettings {
+    /// Deactivated when no turn began for so long.
+    pub idle: Duration,
+    /// Calls of one turn at once, at most, where calls may join a turn.
+    pub reentrancy: Option<u32>,
+}
+
+/// Settings that cannot be used; the app hosts nothing then.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// No JSON, or of other types.
+    #[error("the app's answer to GET /dapr/config cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A duration.
+    #[error("the app's answer to GET /dapr/config: {name}: {text:?} is no duration such as 1h30m")]
+    Duration {
+        /// Of the member.
+        name: &'static str,
+        /// As given.
+        text: String,
+    },
+    /// More types than are kept.
+    #[error("the app's answer to GET /dapr/config names {0} actor types, more than {MAX_TYPES}")]
+    TooMany(usize),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Answer {
+    entities: Option<Vec<String>>,
+    #[serde(flatten)]
+    common: Common,
+    drain_rebalanced_actors: Option<bool>,
+    reminders_storage_partitions: Option<i64>,
+    entities_config: Option<Vec<Entry>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Entry {
+    entities: Option<Vec<String>>,
+    #[serde(flatten)]
+    common: Common,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Common {
+    actor_idle_timeout: Option<String>,
+    drain_ongoing_call_timeout: Option<String>,
+    reentrancy: Option<Reentrancy>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Reentrancy {
+    enabled: Option<bool>,
+    max_stack_depth: Option<i64>,
+}
+
+impl Reentrancy {
+    fn depth(self) -> Option<u32> {
+        let depth = |given: i64| u32::try_from(given).unwrap_or(if given < 0 { 0 } else { u32::MAX });
+        let enabled = self.enabled.unwrap_or_default();
+        enabled.then(|| self.max_stack_depth.map_or(DEPTH, depth))
+    }
+}
+
+impl Settings {
+    /// An app without actors.
+    pub fn none() -> Self {
+        Self {
+            types: HashMap::new(),
+            drain: DRAIN,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// From the JSON of the answer; keys that it does not know are nobody's business.
+    ///
+    /// # Errors
+    /// [`SettingsError`].
+    pub fn parse(json: &[u8]) -> Result<Self, SettingsError> {
+        let answer: Answer = serde_json::from_slice(json)?;
+        let names = answer.entities.unwrap_or_default();
+        if names.len() > MAX_TYPES {
+            return Err(SettingsError::TooMany(names.len()));
+        }
+        let given = |text: Option<String>, name, default| match text.filter(|text| !text.is_empty()) {
+            None => Ok(default),
+            Some(text) => go_duration(&text).map_err(|_| SettingsError::Duration { name, text }),
+        };
+        let common = answer.common;
+        let all = TypeSettings {
+            idle: given(common.actor_idle_timeout, "actorIdleTimeout", IDLE)?,
+            reentrancy: common.reentrancy.unwrap_or_default().depth(),
+        };
+        let drain = given(
+            common.drain_ongoing_call_timeout,
+            "drainOngoingCallTimeout",
+            DRAIN,
+        )?;
+        let mut settings = Self {
+            types: names.into_iter().map(|name| (name, all)).collect(),
+            drain: bounded(drain),
+            warnings: Vec::new(),
+        };
+        if answer
+            .reminders_storage_partitions
+            .is_some_and(|count| count != 0)
+        {
+            let text = "remindersStoragePartitions has no effect: reminders are kept by the scheduler";
+            settings.warnings.push(text.to_owned());
+        }
+        for entry in answer.entities_config.unwrap_or_default() {
+            settings.entry(entry);
+        }
+        if answer.drain_rebalanced_actors == Some(false) {
+            settings.drain = Duration::ZERO;
+        }
+        Ok(settings)
+    }
+
+    /// A type that has an entry takes all from there.
+    fn entry(&mut self, entry: Entry) {
+        let common = entry.common;
+        let given = |text: Option<String>, default| {
+            let text = text.filter(|text| !text.is_empty());
+            text.and_then(|text| go_duration(&text).ok()).unwrap_or(default)
+        };
+        let own = TypeSettings {
+            idle: given(common.actor_idle_timeout, IDLE),
+            reentrancy: common.reentrancy.unwrap_or_default().depth(),
+        };
+        let mut used = false;
+        for name in entry.entities.unwrap_or_default() {
+            match self.types.get_mut(&name) {
+                Some(settings) => (*settings, used) = (own, true),
+                None => self.warnings.push(format!(
+                    "entitiesConfig names the actor type {name:?}, which is not among the entities: it is ignored"
+                )),
+            }
+        }
+        if used {
+            let drain = given(common.drain_ongoing_call_timeout, DRAIN);
+            self.drain = self.drain.max(bounded(drain));
+        }
+    }
+}
+
+/// Placement does not wait longer than its patience.
+fn bounded(drain: Duration) -> Duration {
+    if drain >= PATIENCE {
+        (PATIENCE * 4 / 5).max(DRAIN)
+    } else {
+        drain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Settings {
+        Settings::parse(json.as_bytes()).unwrap()
+    }
+
+    fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn defaults() {
+        assert_eq!(parse("{}"), Settings::none());
+        let settings = parse(r#"{"entities": ["a"], "unknown": {}, "actorScanInterval": 7}"#);
+        let expected = TypeSettings {
+            idle: seconds(3600),
+            reentrancy: None,
+        };
+        assert_eq!(settings.types["a"], expected);
+        assert_eq!(settings.drain, seconds(2));
+        assert_eq!(
+            parse(r#"{"entities": null, "entitiesConfig": null}"#),
+            Settings::none()
+        );
+    }
+
+    #[test]
+    fn a_type_with_an_entry_takes_all_from_there() {
+        let settings = parse(
+            r#"{"entities": ["a", "b"], "actorIdleTimeout": "10m", "drainOngoingCallTimeout": "1s",
+                "reentrancy": {"enabled": true, "maxStackDepth": 7}, "remindersStoragePartitions": 3,
+                "entitiesConfig": [
+                    {"entities": ["b", "c"], "actorIdleTimeout": "5s", "drainOngoingCallTimeout": "3s"}]}"#,
+        );
+        let of = |name: &str| (settings.types[name].idle, settings.types[name].reentrancy);
+        assert_eq!(of("a"), (seconds(600), Some(7)));
+        assert_eq!(of("b"), (seconds(5), None));
+        assert_eq!(settings.drain, seconds(3), "the longest");
+        assert_eq!(settings.warnings.len(), 2);
+        assert!(!settings.types.contains_key("c"));
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_read_is_the_default_and_the_whole_is_refused() {
+        let settings =
+            parse(r#"{"entities": ["a"], "entitiesConfig": [{"entities": ["a"], "actorIdleTimeout": "x"}]}"#);
+        assert_eq!(settings.types["a"].idle, seconds(3600));
+        for wrong in [
+            r#"{"actorIdleTimeout": "x"}"#,
+            r#"{"drainOngoingCallTimeout": "-1s"}"#,
+            r#"{"entities": "a"}"#,
+            "[",
+        ] {
+            assert!(Settings::parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn draining_ends_before_placement_loses_its_patience() {
+        let drain = |text: &str| parse(text).drain;
+        assert_eq!(drain(r#"{"drainOngoingCallTimeout": "5s"}"#), seconds(4));
+        assert_eq!(
+            drain(r#"{"drainOngoingCallTimeout": "4999ms"}"#),
+            Duration::from_millis(4999)
+        );
+        let none = r#"{"drainOngoingCallTimeout": "60s", "drainRebalancedActors": false}"#;
+        assert_eq!(drain(none), Duration::ZERO);
+    }
+
+    #[test]
+    fn too_many_types_are_refused() {
+        let names: Vec<_> = (0..=MAX_TYPES).map(|n| n.to_string()).collect();
+        let json = serde_json::json!({ "entities": names }).to_string();
+        assert!(matches!(
+            Settings::parse(json.as_bytes()),
+            Err(SettingsError::TooMany(4097))
+        ));
+    }
+}

@@ -1,0 +1,269 @@
+//! The active actors of one type, or a part of them: calls of different parts do not meet.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::turns::{Reentry, Ticket, TooDeep, Turns};
+
+/// Active actors and their turns. An actor becomes active with its first call and stays so until it is deactivated.
+///
+/// Times are those since the sidecar began, so that they need little room.
+#[derive(Debug)]
+pub struct Shard<W> {
+    actors: HashMap<Arc<str>, Actor<W>>,
+    /// When to look whether an actor is idle. Every active actor is in it once, but those that were found busy.
+    looks: BinaryHeap<Reverse<(u64, Arc<str>)>>,
+    /// Milliseconds after its last turn began that an actor is idle.
+    idle_after: u64,
+}
+
+/// An idle actor has next to nothing.
+#[derive(Debug)]
+struct Actor<W> {
+    turns: Option<Box<Turns<W>>>,
+    /// Milliseconds; when its last turn began.
+    used: u64,
+    /// It was busy when it was looked at: the end of its turns brings the next look.
+    unwatched: bool,
+}
+
+impl<W> Shard<W> {
+    /// Without actors; they are idle when no turn began for `idle_after`.
+    pub fn new(idle_after: Duration) -> Self {
+        Self {
+            actors: HashMap::new(),
+            looks: BinaryHeap::new(),
+            idle_after: millis(idle_after),
+        }
+    }
+
+    /// Takes a turn of an actor, which is active from now on. See [`Turns::enter`].
+    ///
+    /// # Errors
+    /// [`TooDeep`].
+    pub fn enter(
+        &mut self,
+        id: &str,
+        reentry: Option<Reentry<'_>>,
+        now: Duration,
+        waiter: impl FnOnce() -> W,
+    ) -> Result<(Ticket, bool), TooDeep> {
+        let now = millis(now);
+        if let Some(actor) = self.actors.get_mut(id) {
+            actor.used = now;
+            return actor.turns.get_or_insert_default().enter(reentry, waiter);
+        }
+        let mut turns = Box::<Turns<W>>::default();
+        let entered = turns.enter(reentry, waiter)?;
+        let id: Arc<str> = id.into();
+        self.looks
+            .push(Reverse((now.saturating_add(self.idle_after), Arc::clone(&id))));
+        let actor = Actor {
+            turns: Some(turns),
+            used: now,
+            unwatched: false,
+        };
+        self.actors.insert(id, actor);
+        Ok(entered)
+    }
+
+    /// Ends a call; what comes back is to be woken.
+    pub fn leave(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
+        let now = millis(now);
+        let Some(actor) = self.actors.get_mut(id) else {
+            return Vec::new();
+        };
+        let Some(turns) = &mut actor.turns else {
+            return Vec::new();
+        };
+        let woken = turns.leave(ticket);
+        if turns.is_empty() {
+            actor.turns = None;
+            if std::mem::take(&mut actor.unwatched) {
+                let due = actor.used.saturating_add(self.idle_after).max(now);
+                if let Some((id, _)) = self.actors.get_key_value(id) {
+                    self.looks.push(Reverse((due, Arc::clone(id))));
+                }
+            }
+        } else if !woken.is_empty() {
+            actor.used = now;
+        }
+        woken
+    }
+
+    /// Ends the turn in which an actor was deactivated: unless others wait for it, it is not active any more.
+    pub fn deactivated(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
+        let woken = self.leave(id, ticket, now);
+        if self.actors.get(id).is_some_and(|actor| actor.turns.is_none()) {
+            self.actors.remove(id);
+        }
+        woken
+    }
+
+    /// The actors that are idle now. Each of them has a turn, in which it is to be deactivated.
+    pub fn take_idle(&mut self, now: Duration) -> Vec<(Arc<str>, Ticket)> {
+        let now = millis(now);
+        let mut idle = Vec::new();
+        while let Some(Reverse((due, _))) = self.looks.peek()
+            && *due <= now
+        {
+            let Some(Reverse((_, id))) = self.looks.pop() else {
+                break;
+            };
+            let known = self.actors.get_key_value(&id);
+            if !known.is_some_and(|(known, _)| Arc::ptr_eq(known, &id)) {
+                // It is of an earlier life of the actor.
+                continue;
+            }
+            let Some(actor) = self.actors.get_mut(&id) else {
+                continue;
+            };
+            let idle_at = actor.used.saturating_add(self.idle_after);
+            if actor.turns.is_some() {
+                actor.unwatched = true;
+            } else if idle_at > now {
+                self.looks.push(Reverse((idle_at, id)));
+            } else {
+                actor.unwatched = true;
+                let ticket = actor.turns.get_or_insert_default().first();
+                idle.push((id, ticket));
+            }
+        }
+        idle
+    }
+
+    /// When to look for idle actors next.
+    pub fn next_look(&self) -> Option<Duration> {
+        let Reverse((due, _)) = self.looks.peek()?;
+        Some(Duration::from_millis(*due))
+    }
+
+    /// Whether an actor is active.
+    pub fn is_active(&self, id: &str) -> bool {
+        self.actors.contains_key(id)
+    }
+
+    /// The ids of all active actors.
+    pub fn ids(&self) -> Vec<Arc<str>> {
+        self.actors.keys().cloned().collect()
+    }
+
+    /// How many are active.
+    pub fn len(&self) -> usize {
+        self.actors.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.actors.is_empty()
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const IDLE: Duration = Duration::from_secs(10);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn idle(shard: &mut Shard<u32>, now: Duration) -> Vec<(String, Ticket)> {
+        let idle = shard.take_idle(now).into_iter();
+        idle.map(|(id, ticket)| (id.to_string(), ticket)).collect()
+    }
+
+    #[test]
+    fn who_has_no_turns_for_long_is_idle() {
+        let mut shard = Shard::new(IDLE);
+        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        shard.leave("a", ticket, at(1));
+        assert_eq!(shard.next_look(), Some(at(10)));
+        let (ticket, _) = shard.enter("a", None, at(4), || 0).unwrap();
+        shard.leave("a", ticket, at(4));
+        assert_eq!(idle(&mut shard, at(10)), []);
+        assert_eq!(shard.next_look(), Some(at(14)));
+        let mut found = idle(&mut shard, at(14));
+        assert_eq!(found.len(), 1);
+        let (id, ticket) = found.remove(0);
+        assert!(shard.is_active(&id), "until it is deactivated");
+        assert_eq!(idle(&mut shard, at(30)), [], "once");
+        assert_eq!(shard.deactivated(&id, ticket, at(30)), [0; 0]);
+        assert!(shard.is_empty());
+        assert_eq!(idle(&mut shard, at(99)), []);
+        assert_eq!(shard.next_look(), None);
+    }
+
+    #[test]
+    fn a_long_turn_is_not_idle_and_its_end_is_seen() {
+        let mut shard = Shard::new(IDLE);
+        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        assert_eq!(idle(&mut shard, at(20)), []);
+        assert_eq!(shard.next_look(), None);
+        shard.leave("a", ticket, at(25));
+        assert_eq!(shard.next_look(), Some(at(25)));
+        assert_eq!(idle(&mut shard, at(25)).len(), 1);
+    }
+
+    #[test]
+    fn a_call_that_comes_while_an_actor_is_deactivated_waits_and_makes_it_active_again() {
+        let mut shard = Shard::new(IDLE);
+        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        shard.leave("a", ticket, at(0));
+        let (_, ending) = idle(&mut shard, at(10)).remove(0);
+        let (ticket, begins) = shard.enter("a", None, at(11), || 7).unwrap();
+        assert!(!begins);
+        assert_eq!(shard.deactivated("a", ending, at(12)), [7]);
+        assert!(shard.is_active("a"));
+        shard.leave("a", ticket, at(13));
+        assert_eq!(idle(&mut shard, at(21)), []);
+        assert_eq!(idle(&mut shard, at(23)).len(), 1);
+    }
+
+    #[test]
+    fn refused_calls_leave_no_actor_behind() {
+        let mut shard = Shard::new(IDLE);
+        let none = Some(Reentry { id: "x", depth: 0 });
+        assert!(shard.enter("a", none, at(0), || 0).is_err());
+        assert!(shard.is_empty());
+    }
+
+    proptest! {
+        /// Actors that come and go in any order: every one that is left alone is found idle, no earlier than it is, and
+        /// is looked at by one entry alone.
+        #[test]
+        fn idle_actors_are_found_once(steps in prop::collection::vec((0_usize..3, 0_u64..8), 1..100)) {
+            let mut shard = Shard::new(IDLE);
+            let (mut now, mut used) = (0, HashMap::new());
+            for (actor, pause) in steps {
+                now += pause;
+                let id = ["a", "b", "c"][actor];
+                let (ticket, begins) = shard.enter(id, None, at(now), || 0_u32).unwrap();
+                prop_assert!(begins);
+                used.insert(id.to_owned(), now);
+                shard.leave(id, ticket, at(now));
+                for (id, ticket) in idle(&mut shard, at(now)) {
+                    prop_assert!(used[&id] + 10 <= now);
+                    used.remove(&id);
+                    shard.deactivated(&id, ticket, at(now));
+                }
+                prop_assert_eq!(shard.len(), used.len());
+                let late = used.values().filter(|used| **used + 10 <= now).count();
+                prop_assert_eq!(late, 0, "all that are idle are found");
+            }
+            for (id, ticket) in idle(&mut shard, at(now + 10)) {
+                shard.deactivated(&id, ticket, at(now + 10));
+            }
+            prop_assert!(shard.is_empty());
+        }
+    }
+}

@@ -1,0 +1,126 @@
+use std::{collections::VecDeque, sync::Arc};
+
+use futures::FutureExt;
+use outrigger_component::{
+    Pairs, Result,
+    pubsub::{Feed, Message, Settlement},
+};
+use rumqttc::Publish;
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    AGAIN, Shared,
+    session::{Command, Incoming},
+};
+
+/// Takes what comes for one subscription.
+pub(super) struct Consumer {
+    pub(super) shared: Arc<Shared>,
+    pub(super) route: u64,
+    /// The topic that the broker is to forget at the end.
+    pub(super) unsubscribe: Option<String>,
+    pub(super) incoming: mpsc::UnboundedReceiver<Incoming>,
+}
+
+/// A message with the app, and how often it was before.
+pub(super) struct Offered {
+    incoming: Incoming,
+    before: u32,
+}
+
+fn message(publish: &Publish, before: u32) -> Message {
+    let retained = ("retained".to_owned(), publish.retain.to_string());
+    Message {
+        topic: String::from_utf8_lossy(&publish.topic).into(),
+        data: publish.payload.clone(),
+        content_type: None,
+        metadata: Pairs::from([retained]),
+        lane: None,
+        redelivered: Some(before.max(u32::from(publish.dup))),
+    }
+}
+
+impl Consumer {
+    pub(super) async fn run(mut self, mut feed: Feed<Offered>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        // What was returned, by when it is due.
+        let mut again: VecDeque<(Instant, Offered)> = VecDeque::new();
+        let mut draining = false;
+        loop {
+            if draining && feed.is_settled() {
+                break;
+            }
+            let due = again.front().map(|(due, _)| *due);
+            tokio::select! {
+                () = closed.cancelled() => {
+                    let settled = feed.settled().now_or_never().unwrap_or_default();
+                    settled.into_iter().for_each(|settled| settle(settled, None));
+                    break;
+                }
+                () = drain.cancelled(), if !draining => {
+                    draining = true;
+                    self.retire();
+                    again.clear();
+                }
+                settled = feed.settled() => {
+                    let mut again = (!draining).then_some(&mut again);
+                    for settled in settled {
+                        settle(settled, again.as_deref_mut());
+                    }
+                }
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.room() > 0 => {
+                    if let Some((_, offered)) = again.pop_front() {
+                        offer(&mut feed, offered);
+                    }
+                }
+                incoming = self.incoming.recv(), if !draining && feed.room() > 0 => match incoming {
+                    Some(incoming) => offer(&mut feed, Offered { incoming, before: 0 }),
+                    // The connection is gone for good.
+                    None => break,
+                },
+            }
+        }
+        self.retire();
+        drop((again, feed));
+        self.leave().await;
+        Ok(())
+    }
+
+    /// Nothing more comes; what did is somebody else's.
+    fn retire(&mut self) {
+        let _gone = self.shared.commands.send(Command::Remove(self.route));
+        self.incoming.close();
+        while self.incoming.try_recv().is_ok() {}
+    }
+
+    async fn leave(self) {
+        if let Some(topic) = &self.unsubscribe {
+            // Where the client does not take it, the broker goes on sending what nobody here wants.
+            let _refused = self.shared.sender.client.try_unsubscribe(topic.as_str());
+        }
+        let (tell, told) = oneshot::channel();
+        let _gone = self.shared.commands.send(Command::Flush(tell));
+        // Ends with an error: that is the word.
+        let _written = told.await;
+    }
+}
+
+fn offer(feed: &mut Feed<Offered>, offered: Offered) {
+    let message = message(&offered.incoming.publish, offered.before);
+    feed.offer(offered, message);
+}
+
+fn settle((offered, settlement): (Offered, Settlement), again: Option<&mut VecDeque<(Instant, Offered)>>) {
+    match (settlement, again) {
+        (Settlement::Acknowledge, _) => offered.incoming.acknowledge(),
+        (Settlement::Return, Some(again)) => {
+            let Offered { incoming, before } = offered;
+            let before = before + 1;
+            again.push_back((Instant::now() + AGAIN, Offered { incoming, before }));
+        }
+        (Settlement::Return, None) => drop(offered.incoming),
+    }
+}

@@ -1,0 +1,72 @@
+/// What a subscription matches: a topic, with `+` for one level and a last `#` for all that are left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Filter {
+    /// As the broker is asked.
+    pub(super) asked: String,
+    /// Where the name of a shared subscription begins with `$share/<group>/`, what comes after that.
+    topic: String,
+}
+
+impl Filter {
+    pub(super) fn new(asked: &str) -> Self {
+        let shared = asked
+            .strip_prefix("$share/")
+            .and_then(|rest| rest.split_once('/'));
+        Self {
+            topic: shared.map_or(asked, |(_, topic)| topic).to_owned(),
+            asked: asked.to_owned(),
+        }
+    }
+
+    /// Whether it is this very topic.
+    pub(super) fn is(&self, topic: &str) -> bool {
+        self.topic == topic
+    }
+
+    pub(super) fn matches(&self, topic: &str) -> bool {
+        // Topics of the broker itself are not meant by wildcards at the front.
+        if topic.starts_with('$') && self.topic.starts_with(['+', '#']) {
+            return false;
+        }
+        let mut levels = topic.split('/');
+        for wanted in self.topic.split('/') {
+            match (wanted, levels.next()) {
+                ("#", _) | ("+", Some(_)) => {}
+                (wanted, Some(level)) if wanted == level => {}
+                _ => return false,
+            }
+            if wanted == "#" {
+                return true;
+            }
+        }
+        levels.next().is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_match_as_mqtt_says() {
+        for (filter, topic, matches) in [
+            ("orders", "orders", true),
+            ("orders", "orders/a", false),
+            ("orders/+", "orders/a", true),
+            ("orders/+", "orders", false),
+            ("orders/+", "orders/a/b", false),
+            ("orders/+/b", "orders/a/b", true),
+            ("orders/#", "orders", true),
+            ("orders/#", "orders/a/b", true),
+            ("#", "orders/a", true),
+            ("#", "$SYS/load", false),
+            ("+/load", "$SYS/load", false),
+            ("$SYS/#", "$SYS/load", true),
+            ("$share/group/orders/+", "orders/a", true),
+            ("$share/group/orders", "orders", true),
+        ] {
+            assert_eq!(Filter::new(filter).matches(topic), matches, "{filter} {topic}");
+        }
+        assert!(Filter::new("$share/group/orders").is("orders"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Publish/subscribe on MQTT.
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use outrigger_component::{
+    Kind, PubSub, Result,
+    conformance::{self, Link, PubSubRules},
+    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+};
+use outrigger_components_testing::{proxy::Proxy, server::Mosquitto};
+
+use super::components;
+
+const RULES: PubSubRules = PubSubRules {
+    // A consumer is a client of the broker: two of one name end each other's connection.
+    groups: false,
+    redelivers: true,
+    keeps: true,
+    keys: false,
+    wildcard: Some(("/+", "/b")),
+};
+/// Generous: other builds and tests share the machine.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn open(url: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
+    let mut properties = vec![("url", url), ("consumerID", group)];
+    properties.extend_from_slice(more);
+    components().pubsub("pubsub.mqtt3", "v1", &properties).await
+}
+
+fn message(topic: &str, data: &str, metadata: &[(&str, &str)]) -> Publish {
+    let metadata = metadata
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Publish {
+        topic: topic.to_owned(),
+        data: data.to_owned().into(),
+        metadata: metadata.collect(),
+        ..Publish::default()
+    }
+}
+
+async fn subscribe(broker: &Arc<dyn PubSub>, topic: &str, metadata: &[(&str, &str)]) -> Subscription {
+    let metadata = metadata
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let request = Subscribe {
+        topic: topic.to_owned(),
+        metadata: metadata.collect(),
+        in_flight: NonZeroUsize::new(4).unwrap(),
+    };
+    broker.subscribe(request).await.unwrap()
+}
+
+async fn next(subscription: &mut Subscription) -> Delivery {
+    match tokio::time::timeout(SOON, subscription.next()).await.unwrap() {
+        Some(Event::Message(delivery)) => delivery,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Nothing comes for a while.
+async fn quiet(subscription: &mut Subscription) {
+    let event = tokio::time::timeout(Duration::from_millis(500), subscription.next()).await;
+    assert!(event.is_err(), "{event:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_keeps_the_rules() {
+    let Some(broker) = Mosquitto::start() else { return };
+    let url = broker.url();
+    for qos in ["1", "2"] {
+        conformance::pubsub(RULES, async |group: &str| {
+            open(&url, group, &[("qos", qos)]).await
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_the_broker_is_killed() {
+    let Some(mut broker) = Mosquitto::start() else {
+        return;
+    };
+    let url = broker.url();
+    conformance::pubsub_outlives(
+        RULES,
+        async |group: &str| open(&url, group, &[]).await,
+        &mut broker,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_connections_are_cut() {
+    let Some(broker) = Mosquitto::start() else { return };
+    let mut proxy = Proxy::start(broker.port()).await;
+    let url = format!("tcp://127.0.0.1:{}", proxy.port);
+    conformance::pubsub_outlives(
+        RULES,
+        async |group: &str| open(&url, group, &[]).await,
+        &mut proxy,
+    )
+    .await;
+}
+
+/// What the broker sends again while the app still has it is not delivered twice, and is acknowledged when it is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_connection_does_not_deliver_what_the_app_still_has() {
+    let Some(server) = Mosquitto::start() else { return };
+    let mut proxy = Proxy::start(server.port()).await;
+    let url = format!("tcp://127.0.0.1:{}", proxy.port);
+    let broker = open(&url, "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders", &[]).await;
+    broker.publish(&message("orders", "kept", &[])).await.unwrap();
+    let kept = next(&mut subscription).await;
+    proxy.cut();
+    proxy.restore();
+    broker.publish(&message("orders", "after", &[])).await.unwrap();
+    let after = next(&mut subscription).await;
+    assert_eq!(after.message.data, "after");
+    after.receipt.acknowledge();
+    kept.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+    // The broker has none of them left.
+    let broker = open(&url, "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders", &[]).await;
+    quiet(&mut subscription).await;
+    broker.close().await;
+}
+
+/// With `$share/<group>/<topic>` consumers of different names share messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_subscriptions_are_consumer_groups() {
+    let Some(server) = Mosquitto::start() else { return };
+    let url = server.url();
+    let one = open(&url, "one", &[]).await.unwrap();
+    let two = open(&url, "two", &[]).await.unwrap();
+    let mut first = subscribe(&one, "$share/group/orders", &[]).await;
+    let mut second = subscribe(&two, "$share/group/orders", &[]).await;
+    let (mut came, mut each) = (Vec::new(), [0, 0]);
+    for number in 0..10 {
+        one.publish(&message("orders", &number.to_string(), &[]))
+            .await
+            .unwrap();
+        let (index, delivery) = tokio::select! {
+            delivery = next(&mut first) => (0, delivery),
+            delivery = next(&mut second) => (1, delivery),
+        };
+        each[index] += 1;
+        came.push(String::from_utf8(delivery.message.data.to_vec()).unwrap());
+        delivery.receipt.acknowledge();
+    }
+    let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+    assert_eq!(came, expected);
+    assert!(each.iter().all(|count| *count > 0), "{each:?}");
+    one.close().await;
+    two.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retained_messages_greet_new_subscriptions() {
+    let Some(server) = Mosquitto::start() else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    broker
+        .publish(&message("state", "kept", &[("retain", "true")]))
+        .await
+        .unwrap();
+    let mut subscription = subscribe(&broker, "state", &[]).await;
+    let delivery = next(&mut subscription).await;
+    assert_eq!(delivery.message.data, "kept");
+    assert_eq!(delivery.message.metadata["retained"], "true");
+    delivery.receipt.acknowledge();
+    broker.publish(&message("state", "passing", &[])).await.unwrap();
+    let delivery = next(&mut subscription).await;
+    assert_eq!(delivery.message.metadata["retained"], "false");
+    delivery.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// The more exact of two subscriptions gets a message; one that has ended leaves what it did not settle to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscriptions_of_one_component_share_its_connection() {
+    let Some(server) = Mosquitto::start() else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let mut all = subscribe(&broker, "orders/#", &[]).await;
+    let mut one = subscribe(&broker, "orders/a", &[]).await;
+    broker.publish(&message("orders/a", "a", &[])).await.unwrap();
+    broker.publish(&message("orders/b", "b", &[])).await.unwrap();
+    let (a, b) = (next(&mut one).await, next(&mut all).await);
+    assert_eq!((a.message.data, &*a.message.topic), ("a".into(), "orders/a"));
+    assert_eq!((b.message.data, &*b.message.topic), ("b".into(), "orders/b"));
+    b.receipt.acknowledge();
+    // Dropped without a word.
+    drop(one);
+    drop(a.receipt);
+    let again = next(&mut all).await;
+    assert_eq!(again.message.data, "a");
+    again.receipt.acknowledge();
+    quiet(&mut all).await;
+    all.ended().await.unwrap();
+    broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_wanted_any_more_is_not_sent() {
+    let Some(server) = Mosquitto::start() else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let forget = [("unsubscribeOnClose", "true")];
+    subscribe(&broker, "orders", &forget).await.ended().await.unwrap();
+    subscribe(&broker, "kept", &[]).await.ended().await.unwrap();
+    for topic in ["orders", "kept"] {
+        broker.publish(&message(topic, "x", &[])).await.unwrap();
+    }
+    let mut kept = subscribe(&broker, "kept", &[]).await;
+    next(&mut kept).await.receipt.acknowledge();
+    let mut orders = subscribe(&broker, "orders", &[]).await;
+    quiet(&mut orders).await;
+    broker.close().await;
+}
+
+#[tokio::test]
+async fn wrong_settings_are_named() {
+    let outrigger_components_testing::Components(catalog) = components();
+    let entry = catalog.pubsub.find("pubsub.mqtt", "v1").unwrap();
+    conformance::settings(
+        &entry,
+        &[
+            ("url", &[]),
+            ("url", &[("url", "ws://broker")]),
+            ("qos", &[("url", "tcp://127.0.0.1:1"), ("qos", "3")]),
+            ("caCert", &[("url", "ssl://127.0.0.1:1"), ("caCert", "none")]),
+        ],
+    )
+    .await;
+    let error = open("tcp://127.0.0.1:1", "app", &[]).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable);
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}

@@ -1,0 +1,190 @@
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use futures::{FutureExt, stream};
+use outrigger_component::{
+    Result,
+    pubsub::{Feed, Message, Settlement, Subscribe},
+};
+use outrigger_wire::components::v1::{AckMessageError, PullMessagesRequest, PullMessagesResponse, Topic};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{sleep, timeout},
+};
+use tonic::{Status, Streaming};
+
+use super::Shared;
+use crate::{discovery::LOG, status};
+
+/// Acknowledgements on their way; when there are more, no messages are taken.
+const MOST_ACKS: usize = 256;
+/// Pauses before the stream is opened again; each is twice the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// What a component is told of a message that has to come again.
+const RETURNED: &str = "the message was not processed: deliver it again";
+/// How long a component may take to notice that nothing more is read.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Pulls the messages of one topic.
+pub(super) struct Consumer {
+    shared: Arc<Shared>,
+    topic: Topic,
+    name: Arc<str>,
+    /// Who subscribes, while waiting for the first stream.
+    begun: Option<oneshot::Sender<Result<(), Status>>>,
+    /// Before the next stream.
+    pause: Duration,
+}
+
+fn ack(id: String, settlement: Settlement) -> PullMessagesRequest {
+    let error = match settlement {
+        Settlement::Acknowledge => None,
+        Settlement::Return => Some(AckMessageError {
+            message: RETURNED.to_owned(),
+        }),
+    };
+    PullMessagesRequest {
+        topic: None,
+        ack_message_id: id,
+        ack_error: error,
+    }
+}
+
+impl Consumer {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        request: &Subscribe,
+        begun: oneshot::Sender<Result<(), Status>>,
+    ) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            topic: Topic {
+                name: request.topic.clone(),
+                metadata: request.metadata.clone(),
+            },
+            name: request.topic.as_str().into(),
+            begun: Some(begun),
+            pause: PAUSES.0,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut feed: Feed<String>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        loop {
+            let ended = self.session(&mut feed).await;
+            // A message can be acknowledged only on the stream it came by; the component delivers it again.
+            feed.forget(|_| true);
+            if drain.is_cancelled() || closed.is_cancelled() {
+                return Ok(());
+            }
+            let cause = match ended {
+                Ok(()) => "the component ended the stream".to_owned(),
+                Err(status) => {
+                    let cause = status::text(&status);
+                    if let Some(begun) = self.begun.take()
+                        && begun.send(Err(status)).is_ok()
+                    {
+                        return Ok(());
+                    }
+                    cause
+                }
+            };
+            let (name, topic) = (&self.shared.name, &self.name);
+            tracing::warn!(
+                target: LOG,
+                "pub/sub {name}: topic {topic}: {cause}; subscribing again in {:?}", self.pause
+            );
+            tokio::select! {
+                () = drain.cancelled() => return Ok(()),
+                () = closed.cancelled() => return Ok(()),
+                () = sleep(self.pause) => {}
+            }
+            self.pause = (self.pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Pulls by one stream until it ends. `Ok` = the component has nothing more to say, or nothing more is wanted.
+    async fn session(&mut self, feed: &mut Feed<String>) -> Result<(), Status> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        let (acks, queue) = mpsc::channel(MOST_ACKS);
+        let first = PullMessagesRequest {
+            topic: Some(self.topic.clone()),
+            ..PullMessagesRequest::default()
+        };
+        let rest = stream::unfold(queue, |mut queue| async { Some((queue.recv().await?, queue)) });
+        let requests = futures::StreamExt::chain(stream::iter([first]), rest);
+        let mut client = self.shared.client();
+        // Servers may answer this call with their first message.
+        let opened = tokio::select! {
+            () = drain.cancelled() => return Ok(()),
+            () = closed.cancelled() => return Ok(()),
+            opened = client.pull_messages(requests) => opened?,
+        };
+        let mut messages = opened.into_inner();
+        self.pause = PAUSES.0;
+        if let Some(begun) = self.begun.take() {
+            // Whoever subscribed may not have waited so long.
+            let _late = begun.send(Ok(()));
+        }
+        let mut owed = VecDeque::new();
+        loop {
+            if feed.draining() && feed.is_settled() && owed.is_empty() {
+                break;
+            }
+            tokio::select! {
+                () = closed.cancelled() => {
+                    let settled = feed.settled().now_or_never().unwrap_or_default();
+                    owed.extend(settled.into_iter().map(|(id, settlement)| ack(id, settlement)));
+                    break;
+                }
+                () = drain.cancelled(), if !feed.draining() => {}
+                settled = feed.settled() => {
+                    owed.extend(settled.into_iter().map(|(id, settlement)| ack(id, settlement)));
+                }
+                () = acks.closed() => return Err(Status::unavailable("the stream broke")),
+                permit = acks.reserve(), if !owed.is_empty() => {
+                    if let (Ok(permit), Some(ack)) = (permit, owed.pop_front()) {
+                        permit.send(ack);
+                    }
+                }
+                message = messages.message(), if feed.room() > 0 && owed.len() < MOST_ACKS => match message? {
+                    Some(message) => self.offer(feed, message),
+                    None => return Ok(()),
+                },
+            }
+        }
+        let last = async {
+            for ack in owed {
+                if acks.send(ack).await.is_err() {
+                    break;
+                }
+            }
+            drop(acks);
+            farewell(&mut messages).await;
+        };
+        let _late = timeout(FAREWELL, last).await;
+        Ok(())
+    }
+
+    fn offer(&self, feed: &mut Feed<String>, message: PullMessagesResponse) {
+        let topic = if message.topic_name.is_empty() {
+            Arc::clone(&self.name)
+        } else {
+            message.topic_name.into()
+        };
+        let incoming = Message {
+            topic,
+            data: message.data,
+            content_type: Some(message.content_type).filter(|kind| !kind.is_empty()),
+            metadata: message.metadata,
+            lane: None,
+            redelivered: None,
+        };
+        feed.offer(message.id, incoming);
+    }
+}
+
+/// Lets the last acks reach the component: it ends the stream when it has read them. Messages that come now are not
+/// acknowledged.
+async fn farewell(messages: &mut Streaming<PullMessagesResponse>) {
+    while let Ok(Some(_)) = messages.message().await {}
+}

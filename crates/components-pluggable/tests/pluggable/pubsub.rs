@@ -1,0 +1,112 @@
+use std::{sync::Arc, time::Duration};
+
+use outrigger_component::{
+    Kind, Metadata, PubSub, Result, Setup,
+    conformance::{self, Link, PubSubRules},
+    pubsub::{Event, Publish, Subscribe},
+};
+use tonic::Status;
+
+use super::{Fault, Ship, within};
+
+const RULES: PubSubRules = PubSubRules {
+    groups: true,
+    redelivers: true,
+    keeps: true,
+    keys: false,
+    wildcard: None,
+};
+
+impl Ship {
+    async fn broker(&self, group: &str) -> Result<Arc<dyn PubSub>> {
+        let entry = self.catalog.pubsub.find("pubsub.Ship", "v1").unwrap();
+        let properties = [("consumerID".to_owned(), group.to_owned())];
+        let setup = Setup {
+            metadata: Metadata::new(group, properties).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        entry.build(setup).await
+    }
+}
+
+/// The process is killed, and started again.
+impl Link for Ship {
+    fn cut(&mut self) {
+        self.kill();
+    }
+
+    fn restore(&mut self) {
+        self.start();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_keeps_the_rules() {
+    let ship = Ship::new().await;
+    conformance::pubsub(RULES, async |group: &str| ship.broker(group).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_with_the_process_of_a_broker() {
+    let mut ship = Ship::new().await;
+    let catalog = std::mem::replace(&mut ship.catalog, outrigger_component::Catalog::empty());
+    let entry = catalog.pubsub.find("pubsub.Ship", "v1").unwrap();
+    let open = async |group: &str| {
+        let properties = [("consumerID".to_owned(), group.to_owned())];
+        let setup = Setup {
+            metadata: Metadata::new(group, properties).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        entry.build(setup).await
+    };
+    conformance::pubsub_outlives(RULES, open, &mut ship).await;
+}
+
+fn request() -> Subscribe {
+    Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: std::num::NonZeroUsize::MIN,
+    }
+}
+
+/// What a component refuses is told to whoever publishes or subscribes; a subscription that began goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_broker_refuses_is_told() {
+    let ship = Ship::new().await;
+    let broker = ship.broker("app").await.unwrap();
+    let message = Publish {
+        topic: "orders".to_owned(),
+        data: "x".into(),
+        ..Publish::default()
+    };
+    let denied = Fault::Answer(Status::permission_denied("not yours"));
+    ship.desk.faulty(Some(denied));
+    let error = within(broker.publish(&message)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
+    let error = within(broker.subscribe(request())).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
+    assert!(error.to_string().contains("not yours"), "{error}");
+    ship.desk.faulty(None);
+    let mut subscription = within(broker.subscribe(request())).await.unwrap();
+    within(broker.publish(&message)).await.unwrap();
+    let Some(Event::Message(delivery)) = within(subscription.next()).await else {
+        panic!("no message");
+    };
+    assert_eq!(delivery.message.data, "x");
+    delivery.receipt.acknowledge();
+    within(subscription.ended()).await.unwrap();
+}
+
+/// A process that says nothing before its first message does not keep a subscription waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_stream_is_a_subscription() {
+    let ship = Ship::new().await;
+    let broker = ship.broker("app").await.unwrap();
+    ship.desk.faulty(Some(Fault::Hang));
+    let subscription = tokio::time::timeout(Duration::from_secs(20), broker.subscribe(request()));
+    let subscription = subscription.await.unwrap().unwrap();
+    assert!(!subscription.has_ended());
+    within(broker.close()).await;
+    within(subscription.ended()).await.unwrap();
+}

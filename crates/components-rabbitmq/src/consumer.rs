@@ -1,0 +1,271 @@
+use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
+
+use futures::{FutureExt, StreamExt};
+use lapin::{
+    Acker, Channel,
+    message::Delivery,
+    options::{BasicAckOptions, BasicCancelOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions},
+    types::{AMQPValue, FieldTable},
+};
+use outrigger_component::{
+    Error, Pairs, Result,
+    pubsub::{Feed, Message, Settlement},
+};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::{
+    LOG, Shared,
+    link::{call, failure},
+    short,
+    topology::Queue,
+};
+
+/// Before a message that was returned goes back to the broker, which delivers it again at once.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest tag of a consumer, bytes.
+const LONGEST_TAG: usize = 255;
+/// How long the last settlements may take.
+const LAST: Duration = Duration::from_secs(2);
+
+/// A consumer of a queue.
+pub(super) struct Consumer {
+    shared: Arc<Shared>,
+    queue: Queue,
+    topic: Arc<str>,
+    in_flight: NonZeroUsize,
+    stream: Option<Stream>,
+}
+
+/// What one channel brings.
+struct Stream {
+    channel: Channel,
+    deliveries: lapin::Consumer,
+}
+
+/// Messages on their way to the app, by the channel they came by.
+#[derive(Default)]
+struct Waiting {
+    /// Delivered while there was no room.
+    ahead: VecDeque<Delivery>,
+    /// Returned, until it is due.
+    again: VecDeque<(Instant, Acker)>,
+}
+
+impl Consumer {
+    pub(super) async fn join(shared: &Arc<Shared>, queue: Queue, in_flight: NonZeroUsize) -> Result<Self> {
+        let mut consumer = Self {
+            shared: Arc::clone(shared),
+            topic: queue.topic.as_str().into(),
+            queue,
+            in_flight,
+            stream: None,
+        };
+        consumer.stream = Some(consumer.consume().await?);
+        Ok(consumer)
+    }
+
+    async fn consume(&self) -> Result<Stream> {
+        let options = &self.shared.options;
+        let channel = self.shared.link.channel().await?;
+        call(self.queue.declare(&channel, options)).await?;
+        let most = u16::try_from(self.in_flight.get()).unwrap_or(u16::MAX);
+        let prefetch = options.prefetch.map_or(most, |prefetch| prefetch.min(most));
+        call(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
+        let consuming = channel.basic_consume(
+            self.queue.name.clone(),
+            short(&self.tag(), "consumer tag")?,
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        );
+        let deliveries = call(consuming).await?;
+        Ok(Stream { channel, deliveries })
+    }
+
+    /// `<queue>-<uuid>`, of which the end is unique.
+    fn tag(&self) -> String {
+        let tag = format!("{}-{}", self.queue.name, uuid::Uuid::new_v4());
+        let mut from = tag.len().saturating_sub(LONGEST_TAG);
+        while !tag.is_char_boundary(from) {
+            from += 1;
+        }
+        tag[from..].to_owned()
+    }
+
+    pub(super) async fn run(mut self, mut feed: Feed<Acker>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        loop {
+            let stream = match self.stream.take() {
+                Some(stream) => Ok(stream),
+                None => self.consume().await,
+            };
+            let cause = match stream {
+                Ok(stream) => match self.session(stream, &mut feed).await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            // The broker delivers again what the channel had.
+            feed.forget(|_| true);
+            tracing::warn!(
+                target: LOG,
+                "component {}: topic {}: {cause}; subscribing again", self.shared.component, self.topic
+            );
+            tokio::select! {
+                () = drain.cancelled() => return Ok(()),
+                () = closed.cancelled() => return Ok(()),
+                () = sleep(self.shared.options.reconnect_wait) => {}
+            }
+        }
+    }
+
+    /// Takes messages from one channel until nothing more is wanted. An error: the channel is gone.
+    async fn session(&self, mut stream: Stream, feed: &mut Feed<Acker>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        let mut waiting = Waiting::default();
+        let (mut draining, mut over) = (false, false);
+        loop {
+            while feed.room() > 0
+                && let Some(delivery) = waiting.ahead.pop_front()
+            {
+                self.offer(feed, delivery).await?;
+            }
+            if draining && feed.is_settled() {
+                break;
+            }
+            let due = waiting.again.front().map(|(due, _)| *due);
+            tokio::select! {
+                () = closed.cancelled() => {
+                    let settled = feed.settled().now_or_never().unwrap_or_default();
+                    self.settle(settled, &mut waiting, true).await?;
+                    break;
+                }
+                () = drain.cancelled(), if !draining => {
+                    draining = true;
+                    let tag = stream.deliveries.tag();
+                    call(stream.channel.basic_cancel(tag, BasicCancelOptions::default())).await?;
+                    self.release(&mut waiting).await?;
+                }
+                settled = feed.settled() => self.settle(settled, &mut waiting, draining).await?,
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                    if let Some((_, acker)) = waiting.again.pop_front() {
+                        self.give_back(&acker, false).await?;
+                    }
+                }
+                delivery = stream.deliveries.next(), if !over => match delivery {
+                    Some(Ok(delivery)) if draining => self.give_back(&delivery.acker, true).await?,
+                    Some(Ok(delivery)) => waiting.ahead.push_back(delivery),
+                    Some(Err(error)) => return Err(failure(&error)),
+                    // Cancelled by this side, or by the broker: the queue is gone.
+                    None if draining => over = true,
+                    None => return Err(Error::new(outrigger_component::Kind::Unavailable, "the queue is gone")),
+                },
+            }
+        }
+        // Closing waits until the broker has read what was settled; what was not goes back to the queue.
+        drop(waiting);
+        let _late = timeout(LAST, stream.channel.close(200, "OK".into())).await;
+        Ok(())
+    }
+
+    async fn offer(&self, feed: &mut Feed<Acker>, delivery: Delivery) -> Result<()> {
+        let message = self.message(&delivery);
+        if self.shared.options.auto_ack {
+            let acknowledged = delivery.acker.ack(BasicAckOptions::default()).await;
+            acknowledged.map_err(|error| failure(&error))?;
+        }
+        feed.offer(delivery.acker, message);
+        Ok(())
+    }
+
+    async fn settle(
+        &self,
+        settled: Vec<(Acker, Settlement)>,
+        waiting: &mut Waiting,
+        ending: bool,
+    ) -> Result<()> {
+        for (acker, settlement) in settled {
+            match settlement {
+                _ if self.shared.options.auto_ack => {}
+                Settlement::Acknowledge => {
+                    let acknowledged = acker.ack(BasicAckOptions::default()).await;
+                    acknowledged.map_err(|error| failure(&error))?;
+                }
+                Settlement::Return if ending => self.give_back(&acker, true).await?,
+                Settlement::Return => waiting.again.push_back((Instant::now() + AGAIN, acker)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what the app never had, or did not finish.
+    async fn release(&self, waiting: &mut Waiting) -> Result<()> {
+        for delivery in waiting.ahead.drain(..) {
+            self.give_back(&delivery.acker, true).await?;
+        }
+        for (_, acker) in waiting.again.drain(..) {
+            self.give_back(&acker, true).await?;
+        }
+        Ok(())
+    }
+
+    /// Where the app failed it (`!untried`) and dead letters are kept, it becomes one; else it is queued again.
+    async fn give_back(&self, acker: &Acker, untried: bool) -> Result<()> {
+        let options = &self.shared.options;
+        let nack = BasicNackOptions {
+            requeue: untried || options.requeue || !options.dead_letter,
+            ..BasicNackOptions::default()
+        };
+        acker.nack(nack).await.map(drop).map_err(|error| failure(&error))
+    }
+
+    fn message(&self, delivery: &Delivery) -> Message {
+        let properties = &delivery.properties;
+        let mut metadata = Pairs::new();
+        if self.shared.options.tell_properties {
+            let texts = [
+                ("messageid", properties.message_id()),
+                ("correlationid", properties.correlation_id()),
+                ("type", properties.kind()),
+                ("contenttype", properties.content_type()),
+            ];
+            for (name, text) in texts {
+                if let Some(text) = text {
+                    metadata.insert(format!("metadata.{name}"), text.to_string());
+                }
+            }
+            for (name, value) in properties.headers().iter().flat_map(|headers| headers.inner()) {
+                metadata.insert(format!("metadata.{name}"), shown(value));
+            }
+        }
+        let counted = properties.headers().as_ref();
+        let counted = counted.and_then(|headers| headers.inner().get("x-delivery-count"));
+        let counted = counted.and_then(AMQPValue::as_long_long_int);
+        Message {
+            topic: Arc::clone(&self.topic),
+            data: delivery.data.clone().into(),
+            content_type: None,
+            metadata,
+            lane: None,
+            redelivered: Some(
+                counted
+                    .and_then(|count| u32::try_from(count).ok())
+                    .unwrap_or(0)
+                    .max(u32::from(delivery.redelivered)),
+            ),
+        }
+    }
+}
+
+/// The value of a header as text.
+fn shown(value: &AMQPValue) -> String {
+    match value {
+        AMQPValue::LongString(text) => text.to_string(),
+        AMQPValue::ShortString(text) => text.to_string(),
+        AMQPValue::Boolean(flag) => flag.to_string(),
+        other => match other.as_long_long_int() {
+            Some(number) => number.to_string(),
+            None => format!("{other:?}"),
+        },
+    }
+}

@@ -1,0 +1,211 @@
+//! `pubsub.rabbitmq`: exchanges and queues of RabbitMQ, declared as Dapr declares them, so that its sidecars and ours
+//! share an exchange and a queue.
+//!
+//! A topic is an exchange; a consumer group is a queue `<consumerID>-<topic>` that is bound to it. Every message that is
+//! published is confirmed by the broker; every message that is delivered is acknowledged when the app is done with it.
+
+mod consumer;
+mod link;
+mod settings;
+mod socket;
+mod topology;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lapin::{BasicProperties, options::BasicPublishOptions, types::ShortString};
+use outrigger_component::{
+    Catalog, Entry, Error, Kind, PubSub, Result, Setup,
+    catalog::Version,
+    pubsub::{Features, Publish, Subscribe, Subscription},
+};
+use tokio::time::sleep;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{
+    consumer::Consumer,
+    link::{Link, failure},
+    settings::Options,
+    topology::Queue,
+};
+
+const LOG: &str = "dapr.contrib";
+/// Attempts at one message, and the pause between them, as in Dapr.
+const ATTEMPTS: u32 = 3;
+const PAUSE: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Adds the component of this crate.
+pub fn add(catalog: &mut Catalog) {
+    catalog
+        .pubsub
+        .add(Entry::new(&["rabbitmq"], Version::Only, |setup| async move {
+            let broker = Rabbit::open(&setup).await?;
+            Ok(Arc::new(broker) as Arc<dyn PubSub>)
+        }));
+}
+
+/// What publishers and consumers of one component share.
+struct Shared {
+    link: Link,
+    options: Options,
+    closed: CancellationToken,
+    consumers: TaskTracker,
+    component: Arc<str>,
+}
+
+struct Rabbit(Arc<Shared>);
+
+impl Rabbit {
+    async fn open(setup: &Setup) -> Result<Self> {
+        let options = Options::read(setup)?;
+        let link = Link::new(&setup.metadata, options.reconnect_wait)?;
+        link.connection().await?;
+        Ok(Self(Arc::new(Shared {
+            link,
+            options,
+            closed: CancellationToken::new(),
+            consumers: TaskTracker::new(),
+            component: setup.metadata.component().clone(),
+        })))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.0.closed.is_cancelled() {
+            return Err(Error::closed().of(&self.0.component));
+        }
+        Ok(())
+    }
+
+    /// Publishes and waits for the broker's confirmation.
+    async fn once(&self, message: &Publish, outgoing: &Outgoing) -> Result<()> {
+        let shared = &self.0;
+        let publisher = shared.link.publisher(&message.topic, &shared.options).await?;
+        let sent = publisher.basic_publish(
+            short(&message.topic, "topic")?,
+            outgoing.routing_key.clone(),
+            BasicPublishOptions::default(),
+            &message.data,
+            outgoing.properties.clone(),
+        );
+        let confirmation = match sent.await {
+            Ok(confirmation) => confirmation.await,
+            Err(error) => Err(error),
+        };
+        match confirmation {
+            Ok(confirmed) if confirmed.is_nack() => Err(Error::new(
+                Kind::Unavailable,
+                format!(
+                    "RabbitMQ does not take the message for {:?}: is a queue full?",
+                    message.topic
+                ),
+            )),
+            Ok(_) => Ok(()),
+            Err(error) => {
+                shared.link.forget_publisher(&publisher).await;
+                Err(failure(&error))
+            }
+        }
+    }
+}
+
+/// A message as AMQP has it.
+struct Outgoing {
+    routing_key: ShortString,
+    properties: BasicProperties,
+}
+
+impl Outgoing {
+    fn new(message: &Publish, options: &Options) -> Result<Self> {
+        let text = |name: &str| message.property(name).map(|text| short(text, name)).transpose();
+        let kind = text("contentType")?.unwrap_or_else(|| "text/plain".into());
+        let mut properties = BasicProperties::default().with_content_type(kind);
+        if options.delivery_mode > 0 {
+            properties = properties.with_delivery_mode(options.delivery_mode);
+        }
+        if let Some(ttl) = message.ttl()?.or(options.ttl) {
+            properties = properties.with_expiration(ttl.as_millis().to_string().into());
+        }
+        if let Some(priority) = message.property("priority") {
+            let priority = priority.parse().map_err(|_| {
+                let text =
+                    format!("invalid value {priority:?} for the metadata property priority: use 0 to 255");
+                Error::invalid_request(text)
+            })?;
+            properties = properties.with_priority(priority);
+        }
+        if let Some(id) = text("messageID")? {
+            properties = properties.with_message_id(id);
+        }
+        if let Some(id) = text("correlationID")? {
+            properties = properties.with_correlation_id(id);
+        }
+        if let Some(kind) = text("type")? {
+            properties = properties.with_type(kind);
+        }
+        Ok(Self {
+            routing_key: text("routingKey")?.unwrap_or_default(),
+            properties,
+        })
+    }
+}
+
+/// A text of AMQP, which has at most 255 bytes.
+fn short(text: &str, what: &str) -> Result<ShortString> {
+    ShortString::try_new(text)
+        .map_err(|_| Error::invalid_request(format!("the {what} {text:?} is longer than 255 bytes")))
+}
+
+#[async_trait]
+impl PubSub for Rabbit {
+    fn features(&self) -> Features {
+        Features {
+            ttl: true,
+            at_least_once: !self.0.options.auto_ack,
+            ..Features::default()
+        }
+    }
+
+    async fn publish(&self, message: &Publish) -> Result<()> {
+        self.check_open()?;
+        let named = |error: Error| error.of(&self.0.component);
+        let outgoing = Outgoing::new(message, &self.0.options).map_err(named)?;
+        for _ in 1..ATTEMPTS {
+            match self.once(message, &outgoing).await {
+                Err(error) if error.retryable() => {
+                    let closed = self.0.closed.run_until_cancelled(sleep(PAUSE)).await;
+                    closed.ok_or_else(|| named(Error::closed()))?;
+                }
+                other => return other.map_err(named),
+            }
+        }
+        self.once(message, &outgoing).await.map_err(named)
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.check_open()?;
+        let shared = &self.0;
+        let queue = Queue::new(&request, &shared.options);
+        let queue = queue.map_err(|error| error.of(&shared.component))?;
+        let consumer = Consumer::join(shared, queue, request.in_flight).await;
+        let consumer = consumer.map_err(|error| error.of(&shared.component))?;
+        let under_way = shared.consumers.token();
+        let subscription = Subscription::start(&request, |feed| async move {
+            let _under_way = under_way;
+            consumer.run(feed).await
+        });
+        Ok(subscription.with_concurrency(shared.options.concurrency))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.check_open()?;
+        self.0.link.connection().await.map(drop)
+    }
+
+    async fn close(&self) {
+        self.0.closed.cancel();
+        // Consumers give back what they hold before the connection is closed.
+        self.0.consumers.close();
+        self.0.consumers.wait().await;
+        self.0.link.close().await;
+    }
+}

@@ -1,0 +1,88 @@
+//! The byte stream below AMQP: the client's own knows no TLS of ours.
+
+use std::{
+    io::{self, Read, Write},
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_compat::Compat;
+use async_rs::{Runtime, Tokio, traits::Reactor, util::RuntimeParts};
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+};
+use tokio_rustls::{TlsConnector, rustls::ClientConfig};
+
+pub(super) trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
+/// A connection with or without TLS.
+pub(super) type Socket = Compat<Box<dyn Bytes>>;
+
+/// How to protect a connection, and whose it must be.
+#[derive(Clone)]
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl Tls {
+    pub(super) fn new(config: ClientConfig, host: &str) -> Result<Self, String> {
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
+        Ok(Self {
+            connector: TlsConnector::from(Arc::new(config)),
+            name: name.map_err(|error| format!("the host: {error}"))?,
+        })
+    }
+}
+
+pub(super) async fn connect(host: &str, port: u16, tls: Option<&Tls>) -> io::Result<Socket> {
+    let stream = TcpStream::connect((host, port)).await?;
+    stream.set_nodelay(true)?;
+    Ok(Compat::new(match tls {
+        None => Box::new(stream),
+        Some(tls) => Box::new(tls.connector.connect(tls.name.clone(), stream).await?),
+    }))
+}
+
+/// Tokio, with sockets of ours.
+#[derive(Debug, Clone)]
+pub(super) struct Sockets(Tokio);
+
+pub(super) fn runtime() -> Runtime<RuntimeParts<Tokio, Sockets>> {
+    Runtime::new(RuntimeParts::new(Tokio::current(), Sockets(Tokio::current())))
+}
+
+impl Reactor for Sockets {
+    type TcpStream = Socket;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    /// The client makes its sockets by [`connect`] alone.
+    fn register<H: Read + Write + Send + 'static>(
+        &self,
+        _socket: H,
+    ) -> io::Result<impl futures::AsyncRead + futures::AsyncWrite + Send + Unpin + 'static> {
+        Err::<Socket, _>(io::ErrorKind::Unsupported.into())
+    }
+
+    fn sleep(&self, duration: Duration) -> Self::Sleep {
+        self.0.sleep(duration)
+    }
+
+    fn interval(&self, duration: Duration) -> impl futures::Stream<Item = Instant> + Send + 'static {
+        self.0.interval(duration)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            Ok(Compat::new(Box::new(stream) as Box<dyn Bytes>))
+        }
+    }
+}

@@ -1,0 +1,166 @@
+use lapin::{
+    Channel, ExchangeKind,
+    options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions},
+    types::{AMQPValue, FieldTable, ShortString},
+};
+use outrigger_component::{
+    Error, Result,
+    pubsub::{Subscribe, flag, property},
+};
+
+use super::{settings::Options, short};
+
+/// A queue and what is bound to it.
+pub(super) struct Queue {
+    pub(super) topic: ShortString,
+    pub(super) name: ShortString,
+    /// The exchange and the queue of what the app failed for good.
+    dead: Option<(ShortString, ShortString)>,
+    routing_keys: Vec<ShortString>,
+    arguments: FieldTable,
+    limits: FieldTable,
+}
+
+fn number(metadata: &outrigger_component::Pairs, name: &str) -> Result<Option<i64>> {
+    let Some(text) = property(metadata, name) else {
+        return Ok(None);
+    };
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.map(Some).ok_or_else(|| {
+        let text =
+            format!("invalid value {text:?} for the subscription's {name}: a whole number is expected");
+        Error::invalid_request(text)
+    })
+}
+
+impl Queue {
+    pub(super) fn new(request: &Subscribe, options: &Options) -> Result<Self> {
+        let given = |name: &str| property(&request.metadata, name);
+        let default = format!("{}-{}", options.consumer, request.topic);
+        let name = given("queueName").unwrap_or(&default);
+        let kind = given("queueType").unwrap_or("classic");
+        if !["classic", "quorum"].contains(&kind) {
+            let text =
+                format!("invalid value {kind:?} for the subscription's queueType: use classic or quorum");
+            return Err(Error::invalid_request(text));
+        }
+        let mut limits = FieldTable::default();
+        for (argument, most) in [
+            ("x-max-length", options.max_length),
+            ("x-max-length-bytes", options.max_length_bytes),
+        ] {
+            if let Some(most) = most {
+                limits.insert(argument.into(), AMQPValue::LongLongInt(most));
+            }
+        }
+        // The queue of dead letters has the component's limits only.
+        let mut arguments = limits.clone();
+        for (argument, most) in [
+            ("x-max-length", number(&request.metadata, "maxLen")?),
+            ("x-max-length-bytes", number(&request.metadata, "maxLenBytes")?),
+            ("x-max-priority", number(&request.metadata, "maxPriority")?),
+        ] {
+            if let Some(most) = most {
+                arguments.insert(argument.into(), AMQPValue::LongLongInt(most));
+            }
+        }
+        arguments.insert("x-queue-type".into(), text(kind));
+        if flag(&request.metadata, "singleActiveConsumer") == Some(true) {
+            arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+        }
+        let mut dead = None;
+        if options.dead_letter {
+            let exchange = short(&format!("dlx-{name}"), "exchange")?;
+            arguments.insert("x-dead-letter-exchange".into(), text(exchange.as_str()));
+            dead = Some((exchange, short(&format!("dlq-{name}"), "queue")?));
+        }
+        let keys = given("routingKey").unwrap_or_default().split(',');
+        Ok(Self {
+            topic: short(&request.topic, "topic")?,
+            name: short(name, "queue")?,
+            dead,
+            routing_keys: keys.map(|key| short(key, "routing key")).collect::<Result<_>>()?,
+            arguments,
+            limits,
+        })
+    }
+
+    /// Makes what is not there. What is there must be the same.
+    pub(super) async fn declare(&self, channel: &Channel, options: &Options) -> lapin::Result<()> {
+        exchange(channel, &self.topic, &options.exchange_kind, options).await?;
+        if let Some((dead_exchange, dead_queue)) = &self.dead {
+            exchange(channel, dead_exchange, &ExchangeKind::Fanout, options).await?;
+            let mut arguments = self.limits.clone();
+            arguments.insert("x-queue-mode".into(), text("lazy"));
+            queue(channel, dead_queue, true, options, arguments).await?;
+            bind(channel, dead_queue, dead_exchange, &ShortString::default()).await?;
+        }
+        queue(
+            channel,
+            &self.name,
+            options.durable,
+            options,
+            self.arguments.clone(),
+        )
+        .await?;
+        for key in &self.routing_keys {
+            bind(channel, &self.name, &self.topic, key).await?;
+        }
+        Ok(())
+    }
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+/// Declares an exchange as the settings say.
+pub(super) async fn exchange(
+    channel: &Channel,
+    name: &ShortString,
+    kind: &ExchangeKind,
+    options: &Options,
+) -> lapin::Result<()> {
+    let declare = ExchangeDeclareOptions {
+        durable: options.durable,
+        auto_delete: options.delete_when_unused,
+        ..ExchangeDeclareOptions::default()
+    };
+    let declaring = channel.exchange_declare(name.clone(), kind.clone(), declare, FieldTable::default());
+    declaring.await
+}
+
+async fn queue(
+    channel: &Channel,
+    name: &ShortString,
+    durable: bool,
+    options: &Options,
+    arguments: FieldTable,
+) -> lapin::Result<()> {
+    let declare = QueueDeclareOptions {
+        durable,
+        auto_delete: options.delete_when_unused,
+        ..QueueDeclareOptions::default()
+    };
+    channel
+        .queue_declare(name.clone(), declare, arguments)
+        .await
+        .map(drop)
+}
+
+async fn bind(
+    channel: &Channel,
+    queue: &ShortString,
+    exchange: &ShortString,
+    key: &ShortString,
+) -> lapin::Result<()> {
+    let (queue, exchange, key) = (queue.clone(), exchange.clone(), key.clone());
+    let binding = channel.queue_bind(
+        queue,
+        exchange,
+        key,
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    binding.await
+}

@@ -1,0 +1,294 @@
+//! Publish/subscribe on a real RabbitMQ, which is started once: it takes long.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use lapin::{
+    Connection, ConnectionProperties,
+    options::{BasicGetOptions, QueueDeclareOptions},
+    types::FieldTable,
+};
+use outrigger_component::{
+    Kind, PubSub, Result,
+    conformance::{self, PubSubRules},
+    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+};
+use outrigger_components_testing::{Components, proxy::Proxy, server::RabbitMq, tls::Certificates};
+
+const RULES: PubSubRules = PubSubRules {
+    groups: true,
+    redelivers: true,
+    keeps: true,
+    keys: false,
+    wildcard: None,
+};
+/// Generous: other builds and tests share the machine.
+const SOON: Duration = Duration::from_secs(30);
+/// Queues and messages that outlive their consumers and the broker.
+const LASTING: [(&str, &str); 3] = [
+    ("deletedWhenUnused", "false"),
+    ("deliveryMode", "2"),
+    ("reconnectWaitSeconds", "200ms"),
+];
+
+async fn open(url: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
+    let mut properties = vec![("connectionString", url), ("consumerID", group)];
+    properties.extend_from_slice(more);
+    Components::of(outrigger_components_rabbitmq::add)
+        .pubsub("pubsub.rabbitmq", "v1", &properties)
+        .await
+}
+
+fn message(topic: &str, data: &str, metadata: &[(&str, &str)]) -> Publish {
+    let metadata = metadata
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Publish {
+        topic: topic.to_owned(),
+        data: data.to_owned().into(),
+        metadata: metadata.collect(),
+        ..Publish::default()
+    }
+}
+
+async fn subscribe(broker: &Arc<dyn PubSub>, topic: &str, metadata: &[(&str, &str)]) -> Result<Subscription> {
+    let metadata = metadata
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let request = Subscribe {
+        topic: topic.to_owned(),
+        metadata: metadata.collect(),
+        in_flight: NonZeroUsize::new(4).unwrap(),
+    };
+    broker.subscribe(request).await
+}
+
+async fn next(subscription: &mut Subscription) -> Delivery {
+    match tokio::time::timeout(SOON, subscription.next()).await.unwrap() {
+        Some(Event::Message(delivery)) => delivery,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// One server for all: each part has topics of its own, and those that cut it come last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rabbitmq_keeps_the_rules() {
+    let certificates = Certificates::new();
+    let Some(mut rabbit) = RabbitMq::start(&certificates) else {
+        return;
+    };
+    let url = rabbit.url();
+    conformance::pubsub(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
+    by_default_queues_go_with_their_consumers(&url).await;
+    names_and_properties_are_daprs(&url).await;
+    what_the_app_failed_becomes_a_dead_letter(&url).await;
+    routing_keys_choose(&url).await;
+    other_properties_are_named(&url).await;
+    credentials_that_are_refused_are_told(&rabbit).await;
+    tls_protects_the_connection(&rabbit.tls_url(), &certificates).await;
+    let mut proxy = Proxy::start(rabbit.port()).await;
+    let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&through, group, &LASTING).await;
+    conformance::pubsub_outlives(RULES, opener, &mut proxy).await;
+    let opener = async |group: &str| open(&url, group, &LASTING).await;
+    conformance::pubsub_outlives(RULES, opener, &mut rabbit).await;
+}
+
+async fn by_default_queues_go_with_their_consumers(url: &str) {
+    let broker = open(url, "default", &[]).await.unwrap();
+    let first = subscribe(&broker, "passing", &[]).await.unwrap();
+    first.ended().await.unwrap();
+    broker.publish(&message("passing", "nobody", &[])).await.unwrap();
+    let mut second = subscribe(&broker, "passing", &[]).await.unwrap();
+    broker
+        .publish(&message("passing", "somebody", &[]))
+        .await
+        .unwrap();
+    let delivery = next(&mut second).await;
+    assert_eq!(delivery.message.data, "somebody");
+    delivery.receipt.acknowledge();
+    second.ended().await.unwrap();
+    broker.close().await;
+}
+
+async fn names_and_properties_are_daprs(url: &str) {
+    let mut settings = LASTING.to_vec();
+    settings.push(("publishMessagePropertiesToMetadata", "true"));
+    let broker = open(url, "app", &settings).await.unwrap();
+    let subscription = subscribe(&broker, "named", &[]).await.unwrap();
+    subscription.ended().await.unwrap();
+    let metadata = [
+        ("messageID", "m1"),
+        ("correlationid", "c1"),
+        ("type", "kind"),
+        ("priority", "3"),
+        ("ttlInSeconds", "60"),
+    ];
+    broker.publish(&message("named", "x", &metadata)).await.unwrap();
+    let connection = Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let got = channel.basic_get("app-named".into(), BasicGetOptions::default());
+    let got = got.await.unwrap().unwrap().delivery;
+    let properties = &got.properties;
+    assert_eq!(got.exchange.as_str(), "named");
+    assert_eq!(properties.content_type().as_ref().unwrap().as_str(), "text/plain");
+    assert_eq!(properties.expiration().as_ref().unwrap().as_str(), "60000");
+    assert_eq!(
+        (*properties.priority(), *properties.delivery_mode()),
+        (Some(3), Some(2))
+    );
+    connection.close(200, "OK".into()).await.unwrap();
+    let mut subscription = subscribe(&broker, "named", &[]).await.unwrap();
+    let delivery = next(&mut subscription).await;
+    let told = &delivery.message.metadata;
+    assert_eq!(told["metadata.messageid"], "m1");
+    assert_eq!(told["metadata.correlationid"], "c1");
+    assert_eq!(told["metadata.type"], "kind");
+    assert_eq!(told["metadata.contenttype"], "text/plain");
+    assert_eq!(delivery.message.redelivered, Some(1));
+    delivery.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    let long = "x".repeat(256);
+    let wrong = [("messageID", long.as_str())];
+    let error = broker.publish(&message("named", "x", &wrong)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
+    broker.close().await;
+}
+
+async fn what_the_app_failed_becomes_a_dead_letter(url: &str) {
+    let mut settings = LASTING.to_vec();
+    settings.push(("enableDeadLetter", "true"));
+    let broker = open(url, "app", &settings).await.unwrap();
+    let mut subscription = subscribe(&broker, "dead", &[]).await.unwrap();
+    broker.publish(&message("dead", "bad", &[])).await.unwrap();
+    next(&mut subscription).await.receipt.give_back();
+    let connection = Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let waiting = async {
+        loop {
+            let got = channel.basic_get("dlq-app-dead".into(), BasicGetOptions { no_ack: true });
+            if let Some(got) = got.await.unwrap() {
+                break got.delivery.data;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    assert_eq!(tokio::time::timeout(SOON, waiting).await.unwrap(), b"bad");
+    // What it did not finish is not one.
+    broker.publish(&message("dead", "unfinished", &[])).await.unwrap();
+    let held = next(&mut subscription).await;
+    broker.close().await;
+    drop(held);
+    let passive = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let waiting = async {
+        loop {
+            let queue = channel.queue_declare("app-dead".into(), passive, FieldTable::default());
+            if queue.await.unwrap().message_count() == 1 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(SOON, waiting).await.unwrap();
+    connection.close(200, "OK".into()).await.unwrap();
+}
+
+async fn routing_keys_choose(url: &str) {
+    let mut settings = LASTING.to_vec();
+    settings.push(("exchangeKind", "topic"));
+    let broker = open(url, "app", &settings).await.unwrap();
+    let keys = [("routingKey", "eu.*,us.orders"), ("queueType", "quorum")];
+    let mut subscription = subscribe(&broker, "routed", &keys).await.unwrap();
+    for key in ["asia.orders", "eu.orders", "us.orders"] {
+        let metadata = [("routingKey", key)];
+        broker.publish(&message("routed", key, &metadata)).await.unwrap();
+    }
+    for key in ["eu.orders", "us.orders"] {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, key);
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+async fn other_properties_are_named(url: &str) {
+    let mut settings = LASTING.to_vec();
+    settings.push(("maxLen", "10"));
+    // The queue was made without that limit.
+    let broker = open(url, "app", &settings).await.unwrap();
+    let error = subscribe(&broker, "named", &[]).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Configuration, "{error}");
+    assert!(error.to_string().contains("x-max-length"), "{error}");
+    let error = subscribe(&broker, "t", &[("queueType", "round")])
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
+    broker.publish(&message("t", "x", &[])).await.unwrap();
+    broker.close().await;
+}
+
+async fn credentials_that_are_refused_are_told(rabbit: &RabbitMq) {
+    let url = format!("amqp://guest:wrong@127.0.0.1:{}", rabbit.port());
+    let error = open(&url, "app", &[]).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
+    assert!(error.to_string().contains("refuses the credentials"), "{error}");
+    assert!(!error.to_string().contains("wrong"), "{error}");
+}
+
+async fn tls_protects_the_connection(url: &str, certificates: &Certificates) {
+    let with = async |root: &str| {
+        let tls = [
+            ("caCert", root),
+            ("clientCert", certificates.client.as_str()),
+            ("clientKey", certificates.client_key.as_str()),
+        ];
+        open(url, "app", &tls).await
+    };
+    let broker = with(&certificates.root).await.unwrap();
+    broker.publish(&message("secret", "x", &[])).await.unwrap();
+    broker.close().await;
+    let error = with(&Certificates::new().root).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+#[tokio::test]
+async fn wrong_settings_are_named() {
+    let Components(catalog) = Components::of(outrigger_components_rabbitmq::add);
+    let entry = catalog.pubsub.find("pubsub.rabbitmq", "v1").unwrap();
+    conformance::settings(
+        &entry,
+        &[
+            ("connectionString", &[("connectionString", "http://x")]),
+            (
+                "protocol",
+                &[("connectionString", "amqp://x"), ("protocol", "amqps")],
+            ),
+            (
+                "clientKey",
+                &[("connectionString", "amqps://x"), ("clientCert", "-----BEGIN x")],
+            ),
+            ("caCert", &[("connectionString", "amqps://x"), ("caCert", "none")]),
+            (
+                "saslExternal",
+                &[("connectionString", "amqp://x"), ("saslExternal", "true")],
+            ),
+            ("deliveryMode", &[("deliveryMode", "7")]),
+        ],
+    )
+    .await;
+    let error = open("amqp://127.0.0.1:1", "app", &[])
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}

@@ -1,0 +1,71 @@
+//! The tasks of a process, and their common end.
+
+use std::error::Error;
+use std::future::Future;
+use std::io;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// A part of the process ended in a panic.
+#[derive(Debug, thiserror::Error)]
+#[error("a task failed: {0}")]
+pub struct TaskFailed(#[from] JoinError);
+
+/// Waits for all tasks; the end of one is the end of all. The first error is the outcome.
+///
+/// # Errors
+/// That of a task.
+pub async fn supervise<E>(mut tasks: JoinSet<Result<(), E>>, stop: &CancellationToken) -> Result<(), E>
+where
+    E: From<TaskFailed> + 'static,
+{
+    let mut outcome = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        stop.cancel();
+        let ended = ended.unwrap_or_else(|error| Err(TaskFailed(error).into()));
+        if outcome.is_ok() {
+            outcome = ended;
+        }
+    }
+    outcome
+}
+
+/// A task that cannot fail.
+///
+/// # Errors
+/// None.
+pub async fn fine<E>(task: impl Future<Output = ()>) -> Result<(), E> {
+    task.await;
+    Ok(())
+}
+
+/// Cancels the token on the first SIGINT or SIGTERM, and logs that to `target`.
+///
+/// # Errors
+/// When signals cannot be had.
+pub fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Result<JoinHandle<()>> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let drain = drain.clone();
+    Ok(tokio::spawn(async move {
+        let name = tokio::select! {
+            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => "SIGTERM",
+        };
+        log(name);
+        drain.cancel();
+    }))
+}
+
+/// An error with its causes, on one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,79 @@
+//! Parts of the pages in `docs/` that are made from the code: tests compare them with it, and write them anew when the
+//! variable `UPDATE_DOCS` is set.
+//!
+//! Such a part stands between two lines: `<!-- made from the code: NAME -->` and `<!-- end -->`.
+
+use std::path::{Path, PathBuf};
+
+/// Makes the tests write what they would compare.
+const UPDATE: &str = "UPDATE_DOCS";
+const END: &str = "<!-- end -->";
+
+/// A page of `docs/`.
+pub struct Page {
+    path: PathBuf,
+    text: String,
+}
+
+impl Page {
+    /// Reads a page: `flags.md`.
+    ///
+    /// # Panics
+    /// When there is no such page.
+    pub fn read(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../docs")
+            .join(name);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("docs/{name}: {error}"));
+        Self { path, text }
+    }
+
+    /// All of it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Compares the part `name` with what the code says now, or writes it.
+    ///
+    /// # Panics
+    /// When they differ, or the page has no such part.
+    pub fn check(self, name: &str, made: &str) {
+        let (before, held, after) =
+            split(&self.text, name).unwrap_or_else(|| panic!("{} has no part {name}", self.path.display()));
+        if held.trim() == made.trim() {
+            return;
+        }
+        let shown = self.path.display();
+        if std::env::var_os(UPDATE).is_none() {
+            panic!(
+                "{shown}: the part {name} is not what the code says; run `{UPDATE}=1 cargo test`:\n{made}"
+            );
+        }
+        let text = format!("{before}\n{}\n{after}", made.trim());
+        if let Err(error) = std::fs::write(&self.path, text) {
+            panic!("{shown}: {error}");
+        }
+    }
+}
+
+/// What is before, in and after the part `name`.
+fn split<'t>(text: &'t str, name: &str) -> Option<(&'t str, &'t str, &'t str)> {
+    let begin = format!("<!-- made from the code: {name} -->");
+    let at = text.find(&begin)? + begin.len();
+    let end = at + text.get(at..)?.find(END)?;
+    Some((text.get(..at)?, text.get(at..end)?, text.get(end..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_stands_between_its_marks() {
+        let text = "a\n<!-- made from the code: x -->\nold\n<!-- end -->\nb";
+        let (before, held, after) = split(text, "x").unwrap();
+        assert!(before.ends_with("x -->") && after.starts_with(END));
+        assert_eq!(held.trim(), "old");
+        assert!(split(text, "y").is_none());
+    }
+}

@@ -1,0 +1,115 @@
+//! Pages of `docs/` against names that stand in the sources.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use outrigger_pages::Page;
+
+/// How variables of the environment are read.
+const READS: [&str; 7] = [
+    "env(\"",
+    "(self.env)(\"",
+    "(context.env)(\"",
+    "variable(\"",
+    "env::var(\"",
+    "var_os(\"",
+    "_VARIABLE: &str = \"",
+];
+/// Variables that no user sets for us.
+const OTHERS: [&str; 3] = ["CI", "PATH", "SENTRY_TEST_CONNECTS_TO"];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The text of all sources of the given crates, tests left out.
+fn text(wanted: impl Fn(&str) -> bool) -> String {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(crates).unwrap() {
+        let path = entry.unwrap().path();
+        if wanted(path.file_name().unwrap().to_str().unwrap()) {
+            sources(&path.join("src"), &mut files);
+        }
+    }
+    let texts = files
+        .iter()
+        .filter(|path| !path.ends_with("tests.rs"))
+        .map(|path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests {").next();
+            code.unwrap_or_default().to_owned()
+        });
+    texts.collect()
+}
+
+/// What follows `before` up to the next quote.
+fn quoted<'t>(text: &'t str, before: &'t str) -> impl Iterator<Item = &'t str> {
+    text.split(before)
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+}
+
+/// Words in backticks.
+fn named(page: &str) -> BTreeSet<&str> {
+    page.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn every_error_code_has_a_row() {
+    let text = text(|name| name == "sidecar" || name.starts_with("component"));
+    let page = Page::read("errors.md");
+    let listed = named(page.text());
+    let codes: BTreeSet<String> = quoted(&text, "\"ERR_")
+        .map(|rest| format!("ERR_{rest}"))
+        .collect();
+    assert!(codes.len() > 30, "{codes:?}");
+    let missing: Vec<_> = codes
+        .iter()
+        .filter(|code| !listed.contains(code.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "docs/errors.md lacks {missing:?}");
+}
+
+#[test]
+fn every_variable_has_a_row() {
+    let parts = [
+        "sidecar",
+        "sentry",
+        "scheduler",
+        "placement",
+        "controlplane",
+        "identity",
+        "telemetry",
+        "resources",
+    ];
+    let text = text(|name| {
+        parts.contains(&name) || name.starts_with("components-p") || name.starts_with("components-c")
+    });
+    let page = Page::read("flags.md");
+    let listed = named(page.text());
+    let read = READS.iter().flat_map(|before| quoted(&text, before));
+    let upper =
+        |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    let read: BTreeSet<&str> = read.filter(upper).filter(|name| !OTHERS.contains(name)).collect();
+    assert!(read.len() > 10, "{read:?}");
+    let missing: Vec<_> = read.difference(&listed).collect();
+    assert!(missing.is_empty(), "docs/flags.md lacks {missing:?}");
+
+    let environment = page.text().split("## Environment").nth(1).unwrap();
+    for row in environment.lines().filter_map(|line| line.strip_prefix("| `")) {
+        let name = row.split('`').next().unwrap();
+        assert!(
+            text.contains(&format!("\"{name}\"")),
+            "docs/flags.md has {name}, which nothing reads"
+        );
+    }
+}

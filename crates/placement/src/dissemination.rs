@@ -1,0 +1,449 @@
+//! How the hosts of one namespace come to know the same table: rounds of three phases, without I/O.
+//!
+//! Every change of who hosts what is told in a round: all streams are locked, then given the table, then unlocked, and
+//! a phase begins when all have answered the one before. So no two hosts that route calls do so by different tables.
+//!
+//! - Who comes or goes while streams are being locked belongs to that round: no table was sent yet.
+//! - Other changes wait for the round to end, and everything that waits becomes one round.
+//! - Each report that changes something counts as a version, as it does with Dapr, although it may have no round of its
+//!   own.
+//! - A stream without actors changes nothing, and is given the present table by itself.
+//! - A stream that keeps a round waiting for the time-out, in all of its phases together, is left behind, and the others
+//!   go on. Nobody is left behind for the time that another took.
+//!
+//! Time is what the caller says it is. What has to be sent comes out as [`Effect`]s, in order.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_wire::placement::v1::Host;
+
+/// Pause between two rounds: what changes within it becomes one round.
+pub(crate) const GATHER: Duration = Duration::from_millis(100);
+/// Who comes within this part of the time-out joins the round that has begun: it may not be held up by one after the
+/// other.
+const JOIN_PART: u32 = 8;
+
+/// A stream of a host; a later one has a larger number.
+pub(crate) type StreamId = u64;
+
+/// Time since a fixed moment.
+pub(crate) type Time = Duration;
+
+/// What a round tells its streams to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Let calls under way end, begin none.
+    Lock,
+    /// Take the table.
+    Update,
+    /// Go on by the table.
+    Unlock,
+}
+
+/// What a stream says.
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    /// What it hosts.
+    Report(Arc<Host>),
+    /// A phase is done.
+    Answer {
+        /// Which.
+        phase: Phase,
+        /// Of which round.
+        version: u64,
+    },
+    /// Hosts before 1.17 do not tell the two apart.
+    ReportOrAnswer(Arc<Host>),
+}
+
+/// What has to be done, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// The hosts of now are the table of this version, which `Update` sends from here on.
+    Publish {
+        /// The version.
+        version: u64,
+    },
+    /// Send an order.
+    Order {
+        /// Whom to.
+        to: StreamId,
+        /// What to do.
+        phase: Phase,
+        /// Of which round.
+        version: u64,
+    },
+    /// A round ended.
+    Finished {
+        /// The time it took.
+        took: Duration,
+    },
+    /// End a stream: it did not answer in time.
+    Expire {
+        /// The stream, which is no longer part of the namespace.
+        stream: StreamId,
+        /// The round.
+        version: u64,
+    },
+}
+
+/// The hosts of a namespace.
+#[derive(Debug)]
+pub(crate) struct Namespace {
+    /// Time a stream has to answer in a round.
+    timeout: Duration,
+    members: BTreeMap<StreamId, Member>,
+    /// First reports that wait for a round.
+    waiting: BTreeMap<StreamId, Arc<Host>>,
+    version: u64,
+    published: Option<u64>,
+    round: Option<Round>,
+    /// Hosts changed since the table was published.
+    changed: bool,
+    /// Reports that changed something since the last round began.
+    reports: u64,
+    /// When the next round begins.
+    due: Option<Time>,
+    /// Not before this.
+    rest_until: Time,
+    effects: Vec<Effect>,
+}
+
+#[derive(Debug)]
+struct Member {
+    host: Arc<Host>,
+    /// The last phase of this round that it answered.
+    reached: Option<Phase>,
+    /// When it was told of the phase.
+    asked: Time,
+    /// The time that it took to answer those before.
+    spent: Duration,
+}
+
+#[derive(Debug)]
+struct Round {
+    phase: Phase,
+    opened: Time,
+    /// Until then no member's time is up.
+    deadline: Time,
+    /// Members that did not answer the phase yet.
+    missing: usize,
+}
+
+impl Member {
+    /// When its time is up, unless it answers.
+    fn deadline(&self, timeout: Duration) -> Time {
+        self.asked + timeout.saturating_sub(self.spent)
+    }
+}
+
+/// Whether a host is part of the table.
+fn has_actors(host: &Host) -> bool {
+    !host.entities.is_empty()
+}
+
+/// Whether the table changes when the report `old` becomes `new`.
+fn differs(old: &Host, new: &Host) -> bool {
+    match (has_actors(old), has_actors(new)) {
+        (false, false) => false,
+        (true, true) => {
+            (&old.name, &old.id, &old.namespace, &old.entities)
+                != (&new.name, &new.id, &new.namespace, &new.entities)
+        }
+        _ => true,
+    }
+}
+
+impl Namespace {
+    /// A namespace without hosts.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self {
+            timeout,
+            members: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            version: 0,
+            published: None,
+            round: None,
+            changed: false,
+            reports: 0,
+            due: None,
+            rest_until: Time::ZERO,
+            effects: Vec::new(),
+        }
+    }
+
+    /// A stream begins, with its first report. Its entities are sorted.
+    pub(crate) fn join(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
+        match &mut self.round {
+            None if has_actors(&host) => {
+                self.waiting.insert(stream, host);
+                self.request(now);
+            }
+            None => {
+                self.admit(now, stream, host);
+                self.tell_alone(stream);
+            }
+            Some(round) if round.phase == Phase::Lock && now < round.opened + self.timeout / JOIN_PART => {
+                round.missing += 1;
+                self.admit(now, stream, host);
+                self.order(stream, Phase::Lock);
+            }
+            Some(_) => {
+                self.waiting.insert(stream, host);
+            }
+        }
+    }
+
+    /// A stream says something. What an unknown one says is ignored.
+    pub(crate) fn message(&mut self, now: Time, stream: StreamId, message: Message) {
+        if let Some(host) = self.waiting.get_mut(&stream) {
+            if let Message::Report(new) | Message::ReportOrAnswer(new) = message {
+                *host = new;
+            }
+            return;
+        }
+        match (message, &self.round) {
+            (Message::Report(host), _) | (Message::ReportOrAnswer(host), None) => {
+                self.report(now, stream, host);
+            }
+            (Message::ReportOrAnswer(_), Some(round)) => {
+                let (phase, version) = (round.phase, self.version);
+                self.answer(now, stream, phase, version);
+            }
+            (Message::Answer { phase, version }, _) => self.answer(now, stream, phase, version),
+        }
+    }
+
+    /// A stream ended.
+    pub(crate) fn leave(&mut self, now: Time, stream: StreamId) {
+        if self.waiting.remove(&stream).is_some() {
+            return;
+        }
+        let Some(member) = self.members.remove(&stream) else {
+            return;
+        };
+        if let Some(round) = &mut self.round
+            && member.reached < Some(round.phase)
+        {
+            round.missing -= 1;
+        }
+        if has_actors(&member.host) {
+            match &self.round {
+                // Its table is made when all are locked.
+                Some(round) if round.phase == Phase::Lock => {}
+                Some(_) => self.changed = true,
+                None => self.request(now),
+            }
+        }
+        self.advance(now);
+    }
+
+    /// When [`Namespace::wake`] has something to do.
+    pub(crate) fn wake_at(&self) -> Option<Time> {
+        self.round.as_ref().map(|round| round.deadline).or(self.due)
+    }
+
+    /// Does what is due.
+    pub(crate) fn wake(&mut self, now: Time) {
+        match &self.round {
+            Some(round) if round.deadline <= now => self.expire(now),
+            None if self.due.is_some_and(|due| due <= now) => self.begin(now),
+            _ => {}
+        }
+    }
+
+    /// Takes out what has to be done.
+    pub(crate) fn effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The hosts of the table, later streams last.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Arc<Host>> {
+        self.members
+            .values()
+            .map(|member| &member.host)
+            .filter(|host| has_actors(host))
+    }
+
+    /// The version of the last round.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Whether it has no streams.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.is_empty() && self.waiting.is_empty()
+    }
+
+    fn report(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
+        let Some(member) = self.members.get_mut(&stream) else {
+            return;
+        };
+        let old = std::mem::replace(&mut member.host, host);
+        if differs(&old, &member.host) {
+            self.reports += 1;
+            match self.round {
+                Some(_) => self.changed = true,
+                None => self.request(now),
+            }
+        } else if !has_actors(&old) && self.round.is_none() {
+            self.tell_alone(stream);
+        }
+    }
+
+    fn answer(&mut self, now: Time, stream: StreamId, phase: Phase, version: u64) {
+        let (Some(round), Some(member)) = (&mut self.round, self.members.get_mut(&stream)) else {
+            return;
+        };
+        if version == self.version && phase == round.phase && member.reached < Some(phase) {
+            member.reached = Some(phase);
+            member.spent += now.saturating_sub(member.asked);
+            round.missing -= 1;
+            self.advance(now);
+        }
+    }
+
+    /// A round, as soon as the last one is long enough ago.
+    fn request(&mut self, now: Time) {
+        self.due = Some(self.due.unwrap_or(now).max(self.rest_until));
+        self.wake(now);
+    }
+
+    fn begin(&mut self, now: Time) {
+        self.due = None;
+        for (stream, host) in std::mem::take(&mut self.waiting) {
+            self.admit(now, stream, host);
+        }
+        if self.members.is_empty() {
+            return;
+        }
+        self.version += self.reports.max(1);
+        (self.changed, self.reports) = (false, 0);
+        self.round = Some(Round {
+            phase: Phase::Lock,
+            opened: now,
+            deadline: now + self.timeout,
+            missing: self.members.len(),
+        });
+        for member in self.members.values_mut() {
+            (member.reached, member.spent) = (None, Duration::ZERO);
+        }
+        self.order_all(now, Phase::Lock);
+    }
+
+    /// Goes from phase to phase while nobody is missing.
+    fn advance(&mut self, now: Time) {
+        while let Some(round) = self.round.as_mut().filter(|round| round.missing == 0) {
+            let next = match round.phase {
+                _ if self.members.is_empty() => None,
+                Phase::Lock => Some(Phase::Update),
+                Phase::Update => Some(Phase::Unlock),
+                Phase::Unlock => None,
+            };
+            let Some(next) = next else {
+                return self.finish(now);
+            };
+            round.phase = next;
+            round.missing = self.members.len();
+            if next == Phase::Update {
+                self.publish();
+            }
+            self.order_all(now, next);
+        }
+    }
+
+    fn finish(&mut self, now: Time) {
+        if let Some(round) = self.round.take() {
+            let took = now.saturating_sub(round.opened);
+            self.effects.push(Effect::Finished { took });
+        }
+        self.rest_until = now + GATHER;
+        let (with_actors, without): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|(_, host)| has_actors(host));
+        self.waiting = with_actors;
+        for (stream, host) in without {
+            self.admit(now, stream, host);
+            self.tell_alone(stream);
+        }
+        if self.changed || !self.waiting.is_empty() {
+            self.request(now);
+        }
+    }
+
+    /// Goes on without those whose time is up.
+    fn expire(&mut self, now: Time) {
+        let Some(round) = &mut self.round else {
+            return;
+        };
+        let (phase, timeout, version) = (round.phase, self.timeout, self.version);
+        for (stream, member) in self.members.extract_if(.., |_, member| {
+            member.reached < Some(phase) && member.deadline(timeout) <= now
+        }) {
+            round.missing -= 1;
+            self.effects.push(Effect::Expire { stream, version });
+            self.changed |= phase != Phase::Lock && has_actors(&member.host);
+        }
+        self.set_deadline();
+        self.advance(now);
+    }
+
+    fn set_deadline(&mut self) {
+        let Some(round) = &mut self.round else {
+            return;
+        };
+        let missing = self
+            .members
+            .values()
+            .filter(|member| member.reached < Some(round.phase));
+        if let Some(first) = missing.map(|member| member.deadline(self.timeout)).min() {
+            round.deadline = first;
+        }
+    }
+
+    fn admit(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
+        let member = Member {
+            host,
+            reached: None,
+            asked: now,
+            spent: Duration::ZERO,
+        };
+        self.members.insert(stream, member);
+    }
+
+    /// Gives the present table to one stream.
+    fn tell_alone(&mut self, stream: StreamId) {
+        if self.published != Some(self.version) {
+            self.publish();
+        }
+        for phase in [Phase::Lock, Phase::Update, Phase::Unlock] {
+            self.order(stream, phase);
+        }
+    }
+
+    fn publish(&mut self) {
+        self.published = Some(self.version);
+        self.effects.push(Effect::Publish {
+            version: self.version,
+        });
+    }
+
+    fn order_all(&mut self, now: Time, phase: Phase) {
+        let version = self.version;
+        for (&to, member) in &mut self.members {
+            member.asked = now;
+            self.effects.push(Effect::Order { to, phase, version });
+        }
+        self.set_deadline();
+    }
+
+    fn order(&mut self, to: StreamId, phase: Phase) {
+        let version = self.version;
+        self.effects.push(Effect::Order { to, phase, version });
+    }
+}

@@ -1,0 +1,123 @@
+//! Answering the other replicas.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use openraft::Raft;
+use outrigger_controlplane::grpc::Caller;
+use outrigger_identity::SpiffeId;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::UnaryService;
+use tonic_prost::ProstCodec;
+
+use super::Types;
+use super::messages::{Answer, Ask, Question};
+
+/// The one method.
+pub(super) const METHOD: &str = "/outrigger.placement.Raft/Ask";
+/// Largest question, in bytes.
+const MAX_QUESTION: usize = 1 << 20;
+
+type Answering<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Answers questions.
+#[derive(Clone)]
+pub(super) struct RaftService {
+    raft: Raft<Types>,
+    /// Whose questions are answered: those of this identity, or all without mTLS.
+    identity: Option<SpiffeId>,
+}
+
+impl RaftService {
+    pub(super) fn new(raft: Raft<Types>, identity: Option<SpiffeId>) -> Self {
+        Self { raft, identity }
+    }
+
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Status> {
+        if request.uri().path() != METHOD {
+            return Some(Status::unimplemented(
+                "this port is for replicas of the placement service",
+            ));
+        }
+        let allowed = match (&self.identity, request.extensions().get::<Caller>()) {
+            (None, Some(Caller::Anyone)) => true,
+            (Some(own), Some(Caller::Workload(caller))) => own.as_str() == caller.as_str(),
+            _ => false,
+        };
+        (!allowed)
+            .then(|| Status::permission_denied("only replicas of the placement service may call this port"))
+    }
+
+    async fn answer(self, ask: Ask) -> Result<Answer, Status> {
+        let question = ask
+            .question
+            .ok_or_else(|| Status::invalid_argument("no question"))?;
+        Ok(match question {
+            Question::Append(append) => self
+                .raft
+                .append_entries(append.into())
+                .await
+                .map_err(unavailable)?
+                .into(),
+            Question::Vote(candidate) => self
+                .raft
+                .vote(candidate.into())
+                .await
+                .map_err(unavailable)?
+                .into(),
+            Question::Snapshot(snapshot) => self
+                .raft
+                .install_snapshot(snapshot.into())
+                .await
+                .map_err(unavailable)?
+                .into(),
+        })
+    }
+}
+
+fn unavailable(error: impl std::fmt::Display) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+impl tower::Service<Request<Incoming>> for RaftService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Answering<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            if let Some(status) = service.refusal(&request) {
+                return Ok(status.into_http());
+            }
+            let codec = ProstCodec::<Answer, Ask>::default();
+            let mut server =
+                tonic::server::Grpc::new(codec).apply_max_message_size_config(Some(MAX_QUESTION), None);
+            Ok(server.unary(service, request).await)
+        })
+    }
+}
+
+impl UnaryService<Ask> for RaftService {
+    type Response = Answer;
+    type Future = Answering<Result<tonic::Response<Answer>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Ask>) -> Self::Future {
+        let service = self.clone();
+        Box::pin(async move {
+            service
+                .answer(request.into_inner())
+                .await
+                .map(tonic::Response::new)
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! Orders as they go over the wire, made once for all streams that get them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use outrigger_wire::placement::v1::{Host, PlacementOrder, PlacementTable, PlacementTables};
+use prost::Message;
+
+use crate::dissemination::Phase;
+
+/// Length of a gRPC message's head: a flag, and four bytes of length.
+const HEAD: usize = 5;
+
+/// An order without a table, as a gRPC message.
+pub(crate) fn order(phase: Phase, version: u64) -> Bytes {
+    message(phase, version, None)
+}
+
+/// The order to take the table of these hosts; of two with the same name the later one counts.
+pub(crate) fn update<'a>(
+    version: u64,
+    replication_factor: i64,
+    hosts: impl Iterator<Item = &'a Arc<Host>>,
+) -> Bytes {
+    let mut entries: HashMap<String, PlacementTable> = HashMap::new();
+    for host in hosts {
+        // What a host of the table needs not say in each of its entries.
+        let entry = Host {
+            name: host.name.clone(),
+            port: host.port,
+            id: host.id.clone(),
+            namespace: host.namespace.clone(),
+            api_level: host.api_level,
+            ..Host::default()
+        };
+        for entity in &host.entities {
+            let table = match entries.get_mut(entity) {
+                Some(table) => table,
+                None => entries.entry(entity.clone()).or_default(),
+            };
+            table.load_map.insert(host.name.clone(), entry.clone());
+        }
+    }
+    let tables = PlacementTables {
+        entries,
+        version: version.to_string(),
+        replication_factor,
+        ..PlacementTables::default()
+    };
+    message(Phase::Update, version, Some(tables))
+}
+
+fn message(phase: Phase, version: u64, tables: Option<PlacementTables>) -> Bytes {
+    let operation = match phase {
+        Phase::Lock => "lock",
+        Phase::Update => "update",
+        Phase::Unlock => "unlock",
+    };
+    let order = PlacementOrder {
+        tables,
+        operation: operation.to_owned(),
+        version,
+    };
+    let length = order.encoded_len();
+    let mut frame = BytesMut::with_capacity(HEAD + length);
+    frame.put_u8(0);
+    // Tables are bounded far below 4 GiB.
+    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    order.encode_raw(&mut frame);
+    frame.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_each_type_with_its_hosts() {
+        let host = |name: &str, id: &str, entities: &[&str]| {
+            Arc::new(Host {
+                name: name.to_owned(),
+                id: id.to_owned(),
+                entities: entities.iter().map(|&entity| entity.to_owned()).collect(),
+                ..Host::default()
+            })
+        };
+        let hosts = [
+            host("h1", "a", &["s", "t"]),
+            host("h2", "b", &["t"]),
+            host("h2", "c", &["t"]),
+        ];
+        let frame = update(7, 100, hosts.iter());
+        assert_eq!(frame[0], 0);
+        assert_eq!(
+            u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize,
+            frame.len() - HEAD
+        );
+        let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
+        assert_eq!((order.operation.as_str(), order.version), ("update", 7));
+        let tables = order.tables.unwrap();
+        assert_eq!((tables.version.as_str(), tables.replication_factor), ("7", 100));
+        assert_eq!(tables.entries["s"].load_map.len(), 1);
+        let of_t = &tables.entries["t"].load_map;
+        assert_eq!((of_t["h1"].id.as_str(), of_t["h2"].id.as_str()), ("a", "c"));
+    }
+
+    #[test]
+    fn orders_name_their_phase() {
+        for (phase, name) in [(Phase::Lock, "lock"), (Phase::Unlock, "unlock")] {
+            let frame = order(phase, 3);
+            let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
+            assert_eq!(
+                (order.operation.as_str(), order.version, order.tables),
+                (name, 3, None)
+            );
+        }
+    }
+}

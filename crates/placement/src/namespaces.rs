@@ -1,0 +1,364 @@
+//! Runs the namespaces: brings what streams say to [`Namespace`], and its orders to the streams, in real time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use outrigger_resources::value::format_go_duration;
+use outrigger_wire::placement::v1::{Host, StatePlacementTable};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::dissemination::{Effect, Message, Namespace, Phase, StreamId, Time};
+use crate::frames;
+use crate::metrics::Metrics;
+use crate::report::table_bytes;
+
+const LOG: &str = "dapr.placement";
+/// Orders that wait for a host to read them: a round has three, a table given alone three, and the end is one more.
+pub(crate) const MAX_ORDERS: usize = 8;
+/// Largest table of a namespace, in bytes: what clients of gRPC take unless they are told otherwise.
+const MAX_TABLE: usize = 4 << 20;
+/// Tables of all namespaces, in bytes.
+const MAX_TABLES: usize = 512 << 20;
+
+/// What a stream is sent: gRPC messages, then how it ends.
+pub(crate) type Order = Result<Bytes, Status>;
+
+/// All namespaces, for as long as this process leads.
+#[derive(Debug)]
+pub(crate) struct Namespaces {
+    timeout: Duration,
+    replication_factor: i64,
+    metrics: Arc<Metrics>,
+    began: Instant,
+    streams: AtomicU64,
+    table_bytes: AtomicUsize,
+    running: Mutex<HashMap<String, Arc<Running>>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Running {
+    name: String,
+    state: Mutex<State>,
+    /// The time to wake may have changed.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    namespace: Namespace,
+    streams: HashMap<StreamId, Outbox>,
+    /// Of the hosts of all streams.
+    table_bytes: usize,
+    /// The order to take the table, as published last.
+    published: Bytes,
+    /// Streams whose hosts have actors.
+    with_actors: usize,
+    /// When the timer wakes it.
+    alarm: Option<Time>,
+    /// No streams are left.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct Outbox {
+    orders: mpsc::Sender<Order>,
+    ended: CancellationToken,
+    table_bytes: usize,
+}
+
+/// A stream's membership, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    namespaces: Arc<Namespaces>,
+    running: Arc<Running>,
+    stream: StreamId,
+    ended: CancellationToken,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Namespaces {
+    /// No namespaces yet. Rounds have `timeout`; sidecars are told the factor.
+    pub(crate) fn new(timeout: Duration, replication_factor: i64, metrics: Arc<Metrics>) -> Self {
+        Self {
+            timeout,
+            replication_factor,
+            metrics,
+            began: Instant::now(),
+            streams: AtomicU64::default(),
+            table_bytes: AtomicUsize::default(),
+            running: Mutex::default(),
+        }
+    }
+
+    /// Takes a stream in; what it is sent goes to `orders`, which has room for [`MAX_ORDERS`].
+    ///
+    /// # Errors
+    /// When the table becomes too large.
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        host: Arc<Host>,
+        orders: mpsc::Sender<Order>,
+    ) -> Result<Membership, Status> {
+        let stream = self.streams.fetch_add(1, Relaxed);
+        let ended = CancellationToken::new();
+        let outbox = Outbox {
+            orders,
+            ended: ended.clone(),
+            table_bytes: 0,
+        };
+        let mut all = lock(&self.running);
+        let running = match all.get(&host.namespace) {
+            Some(running) => Arc::clone(running),
+            None => self.begin(&mut all, &host.namespace),
+        };
+        let mut state = lock(&running.state);
+        drop(all);
+        state.streams.insert(stream, outbox);
+        // From here on its end is that of the stream.
+        let membership = Membership {
+            namespaces: Arc::clone(self),
+            running: Arc::clone(&running),
+            stream,
+            ended,
+        };
+        if let Err(status) = self.charge(&mut state, stream, &host) {
+            self.close(&running, &mut state, stream, status.clone());
+            drop(state);
+            return Err(status);
+        }
+        state.namespace.join(self.now(), stream, host);
+        self.apply(&running, &mut state);
+        drop(state);
+        Ok(membership)
+    }
+
+    fn begin(self: &Arc<Self>, all: &mut HashMap<String, Arc<Running>>, name: &str) -> Arc<Running> {
+        let running = Arc::new(Running {
+            name: name.to_owned(),
+            state: Mutex::new(State {
+                namespace: Namespace::new(self.timeout),
+                streams: HashMap::new(),
+                table_bytes: 0,
+                published: Bytes::new(),
+                with_actors: 0,
+                alarm: None,
+                ended: false,
+            }),
+            changed: Notify::new(),
+        });
+        all.insert(name.to_owned(), Arc::clone(&running));
+        tokio::spawn(Arc::clone(self).keep_time(Arc::clone(&running)));
+        running
+    }
+
+    /// Wakes a namespace when it has something to do, until it ends.
+    async fn keep_time(self: Arc<Self>, running: Arc<Running>) {
+        loop {
+            let due = {
+                let mut state = lock(&running.state);
+                if state.ended {
+                    return;
+                }
+                state.namespace.wake(self.now());
+                self.apply(&running, &mut state);
+                state.alarm
+            };
+            let changed = running.changed.notified();
+            match due {
+                None => changed.await,
+                Some(due) => tokio::select! {
+                    () = changed => {}
+                    () = tokio::time::sleep_until(self.began + due) => {}
+                },
+            }
+        }
+    }
+
+    /// What `/placement/state` tells: the table of each namespace, its hosts by name.
+    pub(crate) fn tables(&self) -> BTreeMap<String, StatePlacementTable> {
+        let running: Vec<Arc<Running>> = lock(&self.running).values().cloned().collect();
+        let tables = running.into_iter().map(|running| {
+            let state = lock(&running.state);
+            let mut hosts: Vec<Arc<Host>> = state.namespace.hosts().cloned().collect();
+            let version = state.namespace.version();
+            drop(state);
+            hosts.sort_by(|one, other| one.name.cmp(&other.name));
+            let hosts = hosts.iter().map(|host| Host::clone(host)).collect();
+            (running.name.clone(), StatePlacementTable { hosts, version })
+        });
+        tables.collect()
+    }
+
+    fn now(&self) -> Time {
+        self.began.elapsed()
+    }
+
+    /// Counts what a host adds to the tables.
+    fn charge(&self, state: &mut State, stream: StreamId, host: &Host) -> Result<(), Status> {
+        let Some(outbox) = state.streams.get_mut(&stream) else {
+            return Ok(());
+        };
+        let (old, new) = (outbox.table_bytes, table_bytes(host));
+        let of_namespace = state.table_bytes - old + new;
+        let of_all = self.table_bytes.load(Relaxed) - old + new;
+        if new > old && (of_namespace > MAX_TABLE || of_all > MAX_TABLES) {
+            return Err(Status::resource_exhausted(format!(
+                "the table of namespace {} has no room for {} actor types of {}: it may have {MAX_TABLE} bytes, \
+                 and {MAX_TABLES} with those of other namespaces; host fewer types, or use more namespaces",
+                host.namespace,
+                host.entities.len(),
+                host.name
+            )));
+        }
+        outbox.table_bytes = new;
+        state.table_bytes = of_namespace;
+        state.with_actors += usize::from(new > 0);
+        state.with_actors -= usize::from(old > 0);
+        self.metrics
+            .streams(&host.namespace, state.streams.len(), state.with_actors);
+        self.table_bytes.fetch_add(new, Relaxed);
+        self.table_bytes.fetch_sub(old, Relaxed);
+        Ok(())
+    }
+
+    /// Does what the namespace wants done, and tells the metrics and the timer.
+    fn apply(&self, running: &Running, state: &mut State) {
+        loop {
+            let effects = state.namespace.effects();
+            if effects.is_empty() {
+                break;
+            }
+            for stream in self.carry_out(running, state, effects) {
+                tracing::warn!(target: LOG, "Closing a stream of namespace {}: it does not read", running.name);
+                self.close(
+                    running,
+                    state,
+                    stream,
+                    Status::resource_exhausted("orders are not read"),
+                );
+                state.namespace.leave(self.now(), stream);
+            }
+        }
+        let wake_at = state.namespace.wake_at();
+        if wake_at != state.alarm {
+            state.alarm = wake_at;
+            running.changed.notify_one();
+        }
+    }
+
+    /// The streams that have too many orders to read.
+    fn carry_out(&self, running: &Running, state: &mut State, effects: Vec<Effect>) -> Vec<StreamId> {
+        let mut unread = Vec::new();
+        let mut made: Option<(Phase, u64, Bytes)> = None;
+        for effect in effects {
+            match effect {
+                Effect::Publish { version } => {
+                    state.published =
+                        frames::update(version, self.replication_factor, state.namespace.hosts());
+                }
+                Effect::Order { to, phase, version } => {
+                    let frame = match (&made, phase) {
+                        (_, Phase::Update) => state.published.clone(),
+                        (Some((of, at, frame)), _) if (*of, *at) == (phase, version) => frame.clone(),
+                        _ => made
+                            .insert((phase, version, frames::order(phase, version)))
+                            .2
+                            .clone(),
+                    };
+                    let outbox = state.streams.get(&to);
+                    if outbox.is_some_and(|outbox| outbox.orders.try_send(Ok(frame)).is_err()) {
+                        unread.push(to);
+                    }
+                }
+                Effect::Expire { stream, version } => {
+                    self.metrics.expired();
+                    let timeout = format_go_duration(self.timeout);
+                    let text = format!("dissemination timeout after {timeout} for version {version}");
+                    tracing::warn!(target: LOG, "A host of namespace {} is left behind: {text}", running.name);
+                    self.close(running, state, stream, Status::deadline_exceeded(text));
+                }
+                Effect::Finished { took } => {
+                    self.metrics.round(took);
+                    let (version, hosts) = (state.namespace.version(), state.streams.len());
+                    tracing::debug!(
+                        target: LOG,
+                        "Table {version} of namespace {} went to {hosts} hosts in {took:?}", running.name
+                    );
+                }
+            }
+        }
+        unread
+    }
+
+    /// Takes a stream out, and tells it why if it reads.
+    fn close(&self, running: &Running, state: &mut State, stream: StreamId, status: Status) {
+        let Some(outbox) = state.streams.remove(&stream) else {
+            return;
+        };
+        state.table_bytes -= outbox.table_bytes;
+        self.table_bytes.fetch_sub(outbox.table_bytes, Relaxed);
+        state.with_actors -= usize::from(outbox.table_bytes > 0);
+        self.metrics
+            .streams(&running.name, state.streams.len(), state.with_actors);
+        let _ = outbox.orders.try_send(Err(status));
+        outbox.ended.cancel();
+    }
+
+    fn leave(&self, running: &Arc<Running>, stream: StreamId) {
+        let mut all = lock(&self.running);
+        let mut state = lock(&running.state);
+        self.close(running, &mut state, stream, Status::ok(""));
+        state.namespace.leave(self.now(), stream);
+        self.apply(running, &mut state);
+        if state.namespace.is_empty() && state.streams.is_empty() && !state.ended {
+            state.ended = true;
+            all.remove(&running.name);
+            running.changed.notify_one();
+        }
+    }
+}
+
+impl Membership {
+    /// Takes in what the stream says.
+    ///
+    /// # Errors
+    /// When the table becomes too large.
+    pub(crate) fn message(&self, message: Message) -> Result<(), Status> {
+        let mut state = lock(&self.running.state);
+        if let Message::Report(host) | Message::ReportOrAnswer(host) = &message {
+            self.namespaces.charge(&mut state, self.stream, host)?;
+        }
+        let now = self.namespaces.now();
+        state.namespace.message(now, self.stream, message);
+        self.namespaces.apply(&self.running, &mut state);
+        Ok(())
+    }
+
+    /// Ends the stream, and tells it why.
+    pub(crate) fn close(&self, status: Status) {
+        let mut state = lock(&self.running.state);
+        self.namespaces
+            .close(&self.running, &mut state, self.stream, status);
+    }
+
+    /// Completes when the namespace has ended the stream.
+    pub(crate) async fn ended(&self) {
+        self.ended.cancelled().await;
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.namespaces.leave(&self.running, self.stream);
+    }
+}

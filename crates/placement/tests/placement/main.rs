@@ -1,0 +1,13 @@
+//! Whole placement services: in this process, and as processes that are killed.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
+
+mod bad_input;
+mod many;
+mod process;
+mod replicas;
+mod rounds;
+mod running;

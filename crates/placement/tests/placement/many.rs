@@ -1,0 +1,44 @@
+//! Many hosts.
+
+use tokio::task::JoinSet;
+
+use crate::running::{PATIENCE, Sidecar, host, start};
+
+const HOSTS: usize = 200;
+/// Streams of a connection.
+const SHARED: usize = 10;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hosts_that_come_together_need_few_rounds() {
+    let running = start(&["--disseminate-timeout=60s"]).await;
+    let mut tasks = JoinSet::new();
+    for number in 0..HOSTS / SHARED {
+        let mut client = running.client().await;
+        for stream in 0..SHARED {
+            let host = host(&format!("10.0.{number}.{stream}:50002"), &["t"]);
+            let mut sidecar = Sidecar::connect(&mut client, host).await;
+            tasks.spawn(async move {
+                loop {
+                    let (version, table) = sidecar.table().await.unwrap();
+                    if table.entries["t"].load_map.len() == HOSTS {
+                        // It goes on answering until all know.
+                        return (version, sidecar.obey());
+                    }
+                }
+            });
+        }
+    }
+    let mut obeying = Vec::new();
+    let mut last = 0;
+    while let Some(ended) = tokio::time::timeout(PATIENCE * 2, tasks.join_next())
+        .await
+        .expect("not in time")
+    {
+        let (version, task) = ended.unwrap();
+        last = last.max(version);
+        obeying.push(task);
+    }
+    assert_eq!(obeying.len(), HOSTS);
+    assert!(last <= HOSTS as u64 / 4, "{last} rounds");
+    obeying.iter().for_each(tokio::task::JoinHandle::abort);
+}

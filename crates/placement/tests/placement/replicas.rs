@@ -1,0 +1,97 @@
+//! Three replicas, of which any may go.
+
+use std::net::TcpListener;
+
+use tonic::Code;
+
+use crate::running::{Running, Sidecar, host, start_replica, until};
+
+/// Addresses that are free, and stay so as nothing else asks for one of this range meanwhile.
+fn cluster() -> String {
+    let held: Vec<TcpListener> = (0..3)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let members: Vec<String> = held
+        .iter()
+        .zip(["a", "b", "c"])
+        .map(|(listener, id)| format!("{id}={}", listener.local_addr().unwrap()))
+        .collect();
+    format!("--initial-cluster={}", members.join(","))
+}
+
+/// The one that leads, once one does.
+async fn leader(replicas: &[Option<Running>]) -> usize {
+    let leading = async || {
+        for (index, replica) in replicas.iter().enumerate() {
+            if let Some(replica) = replica
+                && replica.leads().await
+            {
+                return Some(index);
+            }
+        }
+        None
+    };
+    until("one leads", async || leading().await.is_some()).await;
+    leading().await.expect("it leads still")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_replica_may_go_and_come_back() {
+    let cluster = cluster();
+    let ids = ["--id=a", "--id=b", "--id=c"];
+    let mut replicas = Vec::new();
+    for id in ids {
+        replicas.push(Some(start_replica(&[id, &cluster]).await));
+    }
+    let mut gone = leader(&replicas).await;
+    for _ in 0..3 {
+        // The one that leads goes, another takes its place; what hosts report to it is all that it knows.
+        replicas[gone].take().unwrap().stop().await;
+        let now = leader(&replicas).await;
+        let leading = replicas[now].as_ref().unwrap();
+        let mut sidecar = leading.connect(host("h1:1", &["t"])).await;
+        let (version, _) = sidecar.table().await.unwrap();
+        assert_eq!(version, 1);
+
+        let other = (0..3).find(|&index| index != now && index != gone).unwrap();
+        let other = replicas[other].as_ref().unwrap();
+        let refused = Sidecar::try_connect(&mut other.client().await, host("h1:1", &["t"])).await;
+        let status = refused.err().expect("it does not lead");
+        assert_eq!(status.code(), Code::FailedPrecondition);
+        assert!(
+            status
+                .message()
+                .ends_with("is not a leader. Only the leader can serve requests"),
+            "{status}"
+        );
+        assert_eq!(other.state().await, "null");
+
+        replicas[gone] = Some(start_replica(&[ids[gone], &cluster]).await);
+        gone = now;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_without_a_majority_leads_no_more() {
+    let cluster = cluster();
+    let mut replicas = Vec::new();
+    for id in ["--id=a", "--id=b", "--id=c"] {
+        replicas.push(Some(start_replica(&[id, &cluster]).await));
+    }
+    let leading = leader(&replicas).await;
+    let status = replicas[leading]
+        .as_ref()
+        .unwrap()
+        .connect(host("h1:1", &["t"]))
+        .await
+        .obey();
+    for (index, replica) in replicas.iter_mut().enumerate() {
+        if index != leading {
+            replica.take().unwrap().stop().await;
+        }
+    }
+    let status = status.await.unwrap();
+    assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+    let alone = replicas[leading].as_ref().unwrap();
+    assert!(!alone.leads().await);
+}

@@ -1,0 +1,50 @@
+//! Job methods.
+
+use outrigger_wire::runtime::v1::{
+    DeleteJobRequest, DeleteJobResponse, DeleteJobsByPrefixRequestAlpha1, DeleteJobsByPrefixResponseAlpha1,
+    GetJobRequest, GetJobResponse, ListJobsResponseAlpha1, ScheduleJobRequest, ScheduleJobResponse,
+};
+use tonic::{Response, Status};
+
+use super::DaprService;
+
+impl DaprService {
+    pub(super) async fn job_schedule(
+        &self,
+        request: ScheduleJobRequest,
+    ) -> Result<Response<ScheduleJobResponse>, Status> {
+        let scheduled = self.blocks.jobs.schedule(request.job, request.overwrite).await;
+        scheduled.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(ScheduleJobResponse {}))
+    }
+
+    pub(super) async fn job_get(&self, request: GetJobRequest) -> Result<Response<GetJobResponse>, Status> {
+        let job = self.blocks.jobs.get(request.name).await;
+        let job = job.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(GetJobResponse { job: Some(job) }))
+    }
+
+    pub(super) async fn job_delete(
+        &self,
+        request: &DeleteJobRequest,
+    ) -> Result<Response<DeleteJobResponse>, Status> {
+        let deleted = self.blocks.jobs.delete(&request.name).await;
+        deleted.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(DeleteJobResponse {}))
+    }
+
+    pub(super) async fn job_delete_prefix(
+        &self,
+        request: &DeleteJobsByPrefixRequestAlpha1,
+    ) -> Result<Response<DeleteJobsByPrefixResponseAlpha1>, Status> {
+        let deleted = self.blocks.jobs.delete_prefix(request.name_prefix()).await;
+        deleted.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(DeleteJobsByPrefixResponseAlpha1 {}))
+    }
+
+    pub(super) async fn job_list(&self) -> Result<Response<ListJobsResponseAlpha1>, Status> {
+        let jobs = self.blocks.jobs.list().await;
+        let jobs = jobs.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(ListJobsResponseAlpha1 { jobs }))
+    }
+}

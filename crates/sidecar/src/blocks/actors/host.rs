@@ -1,0 +1,242 @@
+//! The actors of the app beside this sidecar: their turns, and their end.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outrigger_actors::settings::{Settings, TypeSettings};
+use outrigger_actors::shard::Shard;
+use outrigger_actors::turns::{Reentry, Ticket, TooDeep};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::gate::LANES;
+use super::metrics::{ActorMetrics, TypeMetrics};
+
+type Waker = oneshot::Sender<()>;
+
+/// The types that the app hosts.
+pub(super) struct Hosted {
+    types: HashMap<String, Arc<HostedType>>,
+    /// Their names, sorted.
+    pub(super) names: Arc<[String]>,
+    /// How long calls may go on when actors move.
+    pub(super) drain: Duration,
+    pub(super) looks: Arc<Looks>,
+}
+
+impl Hosted {
+    /// From the settings of the app.
+    pub(super) fn new(settings: &Settings, metrics: &ActorMetrics) -> Self {
+        let looks = Arc::<Looks>::default();
+        let make = |(name, settings): (&String, &TypeSettings)| {
+            let hosted = HostedType::new(name, *settings, metrics.of(name), Arc::clone(&looks));
+            (name.clone(), Arc::new(hosted))
+        };
+        let types: HashMap<_, _> = settings.types.iter().map(make).collect();
+        let mut names: Vec<_> = types.keys().cloned().collect();
+        names.sort_unstable();
+        Self {
+            types,
+            names: names.into(),
+            drain: settings.drain,
+            looks,
+        }
+    }
+
+    /// The type of this name.
+    pub(super) fn get(&self, kind: &str) -> Option<&Arc<HostedType>> {
+        self.types.get(kind)
+    }
+
+    /// All types, in the order of their names.
+    pub(super) fn types(&self) -> impl Iterator<Item = &Arc<HostedType>> {
+        self.names.iter().filter_map(|name| self.types.get(name))
+    }
+}
+
+/// When idle actors are looked for.
+pub(super) struct Looks {
+    began: Instant,
+    /// Milliseconds since the beginning; the next look.
+    next: AtomicU64,
+    /// The next look is earlier than it was.
+    pub(super) earlier: Notify,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            next: AtomicU64::new(u64::MAX),
+            earlier: Notify::new(),
+        }
+    }
+}
+
+impl Looks {
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn ask(&self, at: Option<Duration>) {
+        let Some(at) = at else { return };
+        let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+        if at < self.next.load(Ordering::Relaxed) && at < self.next.fetch_min(at, Ordering::Relaxed) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Takes the time of the next look; who looks asks again.
+    pub(super) fn take(&self) -> Option<Instant> {
+        let next = self.next.load(Ordering::Relaxed);
+        (next != u64::MAX).then(|| self.began + Duration::from_millis(next))
+    }
+
+    /// A look begins: all who want another one ask for it.
+    pub(super) fn begin(&self) {
+        self.next.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+/// The actors of one type.
+pub(super) struct HostedType {
+    pub(super) name: Arc<str>,
+    pub(super) settings: TypeSettings,
+    pub(super) metrics: TypeMetrics,
+    shards: [Mutex<Shard<Waker>>; LANES],
+    looks: Arc<Looks>,
+    hasher: RandomState,
+}
+
+/// A call's part in a turn, until it is dropped.
+pub(super) struct Turn<'a> {
+    kind: &'a HostedType,
+    id: &'a str,
+    ticket: Option<Ticket>,
+}
+
+impl HostedType {
+    fn new(name: &str, settings: TypeSettings, metrics: TypeMetrics, looks: Arc<Looks>) -> Self {
+        Self {
+            name: name.into(),
+            settings,
+            metrics,
+            shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
+            looks,
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Which of the lanes an actor is in.
+    pub(super) fn lane(&self, id: &str) -> usize {
+        let mut hasher = self.hasher.build_hasher();
+        id.hash(&mut hasher);
+        usize::try_from(hasher.finish() % LANES as u64).unwrap_or_default()
+    }
+
+    fn shard(&self, lane: usize) -> MutexGuard<'_, Shard<Waker>> {
+        self.shards[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the actor's turn, or joins the one that has this id.
+    pub(super) async fn turn<'a>(&'a self, id: &'a str, reentry: Option<&str>) -> Result<Turn<'a>, TooDeep> {
+        let (waker, woken) = oneshot::channel();
+        let reentry = reentry.zip(self.settings.reentrancy);
+        let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
+        let (ticket, begins) = {
+            let mut shard = self.shard(self.lane(id));
+            let entered = shard.enter(id, reentry, self.looks.now(), || waker)?;
+            self.looks.ask(shard.next_look());
+            entered
+        };
+        let turn = Turn {
+            kind: self,
+            id,
+            ticket: Some(ticket),
+        };
+        if !begins {
+            let _pending = self.metrics.pending();
+            // Only who leaves gives up its waker, and this has not.
+            let _begun = woken.await;
+        }
+        Ok(turn)
+    }
+
+    /// The actors of a lane that are idle, each in a turn that nobody waits for.
+    pub(super) fn take_idle(&self, lane: usize) -> Vec<(Arc<str>, Ticket)> {
+        let mut shard = self.shard(lane);
+        let idle = shard.take_idle(self.looks.now());
+        self.looks.ask(shard.next_look());
+        idle
+    }
+
+    /// Whether an actor of a lane may be idle by now.
+    pub(super) fn has_idle(&self, lane: usize) -> bool {
+        let next = self.shard(lane).next_look();
+        let due = next.is_some_and(|next| next <= self.looks.now());
+        if !due {
+            self.looks.ask(next);
+        }
+        due
+    }
+
+    /// A turn that was taken by [`HostedType::take_idle`].
+    pub(super) fn taken<'a>(&'a self, id: &'a str, ticket: Ticket) -> Turn<'a> {
+        Turn {
+            kind: self,
+            id,
+            ticket: Some(ticket),
+        }
+    }
+
+    /// Whether an actor is active.
+    pub(super) fn is_active(&self, id: &str) -> bool {
+        self.shard(self.lane(id)).is_active(id)
+    }
+
+    /// How many are active.
+    pub(super) fn count(&self) -> usize {
+        (0..LANES).map(|lane| self.shard(lane).len()).sum()
+    }
+
+    /// The active actors that are wanted.
+    pub(super) fn ids(&self, wanted: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let all = (0..LANES).flat_map(|lane| self.shard(lane).ids());
+        all.filter(|id| wanted(id)).collect()
+    }
+}
+
+impl Turn<'_> {
+    /// Ends the turn, and with it the actor's activity, unless others wait for their turn.
+    pub(super) fn deactivated(mut self) {
+        self.end(true);
+    }
+
+    fn end(&mut self, deactivated: bool) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let now = self.kind.looks.now();
+        let woken = {
+            let mut shard = self.kind.shard(self.kind.lane(self.id));
+            let woken = if deactivated {
+                shard.deactivated(self.id, ticket, now)
+            } else {
+                shard.leave(self.id, ticket, now)
+            };
+            self.kind.looks.ask(shard.next_look());
+            woken
+        };
+        for waker in woken {
+            // Who gave up leaves by itself.
+            let _gone = waker.send(());
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.end(false);
+    }
+}

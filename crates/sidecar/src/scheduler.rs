@@ -1,0 +1,245 @@
+//! The schedulers of the control plane: where jobs and reminders are kept, and what tells that they are due.
+//!
+//! One [`Scheduler`] knows all schedulers there are (`hosts`), spreads calls over them, and keeps streams of triggers
+//! open to each (`streams`) while somebody takes triggers: the jobs block while the app is well, the actors block while
+//! it hosts actors.
+
+mod calls;
+mod hosts;
+mod streams;
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use outrigger_identity::{Identity, SpiffeId};
+use outrigger_wire::scheduler::v1::job_target_metadata::Type;
+use outrigger_wire::scheduler::v1::{
+    JobMetadata, JobTargetMetadata, TargetActorReminder, TargetJob, WatchJobsRequestResultStatus,
+};
+use prost_types::Any;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::life::Condition;
+use hosts::Host;
+
+pub use calls::SchedulerError;
+
+const LOG: &str = "dapr.runtime.scheduler";
+/// The app id of schedulers in the control plane.
+pub const APP_ID: &str = "dapr-scheduler";
+
+/// What a [`Scheduler`] is made of.
+pub struct Settings {
+    /// The app beside this sidecar.
+    pub app_id: Arc<str>,
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// `host:port` of schedulers; none: there is nobody to ask.
+    pub addresses: Vec<String>,
+    /// Streams of triggers per scheduler; at least 1.
+    pub streams: u32,
+    /// Who we are, and who a scheduler has to prove to be; none: in clear text.
+    pub identity: Option<(Identity, SpiffeId)>,
+    /// Longest message of the APIs, bytes.
+    pub max_message: usize,
+}
+
+/// A job or a reminder that is due.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trigger {
+    /// Its name.
+    pub name: String,
+    /// What it was scheduled with.
+    pub data: Option<Any>,
+    /// The actor whose reminder it is; none: a job of the app.
+    pub actor: Option<TargetActorReminder>,
+}
+
+/// What came of a trigger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The tick is done.
+    Success,
+    /// The tick failed: its failure policy decides.
+    Failed,
+    /// Nothing was tried: it goes to another sidecar, or comes again. This ends the stream it came on.
+    Undelivered,
+}
+
+impl Outcome {
+    /// As the scheduler is told; it hears of what was not delivered by the end of the stream.
+    fn status(self) -> Option<WatchJobsRequestResultStatus> {
+        match self {
+            Self::Success => Some(WatchJobsRequestResultStatus::Success),
+            Self::Failed => Some(WatchJobsRequestResultStatus::Failed),
+            Self::Undelivered => None,
+        }
+    }
+}
+
+/// Takes what is due.
+#[async_trait]
+pub trait Receiver: Send + Sync {
+    /// Handles one trigger; others come meanwhile.
+    async fn receive(&self, trigger: Trigger) -> Outcome;
+}
+
+/// What triggers are taken now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Accepts {
+    jobs: bool,
+    /// Sorted.
+    actor_types: Vec<String>,
+}
+
+impl Accepts {
+    fn is_nothing(&self) -> bool {
+        !self.jobs && self.actor_types.is_empty()
+    }
+}
+
+type Hosts = Arc<[Arc<Host>]>;
+
+/// The schedulers, as one.
+pub struct Scheduler {
+    settings: Settings,
+    /// All there are; none: nobody has told yet.
+    hosts: watch::Sender<Option<Hosts>>,
+    /// Whose turn it is.
+    turn: AtomicUsize,
+    accepts: watch::Sender<Accepts>,
+    jobs: OnceLock<Arc<dyn Receiver>>,
+    reminders: OnceLock<Arc<dyn Receiver>>,
+    /// The streams of triggers.
+    tasks: TaskTracker,
+    /// No triggers are taken any more.
+    ending: CancellationToken,
+}
+
+impl Scheduler {
+    /// Nothing is dialled before [`Scheduler::follow_hosts`].
+    pub fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            hosts: watch::Sender::new(None),
+            turn: AtomicUsize::new(0),
+            accepts: watch::Sender::default(),
+            jobs: OnceLock::new(),
+            reminders: OnceLock::new(),
+            tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
+        })
+    }
+
+    /// The app whose jobs these are.
+    pub fn app_id(&self) -> &str {
+        &self.settings.app_id
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.settings.namespace
+    }
+
+    /// Whether there are schedulers at all.
+    pub fn is_configured(&self) -> bool {
+        !self.settings.addresses.is_empty()
+    }
+
+    /// The schedulers that are known, `host:port` each.
+    pub fn addresses(&self) -> Vec<String> {
+        let hosts = self.hosts.borrow();
+        let hosts = hosts.iter().flat_map(|hosts| hosts.iter());
+        hosts.map(|host| host.address().to_owned()).collect()
+    }
+
+    /// Whose jobs: the app's.
+    pub fn of_app(&self) -> JobMetadata {
+        self.metadata(Type::Job(TargetJob {}))
+    }
+
+    /// Whose reminders: an actor's. An empty id stands for all actors of the type where calls take several.
+    pub fn of_actor(&self, actor_type: &str, id: &str) -> JobMetadata {
+        self.metadata(Type::Actor(TargetActorReminder {
+            id: id.to_owned(),
+            r#type: actor_type.to_owned(),
+        }))
+    }
+
+    fn metadata(&self, target: Type) -> JobMetadata {
+        JobMetadata {
+            app_id: self.settings.app_id.to_string(),
+            namespace: self.settings.namespace.to_string(),
+            target: Some(JobTargetMetadata { r#type: Some(target) }),
+        }
+    }
+
+    /// Who handles jobs of the app, for good; they come while [`Scheduler::take_jobs`] says so.
+    pub fn deliver_jobs_to(&self, receiver: Arc<dyn Receiver>) {
+        // The first stays: there is one block of each kind.
+        let _first = self.jobs.set(receiver);
+    }
+
+    /// Who handles reminders, for good; they come for the types that [`Scheduler::take_reminders_of`] names.
+    pub fn deliver_reminders_to(&self, receiver: Arc<dyn Receiver>) {
+        let _first = self.reminders.set(receiver);
+    }
+
+    /// Whether the app takes jobs. A change opens the streams anew.
+    pub fn take_jobs(&self, take: bool) {
+        self.accept(|accepts| accepts.jobs = take);
+    }
+
+    /// The types of actors that are hosted here now; none: no reminders come. A change opens the streams anew.
+    pub fn take_reminders_of(&self, mut actor_types: Vec<String>) {
+        actor_types.sort_unstable();
+        actor_types.dedup();
+        self.accept(|accepts| accepts.actor_types = actor_types);
+    }
+
+    fn accept(&self, change: impl FnOnce(&mut Accepts)) {
+        self.accepts.send_if_modified(|accepts| {
+            let before = accepts.clone();
+            change(accepts);
+            *accepts != before
+        });
+    }
+
+    /// Keeps the list of schedulers, until `stop`; `known` is met when there is one, or nobody to ask.
+    pub async fn follow_hosts(self: Arc<Self>, known: Condition, stop: CancellationToken) {
+        if !self.is_configured() {
+            tracing::warn!(
+                target: LOG,
+                "No scheduler host addresses provided. Scheduler disabled: the jobs API answers with an error \
+                 (--scheduler-host-address)"
+            );
+            known.met();
+            return;
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = hosts::follow(&self, &known) => {}
+        }
+    }
+
+    /// Keeps the streams of triggers, until [`Scheduler::end_triggers`].
+    pub fn begin_triggers(self: &Arc<Self>) {
+        if self.is_configured() {
+            self.tasks.spawn(streams::keep(Arc::clone(self)));
+        }
+    }
+
+    /// Takes no more triggers, for good.
+    pub fn end_triggers(&self) {
+        self.ending.cancel();
+        self.tasks.close();
+    }
+
+    /// Waits until all triggers that were taken are answered, after [`Scheduler::end_triggers`].
+    pub async fn triggers_ended(&self) {
+        self.tasks.wait().await;
+    }
+}

@@ -1,0 +1,241 @@
+//! Streams of triggers: open to every scheduler while anything is taken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::{FuturesUnordered, StreamExt, unfold};
+use outrigger_wire::scheduler::v1::job_target_metadata::Type;
+use outrigger_wire::scheduler::v1::watch_jobs_request::WatchJobRequestType as Message;
+use outrigger_wire::scheduler::v1::{
+    JobTargetType, WatchJobsRequest, WatchJobsRequestInitial, WatchJobsRequestResult, WatchJobsResponse,
+};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::hosts::Host;
+use super::{Accepts, LOG, Outcome, Receiver, Scheduler, Trigger};
+
+/// Before a stream is opened again; each is twice the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// A stream that was open for so long was fine.
+const STEADY: Duration = Duration::from_secs(10);
+/// Triggers of one stream that are handled at once; others wait on the way.
+const MAX_TRIGGERS: usize = 1024;
+/// How long triggers of a stream that another takes the place of may take to be answered. What comes of them later is
+/// not heard, and they come again.
+const HANDOVER: Duration = Duration::from_secs(60);
+/// How long the scheduler may take to end a stream after its last answer.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Keeps the streams that hosts and what is taken ask for, until no more triggers are taken.
+pub(super) async fn keep(scheduler: Arc<Scheduler>) {
+    let (mut hosts, mut accepts) = (scheduler.hosts.subscribe(), scheduler.accepts.subscribe());
+    let mut open: Vec<(Arc<Host>, CancellationToken)> = Vec::new();
+    let mut taken = Arc::new(Accepts::default());
+    loop {
+        let wanted = accepts.borrow_and_update().clone();
+        if wanted != *taken {
+            open.drain(..).for_each(|(_, stop)| stop.cancel());
+            taken = Arc::new(wanted);
+        }
+        let known = hosts.borrow_and_update().clone().unwrap_or_default();
+        open.retain(|(host, stop)| {
+            let stays = known.iter().any(|known| Arc::ptr_eq(known, host));
+            if !stays {
+                stop.cancel();
+            }
+            stays
+        });
+        for host in known.iter().filter(|_| !taken.is_nothing()) {
+            if open.iter().any(|(open, _)| Arc::ptr_eq(open, host)) {
+                continue;
+            }
+            let stop = CancellationToken::new();
+            for _ in 0..scheduler.settings.streams {
+                let stream = Stream {
+                    scheduler: Arc::clone(&scheduler),
+                    host: Arc::clone(host),
+                    accepts: Arc::clone(&taken),
+                    stop: stop.clone(),
+                };
+                scheduler.tasks.spawn(stream.live());
+            }
+            open.push((Arc::clone(host), stop));
+        }
+        tokio::select! {
+            () = scheduler.ending.cancelled() => {
+                open.drain(..).for_each(|(_, stop)| stop.cancel());
+                return;
+            }
+            // The senders are the scheduler's own.
+            _ = hosts.changed() => {}
+            _ = accepts.changed() => {}
+        }
+    }
+}
+
+/// One stream to one scheduler, opened again whenever it ends.
+struct Stream {
+    scheduler: Arc<Scheduler>,
+    host: Arc<Host>,
+    accepts: Arc<Accepts>,
+    /// Ends it.
+    stop: CancellationToken,
+}
+
+impl Stream {
+    async fn live(self) {
+        let mut pause = PAUSES.0;
+        while !self.stop.is_cancelled() {
+            let opened = Instant::now();
+            let ended = self.take_triggers().await;
+            if self.stop.is_cancelled() {
+                return;
+            }
+            if opened.elapsed() > STEADY {
+                pause = PAUSES.0;
+            }
+            let cause = ended.err().map_or_else(
+                || "it ended".to_owned(),
+                |status| super::calls::described(&status),
+            );
+            let address = self.host.address();
+            tracing::warn!(
+                target: LOG,
+                "the stream of jobs from scheduler {address} is gone: {cause}; opening it again in {pause:?}"
+            );
+            tokio::select! {
+                () = self.stop.cancelled() => return,
+                () = sleep(pause) => {}
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Opens the stream, and handles what comes on it until it ends or is to end.
+    async fn take_triggers(&self) -> Result<(), Status> {
+        let (answers, messages) = mpsc::channel(1);
+        let outgoing = unfold((Some(self.first()), messages), async |(first, mut messages)| {
+            let message = match first {
+                Some(first) => first,
+                None => messages.recv().await?,
+            };
+            Some((message, (None, messages)))
+        });
+        let mut client = self.host.client();
+        // Some schedulers answer with the first trigger: this may take days.
+        let mut triggers = tokio::select! {
+            () = self.stop.cancelled() => return Ok(()),
+            opened = client.watch_jobs(outgoing) => opened?.into_inner(),
+        };
+        let mut running = FuturesUnordered::new();
+        let mut reading = true;
+        let mut given_up = std::pin::pin!(self.handed_over());
+        while reading || !running.is_empty() {
+            tokio::select! {
+                () = self.stop.cancelled(), if reading => reading = false,
+                Some(outcome) = running.next(), if !running.is_empty() => {
+                    reading &= outcome != Outcome::Undelivered;
+                }
+                next = triggers.message(), if reading && running.len() < MAX_TRIGGERS => match next? {
+                    Some(trigger) => running.push(self.answer(trigger, answers.clone())),
+                    None => return Ok(()),
+                },
+                () = &mut given_up => return Ok(()),
+            }
+        }
+        drop(answers);
+        farewell(triggers).await;
+        Ok(())
+    }
+
+    /// Passes when a stream whose place another takes has had its time. At the end of the process the grace period counts.
+    async fn handed_over(&self) {
+        self.stop.cancelled().await;
+        if self.scheduler.ending.is_cancelled() {
+            return std::future::pending().await;
+        }
+        tokio::select! {
+            () = sleep(HANDOVER) => {}
+            () = self.scheduler.ending.cancelled() => std::future::pending().await,
+        }
+    }
+
+    /// What the scheduler is told first: who is here, and for what.
+    fn first(&self) -> WatchJobsRequest {
+        let Accepts { jobs, actor_types } = &*self.accepts;
+        let mut kinds = Vec::new();
+        if *jobs {
+            kinds.push(JobTargetType::Job.into());
+        }
+        if !actor_types.is_empty() {
+            kinds.push(JobTargetType::ActorReminder.into());
+        }
+        message(Message::Initial(WatchJobsRequestInitial {
+            app_id: self.scheduler.app_id().to_owned(),
+            namespace: self.scheduler.namespace().to_owned(),
+            actor_types: actor_types.clone(),
+            accept_job_types: kinds,
+        }))
+    }
+
+    /// Handles a trigger and answers it.
+    fn answer(
+        &self,
+        trigger: WatchJobsResponse,
+        answers: mpsc::Sender<WatchJobsRequest>,
+    ) -> BoxFuture<'_, Outcome> {
+        Box::pin(async move {
+            let id = trigger.id;
+            let outcome = self.handle(trigger).await;
+            if let Some(status) = outcome.status() {
+                let result = WatchJobsRequestResult {
+                    id,
+                    status: status.into(),
+                };
+                // A stream that has ended is noticed where it is read.
+                let _ended = answers.send(message(Message::Result(result))).await;
+            }
+            outcome
+        })
+    }
+
+    async fn handle(&self, trigger: WatchJobsResponse) -> Outcome {
+        let WatchJobsResponse {
+            name, data, metadata, ..
+        } = trigger;
+        let target = metadata.and_then(|metadata| metadata.target?.r#type);
+        let (receiver, actor) = match target {
+            Some(Type::Job(_)) => (&self.scheduler.jobs, None),
+            Some(Type::Actor(actor)) => (&self.scheduler.reminders, Some(actor)),
+            None => {
+                tracing::error!(target: LOG, "the scheduler does not say what {name} is: a job, or a reminder");
+                return Outcome::Failed;
+            }
+        };
+        let receiver: Option<&Arc<dyn Receiver>> = receiver.get();
+        match receiver {
+            Some(receiver) => receiver.receive(Trigger { name, data, actor }).await,
+            None => {
+                tracing::error!(target: LOG, "{name} is due, but nothing here takes it");
+                Outcome::Failed
+            }
+        }
+    }
+}
+
+/// Waits until the scheduler has the last answers: it ends the stream then.
+async fn farewell(mut triggers: Streaming<WatchJobsResponse>) {
+    let ended = async { while let Ok(Some(_)) = triggers.message().await {} };
+    // Without its end they may be lost, and the triggers come again.
+    let _late = timeout(FAREWELL, ended).await;
+}
+
+fn message(message: Message) -> WatchJobsRequest {
+    WatchJobsRequest {
+        watch_job_request_type: Some(message),
+    }
+}

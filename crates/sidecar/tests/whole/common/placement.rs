@@ -1,0 +1,216 @@
+//! Placement as the test plays it: one namespace, rounds as on the wire, and a hand on their progress.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use outrigger_wire::placement::v1 as wire;
+use outrigger_wire::placement::v1::HostOperation as Operation;
+use outrigger_wire::placement::v1::placement_server::{Placement as Service, PlacementServer};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::codegen::BoxStream;
+use tonic::{Request, Response, Status, Streaming};
+
+type Orders = mpsc::UnboundedSender<Result<wire::PlacementOrder, Status>>;
+
+/// A placement service. It ends, with its streams, when dropped.
+pub struct Placement {
+    pub port: u16,
+    rounds: Arc<Mutex<Rounds>>,
+    _serving: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Rounds {
+    version: u64,
+    phase: Option<Operation>,
+    streams: BTreeMap<u64, Stream>,
+    next: u64,
+    /// The table stays as it is at `lock` until this is gone.
+    held: bool,
+}
+
+struct Stream {
+    orders: Orders,
+    host: wire::Host,
+    answered: bool,
+}
+
+impl Placement {
+    /// Starts to listen.
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let rounds = Arc::<Mutex<Rounds>>::default();
+        let service = PlacementServer::new(Played(Arc::clone(&rounds)));
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    continue;
+                };
+                let service = TowerToHyperService::new(service.clone());
+                connections.spawn(async move {
+                    let builder = auto::Builder::new(TokioExecutor::new()).http2_only();
+                    let _ended = builder.serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        Self {
+            port,
+            rounds,
+            _serving: serving,
+        }
+    }
+
+    /// The flag that names it.
+    pub fn flag(&self) -> String {
+        format!("--placement-host-address=127.0.0.1:{}", self.port)
+    }
+
+    /// Rounds stop behind `lock` until this is called with `false`.
+    pub fn hold(&self, held: bool) {
+        let mut rounds = self.rounds.lock().unwrap();
+        rounds.held = held;
+        rounds.proceed();
+    }
+
+    /// Begins a round without any reason.
+    pub fn begin(&self) {
+        self.rounds.lock().unwrap().begin();
+    }
+
+    /// Whether all know the table, and it has these hosts of a type.
+    pub fn has(&self, kind: &str, hosts: usize) -> bool {
+        let rounds = self.rounds.lock().unwrap();
+        let of_kind = |stream: &&Stream| stream.host.entities.iter().any(|entity| entity == kind);
+        rounds.phase.is_none() && rounds.streams.values().filter(of_kind).count() == hosts
+    }
+
+    /// Ends all streams, as a leader that is not one any more.
+    pub fn end_streams(&self) {
+        let mut rounds = self.rounds.lock().unwrap();
+        for stream in std::mem::take(&mut rounds.streams).into_values() {
+            let _gone = stream
+                .orders
+                .send(Err(Status::failed_precondition("not a leader")));
+        }
+        rounds.phase = None;
+    }
+}
+
+impl Rounds {
+    fn begin(&mut self) {
+        self.version += 1;
+        self.phase = Some(Operation::Lock);
+        self.tell("lock", None);
+    }
+
+    fn tell(&mut self, operation: &str, tables: Option<&wire::PlacementTables>) {
+        for stream in self.streams.values_mut() {
+            stream.answered = false;
+            let order = wire::PlacementOrder {
+                operation: operation.to_owned(),
+                version: self.version,
+                tables: tables.cloned(),
+            };
+            let _gone = stream.orders.send(Ok(order));
+        }
+    }
+
+    fn tables(&self) -> wire::PlacementTables {
+        let mut entries = HashMap::<String, wire::PlacementTable>::new();
+        for stream in self.streams.values() {
+            for entity in &stream.host.entities {
+                let table = entries.entry(entity.clone()).or_default();
+                table
+                    .load_map
+                    .insert(stream.host.name.clone(), stream.host.clone());
+            }
+        }
+        wire::PlacementTables {
+            entries,
+            replication_factor: 100,
+            version: self.version.to_string(),
+            ..wire::PlacementTables::default()
+        }
+    }
+
+    fn proceed(&mut self) {
+        if self.streams.values().any(|stream| !stream.answered) || self.held {
+            return;
+        }
+        match self.phase {
+            Some(Operation::Lock) => {
+                self.phase = Some(Operation::Update);
+                let tables = self.tables();
+                self.tell("update", Some(&tables));
+            }
+            Some(Operation::Update) => {
+                self.phase = Some(Operation::Unlock);
+                self.tell("unlock", None);
+            }
+            _ => self.phase = None,
+        }
+    }
+
+    fn said(&mut self, number: u64, host: wire::Host) {
+        let version = self.version;
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
+        if host.operation() == Operation::Report {
+            stream.host = host;
+            self.begin();
+        } else if host.version == Some(version) && Some(host.operation()) == self.phase {
+            stream.answered = true;
+            self.proceed();
+        }
+    }
+
+    fn ended(&mut self, number: u64) {
+        if self.streams.remove(&number).is_some() && !self.streams.is_empty() {
+            self.begin();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Played(Arc<Mutex<Rounds>>);
+
+#[tonic::async_trait]
+impl Service for Played {
+    async fn report_dapr_status(
+        &self,
+        request: Request<Streaming<wire::Host>>,
+    ) -> Result<Response<BoxStream<wire::PlacementOrder>>, Status> {
+        let mut hosts = request.into_inner();
+        let (orders, receiver) = mpsc::unbounded_channel();
+        let rounds = Arc::clone(&self.0);
+        let number = {
+            let mut rounds = rounds.lock().unwrap();
+            rounds.next += 1;
+            let number = rounds.next;
+            let stream = Stream {
+                orders,
+                host: wire::Host::default(),
+                answered: true,
+            };
+            rounds.streams.insert(number, stream);
+            number
+        };
+        tokio::spawn(async move {
+            while let Ok(Some(host)) = hosts.message().await {
+                rounds.lock().unwrap().said(number, host);
+            }
+            rounds.lock().unwrap().ended(number);
+        });
+        Ok(Response::new(Box::pin(UnboundedReceiverStream::new(receiver))))
+    }
+}
