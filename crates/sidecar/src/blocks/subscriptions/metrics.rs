@@ -73,8 +73,8 @@ impl IngressMetrics {
 
     /// An event. `by_app`: the app itself asked for it to be dropped.
     pub(super) fn event(&self, pubsub: &str, topic: &str, status: Status, by_app: bool, elapsed: Duration) {
-        let by_app = if by_app { "success" } else { "" };
-        let values = [pubsub, status.name(), by_app, topic];
+        let name = status.name();
+        let values = [pubsub, name, if by_app { "success" } else { name }, topic];
         self.count.with(values).inc();
         if !elapsed.is_zero() {
             self.latencies.with(values).observe(elapsed);

@@ -215,7 +215,7 @@ impl Target {
                     None => break false,
                     Some(Event::Message(Delivery { message, receipt })) => {
                         let rest = self.offer(&inbox, &message).await;
-                        settling.push(self.settle(message, rest, receipt, ending));
+                        settling.push(self.settle(message, rest, receipt, (stop, ending)));
                     }
                     Some(Event::Revoked(revoked)) => {
                         let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
@@ -263,7 +263,13 @@ impl Target {
     }
 
     /// Waits for what comes of a message, and tells the broker.
-    async fn settle(&self, message: Message, rest: Rest, receipt: Receipt, ending: &CancellationToken) {
+    async fn settle(
+        &self,
+        message: Message,
+        rest: Rest,
+        receipt: Receipt,
+        (stop, ending): (&CancellationToken, &CancellationToken),
+    ) {
         let topic = self.app_topic(&message.topic);
         let counted = |status, by_app| {
             let metrics = self.metrics();
@@ -297,8 +303,10 @@ impl Target {
                         Kept::Published | Kept::Nowhere => receipt.acknowledge(),
                     };
                 }
-                // Its retries were cut short, or never begun: somebody else gets it.
-                Ok(Handled::Failed(_)) if ending.is_cancelled() => return receipt.give_back(),
+                // Its retries were cut short, or its client is gone: somebody else gets it.
+                Ok(Handled::Failed(_)) if stop.is_cancelled() || ending.is_cancelled() => {
+                    return receipt.give_back();
+                }
                 Err(Undelivered::Ending) => return receipt.give_back(),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
