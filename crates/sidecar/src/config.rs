@@ -100,7 +100,7 @@ impl Workload {
         }
     }
 
-    /// The namespace for resource filters and key prefixes: empty when unset.
+    /// The namespace for resource filters, key prefixes and the label of metrics: empty when unset.
     pub fn namespace_raw(&self) -> &str {
         self.namespace.as_deref().unwrap_or("")
     }

@@ -75,7 +75,7 @@ pub(super) fn metrics_config(config: &Config, settings: &Configuration) -> Metri
     });
     MetricsConfig {
         app_id: config.app_id.clone(),
-        namespace: config.workload.namespace_or_default().to_owned(),
+        namespace: config.workload.namespace_raw().to_owned(),
         enabled: given.enabled,
         record_error_codes: given.record_error_codes,
         latency_buckets_ms: given

@@ -1,5 +1,6 @@
 //! Messages of the contract as JSON: proto3 JSON, unknown members skipped, default values left out.
 
+use std::io;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -10,12 +11,15 @@ use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions,
 };
+use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::HttpApi;
 use super::route::Answer;
 use crate::api::error::{ApiError, JSON, bytes_response};
 use crate::body::Body;
 
+/// From here on numbers have an exponent.
+const WRITTEN_OUT_BELOW: f64 = 1e21;
 /// How much more work a byte is here than where messages are read and written directly.
 const REFLECTION: usize = 4;
 /// Where messages are.
@@ -72,12 +76,25 @@ fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
     message.transcode_to().map_err(|error| error.to_string())
 }
 
+/// Numbers without a fraction are written without one: clients read them as integers.
+struct WholeNumbers;
+
+impl Formatter for WholeNumbers {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        if value.fract() == 0.0 && value.abs() < WRITTEN_OUT_BELOW {
+            write!(writer, "{value}")
+        } else {
+            CompactFormatter.write_f64(writer, value)
+        }
+    }
+}
+
 fn encode<M: Message>(name: &str, message: &M) -> Result<Bytes, String> {
     let mut dynamic = DynamicMessage::new(descriptor(name)?);
     dynamic
         .transcode_from(message)
         .map_err(|error| error.to_string())?;
-    let mut serializer = serde_json::Serializer::new(Vec::new());
+    let mut serializer = serde_json::Serializer::with_formatter(Vec::new(), WholeNumbers);
     dynamic
         .serialize_with_options(&mut serializer, &SerializeOptions::new())
         .map_err(|error| error.to_string())?;
@@ -148,6 +165,16 @@ mod tests {
         };
         let encoded: Value = serde_json::from_slice(&encode("ConversationResult", &result).unwrap()).unwrap();
         assert_eq!(encoded, json!({ "parameters": parameters }));
+    }
+
+    #[test]
+    fn whole_numbers_are_written_as_such() {
+        let text =
+            br#"{"data":{"@type":"type.googleapis.com/google.protobuf.Value","value":[1,-2.0,2.5,1e22]}}"#;
+        let job: proto::Job = decode("Job", text).unwrap();
+        let encoded = encode("Job", &job).unwrap();
+        let encoded = std::str::from_utf8(&encoded).unwrap();
+        assert!(encoded.contains("[1,-2,2.5,1e22]"), "{encoded}");
     }
 
     #[test]

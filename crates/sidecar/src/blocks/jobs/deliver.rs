@@ -231,7 +231,7 @@ async fn over_grpc(app: &AppChannel, job: &Outgoing) -> Reply {
 /// Data as an HTTP app gets it: JSON values as JSON, all else as it is.
 fn body(data: &Any) -> Result<Vec<u8>, AppError> {
     if data.type_url != VALUE {
-        return Ok(data.value.trim_ascii().to_vec());
+        return Ok(trimmed(&data.value).to_vec());
     }
     let value = Value::decode(data.value.as_slice());
     let value = value.map_err(|error| AppError::Body(format!("the job's data: {error}")))?;
@@ -240,6 +240,19 @@ fn body(data: &Any) -> Result<Vec<u8>, AppError> {
         None => Ok(Vec::new()),
         Some(kind) => Ok(json(kind).to_string().into_bytes()),
     }
+}
+
+/// Without the white space around, as Dapr trims it: of text all that Unicode knows, else also vertical tabs.
+fn trimmed(bytes: &[u8]) -> &[u8] {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.trim().as_bytes();
+    }
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+    let Some(first) = bytes.iter().position(|byte| !is_space(byte)) else {
+        return &[];
+    };
+    let last = bytes.iter().rposition(|byte| !is_space(byte)).unwrap_or(first);
+    bytes.get(first..=last).unwrap_or_default()
 }
 
 fn json(kind: Kind) -> serde_json::Value {
@@ -295,7 +308,9 @@ mod tests {
             assert_eq!(shown(VALUE, of(kind)), expected);
         }
         assert_eq!(shown(VALUE, Vec::new()), "", "there was no data");
-        assert_eq!(shown("", b" {} \n".to_vec()), "{}");
+        assert_eq!(shown("", " \u{b}{}\u{85}\n".into()), "{}");
+        assert_eq!(trimmed(b"\x0b\xff \n"), b"\xff");
+        assert_eq!(trimmed(b" \x0b"), b"");
         let broken = Any {
             type_url: VALUE.to_owned(),
             value: vec![0xff],
