@@ -1,6 +1,8 @@
 //! Real servers on loopback, for one test each.
 
+mod etcd;
 mod mosquitto;
+mod nats;
 mod postgres;
 mod rabbitmq;
 mod redis;
@@ -16,7 +18,9 @@ use std::{
 };
 
 pub use self::{
+    etcd::Etcd,
     mosquitto::Mosquitto,
+    nats::Nats,
     postgres::Postgres,
     rabbitmq::RabbitMq,
     redis::{Cli, Redis, Sentinel},

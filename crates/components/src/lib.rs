@@ -15,6 +15,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_conversation::add(&mut catalog);
     #[cfg(feature = "crypto")]
     outrigger_components_crypto::add(&mut catalog);
+    #[cfg(feature = "etcd")]
+    outrigger_components_etcd::add(&mut catalog);
     #[cfg(feature = "http")]
     outrigger_components_http::add(&mut catalog);
     #[cfg(any(
@@ -28,6 +30,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_middleware::add(&mut catalog);
     #[cfg(feature = "mqtt")]
     outrigger_components_mqtt::add(&mut catalog);
+    #[cfg(feature = "jetstream")]
+    outrigger_components_nats::add(&mut catalog);
     #[cfg(feature = "postgres")]
     outrigger_components_postgres::add(&mut catalog);
     #[cfg(feature = "rabbitmq")]

@@ -8,12 +8,11 @@
 //! - Each report that changes something counts as a version, as it does with Dapr, although it may have no round of its
 //!   own.
 //! - A stream without actors changes nothing, and is given the present table by itself.
-//! - A stream that does not answer is left behind when the time-out has passed, and the others go on.
+//! - A stream that keeps a round waiting for the time-out, in all of its phases together, is left behind, and the others
+//!   go on. Nobody is left behind for the time that another took.
 //!
 //! Time is what the caller says it is. What has to be sent comes out as [`Effect`]s, in order.
 
-#[cfg(test)]
-mod simulation;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +24,8 @@ use outrigger_wire::placement::v1::Host;
 
 /// Pause between two rounds: what changes within it becomes one round.
 pub(crate) const GATHER: Duration = Duration::from_millis(100);
-/// This part of a round's time has to be left for who joins it.
+/// Who comes within this part of the time-out joins the round that has begun: it may not be held up by one after the
+/// other.
 const JOIN_PART: u32 = 8;
 
 /// A stream of a host; a later one has a larger number.
@@ -95,7 +95,7 @@ pub(crate) enum Effect {
 /// The hosts of a namespace.
 #[derive(Debug)]
 pub(crate) struct Namespace {
-    /// Time a stream has to answer.
+    /// Time a stream has to answer in a round.
     timeout: Duration,
     members: BTreeMap<StreamId, Member>,
     /// First reports that wait for a round.
@@ -119,15 +119,27 @@ struct Member {
     host: Arc<Host>,
     /// The last phase of this round that it answered.
     reached: Option<Phase>,
+    /// When it was told of the phase.
+    asked: Time,
+    /// The time that it took to answer those before.
+    spent: Duration,
 }
 
 #[derive(Debug)]
 struct Round {
     phase: Phase,
     opened: Time,
+    /// Until then no member's time is up.
     deadline: Time,
     /// Members that did not answer the phase yet.
     missing: usize,
+}
+
+impl Member {
+    /// When its time is up, unless it answers.
+    fn deadline(&self, timeout: Duration) -> Time {
+        self.asked + timeout.saturating_sub(self.spent)
+    }
 }
 
 /// Whether a host is part of the table.
@@ -173,12 +185,12 @@ impl Namespace {
                 self.request(now);
             }
             None => {
-                self.admit(stream, host);
+                self.admit(now, stream, host);
                 self.tell_alone(stream);
             }
             Some(round) if round.phase == Phase::Lock && now < round.opened + self.timeout / JOIN_PART => {
                 round.missing += 1;
-                self.admit(stream, host);
+                self.admit(now, stream, host);
                 self.order(stream, Phase::Lock);
             }
             Some(_) => {
@@ -290,6 +302,7 @@ impl Namespace {
         };
         if version == self.version && phase == round.phase && member.reached < Some(phase) {
             member.reached = Some(phase);
+            member.spent += now.saturating_sub(member.asked);
             round.missing -= 1;
             self.advance(now);
         }
@@ -304,7 +317,7 @@ impl Namespace {
     fn begin(&mut self, now: Time) {
         self.due = None;
         for (stream, host) in std::mem::take(&mut self.waiting) {
-            self.admit(stream, host);
+            self.admit(now, stream, host);
         }
         if self.members.is_empty() {
             return;
@@ -318,9 +331,9 @@ impl Namespace {
             missing: self.members.len(),
         });
         for member in self.members.values_mut() {
-            member.reached = None;
+            (member.reached, member.spent) = (None, Duration::ZERO);
         }
-        self.order_all(Phase::Lock);
+        self.order_all(now, Phase::Lock);
     }
 
     /// Goes from phase to phase while nobody is missing.
@@ -340,7 +353,7 @@ impl Namespace {
             if next == Phase::Update {
                 self.publish();
             }
-            self.order_all(next);
+            self.order_all(now, next);
         }
     }
 
@@ -355,7 +368,7 @@ impl Namespace {
             .partition(|(_, host)| has_actors(host));
         self.waiting = with_actors;
         for (stream, host) in without {
-            self.admit(stream, host);
+            self.admit(now, stream, host);
             self.tell_alone(stream);
         }
         if self.changed || !self.waiting.is_empty() {
@@ -363,28 +376,44 @@ impl Namespace {
         }
     }
 
-    /// Goes on without those who do not answer.
+    /// Goes on without those whose time is up.
     fn expire(&mut self, now: Time) {
         let Some(round) = &mut self.round else {
             return;
         };
-        let phase = round.phase;
-        round.deadline = now + self.timeout;
-        round.missing = 0;
-        let (in_time, late): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.members)
-            .into_iter()
-            .partition(|(_, member)| member.reached >= Some(phase));
-        self.members = in_time;
-        let version = self.version;
-        for (stream, member) in late {
+        let (phase, timeout, version) = (round.phase, self.timeout, self.version);
+        for (stream, member) in self.members.extract_if(.., |_, member| {
+            member.reached < Some(phase) && member.deadline(timeout) <= now
+        }) {
+            round.missing -= 1;
             self.effects.push(Effect::Expire { stream, version });
             self.changed |= phase != Phase::Lock && has_actors(&member.host);
         }
+        self.set_deadline();
         self.advance(now);
     }
 
-    fn admit(&mut self, stream: StreamId, host: Arc<Host>) {
-        self.members.insert(stream, Member { host, reached: None });
+    fn set_deadline(&mut self) {
+        let Some(round) = &mut self.round else {
+            return;
+        };
+        let missing = self
+            .members
+            .values()
+            .filter(|member| member.reached < Some(round.phase));
+        if let Some(first) = missing.map(|member| member.deadline(self.timeout)).min() {
+            round.deadline = first;
+        }
+    }
+
+    fn admit(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
+        let member = Member {
+            host,
+            reached: None,
+            asked: now,
+            spent: Duration::ZERO,
+        };
+        self.members.insert(stream, member);
     }
 
     /// Gives the present table to one stream.
@@ -404,13 +433,13 @@ impl Namespace {
         });
     }
 
-    fn order_all(&mut self, phase: Phase) {
+    fn order_all(&mut self, now: Time, phase: Phase) {
         let version = self.version;
-        let orders = self
-            .members
-            .keys()
-            .map(|&to| Effect::Order { to, phase, version });
-        self.effects.extend(orders);
+        for (&to, member) in &mut self.members {
+            member.asked = now;
+            self.effects.push(Effect::Order { to, phase, version });
+        }
+        self.set_deadline();
     }
 
     fn order(&mut self, to: StreamId, phase: Phase) {

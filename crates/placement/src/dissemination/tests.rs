@@ -1,3 +1,5 @@
+mod simulation;
+
 use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(8);
@@ -264,6 +266,36 @@ fn who_does_not_answer_is_left_behind_and_the_others_go_on() {
         let rounds = if silent_in == Phase::Lock { 2 } else { 3 };
         assert_eq!(scene.namespace.version(), rounds, "{silent_in:?}");
     }
+}
+
+#[test]
+fn nobody_is_left_behind_for_the_time_that_another_took() {
+    let mut scene = Scene::new();
+    let effects = scene.join(1, &["t"]);
+    scene.settle(effects);
+    scene.now += GATHER;
+    scene.join(2, &["t"]);
+    scene.say(1, answer(Phase::Lock, 2));
+    scene.now += TIMEOUT - Duration::from_secs(1);
+    scene.say(2, answer(Phase::Lock, 2));
+    // The second has one second left, the first all of its time.
+    assert_eq!(scene.pass(Duration::from_millis(999)), []);
+    let expired = Effect::Expire {
+        stream: 2,
+        version: 2,
+    };
+    assert_eq!(scene.pass(Duration::from_millis(1)), [expired]);
+    assert_eq!(scene.pass(TIMEOUT - Duration::from_millis(1001)), []);
+    assert_eq!(
+        scene.say(1, answer(Phase::Update, 2)),
+        [order(1, Phase::Unlock, 2)]
+    );
+    // It took nearly all of its own time meanwhile.
+    let expired = Effect::Expire {
+        stream: 1,
+        version: 2,
+    };
+    assert_eq!(scene.pass(Duration::from_millis(1))[0], expired);
 }
 
 #[test]

@@ -1,0 +1,197 @@
+//! The connection to a cluster.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use http::uri::PathAndQuery;
+use hyper_util::rt::TokioIo;
+use outrigger_component::{Error, Kind, Metadata, Result};
+use outrigger_tls::client_config;
+use prost::Message;
+use rustls_pki_types::ServerName;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::TlsConnector;
+use tonic::{
+    Code, Request, Status,
+    client::Grpc,
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::ProstCodec;
+
+/// How long connecting, and any call, may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The largest answer, bytes; the server's own limit of a request is 1.5 MiB by default.
+const LARGEST: usize = 64 << 20;
+
+pub(super) struct Link {
+    channel: Channel,
+    at: String,
+    closed: AtomicBool,
+}
+
+/// The members, one of which is connected to.
+#[derive(Clone)]
+struct Members {
+    addresses: Arc<[Member]>,
+    tls: Option<TlsConnector>,
+}
+
+struct Member {
+    address: String,
+    host: String,
+}
+
+trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
+impl Members {
+    fn read(metadata: &Metadata) -> Result<Self> {
+        const ENDPOINTS: &[&str] = &["endpoints"];
+        let mut addresses = Vec::new();
+        for text in metadata.required(ENDPOINTS)?.split(',').map(str::trim) {
+            let address = text
+                .split_once("://")
+                .map_or(text, |(_, rest)| rest)
+                .trim_end_matches('/');
+            let member = address
+                .rsplit_once(':')
+                .filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+            let Some((host, _)) = member else {
+                return Err(metadata
+                    .wrong(ENDPOINTS, "host:port is expected, several with commas")
+                    .into());
+            };
+            addresses.push(Member {
+                host: host.trim_matches(['[', ']']).to_owned(),
+                address: address.to_owned(),
+            });
+        }
+        let tls = metadata
+            .flag(&["tlsEnable"], false)
+            .then(|| tls(metadata))
+            .transpose()?;
+        Ok(Self {
+            addresses: addresses.into(),
+            tls,
+        })
+    }
+
+    /// Connects to the first member that answers.
+    async fn dial(self) -> io::Result<Box<dyn Bytes>> {
+        let mut failed = io::Error::other("there is no endpoint");
+        for member in self.addresses.iter() {
+            let dialling = timeout(PATIENCE, member.dial(self.tls.as_ref()));
+            match dialling
+                .await
+                .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+            {
+                Ok(stream) => return Ok(stream),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+}
+
+impl Member {
+    async fn dial(&self, tls: Option<&TlsConnector>) -> io::Result<Box<dyn Bytes>> {
+        let stream = TcpStream::connect(&self.address).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(self.host.clone()).map_err(io::Error::other)?;
+        Ok(Box::new(tls.connect(name, stream).await?))
+    }
+}
+
+fn tls(metadata: &Metadata) -> Result<TlsConnector> {
+    let pem = |name: &str| {
+        let text = metadata.required(&[name])?;
+        match text.contains("-----BEGIN ") {
+            true => Ok(text.as_bytes()),
+            false => Err(metadata.wrong(&[name], "PEM text is expected")),
+        }
+    };
+    let (ca, cert, key) = (pem("ca")?, pem("cert")?, pem("key")?);
+    let mut config = client_config(Some(ca), Some((cert, key)))
+        .map_err(|error| metadata.wrong(&["ca", "cert", "key"], &error))?;
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+impl Link {
+    /// Connects when first used, and again where a connection broke.
+    pub(super) fn new(metadata: &Metadata) -> Result<Self> {
+        let members = Members::read(metadata)?;
+        let at: Vec<&str> = members
+            .addresses
+            .iter()
+            .map(|member| member.address.as_str())
+            .collect();
+        let at = at.join(",");
+        let endpoint = Endpoint::from_static("http://etcd").timeout(PATIENCE);
+        let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
+            let members = members.clone();
+            async move { members.dial().await.map(TokioIo::new) }
+        }));
+        Ok(Self {
+            channel,
+            at,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// A call of `method`, like `KV/Range`.
+    pub(super) async fn call<Q, A>(&self, method: &'static str, request: Q) -> Result<A>
+    where
+        Q: Message + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::closed());
+        }
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST);
+        let calling = async {
+            grpc.ready()
+                .await
+                .map_err(|error| Status::unavailable(error.to_string()))?;
+            let path = PathAndQuery::from_static(method);
+            let codec: ProstCodec<Q, A> = ProstCodec::default();
+            grpc.unary(Request::new(request), path, codec).await
+        };
+        match timeout(PATIENCE, calling).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(self.failure(&status)),
+            Err(_) => Err(Error::new(
+                Kind::Timeout,
+                format!("etcd at {}: no answer within {PATIENCE:?}", self.at),
+            )),
+        }
+    }
+
+    fn failure(&self, status: &Status) -> Error {
+        let kind = match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => Kind::Timeout,
+            Code::InvalidArgument | Code::OutOfRange => Kind::InvalidRequest,
+            Code::PermissionDenied | Code::Unauthenticated => Kind::Denied,
+            Code::ResourceExhausted => Kind::Internal,
+            _ => Kind::Unavailable,
+        };
+        Error::new(kind, format!("etcd at {}: {}", self.at, status.message()))
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,159 @@
+//! State on a real etcd.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::sync::Arc;
+
+use outrigger_component::{
+    Kind, Result, StateStore,
+    conformance::{self, StateRules},
+    state::{Get, Set, TTL, TTL_EXPIRES, Value},
+};
+use outrigger_components_testing::{Components, server::Etcd, tls::Certificates};
+
+async fn open(endpoint: &str, version: &str, more: &[(&str, &str)]) -> Result<Arc<dyn StateStore>> {
+    let mut properties = vec![("endpoints", endpoint)];
+    properties.extend_from_slice(more);
+    Components::of(outrigger_components_etcd::add)
+        .state("state.etcd", version, &properties)
+        .await
+}
+
+fn rules(version: &str) -> StateRules {
+    StateRules {
+        alien_etag: Kind::InvalidEtag,
+        reports_expiry: version == "v2",
+        ..StateRules::default()
+    }
+}
+
+fn write(key: &str, value: &'static str) -> Set {
+    Set {
+        key: key.to_owned(),
+        value: Value::Bytes(value.into()),
+        ..Set::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_layouts_keep_the_rules() {
+    let Some(server) = Etcd::start() else { return };
+    for version in ["v1", "v2"] {
+        let prefix = [("keyPrefixPath", version)];
+        let store = open(&server.endpoint(), version, &prefix).await.unwrap();
+        assert_eq!(store.max_operations().await, Some(128));
+        conformance::state(&store, rules(version)).await;
+        conformance::state_after_close(&store).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_written_outlives_the_server() {
+    let Some(mut server) = Etcd::start() else { return };
+    let store = open(&server.endpoint(), "v2", &[]).await.unwrap();
+    conformance::state_outlives(&store, &mut server).await;
+}
+
+/// A value of v1 is its bytes, one of v2 a message; keys have the prefix. `state.etcd` without a version is v1.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn layouts_are_daprs() {
+    let Some(server) = Etcd::start() else { return };
+    let endpoint = server.endpoint();
+    let (old, new) = (
+        open(&endpoint, "", &[]).await.unwrap(),
+        open(&endpoint, "v2", &[("keyPrefixPath", "/app")]).await.unwrap(),
+    );
+    old.set(&write("k", "plain")).await.unwrap();
+    let mut expiring = write("k", "data");
+    expiring.metadata.insert(TTL.to_owned(), "600".to_owned());
+    new.set(&expiring).await.unwrap();
+    assert_eq!(raw(&old, "k").await, b"plain");
+    // Seen through v1, which shows what is stored.
+    let root = open(&endpoint, "v1", &[("keyPrefixPath", "/app")]).await.unwrap();
+    let stored = raw(&root, "k").await;
+    assert_eq!(stored[..6], [&[0x0a, 4][..], b"data"].concat());
+    assert_eq!(stored[stored.len() - 5..], [0x1a, 3, 0x08, 0xd8, 0x04], "600 s");
+    let item = new.get(&Get::key("k")).await.unwrap().unwrap();
+    assert!(item.metadata.contains_key(TTL_EXPIRES));
+    new.set(&write("k", "for ever")).await.unwrap();
+    let stored = raw(&root, "k").await;
+    assert_eq!(stored[stored.len() - 2..], [0x1a, 0]);
+    let item = new.get(&Get::key("k")).await.unwrap().unwrap();
+    assert!(item.metadata.is_empty(), "{:?}", item.metadata);
+    // The other way there is nothing to be read.
+    root.set(&write("odd", "\u{7f}\u{7f}")).await.unwrap();
+    let error = new.get(&Get::key("odd")).await.unwrap_err();
+    assert!(error.to_string().contains("v1"), "{error}");
+}
+
+async fn raw(store: &Arc<dyn StateStore>, key: &str) -> Vec<u8> {
+    store.get(&Get::key(key)).await.unwrap().unwrap().data.to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_member_takes_over() {
+    let (Some(mut first), Some(second)) = (Etcd::start(), Etcd::start()) else {
+        return;
+    };
+    let endpoints = format!("{},http://{}", first.endpoint(), second.endpoint());
+    let store = open(&endpoints, "v2", &[]).await.unwrap();
+    store.set(&write("k", "1")).await.unwrap();
+    conformance::Link::cut(&mut first);
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while let Err(error) = store.ping().await {
+        assert!(
+            error.retryable() && tokio::time::Instant::now() < deadline,
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_protects_the_connection() {
+    let certificates = Certificates::new();
+    let Some(server) = Etcd::start_tls(&certificates) else {
+        return;
+    };
+    let with = async |root: &str| {
+        let tls = [
+            ("tlsEnable", "true"),
+            ("ca", root),
+            ("cert", certificates.client.as_str()),
+            ("key", certificates.client_key.as_str()),
+        ];
+        open(&server.endpoint(), "v2", &tls).await
+    };
+    let store = with(&certificates.root).await.unwrap();
+    store.set(&write("k", "1")).await.unwrap();
+    let error = with(&Certificates::new().root).await.map(drop).unwrap_err();
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+#[tokio::test]
+async fn wrong_settings_are_named() {
+    let Components(catalog) = Components::of(outrigger_components_etcd::add);
+    let entry = catalog.state.find("state.etcd", "v2").unwrap();
+    let here = ("endpoints", "127.0.0.1:1");
+    conformance::settings(
+        &entry,
+        &[
+            ("endpoints", &[]),
+            ("endpoints", &[("endpoints", "nowhere")]),
+            ("maxTxnOps", &[here, ("maxTxnOps", "many")]),
+            ("ca", &[here, ("tlsEnable", "true")]),
+            (
+                "ca",
+                &[
+                    here,
+                    ("tlsEnable", "true"),
+                    ("ca", "x"),
+                    ("cert", "x"),
+                    ("key", "x"),
+                ],
+            ),
+        ],
+    )
+    .await;
+    let error = open("127.0.0.1:1", "v2", &[]).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}

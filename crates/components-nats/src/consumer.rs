@@ -1,0 +1,268 @@
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+use async_nats::jetstream::{
+    AckKind, ErrorCode, Message as Incoming,
+    consumer::{self, push},
+    context::{ConsumerInfoError, ConsumerInfoErrorKind},
+    stream::Stream,
+};
+use futures::{FutureExt, StreamExt};
+use outrigger_component::{
+    Error, Kind, Pairs, Result,
+    pubsub::{Feed, Message, Settlement},
+};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::{LOG, PATIENCE, Shared, settings::renewal};
+
+/// Before a message that was returned comes again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether the server still has the consumer.
+const LOOK: Duration = Duration::from_secs(5);
+/// Before the consumer is made again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A member of a deliver group, or the only one of its consumer.
+pub(super) struct Consumer {
+    shared: Arc<Shared>,
+    topic: Arc<str>,
+    session: Option<Session>,
+}
+
+/// A consumer of the server, and what it sends here.
+struct Session {
+    stream: Stream,
+    name: String,
+    messages: push::Messages,
+}
+
+impl Consumer {
+    pub(super) async fn join(shared: &Arc<Shared>, topic: &str) -> Result<Self> {
+        let mut consumer = Self {
+            shared: Arc::clone(shared),
+            topic: topic.into(),
+            session: None,
+        };
+        consumer.session = Some(consumer.bind().await?);
+        Ok(consumer)
+    }
+
+    /// Finds the durable consumer, or makes one.
+    async fn bind(&self) -> Result<Session> {
+        let stream = self.shared.stream(&self.topic).await?;
+        let settings = &self.shared.settings;
+        let lost = |error: &dyn std::fmt::Display| {
+            let text = format!("a consumer of {:?}: {error}", self.topic);
+            Error::new(Kind::Unavailable, text)
+        };
+        let durable = settings.consumer.durable_name.as_deref();
+        let found = match durable {
+            Some(name) => self.found(&stream, name).await?,
+            None => None,
+        };
+        let bound = match found {
+            Some(found) => found,
+            None => {
+                let mut config = settings.consumer.clone();
+                config.filter_subject = self.topic.to_string();
+                // The same for all that make it at once: none takes the messages away from another.
+                config.deliver_subject = match durable {
+                    Some(name) => format!("_INBOX.{}.{name}", stream.cached_info().config.name),
+                    None => self.shared.client.new_inbox(),
+                };
+                let made = stream.create_consumer(config).await;
+                made.map_err(|error| {
+                    let text = format!("a consumer of {:?} cannot be made: {error}", self.topic);
+                    Error::new(Kind::Configuration, text)
+                })?
+            }
+        };
+        let name = bound.cached_info().name.clone();
+        let messages = bound.messages().await.map_err(|error| lost(&error))?;
+        // The server knows of the subscription before it is asked anything else.
+        self.shared.client.flush().await.map_err(|error| lost(&error))?;
+        stream.consumer_info(&name).await.map_err(|error| lost(&error))?;
+        Ok(Session {
+            stream,
+            name,
+            messages,
+        })
+    }
+
+    async fn found(&self, stream: &Stream, name: &str) -> Result<Option<consumer::Consumer<push::Config>>> {
+        let info = match stream.consumer_info(name).await {
+            Ok(info) => info,
+            Err(error) if is_gone(&error) => return Ok(None),
+            Err(error) => {
+                let text = format!("the consumer {name:?}: {error}");
+                return Err(Error::new(Kind::Unavailable, text));
+            }
+        };
+        let wrong = |text: String| Error::new(Kind::Configuration, text);
+        if info.config.filter_subject != *self.topic {
+            return Err(wrong(format!(
+                "the durable consumer {name:?} is for {:?}, not for {:?}: use a component with another durableName for \
+                 each topic",
+                info.config.filter_subject, self.topic
+            )));
+        }
+        if info.push_bound && info.config.deliver_group.is_none() {
+            return Err(wrong(format!(
+                "the durable consumer {name:?} has a subscriber: set queueGroupName for those that share it"
+            )));
+        }
+        let found = stream.get_consumer::<push::Config>(name).await;
+        found
+            .map(Some)
+            .map_err(|error| wrong(format!("the consumer {name:?}: {error}")))
+    }
+
+    pub(super) async fn run(mut self, mut feed: Feed<Incoming>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        loop {
+            let session = match self.session.take() {
+                Some(session) => Ok(session),
+                None => self.bind().await,
+            };
+            let cause = match session {
+                Ok(session) => match self.take(session, &mut feed).await {
+                    Ok(()) => return Ok(()),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            tracing::warn!(
+                target: LOG,
+                "component {}: topic {}: {cause}; subscribing again", self.shared.component, self.topic
+            );
+            tokio::select! {
+                () = drain.cancelled() => return Ok(()),
+                () = closed.cancelled() => return Ok(()),
+                () = sleep(PAUSE) => {}
+            }
+        }
+    }
+
+    /// Takes messages until nothing more is wanted. An error: the server does not have the consumer any more.
+    async fn take(&self, session: Session, feed: &mut Feed<Incoming>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        let Session {
+            stream,
+            name,
+            messages,
+        } = session;
+        let mut messages = Some(messages);
+        let mut ahead: VecDeque<Incoming> = VecDeque::new();
+        let mut renewal = interval(renewal(self.shared.settings.consumer.ack_wait));
+        let mut look = interval(LOOK);
+        for timer in [&mut renewal, &mut look] {
+            timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+        loop {
+            while feed.room() > 0
+                && let Some(incoming) = ahead.pop_front()
+            {
+                let message = self.message(&incoming);
+                feed.offer(incoming, message);
+            }
+            if messages.is_none() && feed.is_settled() {
+                break;
+            }
+            tokio::select! {
+                () = closed.cancelled() => {
+                    for settled in feed.settled().now_or_never().unwrap_or_default() {
+                        self.settle(settled, None).await;
+                    }
+                    for incoming in feed.unsettled() {
+                        self.say(incoming, AckKind::Nak(None)).await;
+                    }
+                    break;
+                }
+                () = drain.cancelled(), if messages.is_some() => {
+                    messages = None;
+                    for incoming in ahead.drain(..) {
+                        self.say(&incoming, AckKind::Nak(None)).await;
+                    }
+                }
+                settled = feed.settled() => {
+                    let pause = (!feed.draining()).then_some(AGAIN);
+                    for settled in settled {
+                        self.settle(settled, pause).await;
+                    }
+                }
+                incoming = next(&mut messages) => match incoming {
+                    Some(Ok(incoming)) => ahead.push_back(incoming),
+                    // Looked at next.
+                    Some(Err(_)) => look.reset_immediately(),
+                    None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
+                },
+                _ = renewal.tick() => {
+                    for incoming in feed.unsettled().chain(&ahead) {
+                        self.say(incoming, AckKind::Progress).await;
+                    }
+                }
+                _ = look.tick() => {
+                    if let Err(error) = stream.consumer_info(&name).await
+                        && is_gone(&error)
+                    {
+                        return Err(Error::new(Kind::Unavailable, format!("the consumer {name:?} is gone")));
+                    }
+                }
+            }
+        }
+        for incoming in ahead {
+            self.say(&incoming, AckKind::Nak(None)).await;
+        }
+        // An answer to this comes after what was said before.
+        let _late = timeout(PATIENCE, stream.consumer_info(&name)).await;
+        Ok(())
+    }
+
+    async fn settle(&self, (incoming, settlement): (Incoming, Settlement), pause: Option<Duration>) {
+        match settlement {
+            Settlement::Acknowledge => self.say(&incoming, AckKind::Ack).await,
+            Settlement::Return => self.say(&incoming, AckKind::Nak(pause)).await,
+        }
+    }
+
+    /// Tells the server about a message. Where that is lost, the server sends the message again.
+    async fn say(&self, incoming: &Incoming, kind: AckKind) {
+        if self.shared.settings.acknowledges()
+            && let Err(error) = incoming.ack_with(kind).await
+        {
+            tracing::debug!(target: LOG, "component {}: {error}", self.shared.component);
+        }
+    }
+
+    fn message(&self, incoming: &Incoming) -> Message {
+        let subject = incoming.subject.as_str();
+        let before = incoming.info().ok().map(|info| info.delivered.saturating_sub(1));
+        Message {
+            topic: if *subject == *self.topic {
+                Arc::clone(&self.topic)
+            } else {
+                subject.into()
+            },
+            data: incoming.payload.clone(),
+            content_type: None,
+            metadata: Pairs::from([("Topic".to_owned(), subject.to_owned())]),
+            lane: None,
+            redelivered: before.and_then(|before| u32::try_from(before).ok()),
+        }
+    }
+}
+
+fn is_gone(error: &ConsumerInfoError) -> bool {
+    match error.kind() {
+        ConsumerInfoErrorKind::NotFound => true,
+        ConsumerInfoErrorKind::JetStream(error) => error.error_code() == ErrorCode::CONSUMER_NOT_FOUND,
+        _ => false,
+    }
+}
+
+async fn next(messages: &mut Option<push::Messages>) -> Option<Result<Incoming, push::MessagesError>> {
+    match messages {
+        Some(messages) => messages.next().await,
+        None => std::future::pending().await,
+    }
+}

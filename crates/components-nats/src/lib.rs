@@ -1,0 +1,229 @@
+//! `pubsub.jetstream`: streams of NATS, with consumers as Dapr's component makes them, so that its sidecars and ours share
+//! a stream and a durable consumer.
+//!
+//! A topic is a subject, which a stream must have; the component makes none. A consumer group is a durable consumer with a
+//! deliver group. Messages that are here and not settled are said to be in progress, so that nobody else gets them.
+
+mod consumer;
+mod settings;
+
+use std::{sync::Arc, time::Duration};
+
+use async_nats::{
+    Client, ConnectErrorKind, HeaderMap,
+    connection::State,
+    header::NATS_MESSAGE_ID,
+    jetstream::{
+        Context,
+        context::{GetStreamByNameErrorKind, PublishErrorKind},
+        stream::Stream,
+    },
+};
+use async_trait::async_trait;
+use outrigger_component::{
+    Catalog, Entry, Error, Kind, PubSub, Result, Setup,
+    catalog::Version,
+    deadline::within,
+    pubsub::{Features, Publish, Subscribe, Subscription},
+};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{consumer::Consumer, settings::Settings};
+
+const LOG: &str = "dapr.contrib";
+/// How long any call waits for the server.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks whether there is a connection again.
+const LOOK: Duration = Duration::from_millis(50);
+/// Attempts at one message: the server knows it again by its id.
+const ATTEMPTS: u32 = 3;
+
+/// Adds the component of this crate.
+pub fn add(catalog: &mut Catalog) {
+    catalog
+        .pubsub
+        .add(Entry::new(&["jetstream"], Version::Only, |setup| async move {
+            let broker = JetStream::open(&setup).await?;
+            Ok(Arc::new(broker) as Arc<dyn PubSub>)
+        }));
+}
+
+/// What publishers and consumers of one component share.
+struct Shared {
+    client: Client,
+    jetstream: Context,
+    settings: Settings,
+    closed: CancellationToken,
+    consumers: TaskTracker,
+    component: Arc<str>,
+}
+
+struct JetStream(Arc<Shared>);
+
+/// What is read of an envelope.
+#[derive(Deserialize)]
+struct Envelope {
+    id: Option<String>,
+}
+
+impl JetStream {
+    async fn open(setup: &Setup) -> Result<Self> {
+        let settings = Settings::read(&setup.metadata)?;
+        let connecting = async {
+            let connected = settings.options(&setup.metadata)?.connect(&settings.url).await;
+            connected.map_err(|error| {
+                let kind = match error.kind() {
+                    ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                        Kind::Denied
+                    }
+                    ConnectErrorKind::ServerParse => Kind::Configuration,
+                    _ => Kind::Unavailable,
+                };
+                Error::new(kind, format!("NATS at {}: {error}", settings.at()))
+            })
+        };
+        let client = within(PATIENCE, "NATS", connecting).await?;
+        Ok(Self(Arc::new(Shared {
+            jetstream: settings.context(client.clone()),
+            client,
+            settings,
+            closed: CancellationToken::new(),
+            consumers: TaskTracker::new(),
+            component: setup.metadata.component().clone(),
+        })))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.0.closed.is_cancelled() {
+            return Err(Error::closed().of(&self.0.component));
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Waits for a connection: without one, messages would be sent after their caller gave up.
+    async fn connected(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.client.connection_state() != State::Connected {
+            if Instant::now() >= deadline {
+                let text = format!("NATS at {}: no connection", self.settings.at());
+                return Err(Error::new(Kind::Unavailable, text));
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// The stream that has a subject.
+    async fn stream(&self, topic: &str) -> Result<Stream> {
+        self.connected().await?;
+        let name = match &self.settings.stream {
+            Some(name) => name.clone(),
+            None => self.jetstream.stream_by_subject(topic).await.map_err(|error| {
+                let text = match error.kind() {
+                    GetStreamByNameErrorKind::NotFound => return no_stream(topic),
+                    _ => format!("the stream of {topic:?}: {error}"),
+                };
+                Error::new(Kind::Unavailable, text)
+            })?,
+        };
+        let stream = self.jetstream.get_stream(&name).await;
+        stream.map_err(|error| {
+            let text = format!("the stream {name:?}: {error}");
+            match error.kind() {
+                async_nats::jetstream::context::GetStreamErrorKind::Request => {
+                    Error::new(Kind::Unavailable, text)
+                }
+                _ => Error::new(Kind::Configuration, text),
+            }
+        })
+    }
+
+    async fn publish(&self, message: &Publish, headers: HeaderMap) -> Result<()> {
+        self.connected().await?;
+        let sent = self
+            .jetstream
+            .publish_with_headers(message.topic.clone(), headers, message.data.clone());
+        let acknowledged = match sent.await {
+            Ok(acknowledged) => acknowledged.await,
+            Err(error) => Err(error),
+        };
+        acknowledged.map(drop).map_err(|error| match error.kind() {
+            PublishErrorKind::StreamNotFound => no_stream(&message.topic),
+            PublishErrorKind::MaxPayloadExceeded => Error::invalid_request(format!(
+                "a message of {} bytes is larger than NATS takes: {error}",
+                message.data.len()
+            )),
+            PublishErrorKind::TimedOut => Error::new(Kind::Timeout, format!("NATS: {error}")),
+            PublishErrorKind::BrokenPipe | PublishErrorKind::MaxAckPending => {
+                Error::new(Kind::Unavailable, format!("NATS: {error}"))
+            }
+            _ => Error::new(Kind::Internal, format!("NATS: {error}")),
+        })
+    }
+}
+
+fn no_stream(topic: &str) -> Error {
+    let text = format!("no stream of JetStream has the subject {topic:?}: make one there");
+    Error::new(Kind::NotFound, text)
+}
+
+#[async_trait]
+impl PubSub for JetStream {
+    fn features(&self) -> Features {
+        Features {
+            wildcards: true,
+            at_least_once: self.0.settings.acknowledges(),
+            ..Features::default()
+        }
+    }
+
+    async fn publish(&self, message: &Publish) -> Result<()> {
+        self.check_open()?;
+        let mut headers = HeaderMap::new();
+        // By the id of its envelope the server knows a message that it has already.
+        if let Ok(Envelope { id: Some(id) }) = serde_json::from_slice(&message.data)
+            && !id.contains(['\r', '\n'])
+        {
+            headers.insert(NATS_MESSAGE_ID, id);
+        }
+        let named = |error: Error| error.of(&self.0.component);
+        for _ in 1..ATTEMPTS {
+            match self.0.publish(message, headers.clone()).await {
+                Err(error) if error.retryable() && !self.0.closed.is_cancelled() => {}
+                other => return other.map_err(named),
+            }
+        }
+        self.0.publish(message, headers).await.map_err(named)
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.check_open()?;
+        let joining = Consumer::join(&self.0, &request.topic);
+        let consumer = within(PATIENCE * 2, "NATS", joining).await;
+        let consumer = consumer.map_err(|error| error.of(&self.0.component))?;
+        let under_way = self.0.consumers.token();
+        let subscription = Subscription::start(&request, |feed| async move {
+            let _under_way = under_way;
+            consumer.run(feed).await
+        });
+        Ok(subscription.with_concurrency(self.0.settings.concurrency))
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.check_open()?;
+        self.0.connected().await
+    }
+
+    async fn close(&self) {
+        self.0.closed.cancel();
+        // Consumers give back what they hold before the connection is closed.
+        self.0.consumers.close();
+        self.0.consumers.wait().await;
+        // Where it is gone there is nothing to be written.
+        let _gone = timeout(PATIENCE, self.0.client.drain()).await;
+    }
+}

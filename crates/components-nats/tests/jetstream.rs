@@ -1,0 +1,260 @@
+//! Publish/subscribe on a real NATS server.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::{num::NonZeroUsize, sync::Arc, time::Duration};
+
+use async_nats::jetstream::{self, stream};
+use outrigger_component::{
+    Kind, PubSub, Result,
+    conformance::{self, PubSubRules},
+    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+};
+use outrigger_components_testing::{Components, proxy::Proxy, server::Nats};
+
+const RULES: PubSubRules = PubSubRules {
+    groups: true,
+    redelivers: true,
+    keeps: true,
+    keys: false,
+    wildcard: Some((".below.*", ".below.b")),
+};
+/// Generous: other builds and tests share the machine.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A consumer group is a durable consumer with a deliver group.
+async fn open(url: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
+    let mut properties = vec![
+        ("natsURL", url),
+        ("durableName", group),
+        ("queueGroupName", group),
+        ("ackWait", "3s"),
+    ];
+    for (name, value) in more {
+        properties.retain(|(other, _)| other != name);
+        properties.push((name, value));
+    }
+    Components::of(outrigger_components_nats::add)
+        .pubsub("pubsub.jetstream", "v1", &properties)
+        .await
+}
+
+/// A server with a stream for the topics of all tests.
+async fn started() -> Option<Nats> {
+    let server = Nats::start("")?;
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let config = stream::Config {
+        name: "all".to_owned(),
+        subjects: vec!["*".to_owned(), "*.below.*".to_owned()],
+        ..stream::Config::default()
+    };
+    jetstream::new(client).create_stream(config).await.unwrap();
+    Some(server)
+}
+
+fn message(topic: &str, data: &str) -> Publish {
+    Publish {
+        topic: topic.to_owned(),
+        data: data.to_owned().into(),
+        ..Publish::default()
+    }
+}
+
+async fn subscribe(broker: &Arc<dyn PubSub>, topic: &str) -> Result<Subscription> {
+    let request = Subscribe {
+        topic: topic.to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(4).unwrap(),
+    };
+    broker.subscribe(request).await
+}
+
+async fn next(subscription: &mut Subscription) -> Delivery {
+    match tokio::time::timeout(SOON, subscription.next()).await.unwrap() {
+        Some(Event::Message(delivery)) => delivery,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn quiet(subscription: &mut Subscription, time: Duration) {
+    let event = tokio::time::timeout(time, subscription.next()).await;
+    assert!(event.is_err(), "{event:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jetstream_keeps_the_rules() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    conformance::pubsub(RULES, async |group: &str| open(&url, group, &[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_the_server_is_killed() {
+    let Some(mut server) = started().await else { return };
+    let url = server.url();
+    conformance::pubsub_outlives(
+        RULES,
+        async |group: &str| open(&url, group, &[]).await,
+        &mut server,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_connections_are_cut() {
+    let Some(server) = started().await else { return };
+    let mut proxy = Proxy::start(server.port()).await;
+    let url = format!("nats://127.0.0.1:{}", proxy.port);
+    conformance::pubsub_outlives(
+        RULES,
+        async |group: &str| open(&url, group, &[]).await,
+        &mut proxy,
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_that_the_stream_has_is_not_stored_again() {
+    let Some(server) = started().await else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders").await.unwrap();
+    let event = r#"{"specversion":"1.0","id":"one","data":1}"#;
+    for text in [event, event, "another"] {
+        broker.publish(&message("orders", text)).await.unwrap();
+    }
+    let first = next(&mut subscription).await;
+    assert_eq!(first.message.data, event);
+    assert_eq!(first.message.metadata["Topic"], "orders");
+    assert_eq!(first.message.redelivered, Some(0));
+    first.receipt.acknowledge();
+    let second = next(&mut subscription).await;
+    assert_eq!(second.message.data, "another");
+    second.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// The server would send it again after `ackWait`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_handler_keeps_its_message() {
+    let Some(server) = started().await else { return };
+    let short = [("ackWait", "1s")];
+    let broker = open(&server.url(), "app", &short).await.unwrap();
+    let other = open(&server.url(), "app", &short).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders").await.unwrap();
+    broker.publish(&message("orders", "slow")).await.unwrap();
+    let held = next(&mut subscription).await;
+    let mut waiting = subscribe(&other, "orders").await.unwrap();
+    quiet(&mut waiting, Duration::from_secs(4)).await;
+    held.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+    other.close().await;
+}
+
+/// Without a durable name each subscription gets all, from where `deliverPolicy` says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deliver_policies_say_where_to_begin() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    let publisher = open(&url, "app", &[]).await.unwrap();
+    for text in ["1", "2", "3"] {
+        publisher.publish(&message("orders", text)).await.unwrap();
+    }
+    let properties = |more: &[(&'static str, &'static str)]| {
+        let mut properties = vec![("natsURL", url.as_str()), ("concurrencyMode", "parallel")];
+        properties.extend_from_slice(more);
+        let properties: Vec<_> = properties.into_iter().collect();
+        async move {
+            Components::of(outrigger_components_nats::add)
+                .pubsub("pubsub.jetstream", "v1", &properties)
+                .await
+                .unwrap()
+        }
+    };
+    for (more, expected) in [
+        (vec![], vec!["1", "2", "3"]),
+        (vec![("deliverPolicy", "last")], vec!["3"]),
+        (
+            vec![("deliverPolicy", "sequence"), ("startSequence", "2")],
+            vec!["2", "3"],
+        ),
+        (vec![("deliverPolicy", "new")], vec![]),
+    ] {
+        let broker = properties(&more).await;
+        let mut subscription = subscribe(&broker, "orders").await.unwrap();
+        assert_eq!(subscription.concurrency(), None);
+        for text in expected {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.data, text, "{more:?}");
+            delivery.receipt.acknowledge();
+        }
+        quiet(&mut subscription, Duration::from_millis(300)).await;
+        broker.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_server_does_not_have_is_named() {
+    let Some(server) = started().await else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let error = broker.publish(&message("no.stream.has", "x")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    assert!(error.to_string().contains("no.stream.has"), "{error}");
+    let error = subscribe(&broker, "no.stream.has").await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error}");
+    // One durable consumer is for one topic.
+    let first = subscribe(&broker, "orders").await.unwrap();
+    let error = subscribe(&broker, "bills").await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), Kind::Configuration, "{error}");
+    assert!(error.to_string().contains("durableName"), "{error}");
+    first.ended().await.unwrap();
+    broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn credentials_that_are_refused_are_told() {
+    let Some(server) = Nats::start("secret") else {
+        return;
+    };
+    let broker = open(&server.url(), "app", &[("token", "secret")]).await.unwrap();
+    broker.ping().await.unwrap();
+    broker.close().await;
+    let error = open(&server.url(), "app", &[("token", "wrong")])
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Denied, "{error}");
+    assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+#[tokio::test]
+async fn wrong_settings_are_named() {
+    let Components(catalog) = Components::of(outrigger_components_nats::add);
+    let entry = catalog.pubsub.find("pubsub.jetstream", "v1").unwrap();
+    let url = ("natsURL", "nats://127.0.0.1:1");
+    conformance::settings(
+        &entry,
+        &[
+            ("natsURL", &[]),
+            ("ackPolicy", &[url, ("ackPolicy", "some")]),
+            ("deliverPolicy", &[url, ("deliverPolicy", "first")]),
+            ("maxDeliver", &[url, ("maxDeliver", "often")]),
+            (
+                "tls_client_cert",
+                &[
+                    url,
+                    ("tls_client_cert", "/no/file"),
+                    ("tls_client_key", "/no/file"),
+                ],
+            ),
+            ("seedKey", &[url, ("jwt", "x"), ("seedKey", "x")]),
+        ],
+    )
+    .await;
+    let error = open("nats://127.0.0.1:1", "app", &[])
+        .await
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
