@@ -37,6 +37,16 @@ fn settings(kind: &str) -> &'static [Given] {
         "state.sqlite" | "state.sqlite3" | "lock.sqlite" | "configuration.sqlite" => {
             &[&[("connectionString", ":memory:")]]
         }
+        "state.etcd" => &[
+            &[("endpoints", NOWHERE)],
+            &[
+                ("endpoints", NOWHERE),
+                ("tlsEnable", "true"),
+                ("ca", "-----BEGIN "),
+                ("cert", "-----BEGIN "),
+                ("key", "-----BEGIN "),
+            ],
+        ],
         "secretstores.local.file" => &[&[("secretsFile", "/nowhere")]],
         "bindings.cron" => &[&[("schedule", "@daily")]],
         "bindings.http" => &[&[("url", "http://127.0.0.1:1")]],

@@ -349,7 +349,7 @@ async fn a_client_that_never_begins_is_not_waited_for() {
     ));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_client_is_pinged_and_then_given_up() {
     let short = Timeouts {
         keep_alive: KeepAlive {

@@ -37,14 +37,14 @@ pub enum AuthorityError {
 
 /// Where an authority comes from and what it is for.
 #[derive(Debug, Clone)]
-pub(crate) struct Origin {
+pub(crate) struct AuthoritySource {
     pub paths: Paths,
     pub sentry: SpiffeId,
     pub skew: Duration,
     pub jwt: Option<JwtConfig>,
 }
 
-impl Origin {
+impl AuthoritySource {
     pub(crate) fn new(config: &Config, sentry: SpiffeId, skew: Duration) -> Self {
         Self {
             paths: config.paths.clone(),

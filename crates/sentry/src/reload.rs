@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Authority, Origin},
+    authority::{Authority, AuthoritySource},
     error::chain,
     metrics::Metrics,
     oidc::OidcTls,
@@ -23,7 +23,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Reloader {
     pub watch: FolderWatch,
-    pub origin: Origin,
+    pub source: AuthoritySource,
     pub authority: Arc<ArcSwap<Authority>>,
     pub own: Arc<OwnCertificate>,
     pub oidc: Option<Arc<OidcTls>>,
@@ -54,8 +54,8 @@ impl Reloader {
     }
 
     async fn reload_authority(&self) {
-        let origin = self.origin.clone();
-        let authority = match tokio::task::spawn_blocking(move || origin.reload()).await {
+        let source = self.source.clone();
+        let authority = match tokio::task::spawn_blocking(move || source.reload()).await {
             Ok(Ok(authority)) => authority,
             Ok(Err(error)) => return keep(&chain(&error)),
             Err(error) => return keep(&error.to_string()),

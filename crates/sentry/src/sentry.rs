@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Authority, Origin},
+    authority::{Authority, AuthoritySource},
     config::Config,
     error::SentryError,
     expiry, grpc, material,
@@ -76,8 +76,8 @@ impl Sentry {
             }
         })?;
         let metrics = Arc::new(Metrics::default());
-        let origin = Origin::new(&config, id.clone(), settings.skew);
-        let authority = load(&origin, &metrics).await?;
+        let source = AuthoritySource::new(&config, id.clone(), settings.skew);
+        let authority = load(&source, &metrics).await?;
 
         let mut health = Health::default();
         let names = ["sentry-server", "healthz-server", "security-provider"];
@@ -112,7 +112,7 @@ impl Sentry {
         };
         let reloader = Reloader {
             watch: FolderWatch::new(watched(&config))?,
-            origin,
+            source,
             authority,
             own: own.clone(),
             oidc: oidc.as_ref().and_then(|oidc| oidc.tls.clone()),
@@ -209,8 +209,8 @@ async fn fine(task: impl Future<Output = ()>) -> Result<(), SentryError> {
     Ok(())
 }
 
-async fn load(origin: &Origin, metrics: &Metrics) -> Result<Arc<ArcSwap<Authority>>, SentryError> {
-    let blocking = origin.clone();
+async fn load(source: &AuthoritySource, metrics: &Metrics) -> Result<Arc<ArcSwap<Authority>>, SentryError> {
+    let blocking = source.clone();
     let loaded = tokio::task::spawn_blocking(move || blocking.load_or_generate()).await;
     let (authority, new) = loaded.map_err(|error| SentryError::Task(error.to_string()))??;
     if new {

@@ -140,6 +140,14 @@ impl AppChannel {
         })
     }
 
+    /// Ends the connections that have a task of their own.
+    pub async fn close(&self) {
+        match &self.transport {
+            Transport::H1(_) => {}
+            Transport::H2(pool) | Transport::Grpc(pool) => pool.close().await,
+        }
+    }
+
     /// `host:port` of the app.
     pub fn address(&self) -> &str {
         &self.address

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use parts::{Parts, Stage, Tasks};
 
@@ -104,7 +105,10 @@ impl Readiness {
 
 /// Asks the process to end.
 #[derive(Clone, Default)]
-pub struct Shutdown(CancellationToken);
+pub struct Shutdown {
+    graceful: CancellationToken,
+    forced: CancellationToken,
+}
 
 impl Shutdown {
     /// Asks for a graceful end; `forced`: without graceful steps, exit status 1.
@@ -114,49 +118,51 @@ impl Shutdown {
                 target: LOG,
                 "Force shutdown requested, exiting immediately without graceful shutdown"
             );
-            tokio::spawn(async {
-                tokio::time::sleep(FORCE_DELAY).await;
-                std::process::exit(1);
-            });
+            self.forced.cancel();
             return;
         }
         tracing::info!(target: LOG, "Shutdown requested via API");
-        self.0.cancel();
+        self.graceful.cancel();
     }
 
     /// The same without a log line: a part of the process cannot go on.
     pub fn begin(&self) {
-        self.0.cancel();
+        self.graceful.cancel();
     }
 
     /// Waits until somebody asks.
     pub async fn requested(&self) {
-        self.0.cancelled().await;
+        self.graceful.cancelled().await;
     }
 
-    /// Turns signals into requests; a second one ends the process at once. Returns when the first arrives.
+    /// Turns signals into requests, as long as what is returned is kept: the first one ends the process in order, a second
+    /// one, or a forced request, at once.
     ///
     /// # Errors
     /// The process may not handle signals.
-    pub fn on_signals(&self) -> std::io::Result<()> {
+    pub fn on_signals(&self) -> std::io::Result<AbortOnDropHandle<()>> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let shutdown = self.clone();
-        tokio::spawn(async move {
+        let watching = tokio::spawn(async move {
             let mut next = async || {
                 tokio::select! {
                     _ = interrupt.recv() => "interrupt",
                     _ = terminate.recv() => "terminated",
+                    () = shutdown.forced.cancelled() => {
+                        tokio::time::sleep(FORCE_DELAY).await;
+                        std::process::exit(1);
+                    }
                 }
             };
             let name = next().await;
             tracing::info!(target: LOG, "Received signal '{name}'; beginning shutdown");
-            shutdown.0.cancel();
+            shutdown.graceful.cancel();
             let name = next().await;
             tracing::info!(target: LOG, "Received signal '{name}' during shutdown; exiting immediately");
             outrigger_telemetry::log::flush();
             std::process::exit(1);
         });
-        Ok(())
+        Ok(AbortOnDropHandle::new(watching))
     }
 }

@@ -90,7 +90,7 @@ fn run(config: Config, env: Env) -> ExitCode {
     let result = data.block_on(async move {
         let shutdown = Shutdown::default();
         let signals = shutdown.on_signals();
-        signals.map_err(|source| SidecarError::System {
+        let _until_the_end = signals.map_err(|source| SidecarError::System {
             what: "cannot handle signals",
             source,
         })?;

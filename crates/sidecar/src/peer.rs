@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures::future::join_all;
 use http::{Request, Response};
 use outrigger_discovery::{Address, Addresses, ResolveError, Resolver};
 use outrigger_identity::{Expect, Identity, server_name};
@@ -107,9 +108,16 @@ impl Peers {
         }
     }
 
-    /// The name resolver, once there is one.
-    pub fn resolver(&self) -> Option<&Arc<dyn Resolver>> {
-        self.resolver.get()
+    /// Ends the connections to other sidecars, when no call uses them any more, and name resolution.
+    pub async fn close(&self) {
+        let peers = self.peers.swap(Arc::default());
+        let instances = peers
+            .values()
+            .flat_map(|peer| peer.instances.load().instances.clone());
+        join_all(instances.map(|instance| async move { instance.pool.close().await })).await;
+        if let Some(resolver) = self.resolver.get() {
+            resolver.close().await;
+        }
     }
 
     /// Of the apps that were called before.

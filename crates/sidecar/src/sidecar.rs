@@ -259,12 +259,19 @@ impl Sidecar {
         let (components, peers) = (Arc::clone(&self.components), Arc::clone(&self.peers));
         let closed = async move { components.close().await };
         parts.add(Stage::Components, "components", || {}, closed);
+        let app = self.app.clone();
         let closed = async move {
-            if let Some(resolver) = peers.resolver() {
-                resolver.close().await;
+            peers.close().await;
+            if let Some(app) = app {
+                app.close().await;
             }
         };
-        parts.add(Stage::Components, "name resolution", || {}, closed);
+        parts.add(
+            Stage::Components,
+            "connections and name resolution",
+            || {},
+            closed,
+        );
     }
 
     /// Actors end while the app can still use the APIs.

@@ -1,4 +1,8 @@
 //! HTTP/1.1 connections to one address, one call at a time each, kept a short while for the next call.
+//!
+//! A connection has no task: whoever makes the call, or reads the body of the answer, polls hyper's connection. An idle
+//! connection is a value in a list. Before it is used again the kernel is asked whether anything has come on it; one
+//! that brought more than its answer is never used again.
 
 mod link;
 #[cfg(test)]
@@ -12,7 +16,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, Request, Response, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use link::{Answer, Coming, Link, Unanswered};
+use link::{Answer, Link, StreamingBody, Unanswered};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::DialErrorKind;
 use super::{ConnectionError, DialError, Dialer, SendError, tell_framing};
@@ -44,8 +49,8 @@ struct Shared {
 #[derive(Default)]
 struct IdleList {
     kept: Vec<Idle>,
-    /// Whether somebody closes those that get old.
-    swept: bool,
+    /// Closes those that get old. Ends with the pool.
+    sweeper: Option<AbortOnDropHandle<()>>,
 }
 
 impl Shared {
@@ -62,7 +67,7 @@ async fn sweep(pool: Weak<Shared>) {
         let mut idle = pool.idle();
         idle.kept.retain(|kept| !kept.is_old());
         if idle.kept.is_empty() {
-            idle.swept = false;
+            idle.sweeper = None;
             return;
         }
     }
@@ -106,10 +111,9 @@ impl H1Pool {
             link,
             since: Instant::now(),
         });
-        if !idle.swept {
-            idle.swept = true;
-            drop(idle);
-            tokio::spawn(sweep(Arc::downgrade(&self.0)));
+        if idle.sweeper.is_none() {
+            let sweeper = tokio::spawn(sweep(Arc::downgrade(&self.0)));
+            idle.sweeper = Some(AbortOnDropHandle::new(sweeper));
         }
     }
 
@@ -163,8 +167,8 @@ impl H1Pool {
                 }
                 data.into()
             }
-            Answer::Coming(coming) => Body::Pooled(Box::new(PooledBody {
-                coming,
+            Answer::Streaming(body) => Body::Pooled(Box::new(PooledBody {
+                body,
                 pool: self.clone(),
             })),
         };
@@ -199,7 +203,7 @@ fn spare(request: &Request<Body>) -> Option<Request<Body>> {
 
 /// A response body that gives its connection back when it has been read to the end.
 pub struct PooledBody {
-    coming: Coming,
+    body: StreamingBody,
     pool: H1Pool,
 }
 
@@ -211,18 +215,18 @@ impl HttpBody for PooledBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = self.coming.poll_frame(cx);
-        if let Some(link) = self.coming.take_link() {
+        let frame = self.body.poll_frame(cx);
+        if let Some(link) = self.body.take_link() {
             self.pool.give_back(link);
         }
         frame
     }
 
     fn is_end_stream(&self) -> bool {
-        self.coming.is_over()
+        self.body.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.coming.size_hint()
+        self.body.size_hint()
     }
 }

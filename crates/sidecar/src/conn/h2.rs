@@ -14,6 +14,7 @@ use http::{Request, Response, Uri};
 use outrigger_http2::{Client as _, Config, Http2, TrySendError};
 use outrigger_identity::expiry;
 use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
 
 use super::dial::DialErrorKind;
 use super::{DialError, Dialer, Io, SendError};
@@ -24,6 +25,8 @@ use crate::http2::{Client, Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH,
 const STREAMS_PER_CONNECTION: usize = 100;
 /// Connections to one address at most; beyond that streams queue.
 const MAX_CONNECTIONS: usize = 64;
+/// Time for the connections to end when the process does.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pings to other sidecars, as they expect them: after this much silence, and time to answer.
 const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
 /// Pings to servers that may be anybody's. Libraries for gRPC end connections on which they are asked more often than
@@ -94,6 +97,8 @@ pub struct H2Pool {
     connections: Arc<ArcSwap<Vec<Connection>>>,
     dialing: Mutex<()>,
     keep_alive: Option<KeepAlive>,
+    /// A task for each connection.
+    tasks: TaskTracker,
 }
 
 impl H2Pool {
@@ -113,7 +118,15 @@ impl H2Pool {
             connections: Arc::default(),
             dialing: Mutex::new(()),
             keep_alive,
+            tasks: TaskTracker::new(),
         }
+    }
+
+    /// Ends the connections, and waits for calls that still use them, up to a limit.
+    pub async fn close(&self) {
+        self.reset();
+        self.tasks.close();
+        let _cut_off = tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await;
     }
 
     /// `host:port` of the peer.
@@ -168,7 +181,7 @@ impl H2Pool {
         let retired = Arc::new(AtomicBool::new(false));
         let retire = Arc::clone(&retired);
         let pool = Arc::downgrade(&self.connections);
-        tokio::spawn(async move {
+        self.tasks.spawn(async move {
             let expired = async {
                 let Some(end) = end else {
                     return std::future::pending().await;

@@ -445,20 +445,23 @@ async fn an_event_in_flight_is_finished_before_the_end() {
     let node = Net::plain()
         .sidecar("me")
         .app(app.port)
-        .flag("--dapr-graceful-shutdown-seconds=20")
+        .flag("--dapr-graceful-shutdown-seconds=60")
         .resource(&clock("tick", &[("direction", "input")]))
         .start()
         .await;
     eventually(async || events(&app, "/tick") > 0).await;
     node.shutdown.begin();
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    // Once it has begun to end nothing new is read.
+    eventually(async || {
+        let before = events(&app, "/tick");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        events(&app, "/tick") == before
+    })
+    .await;
     assert!(!node.is_over(), "an event is with the app");
-    let sent = events(&app, "/tick");
     // The APIs are there as long as the app may need them.
     assert_eq!(node.ask(get("/v1.0/metadata")).await.status, 200);
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(events(&app, "/tick"), sent, "nothing new is read");
     release.send(true).unwrap();
     node.ended().await.unwrap();
-    assert_eq!(answered.load(Ordering::SeqCst), sent);
+    assert_eq!(answered.load(Ordering::SeqCst), events(&app, "/tick"));
 }

@@ -259,14 +259,19 @@ async fn a_call_under_way_when_the_peer_drains_is_finished() {
         crate::common::Answer::read(response.unwrap()).await
     });
     eventually(async || app.calls() == 1).await;
-    let stopping = tokio::spawn(callee.stop());
-    // The drain has begun once the name is gone or new connections are refused; the open call is not touched.
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!stopping.is_finished());
+    callee.shutdown.begin();
+    // The drain has begun once new connections are refused; the open call is not touched.
+    let refused = async || {
+        TcpStream::connect(("127.0.0.1", callee.ports.internal))
+            .await
+            .is_err()
+    };
+    eventually(refused).await;
+    assert!(!callee.is_over());
     go.send(true).unwrap();
     let answer = within(call).await.unwrap();
     assert_eq!((answer.status.as_u16(), answer.text()), (200, "done"));
-    within(stopping).await.unwrap().unwrap();
+    callee.ended().await.unwrap();
     assert_eq!(app.calls(), 1);
 }
 

@@ -10,6 +10,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use outrigger_resources::value::truthy;
 use tokio::sync::{Semaphore, mpsc};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
@@ -95,7 +96,7 @@ impl HttpApi {
 fn ahead(mut output: Output) -> Output {
     let (sender, receiver) = mpsc::unbounded_channel();
     let room = Arc::new(Semaphore::new(HELD));
-    tokio::spawn(async move {
+    let reading = tokio::spawn(async move {
         let mut patient = true;
         while let Some(piece) = output.next().await {
             let size = piece
@@ -114,9 +115,11 @@ fn ahead(mut output: Output) -> Output {
             }
         }
     });
-    let pieces = stream::unfold(receiver, |mut receiver| async move {
+    // Whoever holds the output ends the reading with it.
+    let held = (receiver, AbortOnDropHandle::new(reading));
+    let pieces = stream::unfold(held, |(mut receiver, reading)| async move {
         let (piece, _place) = receiver.recv().await?;
-        Some((piece, receiver))
+        Some((piece, (receiver, reading)))
     });
     pieces.boxed()
 }

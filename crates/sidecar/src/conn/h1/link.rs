@@ -43,7 +43,7 @@ pub(super) enum Answer {
     /// All of it, and the connection where it can be used again.
     Whole(Bytes, Option<Box<Link>>),
     /// What comes later.
-    Coming(Coming),
+    Streaming(StreamingBody),
 }
 
 impl Link {
@@ -107,16 +107,16 @@ impl Link {
             return Answer::Whole(Bytes::new(), self.again());
         }
         let Some(length) = incoming.size_hint().exact() else {
-            return Answer::Coming(Coming::new(self, incoming, None));
+            return Answer::Streaming(StreamingBody::new(self, incoming, None));
         };
         // What is not here yet wakes whoever reads it.
         let frame = self.drive_until(1, &mut quiet(), |quiet| Pin::new(&mut incoming).poll_frame(quiet));
         match frame {
-            Poll::Pending => Answer::Coming(Coming::new(self, incoming, None)),
+            Poll::Pending => Answer::Streaming(StreamingBody::new(self, incoming, None)),
             Poll::Ready(Some(Ok(frame))) if frame.data_ref().is_some_and(|d| d.len() as u64 == length) => {
                 Answer::Whole(frame.into_data().unwrap_or_default(), self.again())
             }
-            Poll::Ready(first) => Answer::Coming(Coming::new(self, incoming, first)),
+            Poll::Ready(first) => Answer::Streaming(StreamingBody::new(self, incoming, first)),
         }
     }
 
@@ -177,7 +177,7 @@ fn quiet() -> Context<'static> {
 
 /// The body of an answer that is not here yet, or not all of it. Reading it reads from the socket, and sends what is
 /// left of the request.
-pub(super) struct Coming {
+pub(super) struct StreamingBody {
     /// None once the body is over.
     link: Option<Box<Link>>,
     incoming: Incoming,
@@ -188,7 +188,7 @@ pub(super) struct Coming {
     reading: Patience,
 }
 
-impl Coming {
+impl StreamingBody {
     fn new(link: Box<Link>, incoming: Incoming, first: Option<Result<Frame<Bytes>, hyper::Error>>) -> Self {
         Self {
             link: Some(link),

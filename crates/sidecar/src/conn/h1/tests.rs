@@ -179,10 +179,12 @@ async fn what_comes_later_and_is_not_seen_yet_is_nobodys_either() {
 #[tokio::test]
 async fn a_call_that_finds_its_connection_closed_is_made_on_another() {
     let (listener, pool) = server().await;
+    let (closed, is_closed) = tokio::sync::oneshot::channel();
     let serving = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         answer(&mut stream).await;
         drop(stream);
+        closed.send(()).unwrap();
         let (mut stream, _) = listener.accept().await.unwrap();
         answer(&mut stream).await;
     });
@@ -190,7 +192,7 @@ async fn a_call_that_finds_its_connection_closed_is_made_on_another() {
     // Also one that must not be made twice, with a body that can be read only once.
     let request = Request::post("/").header("host", "h");
     let body = Body::stream(http_body_util::Full::from("body"));
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    timeout(LONG, is_closed).await.unwrap().unwrap();
     assert_eq!(
         call(&pool, request.body(body).unwrap()).await.unwrap().status(),
         200

@@ -50,7 +50,7 @@ pub(super) enum Framing {
 /// What the reader of a connection and its service have to tell each other.
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
-    told: Mutex<Told>,
+    current: Mutex<CurrentRequest>,
     /// Whether a request has been taken and not been answered whole.
     calling: AtomicBool,
     /// Whether something of an answer waits for the client to read.
@@ -67,27 +67,31 @@ impl Drop for Calling {
     }
 }
 
+/// What is known of the request that is being read.
 #[derive(Debug, Default)]
-struct Told {
+struct CurrentRequest {
+    /// How hyper takes its body to be framed, until the reader has taken note of it.
     framing: Option<Framing>,
-    at_hand: usize,
+    /// Bytes of the body that came with the head.
+    buffered: usize,
+    /// Whether the head has both `Transfer-Encoding` and `Content-Length`.
     two_framings: bool,
     /// Whether the client knows interim answers.
     interim: bool,
 }
 
 impl Exchange {
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> MutexGuard<'_, CurrentRequest> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The service has a request whose body is framed like this. Returns how many bytes of it are here already, and
     /// whether its head told another framing too.
     pub(super) fn begin(&self, framing: Framing, version: Version) -> (usize, bool) {
-        let mut told = self.told();
-        told.framing = Some(framing);
-        told.interim = version == Version::HTTP_11;
-        (told.at_hand, told.two_framings)
+        let mut current = self.current();
+        current.framing = Some(framing);
+        current.interim = version == Version::HTTP_11;
+        (current.buffered, current.two_framings)
     }
 
     /// A call begins.
@@ -105,18 +109,18 @@ impl Exchange {
         self.unwritten.load(Ordering::Relaxed)
     }
 
-    fn head(&self, two_framings: bool, at_hand: usize) {
-        *self.told() = Told {
+    fn head(&self, two_framings: bool, buffered: usize) {
+        *self.current() = CurrentRequest {
             framing: None,
-            at_hand,
+            buffered,
             two_framings,
             interim: false,
         };
     }
 
     fn framing(&self) -> (Option<Framing>, bool) {
-        let mut told = self.told();
-        (told.framing.take(), told.interim)
+        let mut current = self.current();
+        (current.framing.take(), current.interim)
     }
 }
 
