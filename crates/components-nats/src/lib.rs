@@ -203,7 +203,7 @@ impl PubSub for JetStream {
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         self.check_open()?;
         let joining = Consumer::join(&self.0, &request.topic);
-        let consumer = within(PATIENCE * 2, "NATS", joining).await;
+        let consumer = Box::pin(within(PATIENCE * 2, "NATS", joining)).await;
         let consumer = consumer.map_err(|error| error.of(&self.0.component))?;
         let under_way = self.0.consumers.token();
         let subscription = Subscription::start(&request, |feed| async move {

@@ -76,6 +76,7 @@ impl Reactor for Sockets {
         self.0.interval(duration)
     }
 
+    #[expect(clippy::manual_async_fn, reason = "the future must not borrow the runtime")]
     fn tcp_connect_addr(
         &self,
         address: SocketAddr,

@@ -77,22 +77,27 @@ impl Metrics {
             let _ = writeln!(out, "dapr_placement_{name} {leader}");
         }
         let namespaces = self.namespaces().clone();
-        let families: [(&str, &str, fn(&Streams) -> u64); 2] = [
-            ("runtimes_total", "Open streams of sidecars.", |streams| {
-                streams.all
-            }),
+        for (name, help, hosts_only) in [
+            ("runtimes_total", "Open streams of sidecars.", false),
             (
                 "actor_runtimes_total",
                 "Open streams of sidecars that host actors.",
-                |streams| streams.with_actors,
+                true,
             ),
-        ];
-        for (name, help, value) in families {
+        ] {
             head(&mut out, name, "gauge", help);
             for (namespace, streams) in &namespaces {
                 let _ = write!(out, "dapr_placement_{name}{{host_namespace=\"");
                 push_escaped(&mut out, namespace);
-                let _ = writeln!(out, "\"}} {}", value(streams));
+                let _ = writeln!(
+                    out,
+                    "\"}} {}",
+                    if hosts_only {
+                        streams.with_actors
+                    } else {
+                        streams.all
+                    }
+                );
             }
         }
         head(
