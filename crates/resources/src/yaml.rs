@@ -56,12 +56,16 @@ impl Node {
         matches!(&self.kind, Kind::Scalar(s) if s.resolve(Flavour::Json) == Resolved::Null)
     }
 
-    /// The value of a key; the last one when it is repeated.
+    /// The value of a key, in any case as Go's JSON reader takes it; the last one when it is repeated.
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
-        match &self.kind {
-            Kind::Map(entries) => entries.iter().rev().find(|e| e.key.text == key).map(|e| &e.value),
-            _ => None,
-        }
+        let Kind::Map(entries) = &self.kind else {
+            return None;
+        };
+        let last = |is_it: &dyn Fn(&str) -> bool| {
+            let entry = entries.iter().rev().find(|entry| is_it(&entry.key.text));
+            entry.map(|entry| &entry.value)
+        };
+        last(&|name| name == key).or_else(|| last(&|name| name.eq_ignore_ascii_case(key)))
     }
 
     /// The scalar text of a key.

@@ -302,6 +302,22 @@ fn scopes_choose_apps() {
 }
 
 #[test]
+fn subscriptions_know_where_their_rules_stand_and_what_they_lack() {
+    let text = "ApiVersion: dapr.io/v2alpha1\nKind: Subscription\nmetadata: {name: s}\nspec:\n  topic: t\n  \
+                routes:\n    rules:\n    - match: event.a\n      path: /a\n    - path: /b\n      match: event.b\n";
+    let loaded = Folder::with(&[("a.yaml", text)])
+        .load_for("app", None)
+        .unwrap();
+    let line = |index: usize| {
+        let value = format!("spec.routes.rules[{index}].match");
+        loaded.subscriptions[0].source.of(&value).line
+    };
+    assert_eq!((line(0), line(1)), (8, 11));
+    let warning = loaded.warnings[0].to_string();
+    assert!(warning.contains("spec.pubsubname is missing"), "{warning}");
+}
+
+#[test]
 fn both_versions_of_subscriptions_load_and_the_last_of_a_name_wins() {
     let text = r#"
 apiVersion: dapr.io/v1alpha1
