@@ -172,7 +172,7 @@ impl Actors {
 
     /// Takes reminders that are due from now on.
     pub fn take_reminders(self: &Arc<Self>) {
-        let due = Arc::new(reminders::Due(Arc::clone(self)));
+        let due = Arc::new(reminders::Due(Arc::downgrade(self)));
         self.with.scheduler.deliver_reminders_to(due);
     }
 

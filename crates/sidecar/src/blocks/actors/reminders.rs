@@ -1,6 +1,6 @@
 //! Reminders: kept by the scheduler, which says when they are due, to whoever hosts their type.
 
-use std::sync::Arc;
+use std::sync::Weak;
 
 use async_trait::async_trait;
 use outrigger_actors::recurrence::{TimeError, reminder_schedule};
@@ -231,13 +231,13 @@ pub(super) fn data(json: &Vec<u8>) -> Option<Any> {
     })
 }
 
-/// Takes reminders that are due to their actors.
-pub(super) struct Due(pub(super) Arc<Actors>);
+/// Takes reminders that are due to their actors, for as long as there are any.
+pub(super) struct Due(pub(super) Weak<Actors>);
 
 #[async_trait]
 impl Receiver for Due {
     async fn receive(&self, trigger: Trigger) -> Outcome {
-        let Some(actor) = trigger.actor else {
+        let (Some(actors), Some(actor)) = (self.0.upgrade(), trigger.actor) else {
             return Outcome::Failed;
         };
         let reminder = Reminder {
@@ -247,14 +247,9 @@ impl Receiver for Due {
             data: trigger.data,
             ..Reminder::default()
         };
-        let sent = self.0.send(&Message::Due(&reminder, "")).await;
-        if let Some(kind) = self
-            .0
-            .hosted
-            .load_full()
-            .as_ref()
-            .and_then(|h| h.get(&reminder.actor_type))
-        {
+        let sent = actors.send(&Message::Due(&reminder, "")).await;
+        let hosted = actors.hosted.load_full();
+        if let Some(kind) = hosted.as_ref().and_then(|h| h.get(&reminder.actor_type)) {
             kind.metrics.reminder_fired(sent.is_ok());
         }
         match sent {
