@@ -305,9 +305,7 @@ fn scopes_choose_apps() {
 fn subscriptions_know_where_their_rules_stand_and_what_they_lack() {
     let text = "ApiVersion: dapr.io/v2alpha1\nKind: Subscription\nmetadata: {name: s}\nspec:\n  topic: t\n  \
                 routes:\n    rules:\n    - match: event.a\n      path: /a\n    - path: /b\n      match: event.b\n";
-    let loaded = Folder::with(&[("a.yaml", text)])
-        .load_for("app", None)
-        .unwrap();
+    let loaded = Folder::with(&[("a.yaml", text)]).load_for("app", None).unwrap();
     let line = |index: usize| {
         let value = format!("spec.routes.rules[{index}].match");
         loaded.subscriptions[0].source.of(&value).line

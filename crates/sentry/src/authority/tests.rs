@@ -2,8 +2,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-fn origin(folder: &std::path::Path, jwt: bool) -> Origin {
-    Origin {
+fn source(folder: &std::path::Path, jwt: bool) -> AuthoritySource {
+    AuthoritySource {
         paths: Paths {
             root: folder.join("ca.crt"),
             issuer: folder.join("issuer.crt"),
@@ -25,9 +25,9 @@ fn origin(folder: &std::path::Path, jwt: bool) -> Origin {
 #[test]
 fn missing_material_is_generated_once_and_kept_private() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = Origin {
+    let origin = AuthoritySource {
         jwt: None,
-        ..origin(folder.path(), true)
+        ..source(folder.path(), true)
     };
     assert!(origin.load_or_generate().unwrap().1);
     let names = || {
@@ -59,7 +59,7 @@ fn missing_material_is_generated_once_and_kept_private() {
 #[test]
 fn a_generated_token_key_uses_rs256_whatever_is_configured() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = origin(folder.path(), true);
+    let origin = source(folder.path(), true);
     let (authority, new) = origin.load_or_generate().unwrap();
     assert!(new);
     assert_eq!(authority.jwt.unwrap().algorithm(), Algorithm::Rs256);
@@ -78,12 +78,12 @@ fn a_generated_token_key_uses_rs256_whatever_is_configured() {
 #[test]
 fn what_exists_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = Origin {
+    let origin = AuthoritySource {
         jwt: Some(JwtConfig {
             algorithm: Algorithm::Rs256,
-            ..origin(folder.path(), true).jwt.unwrap()
+            ..source(folder.path(), true).jwt.unwrap()
         }),
-        ..origin(folder.path(), true)
+        ..source(folder.path(), true)
     };
     origin.load_or_generate().unwrap();
     let files = [
@@ -123,7 +123,7 @@ fn what_exists_is_never_replaced() {
 #[test]
 fn faults_name_the_file_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = origin(folder.path(), false);
+    let origin = source(folder.path(), false);
     origin.load_or_generate().unwrap();
     std::fs::write(&origin.paths.root, "nothing").unwrap();
     let error = origin.load_or_generate().unwrap_err().to_string();
@@ -139,7 +139,7 @@ fn faults_name_the_file_and_the_remedy() {
 
 #[test]
 fn a_missing_folder_is_named() {
-    let error = origin(std::path::Path::new("/no/such/folder"), false)
+    let error = source(std::path::Path::new("/no/such/folder"), false)
         .load_or_generate()
         .unwrap_err();
     assert!(

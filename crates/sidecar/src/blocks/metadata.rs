@@ -34,31 +34,32 @@ pub enum MetadataError {
     Value,
 }
 
+/// What changes while the sidecar runs, and is read anew for each answer.
+pub struct Reported {
+    /// Its HTTP endpoints.
+    pub endpoints: Arc<Endpoints>,
+    /// Its components.
+    pub components: Arc<Components>,
+    /// Actors of the app.
+    pub actors: Arc<Actors>,
+    /// The schedulers it is connected to.
+    pub scheduler: Arc<Scheduler>,
+    /// Subscriptions of the app.
+    pub subscriptions: Arc<Subscriptions>,
+}
+
 /// Facts fixed at start, and attributes anybody may set.
 pub struct Metadata {
     app_id: String,
     features: Vec<String>,
-    endpoints: Arc<Endpoints>,
-    components: Arc<Components>,
-    actors: Arc<Actors>,
-    scheduler: Arc<Scheduler>,
-    subscriptions: Arc<Subscriptions>,
+    reported: Reported,
     app: App,
     extended: Mutex<BTreeMap<String, String>>,
 }
 
 impl Metadata {
-    /// For an app, its enabled features, its HTTP endpoints, its components, actors, schedulers and subscriptions.
-    pub fn new(
-        app_id: &str,
-        app: App,
-        features: Vec<String>,
-        endpoints: Arc<Endpoints>,
-        components: Arc<Components>,
-        actors: Arc<Actors>,
-        scheduler: Arc<Scheduler>,
-        subscriptions: Arc<Subscriptions>,
-    ) -> Self {
+    /// For an app, its enabled features, and what else is reported.
+    pub fn new(app_id: &str, app: App, features: Vec<String>, reported: Reported) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
             VERSION.to_owned(),
@@ -66,11 +67,7 @@ impl Metadata {
         Self {
             app_id: app_id.to_owned(),
             features,
-            endpoints,
-            components,
-            actors,
-            scheduler,
-            subscriptions,
+            reported,
             app,
             extended,
         }
@@ -117,20 +114,22 @@ impl Metadata {
                 health_probe_timeout: format_go_duration(health.timeout),
                 health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
             });
-        let endpoints = self.endpoints.names().into_iter();
-        let actors = self.actors.status();
-        let connected_addresses = self.scheduler.addresses();
+        let endpoints = self.reported.endpoints.names().into_iter();
+        let actors = self.reported.actors.status();
+        let connected_addresses = self.reported.scheduler.addresses();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
             runtime_version: VERSION.to_owned(),
             enabled_features: self.features.clone(),
             registered_components: self
+                .reported
                 .components
                 .registered()
                 .iter()
                 .map(component_message)
                 .collect(),
             subscriptions: self
+                .reported
                 .subscriptions
                 .list()
                 .iter()
@@ -155,7 +154,6 @@ impl Metadata {
             scheduler: (!connected_addresses.is_empty())
                 .then_some(proto::MetadataScheduler { connected_addresses }),
             workflows: Some(proto::MetadataWorkflows::default()),
-            ..proto::GetMetadataResponse::default()
         }
     }
 }

@@ -22,6 +22,7 @@ use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
 use crate::blocks::actors::Placement;
+use crate::blocks::metadata::Reported;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
@@ -213,10 +214,13 @@ impl Parts {
         let apis = shared.apis(
             &config,
             &blocks,
-            endpoints,
-            &components,
-            &actors,
-            &scheduler,
+            Reported {
+                endpoints,
+                components: Arc::clone(&components),
+                actors: Arc::clone(&actors),
+                scheduler: Arc::clone(&scheduler),
+                subscriptions: Arc::clone(&blocks.subscriptions),
+            },
             &readiness,
             &shutdown,
         );

@@ -22,7 +22,7 @@ use crate::blocks::Blocks;
 use crate::blocks::actors::{self, Actors};
 use crate::blocks::bindings::Dependencies;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
-use crate::blocks::metadata::Metadata;
+use crate::blocks::metadata::{Metadata, Reported};
 use crate::blocks::middleware::Middlewares;
 use crate::components::Components;
 use crate::config::{App, AppProtocol, Config, Mode};
@@ -190,24 +190,18 @@ impl Shared {
         &self,
         config: &Config,
         blocks: &Blocks,
-        endpoints: Arc<Endpoints>,
-        components: &Arc<Components>,
-        actors: &Arc<Actors>,
-        scheduler: &Arc<Scheduler>,
+        reported: Reported,
         readiness: &Readiness,
         shutdown: &Shutdown,
     ) -> Apis {
-        let invoker = self.invoker(Arc::clone(&endpoints));
+        let invoker = self.invoker(Arc::clone(&reported.endpoints));
+        let actors = &Arc::clone(&reported.actors);
         let proxy = self.proxy();
         let metadata = Arc::new(Metadata::new(
             &self.app_id,
             config.app.clone(),
             self.settings.features.names().map(str::to_owned).collect(),
-            endpoints,
-            Arc::clone(components),
-            Arc::clone(actors),
-            Arc::clone(scheduler),
-            Arc::clone(&blocks.subscriptions),
+            reported,
         ));
         let reflection = Reflection::default();
         let log = api_log(config, &self.settings);

@@ -108,7 +108,7 @@ impl HttpApi {
         let (kind, id) = (context.parameter(0)?, context.parameter(1)?);
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
-        let read = json::read(body, |body| body::operations(body)).await;
+        let read = json::read(body, body::operations).await;
         let operations = read.map_err(|error| ApiError::malformed(error.to_string()))?;
         self.actors.change_state(&kind, &id, operations).await?;
         Ok(empty_response(StatusCode::NO_CONTENT))
@@ -118,7 +118,7 @@ impl HttpApi {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
-        let read = json::read(body, |body| body::timer(body)).await;
+        let read = json::read(body, body::timer).await;
         let read = read.map_err(|error| ApiError::malformed(error.to_string()))?;
         let request = TimerRequest {
             kind,

@@ -94,7 +94,8 @@ impl Actors {
         let sent = attempts.until(&self.ended).run(async |_| {
             let found = Attempts::new(builtin.map(Arc::as_ref), Key::NONE, &resilience.metrics);
             let sent = found.until(&self.ended).run(async |_| {
-                let result = self.once(&hosted, message).await;
+                // The future of a call to the app is large.
+                let result = Box::pin(self.once(&hosted, message)).await;
                 let outcome = outcome(&result);
                 (result, outcome)
             });

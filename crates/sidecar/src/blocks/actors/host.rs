@@ -132,9 +132,7 @@ impl HostedType {
 
     /// Which of the lanes an actor is in.
     pub(super) fn lane(&self, id: &str) -> usize {
-        let mut hasher = self.hasher.build_hasher();
-        id.hash(&mut hasher);
-        usize::try_from(hasher.finish() % LANES as u64).unwrap_or_default()
+        usize::try_from(self.hasher.hash_one(id) % LANES as u64).unwrap_or_default()
     }
 
     fn shard(&self, lane: usize) -> MutexGuard<'_, Shard<Waker>> {

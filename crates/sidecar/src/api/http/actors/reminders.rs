@@ -51,7 +51,7 @@ impl HttpApi {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
-        let read = json::read(body, |body| body::reminder(body)).await;
+        let read = json::read(body, body::reminder).await;
         let read = read.map_err(|error| ApiError::malformed(error.to_string()))?;
         let request = ReminderRequest {
             kind,
