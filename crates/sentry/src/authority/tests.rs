@@ -25,11 +25,11 @@ fn source(folder: &std::path::Path, jwt: bool) -> AuthoritySource {
 #[test]
 fn missing_material_is_generated_once_and_kept_private() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = AuthoritySource {
+    let source = AuthoritySource {
         jwt: None,
         ..source(folder.path(), true)
     };
-    assert!(origin.load_or_generate().unwrap().1);
+    assert!(source.load_or_generate().unwrap().1);
     let names = || {
         let mut names: Vec<_> = std::fs::read_dir(&folder)
             .unwrap()
@@ -50,25 +50,25 @@ fn missing_material_is_generated_once_and_kept_private() {
             .mode();
         assert_eq!(mode & 0o777, 0o600, "{name:?}");
     }
-    let before = std::fs::read(&origin.paths.issuer).unwrap();
-    let (authority, new) = origin.load_or_generate().unwrap();
+    let before = std::fs::read(&source.paths.issuer).unwrap();
+    let (authority, new) = source.load_or_generate().unwrap();
     assert!(!new && authority.jwt.is_none());
-    assert_eq!(std::fs::read(&origin.paths.issuer).unwrap(), before);
+    assert_eq!(std::fs::read(&source.paths.issuer).unwrap(), before);
 }
 
 #[test]
 fn a_generated_token_key_uses_rs256_whatever_is_configured() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = source(folder.path(), true);
-    let (authority, new) = origin.load_or_generate().unwrap();
+    let source = source(folder.path(), true);
+    let (authority, new) = source.load_or_generate().unwrap();
     assert!(new);
     assert_eq!(authority.jwt.unwrap().algorithm(), Algorithm::Rs256);
-    let jwks = std::fs::read_to_string(&origin.paths.jwks).unwrap();
+    let jwks = std::fs::read_to_string(&source.paths.jwks).unwrap();
     assert!(
-        jwks.contains("\"kid\":\"mine\"") && origin.paths.jwt_key.exists(),
+        jwks.contains("\"kid\":\"mine\"") && source.paths.jwt_key.exists(),
         "{jwks}"
     );
-    let error = origin.reload().unwrap_err().to_string();
+    let error = source.reload().unwrap_err().to_string();
     assert!(
         error.contains("algorithm ES256 needs a key of type ECDSA P-256, this one is RSA"),
         "{error}"
@@ -78,14 +78,14 @@ fn a_generated_token_key_uses_rs256_whatever_is_configured() {
 #[test]
 fn what_exists_is_never_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = AuthoritySource {
+    let source = AuthoritySource {
         jwt: Some(JwtConfig {
             algorithm: Algorithm::Rs256,
             ..source(folder.path(), true).jwt.unwrap()
         }),
         ..source(folder.path(), true)
     };
-    origin.load_or_generate().unwrap();
+    source.load_or_generate().unwrap();
     let files = [
         File::Root,
         File::Issuer,
@@ -93,15 +93,15 @@ fn what_exists_is_never_replaced() {
         File::JwtKey,
         File::Jwks,
     ];
-    let contents = || files.map(|file| std::fs::read(origin.paths.of(file)).ok());
+    let contents = || files.map(|file| std::fs::read(source.paths.of(file)).ok());
     for file in files {
-        let path = origin.paths.of(file);
+        let path = source.paths.of(file);
         let away = path.with_extension("away");
         std::fs::rename(path, &away).unwrap();
         let before = contents();
         for error in [
-            origin.reload().unwrap_err(),
-            origin.load_or_generate().unwrap_err(),
+            source.reload().unwrap_err(),
+            source.load_or_generate().unwrap_err(),
         ] {
             let error = error.to_string();
             let named = error.starts_with(&format!("{} is missing", path.display()));
@@ -113,20 +113,20 @@ fn what_exists_is_never_replaced() {
         assert_eq!(contents(), before, "without {}", path.display());
         std::fs::rename(&away, path).unwrap();
     }
-    origin.load_or_generate().unwrap();
-    let root = material::create(&origin.paths, File::Root, b"new").unwrap_err();
+    source.load_or_generate().unwrap();
+    let root = material::create(&source.paths, File::Root, b"new").unwrap_err();
     assert!(root.to_string().contains("ca.crt"), "{root}");
-    assert_eq!(contents()[0], std::fs::read(&origin.paths.root).ok());
+    assert_eq!(contents()[0], std::fs::read(&source.paths.root).ok());
     assert_ne!(contents()[0].as_deref(), Some(&b"new"[..]));
 }
 
 #[test]
 fn faults_name_the_file_and_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
-    let origin = source(folder.path(), false);
-    origin.load_or_generate().unwrap();
-    std::fs::write(&origin.paths.root, "nothing").unwrap();
-    let error = origin.load_or_generate().unwrap_err().to_string();
+    let source = source(folder.path(), false);
+    source.load_or_generate().unwrap();
+    std::fs::write(&source.paths.root, "nothing").unwrap();
+    let error = source.load_or_generate().unwrap_err().to_string();
     assert!(
         error.starts_with("root certificates in ") && error.contains("ca.crt: "),
         "{error}"

@@ -22,7 +22,7 @@ use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::app::Health;
 use crate::blocks::actors::Placement;
-use crate::blocks::metadata::Reported;
+use crate::blocks::metadata;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
@@ -214,7 +214,7 @@ impl Parts {
         let apis = shared.apis(
             &config,
             &blocks,
-            Reported {
+            metadata::Reported {
                 endpoints,
                 components: Arc::clone(&components),
                 actors: Arc::clone(&actors),
