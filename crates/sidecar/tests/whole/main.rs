@@ -40,4 +40,5 @@ mod resiliency;
 mod secrets;
 mod start_errors;
 mod state;
+mod subscriptions;
 mod tracing;
