@@ -19,6 +19,8 @@ use tower::{Service, ServiceExt};
 const LOG: &str = "dapr.grpc";
 /// Time until the first byte of a connection in plain text.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
+/// Time until the first call of a connection.
+const FIRST_CALL: Duration = Duration::from_secs(20);
 /// Connections may take this part of the descriptors of the process.
 const PART: usize = 2;
 /// Largest header of a request, in bytes.
@@ -146,7 +148,10 @@ async fn http2<I, S>(
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
+    let called = CancellationToken::new();
+    let first = called.clone();
     let calls = service_fn(move |mut request: Request<Incoming>| {
+        first.cancel();
         // Whoever calls keeps their place before those who do not.
         place.prove();
         request.extensions_mut().insert(caller.clone());
@@ -160,5 +165,18 @@ async fn http2<I, S>(
         .max_concurrent_streams(allowed.streams)
         .max_header_list_size(MAX_HEADER)
         .serve_connection(TokioIo::new(io), calls);
+    let end = async {
+        tokio::select! {
+            () = end => {}
+            () = silent(&called) => tracing::debug!(target: LOG, "closed a connection without a call"),
+        }
+    };
     outrigger_accept::finish(connection, end).await;
+}
+
+/// Ends when there was no call in time.
+async fn silent(called: &CancellationToken) {
+    if tokio::time::timeout(FIRST_CALL, called.cancelled()).await.is_ok() {
+        std::future::pending().await
+    }
 }

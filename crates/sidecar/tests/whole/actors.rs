@@ -429,18 +429,14 @@ async fn calls_wait_while_actors_are_spread_anew() {
     assert_eq!(invoke(&node, "1", "m").await.status, 200);
     placement.hold(true);
     placement.begin();
-    // The lock has arrived when a call does not come through any more.
-    let mut number = 0;
-    let waiting = loop {
-        number += 1;
-        let (node, id) = (Arc::clone(&node), number.to_string());
-        let mut waiting = tokio::spawn(async move { invoke(&node, &id, "m").await.status });
-        let limit = Duration::from_millis(500);
-        if tokio::time::timeout(limit, &mut waiting).await.is_err() {
-            break waiting;
-        }
-    };
-    let held = format!("PUT /actors/T/{number}/method/m?q=1");
+    eventually(async || placement.is_locked()).await;
+    let mut waiting = tokio::spawn({
+        let node = Arc::clone(&node);
+        async move { invoke(&node, "2", "m").await.status }
+    });
+    let answered = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
+    assert!(answered.is_err(), "the call does not wait: {answered:?}");
+    let held = "PUT /actors/T/2/method/m?q=1".to_owned();
     assert!(!calls(&app).contains(&held));
     placement.hold(false);
     assert_eq!(within(waiting).await.unwrap(), 200);

@@ -27,6 +27,7 @@ use crate::common::{App, Net, Node, Plan, eventually, get, post};
 struct Cluster {
     components: Mutex<BTreeMap<String, Value>>,
     endpoints: Mutex<BTreeMap<String, Value>>,
+    subscriptions: Mutex<BTreeMap<String, Value>>,
     policies: Mutex<Vec<Value>>,
     configuration: Mutex<Value>,
     component_watchers: Mutex<Vec<mpsc::UnboundedSender<Result<wire::ComponentUpdateEvent, Status>>>>,
@@ -99,6 +100,23 @@ impl Operator for Service {
         self.asked(&request.get_ref().namespace);
         let http_endpoints = jsons(&self.0.endpoints);
         Ok(Response::new(wire::ListHttpEndpointsResponse { http_endpoints }))
+    }
+
+    async fn list_subscriptions_v2(
+        &self,
+        request: Request<wire::ListSubscriptionsRequest>,
+    ) -> Result<Response<wire::ListSubscriptionsResponse>, Status> {
+        self.asked(&request.get_ref().namespace);
+        let subscriptions = jsons(&self.0.subscriptions);
+        Ok(Response::new(wire::ListSubscriptionsResponse { subscriptions }))
+    }
+
+    async fn subscription_update(
+        &self,
+        request: Request<wire::SubscriptionUpdateRequest>,
+    ) -> Result<Response<BoxStream<wire::SubscriptionUpdateEvent>>, Status> {
+        self.asked(&request.get_ref().namespace);
+        Ok(Response::new(Box::pin(tokio_stream::pending())))
     }
 
     async fn http_endpoint_update(
@@ -282,9 +300,22 @@ async fn everything_comes_from_the_operator() {
         .lock()
         .unwrap()
         .insert("outside".into(), endpoint("outside", app.port));
+    let mut bus = memory("bus");
+    bus["spec"]["type"] = json!("pubsub.in-memory");
+    operator.put(&bus);
+    let subscription = json!({"apiVersion": "dapr.io/v2alpha1", "kind": "Subscription",
+        "metadata": {"name": "orders", "namespace": "default"},
+        "spec": {"pubsubname": "bus", "topic": "orders", "routes": {"default": "/orders"}}});
+    let subscriptions = &operator.cluster.subscriptions;
+    subscriptions
+        .lock()
+        .unwrap()
+        .insert("orders".into(), subscription);
     let node = operator.beside(&net).configuration("settings").start().await;
 
-    assert_eq!(names(&node, "components").await, ["store", "vault"]);
+    assert_eq!(names(&node, "components").await, ["bus", "store", "vault"]);
+    let subscribed = node.ask(get("/v1.0/metadata")).await.json();
+    assert_eq!(subscribed["subscriptions"][0]["topic"], "orders");
     assert_eq!(names(&node, "httpEndpoints").await, ["outside"]);
     let saved = node
         .ask(post("/v1.0/state/store", r#"[{"key":"k","value":1}]"#))

@@ -174,7 +174,7 @@ mod tests {
         let job: proto::Job = decode("Job", text).unwrap();
         let encoded = encode("Job", &job).unwrap();
         let encoded = std::str::from_utf8(&encoded).unwrap();
-        assert!(encoded.contains("[1,-2,2.5,1e22]"), "{encoded}");
+        assert!(encoded.contains("[1,-2,2.5,1e+22]"), "{encoded}");
     }
 
     #[test]

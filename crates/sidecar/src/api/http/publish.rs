@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_cloudevents::content_type::{is_cloud_event, is_json, is_octets, is_text};
 use outrigger_component::Pairs;
 use outrigger_policy::path::clean_escaped_path;
-use serde::de::MapAccess;
+use serde::de::{IgnoredAny, MapAccess};
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -116,7 +116,12 @@ fn entries(body: &Bytes) -> Result<Result<Vec<BulkPayload>, String>, serde_json:
 fn unread(body: &[u8], error: &serde_json::Error) -> String {
     match body.trim_ascii().first() {
         None => "EOF".to_owned(),
-        _ if error.is_eof() => "unexpected EOF".to_owned(),
+        // A value of another type is noticed before the end that is missing.
+        _ if error.is_eof()
+            || serde_json::from_slice::<IgnoredAny>(body).is_err_and(|error| error.is_eof()) =>
+        {
+            "unexpected EOF".to_owned()
+        }
         Some(b'{') if error.is_data() => {
             "json: cannot unmarshal object into Go value of type []http.bulkPublishMessageEntry".to_owned()
         }

@@ -299,7 +299,7 @@ mod tests {
         };
         for (kind, expected) in [
             (Kind::NumberValue(123.0), "123"),
-            (Kind::NumberValue(-1e300), "-1e300"),
+            (Kind::NumberValue(-1e300), "-1e+300"),
             (Kind::StringValue("true".to_owned()), "\"true\""),
             (Kind::BoolValue(true), "true"),
             (Kind::NullValue(0), "null"),

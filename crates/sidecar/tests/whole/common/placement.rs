@@ -86,6 +86,12 @@ impl Placement {
         self.rounds.lock().unwrap().begin();
     }
 
+    /// Whether all have answered `lock`.
+    pub fn is_locked(&self) -> bool {
+        let rounds = self.rounds.lock().unwrap();
+        rounds.phase == Some(Operation::Lock) && rounds.streams.values().all(|stream| stream.answered)
+    }
+
     /// Whether all know the table, and it has these hosts of a type.
     pub fn has(&self, kind: &str, hosts: usize) -> bool {
         let rounds = self.rounds.lock().unwrap();
