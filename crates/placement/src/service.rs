@@ -89,6 +89,14 @@ impl Service {
         Ok(response)
     }
 
+    /// Why streams end when a term does. A replica that stops gives its leadership up as well.
+    fn term_ended(&self) -> Status {
+        match self.drain.is_cancelled() {
+            true => shutting_down(),
+            false => self.not_leader(),
+        }
+    }
+
     fn not_leader(&self) -> Status {
         Status::failed_precondition(format!(
             "node id={} is not a leader. Only the leader can serve requests",
@@ -115,7 +123,7 @@ impl Service {
         let first = tokio::select! {
             first = first => first,
             () = self.drain.cancelled() => Err(shutting_down()),
-            () = term.ended.cancelled() => Err(self.not_leader()),
+            () = term.ended.cancelled() => Err(self.term_ended()),
             () = orders.closed() => return,
         };
         let joined = first.and_then(|host| term.namespaces.join(host, orders.clone()));
@@ -130,7 +138,7 @@ impl Service {
         let ended = tokio::select! {
             status = listen(&membership, &caller, &place, &mut reports) => status,
             () = self.drain.cancelled() => shutting_down(),
-            () = term.ended.cancelled() => self.not_leader(),
+            () = term.ended.cancelled() => self.term_ended(),
             () = membership.ended() => return,
             () = orders.closed() => return,
         };
