@@ -316,6 +316,8 @@ impl Plan<'_> {
     /// Starts it on threads of its own and waits until it is ready.
     pub async fn start(self) -> Node {
         let node = self.launch().await;
+        let open = async || TcpStream::connect(("127.0.0.1", node.ports.http)).await.is_ok();
+        eventually(open).await;
         eventually(async || node.ask(get("/v1.0/healthz")).await.status == 204).await;
         node
     }
