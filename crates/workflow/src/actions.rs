@@ -1,0 +1,352 @@
+//! What a worker answers: actions that become events, and things to do.
+
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
+use outrigger_wire::durabletask::{
+    CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, ExecutionCompletedEvent,
+    ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus,
+    OrchestratorAction, OrchestratorStartedEvent, ParentInstanceInfo, ScheduleTaskAction, StalledReason,
+    SubOrchestrationInstanceCompletedEvent, SubOrchestrationInstanceCreatedEvent,
+    SubOrchestrationInstanceFailedEvent, TaskRouter, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
+};
+use prost_types::Timestamp;
+
+use crate::error::TurnError;
+use crate::event::{Awaited, NO_ID, event, other_app};
+use crate::facts::Facts;
+use crate::names::child_id;
+use crate::turn::{Message, Outside, Timer, Turn};
+
+/// What is to be done after a turn.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) tasks: Vec<HistoryEvent>,
+    pub(crate) timers: Vec<Timer>,
+    pub(crate) messages: Vec<Message>,
+    pub(crate) stalled: Option<ExecutionStalledEvent>,
+}
+
+/// A timer that is to be set, from the event that created it.
+pub(crate) fn timer(id: i32, fire_at: Option<Timestamp>, at: Timestamp) -> Timer {
+    let fired = TimerFiredEvent {
+        fire_at,
+        timer_id: id,
+    };
+    Timer {
+        id,
+        fire_at,
+        fired: event(NO_ID, at, EventType::TimerFired(fired)),
+    }
+}
+
+/// Who creates a child.
+#[derive(Clone, Copy)]
+pub(crate) struct Parent<'a> {
+    /// Its instance id.
+    pub(crate) id: &'a str,
+    /// The app that hosts it.
+    pub(crate) app: &'a str,
+    /// How it began.
+    pub(crate) start: Option<&'a ExecutionStartedEvent>,
+}
+
+/// What creates a child, from the event that says so.
+pub(crate) fn creation(
+    parent: Parent<'_>,
+    created: &HistoryEvent,
+    child: &SubOrchestrationInstanceCreatedEvent,
+    outside: (Timestamp, String),
+) -> Message {
+    let Parent {
+        id,
+        app,
+        start: parent,
+    } = parent;
+    let (at, execution) = outside;
+    let started = ExecutionStartedEvent {
+        name: child.name.clone(),
+        version: child.version.clone(),
+        input: child.input.clone(),
+        orchestration_instance: Some(OrchestrationInstance {
+            instance_id: child.instance_id.clone(),
+            execution_id: Some(execution),
+        }),
+        parent_instance: Some(ParentInstanceInfo {
+            task_scheduled_id: created.event_id,
+            name: Some(parent.map(|parent| parent.name.clone()).unwrap_or_default()),
+            version: None,
+            // The execution tells a child that is created again from that of a parent which continued as new.
+            orchestration_instance: Some(OrchestrationInstance {
+                instance_id: id.to_owned(),
+                execution_id: parent
+                    .and_then(|parent| parent.orchestration_instance.as_ref())
+                    .and_then(|parent| parent.execution_id.clone()),
+            }),
+            app_id: Some(app.to_owned()),
+        }),
+        parent_trace_context: child.parent_trace_context.clone(),
+        ..ExecutionStartedEvent::default()
+    };
+    let mut start = event(NO_ID, at, EventType::ExecutionStarted(started));
+    start.router.clone_from(&created.router);
+    Message {
+        target: child.instance_id.clone(),
+        app: other_app(created.router.as_ref(), app).map(str::to_owned),
+        event: start,
+        cause: Some(created.event_id),
+    }
+}
+
+impl Turn {
+    /// Carries out an action. Gives the next turn where the workflow continues as new; nothing after that counts.
+    pub(crate) fn apply(
+        &mut self,
+        action: OrchestratorAction,
+        outside: &mut Outside<'_>,
+        effects: &mut Effects,
+    ) -> Result<Option<Self>, TurnError> {
+        let id = action.id;
+        let outbound = |what: &'static str| TurnError::Outbound {
+            instance: self.id.clone(),
+            what,
+        };
+        let of_action = action.router;
+        match action.orchestrator_action_type {
+            Some(OrchestratorActionType::ScheduleTask(task)) => {
+                self.schedule(id, task, of_action, outside, effects);
+            }
+            Some(OrchestratorActionType::CreateTimer(timer)) => {
+                self.create_timer(id, timer, of_action, outside, effects);
+            }
+            Some(OrchestratorActionType::CreateSubOrchestration(child)) => {
+                self.create_child(id, child, of_action, outside, effects);
+            }
+            Some(OrchestratorActionType::CompleteOrchestration(complete)) => {
+                let continues = complete.orchestration_status() == OrchestrationStatus::ContinuedAsNew;
+                if continues {
+                    return Ok(Some(self.continue_as_new(complete, of_action, outside)));
+                }
+                self.complete(id, complete, of_action, outside.at, effects);
+            }
+            Some(OrchestratorActionType::OrchestratorVersionNotAvailable(_)) => {
+                let name = self.facts.version.as_deref().unwrap_or_default();
+                effects.stalled = Some(ExecutionStalledEvent {
+                    reason: StalledReason::VersionNotAvailable.into(),
+                    description: Some(format!("Version not available: {name}")),
+                });
+            }
+            Some(OrchestratorActionType::SendEvent(_)) => return Err(outbound("sendEvent")),
+            Some(OrchestratorActionType::TerminateOrchestration(_)) => {
+                return Err(outbound("terminateOrchestration"));
+            }
+            None => {
+                return Err(TurnError::UnknownAction {
+                    instance: self.id.clone(),
+                    action: id,
+                });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every action comes from this app; where it goes says the action, or what it wraps.
+    fn router(&self, outer: Option<TaskRouter>, inner: Option<TaskRouter>) -> Option<TaskRouter> {
+        let target = |router: Option<TaskRouter>| router.and_then(|router| router.target_app_id);
+        Some(TaskRouter {
+            source_app_id: self.app.clone(),
+            target_app_id: target(inner).or_else(|| target(outer)),
+        })
+    }
+
+    fn record_action(
+        &mut self,
+        id: i32,
+        at: Timestamp,
+        router: Option<TaskRouter>,
+        event_type: EventType,
+    ) -> HistoryEvent {
+        let mut event = event(id, at, event_type);
+        event.router = router;
+        self.take(event.clone());
+        event
+    }
+
+    fn schedule(
+        &mut self,
+        id: i32,
+        task: ScheduleTaskAction,
+        outer: Option<TaskRouter>,
+        outside: &Outside<'_>,
+        effects: &mut Effects,
+    ) {
+        let router = self.router(outer, task.router);
+        let scheduled = TaskScheduledEvent {
+            name: task.name,
+            version: task.version,
+            input: task.input,
+            parent_trace_context: outside.trace.clone(),
+            task_execution_id: task.task_execution_id,
+            rerun_parent_instance_info: None,
+        };
+        let event = self.record_action(id, outside.at, router, EventType::TaskScheduled(scheduled));
+        // Its result may be here already, from a turn that was not stored.
+        if !self.facts.has_ended(Awaited::Task, id) {
+            effects.tasks.push(event);
+        }
+    }
+
+    fn create_timer(
+        &mut self,
+        id: i32,
+        action: CreateTimerAction,
+        outer: Option<TaskRouter>,
+        outside: &Outside<'_>,
+        effects: &mut Effects,
+    ) {
+        let router = self.router(outer, None);
+        let created = TimerCreatedEvent {
+            fire_at: action.fire_at,
+            name: action.name,
+            rerun_parent_instance_info: None,
+        };
+        self.record_action(id, outside.at, router, EventType::TimerCreated(created));
+        if !self.facts.has_ended(Awaited::Timer, id) {
+            effects.timers.push(timer(id, action.fire_at, outside.at));
+        }
+    }
+
+    fn create_child(
+        &mut self,
+        id: i32,
+        action: CreateSubOrchestrationAction,
+        outer: Option<TaskRouter>,
+        outside: &mut Outside<'_>,
+        effects: &mut Effects,
+    ) {
+        let router = self.router(outer, action.router);
+        let instance_id = match action.instance_id {
+            given if given.is_empty() => child_id(&self.id, id),
+            given => given,
+        };
+        let child = SubOrchestrationInstanceCreatedEvent {
+            instance_id,
+            name: action.name,
+            version: action.version,
+            input: action.input,
+            parent_trace_context: outside.trace.clone(),
+            rerun_parent_instance_info: None,
+        };
+        let event_type = EventType::SubOrchestrationInstanceCreated(child.clone());
+        let created = self.record_action(id, outside.at, router, event_type);
+        if self.facts.has_ended(Awaited::Child, id) {
+            return;
+        }
+        let outside = (outside.at, (outside.new_id)());
+        let parent = Parent {
+            id: &self.id,
+            app: &self.app,
+            start: self.facts.started.as_deref().map(|started| &started.event),
+        };
+        effects.messages.push(creation(parent, &created, &child, outside));
+    }
+
+    fn name(&self) -> &str {
+        let started = self.facts.started.as_deref();
+        started.map_or("", |started| &started.event.name)
+    }
+
+    fn complete(
+        &mut self,
+        id: i32,
+        action: CompleteOrchestrationAction,
+        outer: Option<TaskRouter>,
+        at: Timestamp,
+        effects: &mut Effects,
+    ) {
+        let status = action.orchestration_status();
+        let router = self.router(outer, None);
+        let completed = ExecutionCompletedEvent {
+            orchestration_status: status.into(),
+            result: action.result.clone(),
+            failure_details: action.failure_details.clone(),
+        };
+        if self.facts.completed.is_some() {
+            return;
+        }
+        self.record_action(id, at, router, EventType::ExecutionCompleted(completed));
+        let started = self.facts.started.as_deref();
+        let Some(parent) = started.and_then(|started| started.event.parent_instance.as_ref()) else {
+            return;
+        };
+        let Some(instance) = &parent.orchestration_instance else {
+            return;
+        };
+        let task_scheduled_id = parent.task_scheduled_id;
+        let told = if status == OrchestrationStatus::Completed {
+            EventType::SubOrchestrationInstanceCompleted(SubOrchestrationInstanceCompletedEvent {
+                task_scheduled_id,
+                result: action.result,
+            })
+        } else {
+            EventType::SubOrchestrationInstanceFailed(SubOrchestrationInstanceFailedEvent {
+                task_scheduled_id,
+                failure_details: action.failure_details,
+            })
+        };
+        let mut event = event(NO_ID, at, told);
+        event.router = Some(TaskRouter {
+            source_app_id: self.app.clone(),
+            target_app_id: parent.app_id.clone(),
+        });
+        effects.messages.push(Message {
+            target: instance.instance_id.clone(),
+            app: other_app(event.router.as_ref(), &self.app).map(str::to_owned),
+            event,
+            cause: None,
+        });
+    }
+
+    fn continue_as_new(
+        &self,
+        action: CompleteOrchestrationAction,
+        outer: Option<TaskRouter>,
+        outside: &mut Outside<'_>,
+    ) -> Self {
+        let router = self.router(outer, None);
+        let last = self.facts.started.as_deref().map(|started| &started.event);
+        let started = ExecutionStartedEvent {
+            name: self.name().to_owned(),
+            version: action
+                .new_version
+                .or_else(|| last.and_then(|last| last.version.clone())),
+            input: action.result,
+            orchestration_instance: Some(OrchestrationInstance {
+                instance_id: self.id.clone(),
+                execution_id: Some((outside.new_id)()),
+            }),
+            parent_instance: last.and_then(|last| last.parent_instance.clone()),
+            parent_trace_context: last.and_then(|last| last.parent_trace_context.clone()),
+            ..ExecutionStartedEvent::default()
+        };
+        let mut next = self.restarted();
+        let turn = EventType::OrchestratorStarted(OrchestratorStartedEvent::default());
+        for event_type in [turn, EventType::ExecutionStarted(started)] {
+            next.record_action(NO_ID, outside.at, router.clone(), event_type);
+        }
+        for event in action.carryover_events {
+            if !next.facts.is_repeated(&event) {
+                next.take(event);
+            }
+        }
+        next
+    }
+
+    fn restarted(&self) -> Self {
+        let mut next = self.clone();
+        next.facts = Facts::default();
+        next.fresh = Vec::new();
+        next.forget();
+        next.restarts += 1;
+        next
+    }
+}

@@ -1,0 +1,122 @@
+//! Why something was not done. The texts are those that clients compare.
+
+/// Why an instance was not created.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CreateError {
+    /// One of its id is not done yet.
+    #[error("an active workflow with ID '{0}' already exists")]
+    Active(String),
+    /// One of its id is done, and an activity of it may still answer.
+    #[error("a terminated workflow with ID '{0}' is already awaiting an activity result")]
+    AwaitsResult(String),
+    /// The request has no event that begins an execution.
+    #[error("the request to create workflow '{0}' has no start event")]
+    NoStart(String),
+}
+
+/// Why an event was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddError {
+    /// There is no instance.
+    #[error("no such instance exists")]
+    Unknown,
+    /// It cannot go on, and takes no events meanwhile.
+    #[error("workflow is stalled")]
+    Stalled,
+}
+
+/// Why an instance was not purged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PurgeError {
+    /// There is no instance.
+    #[error("no such instance exists")]
+    Unknown,
+    /// It cannot go on.
+    #[error("workflow is stalled")]
+    Stalled,
+    /// It is not done.
+    #[error("orchestration has not yet completed")]
+    NotCompleted,
+}
+
+/// Why what a worker answered cannot be carried out. The turn is not stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TurnError {
+    /// An action without content.
+    #[error("workflow '{instance}': the worker's action {action} is of an unknown action type")]
+    UnknownAction {
+        /// The instance.
+        instance: String,
+        /// The id of the action.
+        action: i32,
+    },
+    /// It sends to another instance, which the contract's actors do not.
+    #[error("workflow '{instance}': don't know how to process outbound message '{what}'")]
+    Outbound {
+        /// The instance.
+        instance: String,
+        /// The kind of action.
+        what: &'static str,
+    },
+}
+
+/// Why there is no new run of an instance from one of its events.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RerunError {
+    /// The source does not exist.
+    #[error("workflow instance does not exist with ID '{0}'")]
+    NoSource(String),
+    /// It is not done.
+    #[error("'{0}' is not in a terminal state")]
+    NotTerminal(String),
+    /// It is a child.
+    #[error("'{0}': cannot rerun from child-workflows")]
+    IsChild(String),
+    /// The event is none that can be done again: its kind, and its id. Clients compare the text with the kind in it.
+    #[error("target event '*protos.HistoryEvent_{0}' with ID '{1}' is not an event that can be rerun")]
+    NotScheduled(String, u32),
+    /// There is no event of this id.
+    #[error("does not have history event with ID '{0}'")]
+    NoEvent(u32),
+    /// A timer has no input.
+    #[error("cannot write input to timer event '{0}'")]
+    TimerInput(u32),
+    /// Only children have an instance id of their own.
+    #[error("cannot set new child workflow instance ID on {0} event '{1}'")]
+    NotAChild(&'static str, u32),
+    /// The target is the source.
+    #[error("rerun workflow instance ID must be different from the original instance ID")]
+    SameId(String),
+    /// The target is there already.
+    #[error("workflow '{0}' has already been created")]
+    TargetExists(String),
+    /// What the target was sent has nothing to do.
+    #[error("expect rerun workflow inbox to not be empty: '{0}'")]
+    Nothing(String),
+    /// What the target was sent has something that cannot be begun.
+    #[error("the inbox of the rerun of workflow '{0}' holds an event that begins nothing")]
+    Unexpected(String),
+}
+
+/// Why the stored state of an instance cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoredError {
+    /// A key's value is nothing that was stored there.
+    #[error("workflow '{instance}': the stored value of key '{key}' cannot be read: {why}")]
+    Malformed {
+        /// The instance.
+        instance: String,
+        /// The key within its state.
+        key: String,
+        /// The decoder's words.
+        why: String,
+    },
+    /// An entry that the metadata count is not there.
+    #[error("workflow '{instance}': the stored key '{key}' is missing")]
+    Missing {
+        /// The instance.
+        instance: String,
+        /// The key within its state.
+        key: String,
+    },
+}

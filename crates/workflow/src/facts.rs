@@ -1,0 +1,364 @@
+//! What the rules need to know of a history, folded event by event: a step costs the same however long the history is.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{
+    ExecutionCompletedEvent, ExecutionStalledEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
+};
+use prost_types::Timestamp;
+
+use crate::event::{Awaited, ends, execution_of_result};
+
+/// A child workflow that a history has created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// The event id of its creation.
+    pub event: i32,
+    /// Its instance id.
+    pub id: String,
+    /// The app that hosts it, if it is another than the parent's.
+    pub app: Option<String>,
+}
+
+/// How the execution began.
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// As the event says.
+    pub event: ExecutionStartedEvent,
+    /// When.
+    pub at: Option<Timestamp>,
+}
+
+/// How it ended.
+#[derive(Clone, Debug)]
+pub struct Completed {
+    /// As the event says.
+    pub event: ExecutionCompletedEvent,
+    /// When.
+    pub at: Option<Timestamp>,
+}
+
+impl Completed {
+    /// The status it ended with.
+    #[must_use]
+    pub fn status(&self) -> OrchestrationStatus {
+        self.event.orchestration_status()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Open {
+    /// Of an activity: which execution; may be empty.
+    execution: String,
+    /// Of a timer: the event whose wait it limits, in lower case.
+    limits: Option<String>,
+}
+
+/// What a history says.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// How it began; `None` before the first turn.
+    pub started: Option<Arc<Started>>,
+    /// How it ended.
+    pub completed: Option<Arc<Completed>>,
+    /// Time of the first event.
+    pub first_at: Option<Timestamp>,
+    /// Time of the last event.
+    pub updated_at: Option<Timestamp>,
+    /// Whether it is to do nothing until it is resumed.
+    pub is_suspended: bool,
+    /// Why it cannot go on; forgotten with the next event.
+    pub stalled: Option<ExecutionStalledEvent>,
+    /// Patches that turns so far have used, in order.
+    pub patches: Vec<String>,
+    /// The name of the version that the first turn ran, if its worker said so.
+    pub version: Option<String>,
+    /// Number of events.
+    pub len: usize,
+    children: Vec<Child>,
+    ended: HashSet<(Awaited, i32)>,
+    open: BTreeMap<(Awaited, i32), Open>,
+}
+
+impl Facts {
+    /// Whether an event says what is known already; it must not be added then.
+    #[must_use]
+    pub fn is_repeated(&self, event: &HistoryEvent) -> bool {
+        match &event.event_type {
+            Some(EventType::ExecutionStarted(_)) => self.started.is_some(),
+            Some(EventType::ExecutionCompleted(_)) => self.completed.is_some(),
+            _ => ends(event).is_some_and(|ended| self.ended.contains(&ended)),
+        }
+    }
+
+    /// Whether an event is the result of another execution of the activity than the one that is waited for: it was
+    /// begun before the workflow continued as new.
+    #[must_use]
+    pub fn is_foreign(&self, event: &HistoryEvent) -> bool {
+        let result = execution_of_result(event);
+        let awaited = ends(event).and_then(|ended| self.open.get(&ended));
+        let awaited = awaited.map_or("", |open| open.execution.as_str());
+        !result.is_empty() && !awaited.is_empty() && result != awaited
+    }
+
+    /// Takes an event into account. Returns the timer that it makes superfluous: the limit of a wait that is over.
+    pub fn add(&mut self, event: &HistoryEvent) -> Option<i32> {
+        self.len += 1;
+        self.first_at = self.first_at.or(event.timestamp);
+        self.updated_at = event.timestamp.or(self.updated_at);
+        self.stalled = None;
+        if let Some(ended) = ends(event) {
+            self.open.remove(&ended);
+            self.ended.insert(ended);
+            return None;
+        }
+        let id = event.event_id;
+        match event.event_type.as_ref()? {
+            EventType::ExecutionStarted(e) => {
+                self.started = Some(Arc::new(Started {
+                    event: e.clone(),
+                    at: event.timestamp,
+                }));
+            }
+            EventType::ExecutionCompleted(e) => {
+                self.completed = Some(Arc::new(Completed {
+                    event: e.clone(),
+                    at: event.timestamp,
+                }));
+            }
+            EventType::OrchestratorStarted(e) => {
+                let version = e.version.iter();
+                self.patches
+                    .extend(version.flat_map(|version| version.patches.iter().cloned()));
+                if self.version.is_none() {
+                    self.version = e.version.as_ref().and_then(|version| version.name.clone());
+                }
+            }
+            EventType::TaskScheduled(e) => self.begin(Awaited::Task, id, || Open {
+                execution: e.task_execution_id.clone(),
+                limits: None,
+            }),
+            EventType::TimerCreated(e) => self.begin(Awaited::Timer, id, || Open {
+                execution: String::new(),
+                limits: e.name.as_ref().map(|name| name.to_lowercase()),
+            }),
+            EventType::SubOrchestrationInstanceCreated(e) => {
+                let router = event.router.as_ref();
+                let source = router.map_or("", |router| router.source_app_id.as_str());
+                let app = crate::event::other_app(router, source).map(str::to_owned);
+                let id_of_child = e.instance_id.clone();
+                self.children.push(Child {
+                    event: id,
+                    id: id_of_child,
+                    app,
+                });
+                self.begin(Awaited::Child, id, Open::default);
+            }
+            EventType::EventRaised(e) => return self.end_wait(&e.name.to_lowercase()),
+            EventType::ExecutionSuspended(_) => self.is_suspended = true,
+            EventType::ExecutionResumed(_) => self.is_suspended = false,
+            EventType::ExecutionStalled(e) => self.stalled = Some(e.clone()),
+            _ => {}
+        }
+        None
+    }
+
+    /// An end may be in the history before its beginning: the sidecar ended between sending and storing.
+    fn begin(&mut self, awaited: Awaited, id: i32, open: impl FnOnce() -> Open) {
+        if !self.ended.contains(&(awaited, id)) {
+            self.open.insert((awaited, id), open());
+        }
+    }
+
+    fn end_wait(&mut self, name: &str) -> Option<i32> {
+        let mut timers = self
+            .open
+            .range((Awaited::Timer, i32::MIN)..=(Awaited::Timer, i32::MAX));
+        let oldest = timers.find(|(_, open)| open.limits.as_deref() == Some(name));
+        let id = oldest.map(|((_, id), _)| *id)?;
+        self.open.remove(&(Awaited::Timer, id));
+        Some(id)
+    }
+
+    /// Whether something has ended.
+    #[must_use]
+    pub fn has_ended(&self, awaited: Awaited, id: i32) -> bool {
+        self.ended.contains(&(awaited, id))
+    }
+
+    /// Whether something began and has not ended.
+    #[must_use]
+    pub fn is_open(&self, awaited: Awaited, id: i32) -> bool {
+        self.open.contains_key(&(awaited, id))
+    }
+
+    /// The ids of what began and has not ended.
+    pub fn open(&self, awaited: Awaited) -> impl Iterator<Item = i32> {
+        let range = (awaited, i32::MIN)..=(awaited, i32::MAX);
+        self.open.range(range).map(|((_, id), _)| *id)
+    }
+
+    /// All children that were created.
+    #[must_use]
+    pub fn children(&self) -> &[Child] {
+        &self.children
+    }
+
+    /// The status that a client sees.
+    #[must_use]
+    pub fn status(&self) -> OrchestrationStatus {
+        if let Some(completed) = &self.completed {
+            return completed.status();
+        }
+        if self.stalled.is_some() {
+            OrchestrationStatus::Stalled
+        } else if self.started.is_none() {
+            OrchestrationStatus::Pending
+        } else if self.is_suspended {
+            OrchestrationStatus::Suspended
+        } else {
+            OrchestrationStatus::Running
+        }
+    }
+}
+
+/// Whether nothing more can happen to an instance of this status.
+#[must_use]
+pub fn is_terminal(status: OrchestrationStatus) -> bool {
+    matches!(
+        status,
+        OrchestrationStatus::Completed
+            | OrchestrationStatus::Failed
+            | OrchestrationStatus::Terminated
+            | OrchestrationStatus::Canceled
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::{
+        EventRaisedEvent, ExecutionResumedEvent, ExecutionSuspendedEvent, OrchestratorStartedEvent,
+        TaskCompletedEvent, TaskScheduledEvent, TimerCreatedEvent, TimerFiredEvent,
+    };
+
+    use super::*;
+    use crate::event::event;
+
+    fn after(events: impl IntoIterator<Item = (i32, EventType)>) -> Facts {
+        let mut facts = Facts::default();
+        for (id, kind) in events {
+            facts.add(&event(id, Timestamp::default(), kind));
+        }
+        facts
+    }
+
+    fn started() -> EventType {
+        EventType::ExecutionStarted(ExecutionStartedEvent::default())
+    }
+
+    #[test]
+    fn the_status_follows_from_the_events() {
+        use OrchestrationStatus as Status;
+        let suspended = || EventType::ExecutionSuspended(ExecutionSuspendedEvent::default());
+        let resumed = || EventType::ExecutionResumed(ExecutionResumedEvent::default());
+        let stalled = || EventType::ExecutionStalled(ExecutionStalledEvent::default());
+        let ended = |status: Status| {
+            EventType::ExecutionCompleted(ExecutionCompletedEvent {
+                orchestration_status: status.into(),
+                ..ExecutionCompletedEvent::default()
+            })
+        };
+        for (events, status) in [
+            (vec![], Status::Pending),
+            (vec![stalled()], Status::Stalled),
+            (vec![started()], Status::Running),
+            (vec![started(), suspended()], Status::Suspended),
+            (vec![started(), suspended(), resumed()], Status::Running),
+            (vec![started(), suspended(), stalled()], Status::Stalled),
+            (vec![started(), stalled(), resumed()], Status::Running),
+            (vec![started(), ended(Status::Failed)], Status::Failed),
+            (
+                vec![started(), suspended(), ended(Status::Completed)],
+                Status::Completed,
+            ),
+        ] {
+            let found = after(events.iter().map(|event| (-1, event.clone()))).status();
+            assert_eq!(found, status, "{events:?}");
+        }
+    }
+
+    #[test]
+    fn a_raised_event_ends_the_oldest_wait_of_its_name() {
+        let wait = |name: &str| {
+            EventType::TimerCreated(TimerCreatedEvent {
+                name: Some(name.to_owned()),
+                ..TimerCreatedEvent::default()
+            })
+        };
+        let mut facts = after([
+            (1, wait("Paid")),
+            (2, wait("other")),
+            (3, wait("paid")),
+            (4, wait("PAID")),
+        ]);
+        facts.add(&event(
+            -1,
+            Timestamp::default(),
+            EventType::TimerFired(TimerFiredEvent {
+                timer_id: 1,
+                ..TimerFiredEvent::default()
+            }),
+        ));
+        let raised = EventType::EventRaised(EventRaisedEvent {
+            name: "pAId".to_owned(),
+            input: None,
+        });
+        let raised = event(-1, Timestamp::default(), raised);
+        assert_eq!(facts.add(&raised), Some(3));
+        assert_eq!(facts.add(&raised), Some(4));
+        assert_eq!(facts.add(&raised), None);
+        assert_eq!(facts.open(Awaited::Timer).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn results_are_told_from_repetitions_and_from_those_of_an_earlier_generation() {
+        let scheduled = EventType::TaskScheduled(TaskScheduledEvent {
+            task_execution_id: "two".to_owned(),
+            ..TaskScheduledEvent::default()
+        });
+        let result = |execution: &str| {
+            let result = TaskCompletedEvent {
+                task_scheduled_id: 5,
+                task_execution_id: execution.to_owned(),
+                ..TaskCompletedEvent::default()
+            };
+            event(-1, Timestamp::default(), EventType::TaskCompleted(result))
+        };
+        let mut facts = after([(-1, started()), (5, scheduled.clone())]);
+        assert!(facts.is_foreign(&result("one")));
+        assert!(!facts.is_foreign(&result("two")) && !facts.is_foreign(&result("")));
+        assert!(!facts.is_repeated(&result("two")));
+        assert!(facts.is_repeated(&event(-1, Timestamp::default(), started())));
+        facts.add(&result("two"));
+        assert!(facts.is_repeated(&result("two")) && !facts.is_open(Awaited::Task, 5));
+        // The result was stored, the scheduling was not: it is scheduled again by the turn that is repeated.
+        facts.add(&event(5, Timestamp::default(), scheduled));
+        assert!(!facts.is_open(Awaited::Task, 5));
+    }
+
+    #[test]
+    fn patches_add_up() {
+        let turn = |patches: &[&str]| {
+            EventType::OrchestratorStarted(OrchestratorStartedEvent {
+                version: Some(outrigger_wire::durabletask::OrchestrationVersion {
+                    patches: patches.iter().map(|&patch| patch.to_owned()).collect(),
+                    name: None,
+                }),
+            })
+        };
+        let facts = after([(-1, turn(&["a"])), (-1, turn(&[])), (-1, turn(&["b", "c"]))]);
+        assert_eq!(facts.patches, ["a", "b", "c"]);
+    }
+}

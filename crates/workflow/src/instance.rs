@@ -1,0 +1,327 @@
+//! An instance as it is stored: its history, what waits to be taken into it, and what a client sees of it.
+
+use bytes::Bytes;
+use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, OrchestrationStatus};
+use prost::Message as _;
+use prost_types::Timestamp;
+
+use crate::error::{AddError, PurgeError};
+use crate::event::{ends, is_timer};
+use crate::facts::{Child, Facts};
+use crate::stored::Change;
+
+/// An instance.
+#[derive(Clone, Debug, Default)]
+pub struct Instance {
+    /// Its id.
+    pub id: String,
+    /// How often it began anew: by continuing as new, or by being created again.
+    pub generation: u64,
+    /// What the workflow says of itself.
+    pub custom_status: Option<String>,
+    pub(crate) facts: Facts,
+    /// Events, encoded: they are written and sent as they are.
+    pub(crate) history: Vec<Bytes>,
+    /// Encoded length of the history.
+    pub(crate) history_bytes: usize,
+    pub(crate) inbox: Vec<HistoryEvent>,
+    /// Entries of the inbox that are stored.
+    pub(crate) stored_inbox: usize,
+    /// Entries of the history that are stored.
+    pub(crate) stored_history: usize,
+}
+
+/// What becomes of an event that is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It is new.
+    New,
+    /// It is there already: its run has to be ensured, nothing to be stored.
+    Repeated,
+    /// It belongs to an execution that is over: nothing is to be done.
+    Foreign,
+}
+
+impl Instance {
+    /// One that does not exist yet.
+    #[must_use]
+    pub fn new(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            ..Self::default()
+        }
+    }
+
+    /// What its history says.
+    #[must_use]
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What waits for the next turn.
+    #[must_use]
+    pub fn inbox(&self) -> &[HistoryEvent] {
+        &self.inbox
+    }
+
+    /// Its events, encoded.
+    #[must_use]
+    pub fn encoded_history(&self) -> &[Bytes] {
+        &self.history
+    }
+
+    /// Its events.
+    #[must_use]
+    pub fn history(&self) -> Vec<HistoryEvent> {
+        let decode = |event: &Bytes| HistoryEvent::decode(event.clone());
+        // They were encoded here, or decoded when they were read.
+        self.history
+            .iter()
+            .filter_map(|event| decode(event).ok())
+            .collect()
+    }
+
+    /// Encoded length of history and inbox, bytes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.history_bytes + self.inbox.iter().map(prost::Message::encoded_len).sum::<usize>()
+    }
+
+    /// The event that began it: from the history, or the inbox.
+    #[must_use]
+    pub fn start_event(&self) -> Option<&ExecutionStartedEvent> {
+        if let Some(started) = &self.facts.started {
+            return Some(&started.event);
+        }
+        self.inbox.iter().find_map(|event| match &event.event_type {
+            Some(EventType::ExecutionStarted(started)) => Some(started),
+            _ => None,
+        })
+    }
+
+    /// The time that reminders are due: that of the first event, which is over, so that they run at once.
+    #[must_use]
+    pub fn first_at(&self) -> Option<Timestamp> {
+        self.facts.first_at
+    }
+
+    /// The status that a client sees.
+    #[must_use]
+    pub fn status(&self) -> OrchestrationStatus {
+        self.facts.status()
+    }
+
+    /// Whether its execution has ended.
+    #[must_use]
+    pub fn is_completed(&self) -> bool {
+        self.facts.completed.is_some()
+    }
+
+    /// What clients and watchers are told.
+    #[must_use]
+    pub fn metadata(&self) -> OrchestrationMetadata {
+        let facts = &self.facts;
+        let start = self.start_event();
+        let parent = start.and_then(|start| start.parent_instance.as_ref());
+        let parent = parent.and_then(|parent| parent.orchestration_instance.as_ref());
+        let completed = facts.completed.as_deref();
+        let first_in_inbox = || self.inbox.first().and_then(|event| event.timestamp);
+        OrchestrationMetadata {
+            instance_id: self.id.clone(),
+            name: start.map(|start| start.name.clone()).unwrap_or_default(),
+            runtime_status: self.status().into(),
+            created_at: facts
+                .started
+                .as_ref()
+                .map_or_else(first_in_inbox, |started| started.at),
+            last_updated_at: facts.updated_at.or_else(first_in_inbox),
+            input: start.and_then(|start| start.input.clone()),
+            output: completed.and_then(|completed| completed.event.result.clone()),
+            custom_status: self.custom_status.clone(),
+            failure_details: completed.and_then(|completed| completed.event.failure_details.clone()),
+            completed_at: completed.and_then(|completed| completed.at),
+            parent_instance_id: parent
+                .map(|parent| parent.instance_id.clone())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Whether an event may be added, and whether it is there already.
+    ///
+    /// # Errors
+    /// [`AddError`].
+    pub fn check(&self, event: &HistoryEvent) -> Result<Added, AddError> {
+        if self.start_event().is_none() {
+            return Err(AddError::Unknown);
+        }
+        if self.facts.stalled.is_some() && matches!(event.event_type, Some(EventType::EventRaised(_))) {
+            return Err(AddError::Stalled);
+        }
+        if self.facts.is_repeated(event) {
+            return Ok(Added::Repeated);
+        }
+        if self.facts.is_foreign(event) {
+            return Ok(Added::Foreign);
+        }
+        let ended = ends(event);
+        let repeated = ended.is_some() && self.inbox.iter().any(|waiting| ends(waiting) == ended);
+        Ok(if repeated { Added::Repeated } else { Added::New })
+    }
+
+    /// Adds an event to the inbox, and says what has to be stored.
+    pub fn push(&mut self, event: HistoryEvent) -> Change {
+        debug_assert!(
+            !is_timer(&event),
+            "timers that fired are never stored in an inbox"
+        );
+        self.inbox.push(event);
+        self.change()
+    }
+
+    /// Forgets everything but the id; the next execution is of the next generation.
+    pub(crate) fn reset(&mut self) {
+        self.generation += 1;
+        self.custom_status = None;
+        self.facts = Facts::default();
+        self.history.clear();
+        self.history_bytes = 0;
+        self.inbox.clear();
+    }
+
+    /// Appends to the history.
+    pub(crate) fn append(&mut self, event: &HistoryEvent) {
+        let encoded = Bytes::from(event.encode_to_vec());
+        self.facts.add(event);
+        self.append_encoded(encoded);
+    }
+
+    pub(crate) fn append_encoded(&mut self, encoded: Bytes) {
+        self.history_bytes += encoded.len();
+        self.history.push(encoded);
+    }
+
+    /// Whether it may be purged; if so, its children, which go first where the purge is recursive.
+    ///
+    /// # Errors
+    /// [`PurgeError`].
+    pub fn purge(&self) -> Result<&[Child], PurgeError> {
+        if self.start_event().is_none() {
+            return Err(PurgeError::Unknown);
+        }
+        if self.facts.stalled.is_some() {
+            return Err(PurgeError::Stalled);
+        }
+        if !self.is_completed() {
+            return Err(PurgeError::NotCompleted);
+        }
+        Ok(self.facts.children())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::{
+        EventRaisedEvent, ExecutionCompletedEvent, ExecutionStalledEvent, TaskCompletedEvent,
+        TaskScheduledEvent,
+    };
+
+    use super::*;
+    use crate::event::event;
+
+    const AT: Timestamp = Timestamp { seconds: 9, nanos: 0 };
+
+    fn began() -> Instance {
+        let mut instance = Instance::new("one");
+        instance.append(&event(
+            -1,
+            AT,
+            EventType::ExecutionStarted(ExecutionStartedEvent {
+                name: "order".to_owned(),
+                input: Some("1".to_owned()),
+                ..ExecutionStartedEvent::default()
+            }),
+        ));
+        instance
+    }
+
+    fn result(id: i32) -> HistoryEvent {
+        let result = TaskCompletedEvent {
+            task_scheduled_id: id,
+            ..TaskCompletedEvent::default()
+        };
+        event(-1, AT, EventType::TaskCompleted(result))
+    }
+
+    fn raised() -> HistoryEvent {
+        event(-1, AT, EventType::EventRaised(EventRaisedEvent::default()))
+    }
+
+    #[test]
+    fn a_result_is_taken_once() {
+        let mut instance = began();
+        instance.append(&event(
+            2,
+            AT,
+            EventType::TaskScheduled(TaskScheduledEvent::default()),
+        ));
+        assert_eq!(instance.check(&result(2)), Ok(Added::New));
+        instance.push(result(2));
+        assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
+        assert_eq!(instance.check(&result(3)), Ok(Added::New));
+        instance.inbox.clear();
+        instance.append(&result(2));
+        assert_eq!(instance.check(&result(2)), Ok(Added::Repeated));
+        // Events that are raised twice are two events.
+        instance.push(raised());
+        assert_eq!(instance.check(&raised()), Ok(Added::New));
+    }
+
+    #[test]
+    fn unknown_and_stalled_instances_take_no_events() {
+        assert_eq!(Instance::new("x").check(&raised()), Err(AddError::Unknown));
+        let mut stalled = began();
+        stalled.append(&event(
+            -1,
+            AT,
+            EventType::ExecutionStalled(ExecutionStalledEvent::default()),
+        ));
+        assert_eq!(stalled.check(&raised()), Err(AddError::Stalled));
+        assert_eq!(stalled.check(&result(1)), Ok(Added::New));
+    }
+
+    #[test]
+    fn only_what_has_ended_is_purged() {
+        assert_eq!(Instance::new("x").purge(), Err(PurgeError::Unknown));
+        let mut instance = began();
+        assert_eq!(instance.purge(), Err(PurgeError::NotCompleted));
+        instance.append(&event(
+            -1,
+            AT,
+            EventType::ExecutionStalled(ExecutionStalledEvent::default()),
+        ));
+        assert_eq!(instance.purge(), Err(PurgeError::Stalled));
+        let completed = ExecutionCompletedEvent::default();
+        instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
+        assert_eq!(instance.purge(), Ok(&[][..]));
+    }
+
+    #[test]
+    fn what_is_pending_has_a_name_and_an_input() {
+        let mut instance = Instance::new("two");
+        let start = ExecutionStartedEvent {
+            name: "order".to_owned(),
+            input: Some("5".to_owned()),
+            ..ExecutionStartedEvent::default()
+        };
+        instance.push(event(-1, AT, EventType::ExecutionStarted(start)));
+        let metadata = instance.metadata();
+        assert_eq!(
+            (metadata.name.as_str(), metadata.input.as_deref()),
+            ("order", Some("5"))
+        );
+        assert_eq!(metadata.runtime_status(), OrchestrationStatus::Pending);
+        assert_eq!(metadata.created_at, Some(AT));
+    }
+}

@@ -1,0 +1,22 @@
+//! What a workflow instance does. Everything is a function of its history and an event that comes: [`Instance`] holds
+//! what is stored, [`Turn`] what the worker is asked, [`Outcome`] what has to be sent, set and stored afterwards.
+//! There is no I/O here; time and random ids are arguments.
+
+mod actions;
+pub mod create;
+pub mod error;
+pub mod event;
+pub mod facts;
+mod instance;
+pub mod names;
+mod payload;
+mod rerun;
+pub mod stored;
+mod turn;
+
+pub use create::Creation;
+pub use instance::{Added, Instance};
+pub use payload::Limit;
+pub use rerun::Rerun;
+pub use stored::{Change, Counts};
+pub use turn::{Answered, Begun, MAX_RESTARTS, Message, Outcome, Outside, Timer, Turn};

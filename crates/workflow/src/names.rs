@@ -1,0 +1,205 @@
+//! Names that every sidecar of a fleet has to spell alike: actor types and ids, reminders, keys of stored state.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_wire::durabletask::history_event::EventType;
+use sha2::{Digest as _, Sha256};
+
+use crate::event::nanos;
+
+/// What the name of every actor type of a runtime begins with.
+pub const RESERVED: &str = "dapr.internal.";
+/// Runs an activity.
+pub const RUN_ACTIVITY: &str = "run-activity";
+/// Purges an instance when its time is over.
+pub const RETENTION: &str = "retention";
+/// Number of state entries.
+pub const METADATA: &str = "metadata";
+/// What the workflow says of itself.
+pub const CUSTOM_STATUS: &str = "customStatus";
+
+const START: &str = "start-";
+const NEW_EVENT: &str = "new-event-";
+const TIMER: &str = "timer-";
+const ACTIVITY_RESULT: &str = "activity-result-";
+
+/// The actor types that an app with workflows hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActorTypes {
+    /// Owns the state of an instance; its id is the instance's.
+    pub workflow: String,
+    /// Runs one activity; see [`activity_id`].
+    pub activity: String,
+    /// Purges an instance later; its id is the instance's.
+    pub retentioner: String,
+}
+
+impl ActorTypes {
+    /// Those of an app.
+    #[must_use]
+    pub fn of(namespace: &str, app_id: &str) -> Self {
+        let name = |part: &str| format!("{RESERVED}{namespace}.{app_id}.{part}");
+        Self {
+            workflow: name("workflow"),
+            activity: name("activity"),
+            retentioner: name("retentioner"),
+        }
+    }
+}
+
+/// The actor of an activity; `task` is the event id of its `TaskScheduled`.
+#[must_use]
+pub fn activity_id(instance: &str, task: i32, generation: u64) -> String {
+    format!("{instance}::{task}::{generation}")
+}
+
+/// What the ids of all activities of an instance begin with.
+#[must_use]
+pub fn activity_prefix(instance: &str) -> String {
+    format!("{instance}::")
+}
+
+/// The instance id of a child that was given none; `action` is the id of the action that creates it.
+#[must_use]
+pub fn child_id(parent: &str, action: i32) -> String {
+    format!("{parent}:{action:04x}")
+}
+
+/// What a reminder of a workflow actor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its inbox has something.
+    Run,
+    /// A timer of the workflow is due; the data are a `DurableTimer`.
+    Timer,
+    /// It carries the result of an activity; the data are a `HistoryEvent`.
+    ActivityResult,
+}
+
+/// What a reminder of a workflow actor is for, by its name; `None` for names of nobody's.
+#[must_use]
+pub fn purpose(reminder: &str) -> Option<Purpose> {
+    if reminder.starts_with(TIMER) {
+        Some(Purpose::Timer)
+    } else if reminder.starts_with("start") || reminder.starts_with("new-event") {
+        Some(Purpose::Run)
+    } else if reminder.starts_with(ACTIVITY_RESULT) {
+        Some(Purpose::ActivityResult)
+    } else {
+        None
+    }
+}
+
+/// The reminder of a first run. `random` tells starts of one id apart.
+#[must_use]
+pub fn start_reminder(random: [u8; 6]) -> String {
+    format!("{START}{}", URL_SAFE_NO_PAD.encode(random))
+}
+
+/// The reminder that carries an activity's result to a workflow actor.
+#[must_use]
+pub fn result_reminder(random: [u8; 6]) -> String {
+    format!("{ACTIVITY_RESULT}{}", URL_SAFE_NO_PAD.encode(random))
+}
+
+/// The reminder of a timer; `id` is the event id of its `TimerCreated`.
+#[must_use]
+pub fn timer_reminder(id: i32) -> String {
+    format!("{TIMER}{id}")
+}
+
+/// The reminder of a run after an event. The same event has the same name, so that a second delivery adds no run.
+#[must_use]
+pub fn event_reminder(event: &HistoryEvent) -> String {
+    let at = || nanos(event.timestamp.as_ref());
+    let suffix = match &event.event_type {
+        Some(EventType::TaskCompleted(e)) => format!("tc-{}", e.task_scheduled_id),
+        Some(EventType::TaskFailed(e)) => format!("tf-{}", e.task_scheduled_id),
+        Some(EventType::SubOrchestrationInstanceCompleted(e)) => format!("cwc-{}", e.task_scheduled_id),
+        Some(EventType::SubOrchestrationInstanceFailed(e)) => format!("cwf-{}", e.task_scheduled_id),
+        Some(EventType::EventRaised(e)) if !e.name.is_empty() => {
+            let digest = Sha256::digest(e.name.as_bytes());
+            let hex = digest[..12].iter().map(|byte| format!("{byte:02x}"));
+            format!("er-{}", hex.collect::<String>())
+        }
+        Some(EventType::EventRaised(_)) => format!("er-{}", at()),
+        Some(EventType::TimerFired(e)) => format!("tmf-{}", e.timer_id),
+        Some(EventType::ExecutionStarted(_)) => format!("es-{}", at()),
+        Some(EventType::ExecutionTerminated(_)) => format!("et-{}", at()),
+        Some(EventType::ExecutionSuspended(_)) => format!("esp-{}", at()),
+        Some(EventType::ExecutionResumed(_)) => format!("erm-{}", at()),
+        _ => format!("x-{}", at()),
+    };
+    format!("{NEW_EVENT}{suffix}")
+}
+
+/// The key of an entry of the history.
+#[must_use]
+pub fn history_key(index: usize) -> String {
+    format!("history-{index:06}")
+}
+
+/// The key of an entry of the inbox.
+#[must_use]
+pub fn inbox_key(index: usize) -> String {
+    format!("inbox-{index:06}")
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::{EventRaisedEvent, ExecutionTerminatedEvent, TaskCompletedEvent};
+    use prost_types::Timestamp;
+
+    use super::*;
+    use crate::event::event;
+
+    const AT: Timestamp = Timestamp { seconds: 2, nanos: 5 };
+
+    #[test]
+    fn actors_and_keys_have_the_names_of_the_contract() {
+        let types = ActorTypes::of("default", "shop");
+        assert_eq!(types.workflow, "dapr.internal.default.shop.workflow");
+        assert_eq!(types.activity, "dapr.internal.default.shop.activity");
+        assert_eq!(types.retentioner, "dapr.internal.default.shop.retentioner");
+        assert_eq!(activity_id("a", 3, 1), "a::3::1");
+        assert_eq!(child_id("a", 10), "a:000a");
+        assert_eq!(child_id("a", 0x1_0000), "a:10000");
+        assert_eq!(history_key(7), "history-000007");
+        assert_eq!(inbox_key(1_234_567), "inbox-1234567");
+    }
+
+    #[test]
+    fn reminders_say_what_they_are_for() {
+        let start = start_reminder([0, 1, 2, 253, 254, 255]);
+        assert_eq!(start, "start-AAEC_f7_");
+        assert_eq!(purpose(&start), Some(Purpose::Run));
+        assert_eq!(purpose(&timer_reminder(3)), Some(Purpose::Timer));
+        assert_eq!(purpose(&result_reminder([0; 6])), Some(Purpose::ActivityResult));
+        assert_eq!(purpose("other"), None);
+    }
+
+    #[test]
+    fn an_event_has_one_reminder_however_often_it_comes() {
+        let completed = EventType::TaskCompleted(TaskCompletedEvent {
+            task_scheduled_id: 4,
+            ..TaskCompletedEvent::default()
+        });
+        assert_eq!(event_reminder(&event(-1, AT, completed)), "new-event-tc-4");
+        let raised = |name: &str| {
+            let raised = EventType::EventRaised(EventRaisedEvent {
+                name: name.to_owned(),
+                input: None,
+            });
+            event_reminder(&event(-1, AT, raised))
+        };
+        // The first twelve bytes of SHA-256 of "abc".
+        assert_eq!(raised("abc"), "new-event-er-ba7816bf8f01cfea414140de");
+        assert_eq!(raised(""), "new-event-er-2000000005");
+        let terminated = EventType::ExecutionTerminated(ExecutionTerminatedEvent::default());
+        assert_eq!(
+            event_reminder(&event(-1, AT, terminated)),
+            "new-event-et-2000000005"
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! What is too large to be sent stalls an instance, instead of failing on its way again and again.
+
+use outrigger_wire::durabletask::{ExecutionStalledEvent, HistoryEvent, StalledReason};
+use prost::Message as _;
+
+/// Part of the largest body, in per cent, that an instance may fill.
+const PER_CENT: usize = 95;
+
+/// The largest body that may be sent, bytes; 0 = any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limit(pub usize);
+
+impl Limit {
+    /// Which part of the limit `size` bytes are; `None` without a limit.
+    #[must_use]
+    pub fn ratio(self, size: usize) -> Option<f64> {
+        // Both are far below 2^52.
+        #[allow(clippy::cast_precision_loss)]
+        (self.0 > 0).then(|| size as f64 / self.0 as f64)
+    }
+
+    /// Why an instance of this encoded size cannot go on.
+    #[must_use]
+    pub fn stalls(self, size: usize) -> Option<ExecutionStalledEvent> {
+        self.exceeded("history and inbox of the workflow", size)
+    }
+
+    /// Why an instance that schedules this activity cannot go on.
+    #[must_use]
+    pub fn stalls_task(self, task: &HistoryEvent) -> Option<ExecutionStalledEvent> {
+        self.exceeded(
+            &format!("the call of activity {}", task.event_id),
+            task.encoded_len(),
+        )
+    }
+
+    fn exceeded(self, what: &str, size: usize) -> Option<ExecutionStalledEvent> {
+        let Self(limit) = self;
+        let per_cent = size.saturating_mul(100).checked_div(limit)?;
+        (size.saturating_mul(100) > limit.saturating_mul(PER_CENT)).then(|| ExecutionStalledEvent {
+            reason: StalledReason::PayloadSizeExceeded.into(),
+            description: Some(format!(
+                "Payload size exceeded: {what} has {size} bytes, {per_cent}% of the {limit} bytes of the largest body; \
+                 at most {PER_CENT}% may be used. Raise --max-body-size, or pass less data."
+            )),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_95_per_cent_of_the_limit_is_too_much() {
+        assert!(Limit(0).stalls(usize::MAX).is_none());
+        assert!(Limit(1000).stalls(950).is_none());
+        let stalled = Limit(1000).stalls(1951).unwrap();
+        assert_eq!(stalled.reason(), StalledReason::PayloadSizeExceeded);
+        let text = stalled.description.unwrap();
+        assert!(
+            text.contains("1951 bytes, 195% of the 1000 bytes") && text.contains("--max-body-size"),
+            "{text}"
+        );
+        assert_eq!(Limit(200).ratio(50), Some(0.25));
+        assert_eq!(Limit(0).ratio(50), None);
+    }
+}

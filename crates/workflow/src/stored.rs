@@ -1,0 +1,328 @@
+//! The keys of an instance in the state store, in the layout that every sidecar of a fleet reads and writes.
+
+use bytes::Bytes;
+use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_wire::durabletask::backend::v1::WorkflowStateMetadata;
+use prost::Message as _;
+use serde::Deserialize;
+
+use crate::error::StoredError;
+use crate::instance::Instance;
+use crate::names::{CUSTOM_STATUS, METADATA, history_key, inbox_key};
+
+/// What has to be stored, in one transaction. Keys are those within the actor's state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Keys that get a value.
+    pub upserts: Vec<(String, Bytes)>,
+    /// Keys that go.
+    pub deletes: Vec<String>,
+}
+
+impl Change {
+    /// Number of operations.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.upserts.len() + self.deletes.len()
+    }
+
+    /// Whether nothing has to be stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// How many entries of an instance are stored; read from the value of [`METADATA`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Entries of the inbox.
+    pub inbox: usize,
+    /// Entries of the history.
+    pub history: usize,
+    /// How often it began anew.
+    pub generation: u64,
+}
+
+/// The form of versions before protobuf.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+#[derive(Default)]
+struct OldMetadata {
+    inbox_length: u64,
+    history_length: u64,
+    generation: u64,
+}
+
+impl Counts {
+    /// Reads the value of [`METADATA`], in its present form or the old one.
+    ///
+    /// # Errors
+    /// [`StoredError::Malformed`].
+    pub fn read(instance: &str, value: &[u8]) -> Result<Self, StoredError> {
+        let malformed = |why: String| StoredError::Malformed {
+            instance: instance.to_owned(),
+            key: METADATA.to_owned(),
+            why,
+        };
+        let (inbox, history, generation) = if value.first() == Some(&b'{') {
+            let old: OldMetadata =
+                serde_json::from_slice(value).map_err(|error| malformed(error.to_string()))?;
+            (old.inbox_length, old.history_length, old.generation)
+        } else {
+            let new = WorkflowStateMetadata::decode(value).map_err(|error| malformed(error.to_string()))?;
+            (new.inbox_length, new.history_length, new.generation)
+        };
+        let count = |length: u64| match usize::try_from(length) {
+            // Keys have six digits.
+            Ok(length) if length < 1_000_000 => Ok(length),
+            _ => Err(malformed(format!(
+                "{length} entries are more than an instance can have"
+            ))),
+        };
+        Ok(Self {
+            inbox: count(inbox)?,
+            history: count(history)?,
+            generation,
+        })
+    }
+
+    /// The keys that belong to the instance, those of the history first, then those of the inbox.
+    pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
+        let Self { inbox, history, .. } = *self;
+        let entries = (0..history).map(history_key).chain((0..inbox).map(inbox_key));
+        entries.chain([CUSTOM_STATUS.to_owned()])
+    }
+}
+
+impl Instance {
+    /// Reads an instance. `value` gives the values of [`Counts::keys`].
+    ///
+    /// # Errors
+    /// [`StoredError`].
+    pub fn read(
+        id: &str,
+        counts: Counts,
+        mut value: impl FnMut(&str) -> Option<Bytes>,
+    ) -> Result<Self, StoredError> {
+        let mut entry = |key: String| {
+            let encoded = value(&key).ok_or_else(|| StoredError::Missing {
+                instance: id.to_owned(),
+                key: key.clone(),
+            })?;
+            let event = HistoryEvent::decode(encoded.clone()).map_err(|error| StoredError::Malformed {
+                instance: id.to_owned(),
+                key,
+                why: error.to_string(),
+            })?;
+            Ok((event, encoded))
+        };
+        let mut instance = Self::new(id);
+        instance.generation = counts.generation;
+        for index in 0..counts.history {
+            let (event, encoded) = entry(history_key(index))?;
+            instance.facts.add(&event);
+            instance.append_encoded(encoded);
+        }
+        for index in 0..counts.inbox {
+            instance.inbox.push(entry(inbox_key(index))?.0);
+        }
+        instance.custom_status = value(CUSTOM_STATUS)
+            .and_then(|status| custom_status(id, &status).transpose())
+            .transpose()?;
+        instance.stored_history = counts.history;
+        instance.stored_inbox = counts.inbox;
+        Ok(instance)
+    }
+
+    /// What changed since it was stored; counts as stored from now on. Who fails to store it has to read it anew.
+    pub(crate) fn change(&mut self) -> Change {
+        self.change_from(
+            self.stored_history.min(self.history.len()),
+            self.stored_inbox.min(self.inbox.len()),
+        )
+    }
+
+    /// As [`Instance::change`], after entries from these on were replaced.
+    pub(crate) fn change_from(&mut self, history: usize, inbox: usize) -> Change {
+        let mut change = Change::default();
+        let new_history = history < self.history.len() || self.history.len() != self.stored_history;
+        for (index, encoded) in self.history.iter().enumerate().skip(history) {
+            change.upserts.push((history_key(index), encoded.clone()));
+        }
+        for (index, event) in self.inbox.iter().enumerate().skip(inbox) {
+            change
+                .upserts
+                .push((inbox_key(index), event.encode_to_vec().into()));
+        }
+        if new_history {
+            let status = self.custom_status.clone().unwrap_or_default();
+            change
+                .upserts
+                .push((CUSTOM_STATUS.to_owned(), status.encode_to_vec().into()));
+        }
+        change
+            .deletes
+            .extend((self.history.len()..self.stored_history).map(history_key));
+        change
+            .deletes
+            .extend((self.inbox.len()..self.stored_inbox).map(inbox_key));
+        change.upserts.push((METADATA.to_owned(), self.counts().into()));
+        self.stored_history = self.history.len();
+        self.stored_inbox = self.inbox.len();
+        change
+    }
+
+    fn counts(&self) -> Vec<u8> {
+        let length = |entries: usize| u64::try_from(entries).unwrap_or(u64::MAX);
+        let metadata = WorkflowStateMetadata {
+            inbox_length: length(self.inbox.len()),
+            history_length: length(self.history.len()),
+            generation: self.generation,
+        };
+        metadata.encode_to_vec()
+    }
+
+    /// Removes everything that is stored.
+    #[must_use]
+    pub fn removal(&self) -> Change {
+        let counts = Counts {
+            inbox: self.stored_inbox,
+            history: self.stored_history,
+            generation: self.generation,
+        };
+        counts.removal()
+    }
+}
+
+impl Counts {
+    /// Removes everything that is stored.
+    #[must_use]
+    pub fn removal(&self) -> Change {
+        Change {
+            upserts: Vec::new(),
+            deletes: self.keys().chain([METADATA.to_owned()]).collect(),
+        }
+    }
+}
+
+/// The value of [`CUSTOM_STATUS`], in its present form or the old one, which was JSON.
+fn custom_status(instance: &str, value: &[u8]) -> Result<Option<String>, StoredError> {
+    let malformed = |why: String| StoredError::Malformed {
+        instance: instance.to_owned(),
+        key: CUSTOM_STATUS.to_owned(),
+        why,
+    };
+    let text = match value.first() {
+        // The only field of the message has the tag 10, which JSON cannot begin with here: it is no value.
+        None => return Ok(None),
+        Some(b'"') => serde_json::from_slice(value).map_err(|error| malformed(error.to_string()))?,
+        Some(b'n') if value == b"null" => return Ok(None),
+        Some(_) => String::decode(value).map_err(|error| malformed(error.to_string()))?,
+    };
+    Ok((!text.is_empty()).then_some(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use outrigger_wire::durabletask::EventRaisedEvent;
+    use outrigger_wire::durabletask::ExecutionStartedEvent;
+    use outrigger_wire::durabletask::history_event::EventType;
+    use prost_types::Timestamp;
+
+    use super::*;
+    use crate::event::event;
+
+    type Store = BTreeMap<String, Bytes>;
+
+    fn store(store: &mut Store, change: Change) {
+        for key in change.deletes {
+            assert!(store.remove(&key).is_some(), "{key} was never stored");
+        }
+        store.extend(change.upserts);
+    }
+
+    fn read(store: &Store) -> Instance {
+        let counts = Counts::read("a", &store[METADATA]).unwrap();
+        let known: Vec<_> = counts.keys().collect();
+        assert!(store.keys().all(|key| key == METADATA || known.contains(key)));
+        Instance::read("a", counts, |key| store.get(key).cloned()).unwrap()
+    }
+
+    fn raised(name: &str) -> HistoryEvent {
+        let raised = EventRaisedEvent {
+            name: name.to_owned(),
+            input: None,
+        };
+        event(-1, Timestamp::default(), EventType::EventRaised(raised))
+    }
+
+    #[test]
+    fn only_what_is_new_is_written_and_what_is_gone_is_deleted() {
+        let mut stored = Store::new();
+        let mut instance = Instance::new("a");
+        let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+        store(&mut stored, instance.push(event(-1, Timestamp::default(), start)));
+        let change = instance.push(raised("b"));
+        assert_eq!(change.upserts.len(), 2);
+        store(&mut stored, change);
+        assert_eq!(read(&stored).inbox, instance.inbox);
+
+        for event in std::mem::take(&mut instance.inbox) {
+            instance.append(&event);
+        }
+        instance.custom_status = Some("half".to_owned());
+        store(&mut stored, instance.change());
+        assert_eq!(stored.len(), 4);
+        instance.append(&raised("c"));
+        let change = instance.change();
+        let keys: Vec<_> = change.upserts.iter().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(keys, ["history-000002", CUSTOM_STATUS, METADATA]);
+        store(&mut stored, change);
+        let found = read(&stored);
+        assert_eq!(found.history, instance.history);
+        assert_eq!(found.custom_status, instance.custom_status);
+        assert_eq!(found.size(), instance.size());
+        store(&mut stored, found.removal());
+        assert!(stored.is_empty());
+    }
+
+    #[test]
+    fn the_old_form_is_read() {
+        let old = br#"{"InboxLength":1,"HistoryLength":2,"Generation":3}"#;
+        let counts = Counts::read("a", old).unwrap();
+        assert_eq!((counts.inbox, counts.history, counts.generation), (1, 2, 3));
+        assert_eq!(
+            custom_status("a", br#""so \"far\"""#).unwrap().as_deref(),
+            Some("so \"far\"")
+        );
+        let new = "x".to_owned().encode_to_vec();
+        assert_eq!(custom_status("a", &new).unwrap().as_deref(), Some("x"));
+        // As long as the quotation mark's code.
+        let long = "y".repeat(34);
+        assert_eq!(custom_status("a", &long.encode_to_vec()).unwrap(), Some(long));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let counts = Counts {
+            history: 1,
+            ..Counts::default()
+        };
+        let missing = Instance::read("a", counts, |_| None).unwrap_err();
+        assert_eq!(
+            missing.to_string(),
+            "workflow 'a': the stored key 'history-000000' is missing"
+        );
+        let malformed = Instance::read("a", counts, |_| Some(Bytes::from_static(b"\xff"))).unwrap_err();
+        assert!(matches!(malformed, StoredError::Malformed { .. }));
+        assert!(Counts::read("a", b"{").is_err());
+        let endless = WorkflowStateMetadata {
+            history_length: u64::MAX,
+            ..WorkflowStateMetadata::default()
+        };
+        assert!(Counts::read("a", &endless.encode_to_vec()).is_err());
+    }
+}

@@ -1,0 +1,333 @@
+//! One test for each rule of a turn; how turns go together is simulated in `tests/simulation`.
+
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Act;
+use outrigger_wire::durabletask::{
+    CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, EventRaisedEvent,
+    ExecutionStartedEvent, OrchestrationStatus, OrchestratorAction, OrchestratorRequest,
+    OrchestratorVersionNotAvailableAction, ScheduleTaskAction, SendEventAction, TimerFiredEvent,
+};
+
+use super::*;
+
+const AT: Timestamp = Timestamp { seconds: 7, nanos: 0 };
+
+fn started() -> HistoryEvent {
+    let started = ExecutionStartedEvent {
+        name: "w".to_owned(),
+        ..ExecutionStartedEvent::default()
+    };
+    event(NO_ID, AT, EventType::ExecutionStarted(started))
+}
+
+fn raised(name: &str) -> HistoryEvent {
+    let raised = EventRaisedEvent {
+        name: name.to_owned(),
+        input: None,
+    };
+    event(NO_ID, AT, EventType::EventRaised(raised))
+}
+
+fn action(id: i32, act: Act) -> OrchestratorAction {
+    OrchestratorAction {
+        id,
+        router: None,
+        orchestrator_action_type: Some(act),
+    }
+}
+
+fn task(id: i32) -> OrchestratorAction {
+    action(id, Act::ScheduleTask(ScheduleTaskAction::default()))
+}
+
+fn complete(id: i32, status: OrchestrationStatus) -> OrchestratorAction {
+    let complete = CompleteOrchestrationAction {
+        orchestration_status: status.into(),
+        ..CompleteOrchestrationAction::default()
+    };
+    action(id, Act::CompleteOrchestration(complete))
+}
+
+fn begin(instance: &mut Instance) -> Turn {
+    match instance.begin("app", None, AT, Limit(0)) {
+        Begun::Turn(turn) => *turn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answer(instance: &Instance, turn: Turn, response: OrchestratorResponse) -> Result<Answered, TurnError> {
+    let mut new_id = || "id".to_owned();
+    let outside = &mut Outside {
+        at: AT,
+        trace: None,
+        new_id: &mut new_id,
+        limit: Limit(0),
+    };
+    turn.answer(instance, response, outside)
+}
+
+fn acts(actions: Vec<OrchestratorAction>) -> OrchestratorResponse {
+    OrchestratorResponse {
+        actions,
+        ..OrchestratorResponse::default()
+    }
+}
+
+fn done(answered: Result<Answered, TurnError>) -> Outcome {
+    match answered {
+        Ok(Answered::Done(outcome)) => *outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An instance after a first turn with this answer.
+fn after(response: OrchestratorResponse) -> Instance {
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let turn = begin(&mut instance);
+    let outcome = done(answer(&instance, turn, response));
+    instance.commit(outcome);
+    instance
+}
+
+fn patched(patches: &[&str]) -> OrchestratorResponse {
+    OrchestratorResponse {
+        version: Some(OrchestrationVersion {
+            patches: patches.iter().map(|&patch| patch.to_owned()).collect(),
+            name: None,
+        }),
+        ..OrchestratorResponse::default()
+    }
+}
+
+#[test]
+fn the_request_holds_the_history_and_what_is_new() {
+    let mut instance = after(acts(vec![task(0)]));
+    instance.push(raised("x"));
+    let turn = begin(&mut instance);
+    let request = OrchestratorRequest::decode(turn.request(&instance)).unwrap();
+    assert_eq!(
+        (request.instance_id.as_str(), request.past_events.len()),
+        ("a", 3)
+    );
+    assert_eq!(request.past_events, instance.history());
+    assert_eq!(request.new_events, turn.events());
+    assert!(matches!(
+        request.new_events[0].event_type,
+        Some(EventType::OrchestratorStarted(_))
+    ));
+    let source = request.past_events[1]
+        .router
+        .as_ref()
+        .map(|router| router.source_app_id.as_str());
+    assert_eq!(source, Some("app"));
+}
+
+#[test]
+fn who_has_ended_drops_what_comes() {
+    let mut instance = after(acts(vec![complete(0, OrchestrationStatus::Completed)]));
+    assert!(matches!(instance.begin("app", None, AT, Limit(0)), Begun::Idle));
+    instance.push(raised("x"));
+    match instance.begin("app", None, AT, Limit(0)) {
+        Begun::Dropped(change) => assert_eq!(change.deletes, ["inbox-000000"]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn patches_of_the_history_have_to_be_the_first_of_the_workers() {
+    let mut instance = after(patched(&["a", "b"]));
+    instance.push(raised("x"));
+    for (patches, stalls) in [
+        (&["a"][..], true),
+        (&["b", "a"], true),
+        (&["a", "b"], false),
+        (&["a", "b", "c"], false),
+    ] {
+        let mut instance = instance.clone();
+        let turn = begin(&mut instance);
+        let outcome = done(answer(&instance, turn, patched(patches)));
+        assert_eq!(outcome.stalled.is_some(), stalls, "{patches:?}");
+        if !stalls {
+            instance.commit(outcome);
+            assert_eq!(instance.facts().patches, patches, "only what is new is recorded");
+        }
+    }
+    let turn = begin(&mut instance);
+    let outcome = done(answer(&instance, turn, OrchestratorResponse::default()));
+    let text = outcome.stalled.as_ref().unwrap().description.clone().unwrap();
+    assert_eq!(
+        text,
+        "Patch mismatch. History patches: [a, b], current patches: []. "
+    );
+    instance.commit(outcome);
+    assert_eq!(instance.status(), OrchestrationStatus::Stalled);
+    assert_eq!(instance.inbox().len(), 1, "the event is taken when it can go on");
+    // The same reason is not told twice.
+    let len = instance.facts().len;
+    let turn = begin(&mut instance);
+    let again = done(answer(&instance, turn, OrchestratorResponse::default()));
+    assert!(again.stalled.is_some());
+    instance.commit(again);
+    assert_eq!(instance.facts().len, len);
+    let turn = begin(&mut instance);
+    let outcome = done(answer(&instance, turn, patched(&["a", "b"])));
+    instance.commit(outcome);
+    assert_eq!(instance.status(), OrchestrationStatus::Running);
+}
+
+#[test]
+fn a_version_that_the_worker_does_not_have_stalls() {
+    let first = OrchestratorResponse {
+        version: Some(OrchestrationVersion {
+            patches: Vec::new(),
+            name: Some("v2".to_owned()),
+        }),
+        ..OrchestratorResponse::default()
+    };
+    let mut instance = after(first);
+    instance.push(raised("x"));
+    let turn = begin(&mut instance);
+    let gone = Act::OrchestratorVersionNotAvailable(OrchestratorVersionNotAvailableAction::default());
+    let outcome = done(answer(&instance, turn, acts(vec![action(0, gone)])));
+    let stalled = outcome.stalled.unwrap();
+    assert_eq!(stalled.reason(), StalledReason::VersionNotAvailable);
+    assert_eq!(stalled.description.as_deref(), Some("Version not available: v2"));
+}
+
+#[test]
+fn what_is_too_large_stalls_before_the_worker_is_asked() {
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    match instance.begin("app", None, AT, Limit(8)) {
+        Begun::Stalled(outcome) => {
+            instance.commit(*outcome);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(instance.status(), OrchestrationStatus::Stalled);
+}
+
+#[test]
+fn a_raised_event_makes_the_limit_of_its_wait_superfluous() {
+    let limit = CreateTimerAction {
+        fire_at: Some(AT),
+        name: Some("Paid".to_owned()),
+    };
+    let mut instance = after(acts(vec![action(0, Act::CreateTimer(limit))]));
+    instance.push(raised("paid"));
+    let turn = begin(&mut instance);
+    let outcome = done(answer(&instance, turn, OrchestratorResponse::default()));
+    assert_eq!(outcome.superseded, [0]);
+    instance.commit(outcome);
+    // A timer that fires twice is one.
+    let mut instance = after(acts(vec![action(
+        0,
+        Act::CreateTimer(CreateTimerAction::default()),
+    )]));
+    let fired = TimerFiredEvent {
+        fire_at: None,
+        timer_id: 0,
+    };
+    let fired = event(NO_ID, AT, EventType::TimerFired(fired));
+    let Begun::Turn(turn) = instance.begin("app", Some(fired.clone()), AT, Limit(0)) else {
+        panic!()
+    };
+    let outcome = done(answer(&instance, *turn, OrchestratorResponse::default()));
+    instance.commit(outcome);
+    assert!(matches!(
+        instance.begin("app", Some(fired), AT, Limit(0)),
+        Begun::Idle
+    ));
+}
+
+#[test]
+fn children_that_run_are_terminated_with_their_parent() {
+    let child = |id: &str| {
+        Act::CreateSubOrchestration(CreateSubOrchestrationAction {
+            instance_id: id.to_owned(),
+            ..CreateSubOrchestrationAction::default()
+        })
+    };
+    let mut instance = after(acts(vec![action(0, child("")), action(1, child("named"))]));
+    let terminated = ExecutionTerminatedEvent {
+        input: None,
+        recurse: true,
+    };
+    instance.push(event(NO_ID, AT, EventType::ExecutionTerminated(terminated)));
+    let turn = begin(&mut instance);
+    let outcome = done(answer(
+        &instance,
+        turn,
+        acts(vec![complete(2, OrchestrationStatus::Terminated)]),
+    ));
+    let told: Vec<_> = outcome
+        .messages
+        .iter()
+        .map(|message| message.target.as_str())
+        .collect();
+    assert_eq!(told, ["a:0000", "named"]);
+    assert!(outcome.messages.iter().all(Message::terminates));
+}
+
+#[test]
+fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let turn = begin(&mut instance);
+    let outcome = done(answer(&instance, turn, acts(vec![task(0), task(1)])));
+    assert!(outcome.is_first());
+    let partly = outcome.without(&instance, &[1]);
+    instance.commit(partly);
+    assert_eq!(instance.status(), OrchestrationStatus::Running);
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events().len(), 1);
+    let outcome = done(answer(&instance, turn, acts(vec![task(1)])));
+    assert_eq!(outcome.tasks.len(), 1);
+    instance.commit(outcome);
+    assert!(instance.inbox().is_empty());
+    assert_eq!(instance.facts().open(Awaited::Task).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn a_loop_without_end_gives_way_after_twenty_rounds_and_keeps_what_it_did() {
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let mut turn = begin(&mut instance);
+    let mut rounds = 0;
+    let outcome = loop {
+        let again = acts(vec![complete(0, OrchestrationStatus::ContinuedAsNew)]);
+        match answer(&instance, turn, again).unwrap() {
+            Answered::Again(next) => turn = *next,
+            Answered::Done(outcome) => break outcome,
+        }
+        rounds += 1;
+    };
+    assert_eq!(rounds, MAX_RESTARTS);
+    assert!(outcome.runs_again);
+    instance.commit(*outcome);
+    assert_eq!(
+        (instance.generation, instance.inbox().len(), instance.facts().len),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn actions_that_nobody_carries_out_fail_the_turn() {
+    let mut instance = Instance::new("a");
+    instance.start(started());
+    let turn = begin(&mut instance);
+    let unknown = OrchestratorAction {
+        id: 4,
+        ..OrchestratorAction::default()
+    };
+    let error = answer(&instance, turn.clone(), acts(vec![unknown])).unwrap_err();
+    assert!(error.to_string().contains("unknown action type"), "{error}");
+    let sends = action(0, Act::SendEvent(SendEventAction::default()));
+    let error = answer(&instance, turn, acts(vec![sends])).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("don't know how to process outbound message"),
+        "{error}"
+    );
+}

@@ -1,0 +1,58 @@
+//! Random workflows run by a small worker over a store, reminders and actors that are played here. Each is run twice:
+//! without a disturbance, and with crashes between all steps. Both have to end alike, and nothing may be left over.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod program;
+#[expect(dead_code, unreachable_pub, reason = "tests of whole sidecars use it too")]
+mod replay;
+mod world;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use program::Program;
+use world::{Crashes, World};
+
+/// Programs that every run of the tests simulates. `SIMULATION_SEEDS=from..to` simulates others.
+const SEEDS: std::ops::Range<u64> = 0..2000;
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("SIMULATION_SEEDS") else {
+        return SEEDS;
+    };
+    let (from, to) = text.split_once("..").expect("SIMULATION_SEEDS=from..to");
+    from.parse().unwrap()..to.parse().unwrap()
+}
+
+/// Prints the seed of a simulation that panics.
+struct Told(u64);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("SIMULATION_SEEDS={}..{} fails", self.0, self.0 + 1);
+        }
+    }
+}
+
+#[test]
+fn crashes_between_all_steps_change_nothing() {
+    let mut crashes = 0;
+    for seed in seeds() {
+        let _told = Told(seed);
+        let mut random = StdRng::seed_from_u64(seed);
+        let program = Program::random(&mut random);
+        let expected = World::new(program.clone(), Crashes::None).run();
+        let per_cent = random.random_range(1..30);
+        let mut world = World::new(
+            program,
+            Crashes::Random(Box::new(StdRng::seed_from_u64(seed ^ 0xC4A5)), per_cent),
+        );
+        let found = world.run();
+        crashes += world.crashes;
+        assert_eq!(found, expected, "seed {seed}");
+    }
+    eprintln!("{} programs, {crashes} crashes", seeds().count());
+    assert!(crashes > 0);
+}

@@ -1,0 +1,186 @@
+//! A random workflow: a list of steps, and what its outside does meanwhile.
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::replay::{Context, End};
+
+/// A step of a workflow. What it gives is appended to the output.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// An activity; those whose number is a multiple of seven fail.
+    Activity(u32),
+    /// Several at once.
+    Fan(u32),
+    /// A timer, milliseconds.
+    Timer(i64),
+    /// An event by number; every program is sent each event it waits for.
+    Event(u32),
+    /// An event whose wait has a limit that is never reached.
+    LimitedEvent(u32),
+    /// A child that runs these steps.
+    Child(Vec<Step>),
+    /// Children at once.
+    Children(u32),
+    /// An activity of another app.
+    Remote(u32),
+    /// What follows is another execution's, with the output so far as input.
+    ContinueAsNew,
+    /// As often in a row, which is more than a turn allows.
+    Loop(u32),
+    /// It fails here.
+    Fail,
+}
+
+/// What a simulation runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Program {
+    pub(crate) fn random(random: &mut StdRng) -> Self {
+        let mut events = 0;
+        let steps = steps(random, 0, &mut events);
+        Self { steps }
+    }
+
+    /// Events that the workflow itself waits for.
+    pub(crate) fn events(&self) -> Vec<u32> {
+        let number = |step: &Step| match step {
+            Step::Event(number) | Step::LimitedEvent(number) => Some(*number),
+            _ => None,
+        };
+        self.steps.iter().filter_map(number).collect()
+    }
+}
+
+fn steps(random: &mut StdRng, depth: u32, events: &mut u32) -> Vec<Step> {
+    let count = random.random_range(1..=7 - 2 * depth);
+    (0..count)
+        .map(|_| match random.random_range(0..20) {
+            0..=4 => Step::Activity(random.random_range(0..50)),
+            5 | 6 => Step::Fan(random.random_range(2..6)),
+            7 | 8 => Step::Timer(random.random_range(0..3000)),
+            9 | 10 if depth == 0 => {
+                *events += 1;
+                Step::Event(*events)
+            }
+            11 if depth == 0 => {
+                *events += 1;
+                Step::LimitedEvent(*events)
+            }
+            12 | 13 if depth < 2 => Step::Child(steps(random, depth + 1, events)),
+            14 if depth < 2 => Step::Children(random.random_range(2..4)),
+            15 => Step::Remote(random.random_range(0..50)),
+            16 | 17 => Step::ContinueAsNew,
+            18 => match random.random_range(0..3) {
+                0 => Step::Fail,
+                _ => Step::Loop(random.random_range(15..45)),
+            },
+            _ => Step::Activity(random.random_range(0..50)),
+        })
+        .collect()
+}
+
+/// What an activity gives.
+pub(crate) fn activity(input: &str) -> Result<String, String> {
+    let number: u32 = input.parse().unwrap();
+    if number.is_multiple_of(7) {
+        Err(format!("{number} fails"))
+    } else {
+        Ok((number * 3).to_string())
+    }
+}
+
+/// Runs the steps of an input `position|output`, which is where an execution begins and what came before.
+pub(crate) fn run(steps: &[Step], context: &mut Context) -> Option<End> {
+    let (position, output) = context.input.split_once('|').unwrap();
+    let (position, mut output) = (position.parse::<usize>().unwrap(), output.to_owned());
+    for (index, step) in steps.iter().enumerate().skip(position) {
+        context.status = Some(format!("step {index}"));
+        let mut wait_all = |context: &mut Context, begun: Vec<i32>| -> Option<()> {
+            for id in begun {
+                match context.wait(id)? {
+                    Ok(result) => output.push_str(&format!(" {result}")),
+                    Err(error) => output.push_str(&format!(" ({error})")),
+                }
+            }
+            Some(())
+        };
+        match step {
+            Step::Activity(number) => {
+                let id = context.begin_activity("triple", &number.to_string());
+                wait_all(context, vec![id])?;
+            }
+            Step::Remote(number) => {
+                context.app = Some("other".to_owned());
+                let id = context.begin_activity("triple", &number.to_string());
+                wait_all(context, vec![id])?;
+            }
+            Step::Fan(width) => {
+                let begun = (0..*width).map(|n| context.begin_activity("triple", &(n + 1).to_string()));
+                let begun = begun.collect();
+                wait_all(context, begun)?;
+            }
+            Step::Timer(millis) => {
+                let id = context.begin_timer(*millis, None);
+                context.wait(id)?.unwrap();
+                output.push_str(" timer");
+            }
+            Step::Event(number) => {
+                let event = context.event(&format!("Event{number}"))?;
+                output.push_str(&format!(" {event}"));
+            }
+            Step::LimitedEvent(number) => {
+                let name = format!("event{number}");
+                // One that is here already is taken without a limit, as workers do; then it has no timer.
+                let _limit = context.begin_timer(1_000_000_000, Some(&name));
+                let event = context.event(&name)?;
+                output.push_str(&format!(" {event}"));
+            }
+            Step::Child(_) => {
+                let id = context.begin_child(&format!("{}/{index}", context.name), "", "0|");
+                wait_all(context, vec![id])?;
+            }
+            Step::Children(width) => {
+                let name = format!("{}/leaf", context.name);
+                let begun = (0..*width).map(|_| context.begin_child(&name, "", "0|"));
+                let begun = begun.collect();
+                wait_all(context, begun)?;
+            }
+            Step::ContinueAsNew => return Some(End::ContinueAsNew(format!("{}|{output}", index + 1))),
+            Step::Loop(times) => {
+                let looped = output
+                    .rsplit(' ')
+                    .next()
+                    .and_then(|last| last.strip_prefix("loop"));
+                let looped = looped.and_then(|count| count.parse::<u32>().ok());
+                let count = looped.map_or(0, |count| count + 1);
+                if count < *times {
+                    let kept = output.rsplit_once(" loop").filter(|_| looped.is_some());
+                    let kept = kept.map_or(output.as_str(), |(kept, _)| kept);
+                    return Some(End::ContinueAsNew(format!("{index}|{kept} loop{count}")));
+                }
+                output.push_str(" looped");
+            }
+            Step::Fail => return Some(End::Failed(format!("failed after{output}"))),
+        }
+    }
+    Some(End::Completed(output))
+}
+
+/// The steps of a workflow by its name: `root`, `root/3`, ...; a leaf has one activity.
+pub(crate) fn steps_of(program: &Program, name: &str) -> Vec<Step> {
+    let mut steps = program.steps.clone();
+    for part in name.split('/').skip(1) {
+        steps = match part.parse::<usize>() {
+            Ok(index) => match &steps[index] {
+                Step::Child(inner) => inner.clone(),
+                other => panic!("{other:?} is no child"),
+            },
+            Err(_) => vec![Step::Activity(5)],
+        };
+    }
+    steps
+}

@@ -1,0 +1,457 @@
+//! What surrounds instances: a store, reminders, activities, and a clock. A crash forgets what is in memory and leaves what
+//! was stored and what was sent.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{
+    EventRaisedEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus,
+    OrchestratorRequest, TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
+};
+use outrigger_workflow::event::event;
+use outrigger_workflow::names::{METADATA, event_reminder, timer_reminder};
+use outrigger_workflow::{
+    Added, Answered, Begun, Change, Counts, Creation, Instance, Limit, Outcome, Outside,
+};
+use prost::Message as _;
+use prost_types::Timestamp;
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::program::{self, Program};
+use super::replay;
+
+/// When the process that hosts everything crashes.
+pub(crate) enum Crashes {
+    /// Never.
+    None,
+    /// With this chance, per cent, at every step.
+    Random(Box<StdRng>, u32),
+}
+
+/// The process crashed.
+#[derive(Debug)]
+struct Crash;
+
+/// What a reminder is for; its key is what it overwrites.
+#[derive(Clone, Debug)]
+enum Due {
+    Run,
+    Timer(HistoryEvent, u64),
+    Activity(HistoryEvent),
+}
+
+/// How everything ended: output and status by instance id.
+pub(crate) type Ends = BTreeMap<String, (OrchestrationStatus, Option<String>, Option<String>)>;
+
+pub(crate) struct World {
+    program: Program,
+    crashing: Crashes,
+    pub(crate) crashes: u32,
+    now: i64,
+    store: BTreeMap<String, BTreeMap<String, Bytes>>,
+    memory: BTreeMap<String, Instance>,
+    /// By due time in milliseconds, actor and name.
+    reminders: BTreeMap<(i64, String, String), Due>,
+    next_id: u64,
+    other_app_is_down: bool,
+    /// What clients do, which retry until it is done.
+    to_start: bool,
+    to_raise: Vec<u32>,
+}
+
+const ROOT: &str = "root";
+const LIMIT: Limit = Limit(4 << 20);
+
+impl World {
+    pub(crate) fn new(program: Program, crashing: Crashes) -> Self {
+        let to_raise = program.events();
+        Self {
+            program,
+            crashes: 0,
+            now: 1_700_000_000_000,
+            store: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            reminders: BTreeMap::new(),
+            next_id: 0,
+            other_app_is_down: matches!(crashing, Crashes::Random(..)),
+            crashing,
+            to_start: true,
+            to_raise,
+        }
+    }
+
+    /// Runs until nothing is left to do.
+    pub(crate) fn run(&mut self) -> Ends {
+        for step in 0.. {
+            assert!(step < 20_000, "it does not end: {:?}", self.reminders);
+            match self.step() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(Crash) => {
+                    self.crashes += 1;
+                    self.memory.clear();
+                }
+            }
+        }
+        self.ends()
+    }
+
+    /// A place where the process may crash.
+    fn may_crash(&mut self) -> Result<(), Crash> {
+        match &mut self.crashing {
+            Crashes::Random(random, per_cent) => match random.random_range(0..100) < *per_cent {
+                true => Err(Crash),
+                false => Ok(()),
+            },
+            Crashes::None => Ok(()),
+        }
+    }
+
+    fn at(&self) -> Timestamp {
+        Timestamp {
+            seconds: self.now / 1000,
+            nanos: i32::try_from(self.now % 1000).unwrap() * 1_000_000,
+        }
+    }
+
+    /// Does the next thing; `false` if there is none.
+    fn step(&mut self) -> Result<bool, Crash> {
+        if self.to_start {
+            let started = ExecutionStartedEvent {
+                name: ROOT.to_owned(),
+                input: Some("0|".to_owned()),
+                orchestration_instance: Some(OrchestrationInstance {
+                    instance_id: ROOT.to_owned(),
+                    execution_id: Some("first".to_owned()),
+                }),
+                ..ExecutionStartedEvent::default()
+            };
+            let start = event(-1, self.at(), EventType::ExecutionStarted(started));
+            // Who does not know whether it was created asks again, and hears that it is there.
+            if !self.store.contains_key(ROOT) {
+                self.create(ROOT, start)?;
+            }
+            self.to_start = false;
+            return Ok(true);
+        }
+        if let Some(number) = self.next_event() {
+            let raised = EventRaisedEvent {
+                name: format!("eVent{number}"),
+                input: Some(format!("raised {number}")),
+            };
+            let raised = event(-1, self.at(), EventType::EventRaised(raised));
+            self.add(ROOT, raised)?;
+            self.to_raise.retain(|other| *other != number);
+            return Ok(true);
+        }
+        let Some((key, due)) = self
+            .reminders
+            .first_key_value()
+            .map(|(key, due)| (key.clone(), due.clone()))
+        else {
+            return Ok(false);
+        };
+        self.now = self.now.max(key.0) + 1;
+        let handled = match due {
+            Due::Run => self.run_instance(&key.1, None)?,
+            Due::Timer(fired, generation) => self.run_instance(&key.1, Some((fired, generation)))?,
+            Due::Activity(task) => self.run_activity(&key.1, &task)?,
+        };
+        if handled {
+            self.may_crash()?;
+            self.reminders.remove(&key);
+        } else {
+            // It comes again in a second.
+            let due = self.reminders.remove(&key).unwrap();
+            self.reminders.insert((self.now + 1000, key.1, key.2), due);
+        }
+        Ok(true)
+    }
+
+    /// Events come one after the other, each some time after the last.
+    fn next_event(&mut self) -> Option<u32> {
+        let next = *self.to_raise.first()?;
+        let is_quiet = self.reminders.keys().all(|key| key.0 > self.now);
+        (is_quiet || next % 3 == 0).then_some(next)
+    }
+
+    fn remind(&mut self, at: i64, actor: &str, name: &str, due: Due) {
+        self.reminders
+            .retain(|(_, other, known), _| other != actor || known != name);
+        self.reminders
+            .insert((at, actor.to_owned(), name.to_owned()), due);
+    }
+
+    /// Every start has a reminder of its own.
+    fn run_again(&mut self, id: &str) {
+        self.next_id += 1;
+        let name = format!("start-{}", self.next_id);
+        self.remind(self.now, id, &name, Due::Run);
+    }
+
+    fn load(&mut self, id: &str) -> Option<Instance> {
+        if let Some(instance) = self.memory.remove(id) {
+            return Some(instance);
+        }
+        let stored = self.store.get(id)?;
+        let counts = Counts::read(id, &stored[METADATA]).unwrap();
+        Some(Instance::read(id, counts, |key| stored.get(key).cloned()).unwrap())
+    }
+
+    fn save(&mut self, instance: Instance, change: Change) -> Result<(), Crash> {
+        self.may_crash()?;
+        let stored = self.store.entry(instance.id.clone()).or_default();
+        for key in &change.deletes {
+            assert!(stored.remove(key).is_some(), "{key} was never stored");
+        }
+        stored.extend(change.upserts);
+        let history = stored.keys().filter(|key| key.starts_with("history-")).count();
+        assert_eq!(
+            history,
+            instance.facts().len,
+            "what is stored is what is in memory"
+        );
+        self.memory.insert(instance.id.clone(), instance);
+        self.may_crash()
+    }
+
+    fn create(&mut self, id: &str, start: HistoryEvent) -> Result<(), Crash> {
+        let mut instance = self.load(id).unwrap_or_else(|| Instance::new(id));
+        let request = CreateWorkflowInstanceRequest {
+            start_event: Some(start.clone()),
+            policy: None,
+        };
+        match instance.creation(&request, false) {
+            Ok(Creation::Begin) => {}
+            Ok(_) | Err(_) => {
+                self.memory.insert(id.to_owned(), instance);
+                return Ok(());
+            }
+        }
+        self.remind(self.now, id, "start", Due::Run);
+        self.may_crash()?;
+        let change = instance.start(start);
+        self.save(instance, change)
+    }
+
+    fn add(&mut self, id: &str, event: HistoryEvent) -> Result<(), Crash> {
+        let mut instance = self.load(id).expect("somebody has created it");
+        let checked = instance.check(&event).expect("it can go on");
+        if instance.is_completed() || checked == Added::Foreign {
+            self.memory.insert(id.to_owned(), instance);
+            return Ok(());
+        }
+        self.remind(self.now, id, &event_reminder(&event), Due::Run);
+        self.may_crash()?;
+        match checked {
+            Added::New => {
+                let change = instance.push(event);
+                self.save(instance, change)
+            }
+            _ => {
+                self.memory.insert(id.to_owned(), instance);
+                Ok(())
+            }
+        }
+    }
+
+    fn run_activity(&mut self, actor: &str, task: &HistoryEvent) -> Result<bool, Crash> {
+        let Some(EventType::TaskScheduled(scheduled)) = &task.event_type else {
+            panic!()
+        };
+        let (task_scheduled_id, task_execution_id) = (task.event_id, scheduled.task_execution_id.clone());
+        let result = match program::activity(scheduled.input.as_ref().unwrap()) {
+            Ok(result) => EventType::TaskCompleted(TaskCompletedEvent {
+                task_scheduled_id,
+                task_execution_id,
+                result: Some(result),
+            }),
+            Err(error_message) => EventType::TaskFailed(TaskFailedEvent {
+                task_scheduled_id,
+                task_execution_id,
+                failure_details: Some(TaskFailureDetails {
+                    error_message,
+                    ..TaskFailureDetails::default()
+                }),
+            }),
+        };
+        self.may_crash()?;
+        let (workflow, _) = actor.split_once("::").unwrap();
+        let result = event(-1, self.at(), result);
+        self.add(workflow, result)?;
+        Ok(true)
+    }
+
+    /// `false`: it has to be tried again.
+    fn run_instance(&mut self, id: &str, timer: Option<(HistoryEvent, u64)>) -> Result<bool, Crash> {
+        let Some(mut instance) = self.load(id) else {
+            return Ok(true);
+        };
+        if timer
+            .as_ref()
+            .is_some_and(|(_, generation)| *generation < instance.generation)
+        {
+            self.memory.insert(id.to_owned(), instance);
+            return Ok(true);
+        }
+        let fired = timer.map(|(fired, _)| fired);
+        let mut turn = match instance.begin("app", fired, self.at(), LIMIT) {
+            Begun::Idle => {
+                self.memory.insert(id.to_owned(), instance);
+                return Ok(true);
+            }
+            Begun::Dropped(change) => {
+                self.save(instance, change)?;
+                return Ok(true);
+            }
+            Begun::Stalled(stalled) => panic!("{stalled:?}"),
+            Begun::Turn(turn) => *turn,
+        };
+        let outcome = loop {
+            self.may_crash()?;
+            let request = OrchestratorRequest::decode(turn.request(&instance)).unwrap();
+            assert_eq!(
+                request.past_events.len(),
+                if turn.is_restart() {
+                    0
+                } else {
+                    instance.facts().len
+                }
+            );
+            let program = self.program.clone();
+            let answer = replay::turn(request, &|context| {
+                let steps = program::steps_of(&program, &context.name);
+                program::run(&steps, context)
+            });
+            if turn.is_restart() && self.may_crash().is_err() {
+                // The worker alone is gone.
+                let outcome = turn.abandoned(&instance).unwrap();
+                // A timer of the last generation would not run the next one.
+                self.run_again(id);
+                let change = instance.commit(outcome);
+                self.save(instance, change)?;
+                return Ok(false);
+            }
+            let at = self.at();
+            let next_id = &mut self.next_id;
+            let mut new_id = || {
+                *next_id += 1;
+                next_id.to_string()
+            };
+            let outside = &mut Outside {
+                at,
+                trace: None,
+                new_id: &mut new_id,
+                limit: LIMIT,
+            };
+            match turn.answer(&instance, answer, outside).unwrap() {
+                Answered::Again(next) => turn = *next,
+                Answered::Done(outcome) => break *outcome,
+            }
+        };
+        self.carry_out(instance, outcome)
+    }
+
+    fn carry_out(&mut self, mut instance: Instance, outcome: Outcome) -> Result<bool, Crash> {
+        let id = instance.id.clone();
+        if outcome.runs_again {
+            self.run_again(&id);
+            let change = instance.commit(outcome);
+            self.save(instance, change)?;
+            return Ok(true);
+        }
+        for timer in &outcome.superseded {
+            self.may_crash()?;
+            let name = timer_reminder(*timer);
+            self.reminders
+                .retain(|(_, actor, known), _| *actor != id || *known != name);
+        }
+        for timer in &outcome.timers {
+            self.may_crash()?;
+            let at = timer.fire_at.unwrap();
+            let at = at.seconds * 1000 + i64::from(at.nanos) / 1_000_000;
+            let due = Due::Timer(timer.fired.clone(), outcome.generation);
+            self.remind(at, &id, &timer_reminder(timer.id), due);
+        }
+        let mut unsent = Vec::new();
+        for task in &outcome.tasks {
+            self.may_crash()?;
+            let is_remote = task
+                .router
+                .as_ref()
+                .is_some_and(|router| router.target_app_id.is_some());
+            if is_remote && std::mem::take(&mut self.other_app_is_down) {
+                unsent.push(task.event_id);
+                continue;
+            }
+            let actor = format!("{id}::{}::{}", task.event_id, outcome.generation);
+            self.remind(self.now, &actor, "run-activity", Due::Activity(task.clone()));
+        }
+        for message in &outcome.messages {
+            self.may_crash()?;
+            if message.creates() {
+                self.create(&message.target, message.event.clone())?;
+            } else {
+                self.add(&message.target, message.event.clone())?;
+            }
+        }
+        if !unsent.is_empty() {
+            if outcome.is_first() {
+                self.run_again(&id);
+                let partly = outcome.without(&instance, &unsent);
+                let change = instance.commit(partly);
+                self.save(instance, change)?;
+            }
+            return Ok(false);
+        }
+        let ended = outcome.is_completed();
+        let change = instance.commit(outcome);
+        self.save(instance, change)?;
+        if ended {
+            self.reminders
+                .retain(|(_, actor, name), _| *actor != id || !name.starts_with("timer-"));
+        }
+        Ok(true)
+    }
+
+    fn ends(&mut self) -> Ends {
+        let ids: Vec<_> = self.store.keys().cloned().collect();
+        let mut ends = Ends::new();
+        for id in ids {
+            self.memory.clear();
+            let instance = self.load(&id).unwrap();
+            assert!(
+                instance.is_completed(),
+                "{id} is stuck: {:?}, {:?} of {:?}",
+                instance.status(),
+                instance.history(),
+                self.program
+            );
+            assert!(instance.inbox().is_empty(), "{id} was not told all");
+            check_history(&id, &instance);
+            let metadata = instance.metadata();
+            let status = metadata.runtime_status();
+            let failure = metadata.failure_details.map(|details| details.error_message);
+            ends.insert(id, (status, metadata.output, failure));
+        }
+        ends
+    }
+}
+
+/// Everything that was begun was begun once, and ended once at most.
+fn check_history(id: &str, instance: &Instance) {
+    let mut begun = std::collections::HashSet::new();
+    let mut ended = std::collections::HashSet::new();
+    for event in instance.history() {
+        assert!(
+            event.event_id < 0 || begun.insert(event.event_id),
+            "{id}: {event:?} twice"
+        );
+        if let Some(end) = outrigger_workflow::event::ends(&event) {
+            assert!(ended.insert(end), "{id}: {event:?} twice");
+        }
+    }
+}
