@@ -1,6 +1,7 @@
 //! Real servers on loopback, for one test each.
 
 mod etcd;
+pub mod kafka;
 mod mosquitto;
 mod nats;
 mod postgres;
@@ -19,6 +20,7 @@ use std::{
 
 pub use self::{
     etcd::Etcd,
+    kafka::Kafka,
     mosquitto::Mosquitto,
     nats::Nats,
     postgres::Postgres,

@@ -19,6 +19,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_etcd::add(&mut catalog);
     #[cfg(feature = "http")]
     outrigger_components_http::add(&mut catalog);
+    #[cfg(feature = "kafka")]
+    outrigger_components_kafka::add(&mut catalog);
     #[cfg(any(
         feature = "cron",
         feature = "in-memory",

@@ -1,0 +1,130 @@
+//! Connections to the brokers, and what their errors mean.
+
+use std::time::Duration;
+
+use krafka::{
+    Kafka, KrafkaError, ProtocolErrorKind,
+    error::ErrorCode,
+    producer::{Acks, Producer},
+};
+use outrigger_component::{Error, Kind, Result};
+
+use super::{partition::ByKey, settings::Settings};
+
+/// How long connecting to one broker may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long one request waits for its answer.
+const REQUEST: Duration = Duration::from_secs(10);
+/// How long a record is tried until the publisher is told that it failed.
+const DELIVERY: Duration = Duration::from_secs(15);
+/// Until an idle connection is probed, unless the settings say.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+impl Settings {
+    /// Connections of their own: on one connection a broker answers in turn, and a consumer's request for more records
+    /// may wait there.
+    pub(super) async fn connect(&self) -> Result<Kafka> {
+        let connecting = Kafka::builder(&self.brokers)
+            .client_id(&self.client_id)
+            .security(self.security.config())
+            .connect_timeout(CONNECT)
+            .request_timeout(REQUEST)
+            .metadata_max_age(self.refresh)
+            .tcp_keepalive(Some(self.keep_alive.unwrap_or(KEEP_ALIVE)))
+            .allow_auto_create_topics(true)
+            .connect();
+        Box::pin(connecting).await.map_err(|error| self.failure(&error))
+    }
+
+    /// Every in-sync replica has a record before its publisher is told. Records of a partition are sent one batch after
+    /// another, so that retries keep their order.
+    pub(super) async fn producer(&self, kafka: &Kafka) -> Result<Producer> {
+        let producer = kafka
+            .producer()
+            .acks(Acks::All)
+            .idempotent(false)
+            .compression(self.compression)
+            .linger(Duration::ZERO)
+            .delivery_timeout(DELIVERY)
+            .max_block(REQUEST)
+            .partitioner(ByKey)
+            .metrics_push(false)
+            .build();
+        Box::pin(producer).await.map_err(|error| self.failure(&error))
+    }
+
+    /// An error of the client.
+    pub(super) fn failure(&self, error: &KrafkaError) -> Error {
+        Error::new(kind(error), format!("Kafka at {}: {error}", self.brokers))
+    }
+
+    /// An error of the client about a topic.
+    pub(super) fn failure_of(&self, topic: &str, error: &KrafkaError) -> Error {
+        let text = format!("Kafka at {}: topic {topic:?}: {error}", self.brokers);
+        Error::new(kind(error), text)
+    }
+}
+
+fn kind(error: &KrafkaError) -> Kind {
+    match error {
+        KrafkaError::Network(_) => Kind::Unavailable,
+        KrafkaError::Timeout { .. } | KrafkaError::DeliveryTimeout { .. } => Kind::Timeout,
+        KrafkaError::Auth { .. } => Kind::Denied,
+        KrafkaError::UnknownTopic { .. } => Kind::NotFound,
+        KrafkaError::Config { .. } => Kind::Configuration,
+        KrafkaError::Protocol {
+            kind: ProtocolErrorKind::UnknownApiVersion,
+            ..
+        } => Kind::Unsupported,
+        // A name that no topic can have, or too many headers.
+        KrafkaError::Protocol {
+            kind: ProtocolErrorKind::InvalidValue,
+            ..
+        } => Kind::InvalidRequest,
+        KrafkaError::Broker { code, .. } => match code {
+            ErrorCode::TopicAuthorizationFailed
+            | ErrorCode::GroupAuthorizationFailed
+            | ErrorCode::ClusterAuthorizationFailed
+            | ErrorCode::SaslAuthenticationFailed => Kind::Denied,
+            ErrorCode::UnknownTopicOrPartition => Kind::NotFound,
+            ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge | ErrorCode::InvalidTopic => {
+                Kind::InvalidRequest
+            }
+            code if code.is_retriable() => Kind::Unavailable,
+            _ => Kind::Internal,
+        },
+        error if error.is_retriable() => Kind::Unavailable,
+        _ => Kind::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_pass_can_be_tried_again_and_others_not() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        for (error, expected) in [
+            (KrafkaError::network(refused), Kind::Unavailable),
+            (KrafkaError::timeout("produce"), Kind::Timeout),
+            (KrafkaError::delivery_timeout(true, "late"), Kind::Timeout),
+            (KrafkaError::auth("password"), Kind::Denied),
+            (KrafkaError::unknown_topic("t"), Kind::NotFound),
+            (
+                KrafkaError::broker(ErrorCode::GroupAuthorizationFailed, ""),
+                Kind::Denied,
+            ),
+            (
+                KrafkaError::broker(ErrorCode::MessageTooLarge, ""),
+                Kind::InvalidRequest,
+            ),
+            (
+                KrafkaError::broker(ErrorCode::NotEnoughReplicas, ""),
+                Kind::Unavailable,
+            ),
+        ] {
+            assert_eq!(kind(&error), expected, "{error}");
+        }
+    }
+}

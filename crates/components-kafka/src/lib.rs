@@ -1,0 +1,227 @@
+//! `pubsub.kafka` and `bindings.kafka`: topics of Apache Kafka, with records, keys, headers and consumer groups as Dapr's
+//! components have them, so that its sidecars and ours share a topic and a group.
+//!
+//! Each subscription is a member of the component's group. The position of the group in a partition is committed once the
+//! app is done with all records before it; records of one key, and those without a key, reach the app in their order.
+
+mod bindings;
+mod client;
+mod ledger;
+mod member;
+mod oidc;
+mod partition;
+mod positions;
+mod rebalance;
+mod record;
+mod retry;
+mod security;
+mod session;
+mod settings;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use krafka::{
+    CloseOptions, Kafka, Record,
+    admin::DescribeClusterOptions,
+    producer::{DeliveryHandle, Producer},
+};
+use outrigger_component::{
+    Catalog, Entry, Error, Kind, Pairs, PubSub, Result, Setup,
+    catalog::Version,
+    pubsub::{BulkPublish, Failed, Features, Publish, Subscribe, Subscription},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use self::{member::Member, settings::Settings};
+
+const LOG: &str = "dapr.contrib";
+const NAMES: &[&str] = &["kafka"];
+/// How long a look at the brokers may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Adds the components of this crate.
+pub fn add(catalog: &mut Catalog) {
+    bindings::add(catalog);
+    catalog
+        .pubsub
+        .add(Entry::new(NAMES, Version::Only, |setup| async move {
+            let broker = Broker::open(&setup, true).await?;
+            Ok(Arc::new(broker) as Arc<dyn PubSub>)
+        }));
+}
+
+/// What publishers and consumers of one component share.
+struct Shared {
+    settings: Settings,
+    kafka: Kafka,
+    producer: Producer,
+    closed: CancellationToken,
+    members: TaskTracker,
+    component: Arc<str>,
+}
+
+struct Broker(Arc<Shared>);
+
+impl Broker {
+    /// `retry`: whether records that the app failed come again, unless the settings say.
+    async fn open(setup: &Setup, retry: bool) -> Result<Self> {
+        let settings = Settings::read(setup, retry)?;
+        let kafka = settings.connect().await?;
+        let producer = settings.producer(&kafka).await?;
+        Ok(Self(Arc::new(Shared {
+            settings,
+            kafka,
+            producer,
+            closed: CancellationToken::new(),
+            members: TaskTracker::new(),
+            component: setup.metadata.component().clone(),
+        })))
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.0.closed.is_cancelled() {
+            return Err(Error::closed().of(&self.0.component));
+        }
+        Ok(())
+    }
+
+    fn record(&self, topic: &str, data: Bytes, metadata: &Pairs) -> Result<Record> {
+        let settings = &self.0.settings;
+        record::check_schema(metadata)?;
+        let record = record::outgoing(topic, data, metadata, &settings.headers);
+        let size = record.estimated_size();
+        if size > settings.max_message {
+            let text = format!(
+                "a message of {size} bytes, its headers included, is larger than maxMessageBytes: {}",
+                settings.max_message
+            );
+            return Err(Error::invalid_request(text));
+        }
+        Ok(record)
+    }
+
+    /// Records are sent in the order in which this is called.
+    async fn enqueue(&self, record: Record) -> Result<DeliveryHandle> {
+        let topic = record.topic.clone();
+        let queued = Box::pin(self.0.producer.enqueue(record)).await;
+        queued.map_err(|error| self.failure(&topic, &error))
+    }
+
+    async fn delivered(&self, topic: &str, handle: DeliveryHandle) -> Result<()> {
+        let delivered = handle.await.map(drop);
+        delivered.map_err(|error| self.failure(topic, &error))
+    }
+
+    fn failure(&self, topic: &str, error: &krafka::KrafkaError) -> Error {
+        if self.0.closed.is_cancelled() {
+            return Error::closed();
+        }
+        self.0.settings.failure_of(topic, error)
+    }
+
+    async fn send(&self, topic: &str, data: Bytes, metadata: &Pairs) -> Result<()> {
+        self.check_open()?;
+        let sending = async {
+            let handle = self.enqueue(self.record(topic, data, metadata)?).await?;
+            self.delivered(topic, handle).await
+        };
+        sending.await.map_err(|error: Error| error.of(&self.0.component))
+    }
+
+    async fn look(&self) -> Result<()> {
+        self.check_open()?;
+        let options = DescribeClusterOptions::default().timeout(PATIENCE);
+        let admin = self.0.kafka.admin().metrics_push(false);
+        match Box::pin(admin.describe_cluster(options)).await {
+            Ok(described) if described.brokers.is_empty() => {
+                let error = Error::new(Kind::Unavailable, "the cluster of Kafka has no broker");
+                Err(error.of(&self.0.component))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => match self.0.settings.failure(&error) {
+                // Not every service that speaks the protocol knows the question, but it has answered.
+                error if error.kind() == Kind::Unsupported => Ok(()),
+                error => Err(error.of(&self.0.component)),
+            },
+        }
+    }
+
+    async fn join(&self, request: Subscribe) -> Result<Subscription> {
+        self.check_open()?;
+        record::check_schema(&request.metadata).map_err(|error| error.of(&self.0.component))?;
+        let member = Box::pin(Member::join(&self.0, &request)).await;
+        let member = member.map_err(|error| error.of(&self.0.component))?;
+        let under_way = self.0.members.token();
+        Ok(Subscription::start(&request, |feed| async move {
+            let _under_way = under_way;
+            Box::pin(member.run(feed)).await
+        }))
+    }
+
+    async fn end(&self) {
+        self.0.closed.cancel();
+        // Members commit what was settled and leave their group.
+        self.0.members.close();
+        self.0.members.wait().await;
+        let options = CloseOptions::new().timeout(PATIENCE);
+        if let Err(error) = Box::pin(self.0.producer.close_with(options)).await {
+            tracing::debug!(target: LOG, "component {}: {error}", self.0.component);
+        }
+    }
+}
+
+#[async_trait]
+impl PubSub for Broker {
+    fn features(&self) -> Features {
+        Features {
+            bulk_publish: true,
+            at_least_once: true,
+            ..Features::default()
+        }
+    }
+
+    async fn publish(&self, message: &Publish) -> Result<()> {
+        self.send(&message.topic, message.data.clone(), &message.metadata)
+            .await
+    }
+
+    async fn publish_bulk(&self, bulk: &BulkPublish) -> Result<Vec<Failed>> {
+        self.check_open()?;
+        let (mut queued, mut failed) = (Vec::with_capacity(bulk.entries.len()), Vec::new());
+        for entry in &bulk.entries {
+            let message = bulk.message(entry);
+            let handle = match self.record(&message.topic, message.data, &message.metadata) {
+                Ok(record) => self.enqueue(record).await,
+                Err(error) => Err(error),
+            };
+            queued.push((entry, handle));
+        }
+        for (entry, handle) in queued {
+            let outcome = match handle {
+                Ok(handle) => self.delivered(&bulk.topic, handle).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                failed.push(Failed {
+                    id: entry.id.clone(),
+                    error: error.of(&self.0.component),
+                });
+            }
+        }
+        Ok(failed)
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
+        self.join(request).await
+    }
+
+    async fn ping(&self) -> Result<()> {
+        self.look().await
+    }
+
+    async fn close(&self) {
+        self.end().await;
+    }
+}

@@ -1,0 +1,95 @@
+//! A subscription: a member of the component's consumer group, for one topic.
+
+use std::{sync::Arc, time::Duration};
+
+use outrigger_component::{
+    Result,
+    pubsub::{Feed, Subscribe},
+};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    LOG, Shared,
+    session::{Session, Tracked},
+};
+
+/// How long the engine may take to note that partitions are gone.
+const NOTE: Duration = Duration::from_secs(1);
+
+pub(super) struct Member {
+    place: Place,
+    session: Option<Session>,
+}
+
+/// What a member joins.
+struct Place {
+    shared: Arc<Shared>,
+    topic: Arc<str>,
+    in_flight: usize,
+}
+
+impl Place {
+    async fn join(&self, before: Option<usize>) -> Result<Session> {
+        Session::open(&self.shared, &self.topic, self.in_flight, before).await
+    }
+}
+
+impl Member {
+    /// Joins the group. When this returns, the group has its positions in this member's partitions.
+    pub(super) async fn join(shared: &Arc<Shared>, request: &Subscribe) -> Result<Self> {
+        let place = Place {
+            shared: Arc::clone(shared),
+            topic: request.topic.as_str().into(),
+            in_flight: request.in_flight.get(),
+        };
+        let session = Some(place.join(None).await?);
+        Ok(Self { place, session })
+    }
+
+    pub(super) async fn run(self, mut feed: Feed<Tracked>) -> Result<()> {
+        let Self { place, mut session } = self;
+        let before = session.as_ref().map(Session::first_partitions);
+        let (drain, closed) = (feed.drain_token(), place.shared.closed.clone());
+        loop {
+            let joined = match session.take() {
+                Some(session) => Ok(session),
+                None => tokio::select! {
+                    () = drain.cancelled() => return Ok(()),
+                    () = closed.cancelled() => return Ok(()),
+                    session = place.join(before) => session,
+                },
+            };
+            let cause = match joined {
+                Ok(mut session) => match session.run(&mut feed).await {
+                    Ok(()) => return session.end(true).await,
+                    Err(error) => {
+                        // What is settled is committed if that still can be.
+                        let _lost = session.end(false).await;
+                        forget_all(&mut feed, session.assigned()).await;
+                        error
+                    }
+                },
+                Err(error) => error,
+            };
+            tracing::warn!(
+                target: LOG,
+                "component {}: topic {}: {cause}; joining the consumer group again",
+                place.shared.component,
+                place.topic
+            );
+            tokio::select! {
+                () = drain.cancelled() => return Ok(()),
+                () = closed.cancelled() => return Ok(()),
+                () = sleep(place.shared.settings.consumer.rejoin) => {}
+            }
+        }
+    }
+}
+
+/// The records of a session that is over come again by the next one.
+async fn forget_all(feed: &mut Feed<Tracked>, partitions: Vec<u32>) {
+    if !feed.is_settled() {
+        let _late = timeout(NOTE, feed.revoked(partitions)).await;
+    }
+    feed.forget(|_| true);
+}

@@ -1,0 +1,115 @@
+//! Where a group is in its partitions, and which partitions there are: what is asked of the brokers besides records.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use krafka::{
+    KrafkaError,
+    consumer::{AutoOffsetReset, Consumer, OffsetAndMetadata, TopicPartition},
+};
+use outrigger_component::Result;
+use tokio::time::{Instant, sleep};
+
+use super::{PATIENCE, ledger::Position, settings::Settings};
+
+/// Between attempts of what the cluster may not be ready for.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A commit under way.
+pub(super) type Committing = Pin<Box<dyn Future<Output = (Vec<Position>, krafka::Result<()>)> + Send>>;
+
+/// Gives a group that begins with the newest record its position in partitions where it has none. Without it a group would
+/// begin anew with each member that comes after a while. Partitions that the topic has got since, beyond the `first` ones,
+/// begin with their oldest record: it is newer than the subscription.
+pub(super) async fn begin(
+    settings: &Settings,
+    consumer: &Arc<Consumer>,
+    topic: &Arc<str>,
+    partitions: &[i32],
+    first: usize,
+) -> krafka::Result<()> {
+    if settings.consumer.initial_offset != AutoOffsetReset::Latest || partitions.is_empty() {
+        return Ok(());
+    }
+    let asked: Vec<(&str, i32)> = partitions
+        .iter()
+        .map(|partition| (topic.as_ref(), *partition))
+        .collect();
+    let known = consumer.committed(&asked).await?;
+    let mut beginnings = Vec::new();
+    for partition in partitions {
+        if known.contains_key(&(topic.to_string(), *partition)) {
+            continue;
+        }
+        if usize::try_from(*partition).is_ok_and(|number| number >= first) {
+            consumer.seek_to_beginning(topic, *partition).await?;
+        }
+        let offset = loop {
+            match consumer.position(topic, *partition).await {
+                Some(offset) => break offset,
+                None => sleep(AGAIN).await,
+            }
+        };
+        beginnings.push(Position {
+            partition: *partition,
+            offset,
+            epoch: None,
+        });
+    }
+    if beginnings.is_empty() {
+        return Ok(());
+    }
+    committing(consumer, topic, beginnings).await.1
+}
+
+/// Whether polling again cannot help.
+pub(super) fn lasting(error: &KrafkaError) -> bool {
+    !error.is_retriable() && !matches!(error, KrafkaError::Wakeup)
+}
+
+/// Commits positions, however often that is tried.
+pub(super) fn committing(consumer: &Arc<Consumer>, topic: &Arc<str>, positions: Vec<Position>) -> Committing {
+    let (consumer, topic) = (Arc::clone(consumer), Arc::clone(topic));
+    Box::pin(async move {
+        let offsets: Vec<_> = positions
+            .iter()
+            .map(|position| {
+                let mut offset = OffsetAndMetadata::new(position.offset);
+                offset.leader_epoch = position.epoch;
+                (TopicPartition::new(topic.as_ref(), position.partition), offset)
+            })
+            .collect();
+        let outcome = consumer.commit_offsets(offsets).await;
+        (positions, outcome)
+    })
+}
+
+/// Ends with the commit that is under way; without one, never.
+pub(super) async fn committed(committing: &mut Option<Committing>) -> (Vec<Position>, krafka::Result<()>) {
+    match committing {
+        Some(committing) => committing.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How many partitions a topic has.
+pub(super) async fn count(consumer: &Arc<Consumer>, topic: &str) -> krafka::Result<usize> {
+    let found = Box::pin(consumer.fetch_metadata(Some(topic))).await?;
+    Ok(found.topics.iter().map(|topic| topic.partition_count()).sum())
+}
+
+/// Waits until the cluster has a topic, which it may have to make first; the number of its partitions.
+pub(super) async fn known(settings: &Settings, consumer: &Arc<Consumer>, topic: &str) -> Result<usize> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let error = match count(consumer, topic).await {
+            Ok(partitions) if partitions > 0 => return Ok(partitions),
+            Ok(_) => KrafkaError::unknown_topic(topic),
+            Err(error) => error,
+        };
+        let unknown = matches!(error, KrafkaError::UnknownTopic { .. });
+        if Instant::now() >= deadline || (lasting(&error) && !unknown) {
+            return Err(settings.failure_of(topic, &error));
+        }
+        sleep(AGAIN).await;
+    }
+}

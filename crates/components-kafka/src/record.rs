@@ -1,0 +1,211 @@
+//! Messages as records of Kafka, and back, in the form of Dapr's components.
+
+use std::{borrow::Cow, sync::Arc};
+
+use bytes::Bytes;
+use krafka::{ConsumerRecord, Record};
+use outrigger_component::{
+    Error, Pairs, Result,
+    pubsub::{Lane, Message, PARTITION_KEY, property},
+};
+use url::form_urlencoded::byte_serialize;
+
+use super::settings::Headers;
+
+/// The key, in metadata of both directions.
+const KEY: &str = "__key";
+
+/// What a payload is encoded by, in metadata of requests and of subscriptions.
+const SCHEMA: &str = "valueSchemaType";
+
+/// Payloads go as they come: whoever wants them encoded is told that they would not be.
+///
+/// # Errors
+/// `Unsupported` for Avro, `InvalidRequest` for what is no type of schema.
+pub(super) fn check_schema(metadata: &Pairs) -> Result<()> {
+    match property(metadata, SCHEMA).map(str::to_lowercase).as_deref() {
+        None | Some("none") => Ok(()),
+        Some("avro") => Err(Error::unsupported(format!(
+            "{SCHEMA} Avro: only None is supported"
+        ))),
+        Some(other) => Err(Error::invalid_request(format!(
+            "error parsing schema type. '{other}' is not a supported value"
+        ))),
+    }
+}
+
+/// A record for `topic`. Every entry of the metadata is a header, the one with the key too.
+pub(super) fn outgoing(topic: &str, data: Bytes, metadata: &Pairs, headers: &Headers) -> Record {
+    let mut record = Record::new(topic, data);
+    if let Some(key) = metadata.get(PARTITION_KEY).or_else(|| metadata.get(KEY)) {
+        record = record.key(key.clone());
+    }
+    let mut names: Vec<&String> = metadata.keys().filter(|name| headers.passes(name)).collect();
+    names.sort_unstable();
+    for name in names {
+        record = record.header(name.clone(), metadata[name].clone());
+    }
+    record
+}
+
+/// The payload; a record without one is a tombstone.
+pub(super) fn payload(record: &ConsumerRecord) -> Bytes {
+    record.value.clone().unwrap_or(Bytes::from_static(b"null"))
+}
+
+/// What apps are told of a record.
+pub(super) fn metadata(record: &ConsumerRecord, headers: &Headers) -> Pairs {
+    let shown = |bytes: &[u8]| -> String {
+        if headers.escape {
+            byte_serialize_go(bytes)
+        } else {
+            String::from_utf8_lossy(bytes).into_owned()
+        }
+    };
+    let mut metadata = Pairs::from([
+        ("__offset".to_owned(), record.offset.to_string()),
+        ("__topic".to_owned(), record.topic.to_string()),
+        ("__timestamp".to_owned(), record.timestamp.to_string()),
+        ("__partition".to_owned(), record.partition.to_string()),
+    ]);
+    if let Some(key) = &record.key {
+        metadata.insert(KEY.to_owned(), shown(key));
+    }
+    for (name, value) in &record.headers {
+        if headers.passes(name) {
+            metadata.insert(name.clone(), shown(value.as_deref().unwrap_or_default()));
+        }
+    }
+    metadata
+}
+
+/// A record as a message.
+pub(super) fn incoming(
+    topic: &Arc<str>,
+    record: &ConsumerRecord,
+    headers: &Headers,
+    redelivered: Option<u32>,
+) -> Message {
+    Message {
+        topic: Arc::clone(topic),
+        data: payload(record),
+        content_type: None,
+        metadata: metadata(record, headers),
+        lane: Some(Lane {
+            partition: u32::try_from(record.partition).ok(),
+            key: record.key.clone(),
+        }),
+        redelivered,
+    }
+}
+
+/// Go's query escaping: that of forms, but for the asterisk and the tilde.
+fn byte_serialize_go(bytes: &[u8]) -> String {
+    let parts = byte_serialize(bytes).map(|part| match part {
+        "*" => Cow::Borrowed("%2A"),
+        "%7E" => Cow::Borrowed("~"),
+        part => Cow::Owned(part.replace('*', "%2A")),
+    });
+    parts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::{Kind, Metadata};
+
+    use super::*;
+
+    fn pairs(entries: &[(&str, &str)]) -> Pairs {
+        let owned = entries
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        owned.collect()
+    }
+
+    fn headers(escape: &str, exclude: &str) -> Headers {
+        let properties = [
+            ("brokers", "one"),
+            ("authType", "none"),
+            ("escapeHeaders", escape),
+            ("excludeHeaderMetaRegex", exclude),
+        ];
+        let owned = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let setup = outrigger_component::Setup {
+            metadata: Metadata::new("broker", owned).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        super::super::settings::Settings::read(&setup, true)
+            .unwrap()
+            .headers
+    }
+
+    fn names(record: &Record) -> Vec<&str> {
+        record.headers.iter().map(|(name, _)| name.as_str()).collect()
+    }
+
+    #[test]
+    fn every_entry_is_a_header_and_one_of_them_the_key() {
+        let metadata = pairs(&[("partitionKey", "k"), ("other", "o"), ("secret-1", "s")]);
+        let record = outgoing("t", Bytes::from_static(b"d"), &metadata, &headers("", "^secret"));
+        assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
+        assert_eq!(names(&record), ["other", "partitionKey"]);
+        let record = outgoing("t", Bytes::new(), &pairs(&[("__key", "k")]), &Headers::default());
+        assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
+        assert_eq!(record.value.as_deref(), Some(&b""[..]), "empty is not none");
+        let record = outgoing("t", Bytes::new(), &Pairs::new(), &Headers::default());
+        assert!(record.key.is_none() && record.headers.is_empty());
+    }
+
+    #[test]
+    fn payloads_are_not_encoded() {
+        let kind = |value| check_schema(&pairs(&[("valueSchemaType", value)])).map_err(|error| error.kind());
+        assert_eq!((kind("None"), kind("")), (Ok(()), Ok(())));
+        assert_eq!(kind("Avro"), Err(Kind::Unsupported));
+        assert_eq!(kind("xml"), Err(Kind::InvalidRequest));
+    }
+
+    fn consumed(key: Option<&'static [u8]>) -> ConsumerRecord {
+        let key = key.map(Bytes::from_static);
+        let mut record = ConsumerRecord::new("t", 3, 42, key, Some(Bytes::from_static(b"d")));
+        record.timestamp = 1_700_000_000_123;
+        record.headers = vec![
+            ("name".to_owned(), Some(Bytes::from_static("ä b*~".as_bytes()))),
+            ("none".to_owned(), None),
+            ("secret-1".to_owned(), Some(Bytes::from_static(b"s"))),
+        ];
+        record
+    }
+
+    #[test]
+    fn apps_get_the_place_of_a_record_its_key_and_its_headers() {
+        let told = metadata(&consumed(Some(b"a/b")), &headers("", "^secret"));
+        let expected = pairs(&[
+            ("__key", "a/b"),
+            ("__offset", "42"),
+            ("__topic", "t"),
+            ("__timestamp", "1700000000123"),
+            ("__partition", "3"),
+            ("name", "ä b*~"),
+            ("none", ""),
+        ]);
+        assert_eq!(told, expected);
+        let told = metadata(&consumed(None), &headers("true", ""));
+        assert_eq!(told["name"], "%C3%A4+b%2A~");
+        assert!(!told.contains_key("__key"));
+    }
+
+    #[test]
+    fn a_message_has_its_partition_and_key_as_lane() {
+        let topic: Arc<str> = "t".into();
+        let message = incoming(&topic, &consumed(Some(b"k")), &Headers::default(), Some(2));
+        let lane = message.lane.unwrap();
+        assert_eq!((lane.partition, lane.key.as_deref()), (Some(3), Some(&b"k"[..])));
+        assert_eq!((message.redelivered, message.content_type), (Some(2), None));
+        let mut tombstone = consumed(None);
+        tombstone.value = None;
+        assert_eq!(
+            incoming(&topic, &tombstone, &Headers::default(), None).data,
+            "null"
+        );
+    }
+}

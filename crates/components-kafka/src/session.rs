@@ -1,0 +1,527 @@
+//! One membership in a consumer group, from joining to leaving.
+//!
+//! The client's `poll` brings records and keeps the membership; it is never abandoned half-way. Where there is no room for
+//! more records its partitions are paused.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::FutureExt;
+use krafka::{CloseOptions, ConsumerRecord, KrafkaError, consumer::Consumer};
+use outrigger_component::{
+    Error, Kind, Result,
+    pubsub::{Feed, Settlement},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout},
+};
+
+use super::{
+    LOG, PATIENCE, Shared,
+    ledger::{Ledger, Position, Returned, Taken},
+    positions::{Committing, begin, committed, committing, count, known, lasting},
+    rebalance::{Change, Listener, What},
+    record::incoming,
+};
+
+/// A record that the engine has, or that comes again.
+pub(super) type Tracked = Arc<Taken<ConsumerRecord>>;
+
+type Polling = Pin<Box<dyn Future<Output = krafka::Result<Vec<ConsumerRecord>>> + Send>>;
+
+/// How long the client waits for records until it looks after its membership again.
+const POLL: Duration = Duration::from_millis(500);
+/// How long the client waits where all partitions are paused.
+const PAUSED: Duration = Duration::from_millis(20);
+/// Records that are taken from the client at once.
+const BATCH: usize = 500;
+/// How long joining the group may take: its other members have to notice.
+const JOIN: Duration = Duration::from_secs(60);
+/// How long settlements are gathered until they are committed.
+const GATHER: Duration = Duration::from_millis(100);
+/// How long a rebalance waits for records that the app is handling.
+const GRACE: Duration = Duration::from_secs(3);
+
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    topic: Arc<str>,
+    consumer: Leaving,
+    changes: mpsc::Receiver<Change>,
+    polling: Polling,
+    committing: Option<Committing>,
+    /// When what was settled is to be committed.
+    commit_at: Option<Instant>,
+    /// Taken from the client while there was no room.
+    ahead: VecDeque<ConsumerRecord>,
+    ledger: Ledger<ConsumerRecord>,
+    paused: BTreeSet<i32>,
+    /// Of the topic, when the group was joined.
+    partitions: usize,
+    /// Of the topic, when the subscription began.
+    first_partitions: usize,
+    /// Errors of the client in a row.
+    failures: u32,
+}
+
+/// Leaves the group even where its owner is dropped.
+struct Leaving(Arc<Consumer>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current()
+            && !self.0.is_closed()
+        {
+            let consumer = Arc::clone(&self.0);
+            runtime.spawn(async move {
+                let options = CloseOptions::new().timeout(PATIENCE);
+                // Where that fails the brokers notice after the session's time.
+                let _left = Box::pin(consumer.close_with(options)).await;
+            });
+        }
+    }
+}
+
+fn poll(consumer: &Arc<Consumer>) -> Polling {
+    let consumer = Arc::clone(consumer);
+    Box::pin(async move { consumer.poll(POLL).await })
+}
+
+impl Session {
+    /// `before`: how many partitions the topic had when the subscription began, if it did.
+    pub(super) async fn open(
+        shared: &Arc<Shared>,
+        topic: &Arc<str>,
+        in_flight: usize,
+        before: Option<usize>,
+    ) -> Result<Self> {
+        let settings = &shared.settings;
+        let kafka = settings.connect().await?;
+        let (tell, changes) = mpsc::channel(1);
+        let wanted = &settings.consumer;
+        let batch = i32::try_from(in_flight.min(BATCH)).unwrap_or(i32::MAX);
+        let building = kafka
+            .consumer(&settings.group)
+            .auto_offset_reset(wanted.initial_offset)
+            .isolation_level(wanted.isolation)
+            .enable_auto_commit(false)
+            .partition_assignment_strategy(wanted.strategy)
+            .heartbeat_interval(wanted.heartbeat)
+            .session_timeout(wanted.session)
+            .fetch_min_bytes(wanted.fetch_min)
+            .max_partition_fetch_bytes(wanted.fetch_partition)
+            .fetch_max_bytes(wanted.fetch_most)
+            .max_poll_records(batch)
+            .max_buffered_records(wanted.buffer)
+            .idle_poll_backoff(PAUSED)
+            .metrics_push(false)
+            .rebalance_listener(Listener(tell))
+            .build();
+        let consumer = building.await.map_err(|error| settings.failure(&error))?;
+        let consumer = Leaving(Arc::new(consumer));
+        let partitions = known(&shared.settings, &consumer.0, topic).await?;
+        let subscribing = Box::pin(consumer.0.subscribe([topic.as_ref()])).await;
+        subscribing.map_err(|error| settings.failure_of(topic, &error))?;
+        let mut session = Self {
+            shared: Arc::clone(shared),
+            topic: Arc::clone(topic),
+            polling: poll(&consumer.0),
+            consumer,
+            changes,
+            committing: None,
+            commit_at: None,
+            ahead: VecDeque::new(),
+            ledger: Ledger::new(wanted.retry.clone()),
+            paused: BTreeSet::new(),
+            partitions,
+            first_partitions: before.unwrap_or(partitions),
+            failures: 0,
+        };
+        match timeout(JOIN, session.join()).await {
+            Ok(joined) => joined?,
+            Err(_) => {
+                let text = format!(
+                    "the consumer group {:?} cannot be joined within {JOIN:?}",
+                    settings.group
+                );
+                return Err(Error::new(Kind::Timeout, text));
+            }
+        }
+        Ok(session)
+    }
+
+    /// Waits until the group has given this member its partitions.
+    async fn join(&mut self) -> Result<()> {
+        loop {
+            tokio::select! {
+                Some(change) = self.changes.recv() => {
+                    let assigned = change.what == What::Assigned;
+                    self.changed(change, None).await;
+                    if assigned {
+                        return Ok(());
+                    }
+                }
+                polled = &mut self.polling => self.polled(polled).await?,
+            }
+        }
+    }
+
+    /// How many partitions the topic had when the subscription began.
+    pub(super) fn first_partitions(&self) -> usize {
+        self.first_partitions
+    }
+
+    /// The partitions of this member.
+    pub(super) fn assigned(&self) -> Vec<u32> {
+        self.ledger
+            .assigned()
+            .filter_map(|partition| u32::try_from(partition).ok())
+            .collect()
+    }
+
+    /// Takes records until nothing more is wanted. An error: the group has to be joined anew.
+    pub(super) async fn run(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
+        let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
+        let refresh = self.shared.settings.refresh;
+        let mut look = interval_at(Instant::now() + refresh, refresh);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut draining = false;
+        loop {
+            self.offer(feed);
+            if draining && feed.is_settled() {
+                return Ok(());
+            }
+            self.pause(draining).await;
+            let (due, commit_at) = (self.ledger.due(), self.commit_at);
+            tokio::select! {
+                () = closed.cancelled() => {
+                    let settled = feed.settled().now_or_never().unwrap_or_default();
+                    self.settle(settled, true);
+                    return Ok(());
+                }
+                () = drain.cancelled(), if !draining => {
+                    draining = true;
+                    self.ahead.clear();
+                }
+                settled = feed.settled() => self.settle(settled, draining),
+                Some(change) = self.changes.recv() => self.changed(change, Some(feed)).await,
+                polled = &mut self.polling => {
+                    self.polled(polled).await?;
+                    if draining {
+                        self.ahead.clear();
+                    }
+                }
+                (positions, outcome) = committed(&mut self.committing) => self.committed(&positions, outcome),
+                () = sleep_until(commit_at.unwrap_or_else(Instant::now)),
+                    if commit_at.is_some() && self.committing.is_none() => self.commit(),
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.room() > 0 => {}
+                _ = look.tick(), if !draining => self.look(feed).await?,
+            }
+        }
+    }
+
+    /// Commits what is settled, and leaves the group.
+    ///
+    /// # Errors
+    /// A settlement did not reach the brokers; only if `tell`.
+    pub(super) async fn end(&mut self, tell: bool) -> Result<()> {
+        // The client does not wait for this member any more.
+        self.changes.close();
+        while self.changes.try_recv().is_ok() {}
+        self.polling = Box::pin(std::future::pending());
+        let committed = self.commit_now().await;
+        let options = CloseOptions::new().timeout(PATIENCE);
+        if let Err(error) = Box::pin(self.consumer.0.close_with(options)).await {
+            tracing::debug!(
+                target: LOG,
+                "component {}: topic {}: leaving the group: {error}",
+                self.shared.component,
+                self.topic
+            );
+        }
+        match committed {
+            Err(error) if tell => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Hands out what there is room for: first what comes again.
+    fn offer(&mut self, feed: &mut Feed<Tracked>) {
+        let now = Instant::now();
+        while feed.room() > 0 {
+            let (taken, failed) = match self.ledger.next_due(now) {
+                Some((taken, failed)) => (taken, Some(failed)),
+                None => match self.ahead.pop_front() {
+                    None => return,
+                    Some(record) => match self.ledger.take(taken(record)) {
+                        Some(taken) => (taken, None),
+                        // It waits for one before it, or is another member's.
+                        None => continue,
+                    },
+                },
+            };
+            let headers = &self.shared.settings.headers;
+            let failed = failed.filter(|failed| *failed > 0);
+            let message = incoming(&self.topic, &taken.record, headers, failed);
+            feed.offer(taken, message);
+        }
+    }
+
+    /// Reads of those partitions alone for whose records there is room.
+    async fn pause(&mut self, draining: bool) {
+        let all = draining || !self.ahead.is_empty();
+        let wanted: BTreeSet<i32> = self
+            .ledger
+            .assigned()
+            .filter(|partition| all || self.ledger.is_full(*partition))
+            .collect();
+        if wanted == self.paused {
+            return;
+        }
+        let less: Vec<i32> = self.paused.difference(&wanted).copied().collect();
+        let more: Vec<i32> = wanted.difference(&self.paused).copied().collect();
+        let consumer = &self.consumer.0;
+        if !less.is_empty() {
+            consumer.resume(&self.topic, &less).await;
+        }
+        if !more.is_empty() {
+            consumer.pause(&self.topic, &more).await;
+        }
+        self.paused = wanted;
+    }
+
+    /// Takes what the client brought, and sets it going again.
+    async fn polled(&mut self, polled: krafka::Result<Vec<ConsumerRecord>>) -> Result<()> {
+        match polled {
+            Ok(records) => {
+                self.failures = 0;
+                self.ahead.extend(records);
+            }
+            Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                if self.failures == 1 {
+                    tracing::warn!(
+                        target: LOG,
+                        "component {}: topic {}: {}; trying again",
+                        self.shared.component,
+                        self.topic,
+                        self.shared.settings.failure(&error)
+                    );
+                }
+                sleep(self.shared.settings.consumer.rejoin).await;
+            }
+        }
+        self.polling = poll(&self.consumer.0);
+        Ok(())
+    }
+
+    fn settle(&mut self, settled: Vec<(Tracked, Settlement)>, ending: bool) {
+        let now = Instant::now();
+        for (taken, settlement) in settled {
+            match settlement {
+                Settlement::Acknowledge => self.ledger.done(&taken, now),
+                // The next member of the group gets it.
+                Settlement::Return if ending => {}
+                Settlement::Return => self.returned(taken, now),
+            }
+        }
+        if self.commit_at.is_none() && !self.ledger.to_commit().is_empty() {
+            self.commit_at = Some(now + GATHER);
+        }
+    }
+
+    fn returned(&mut self, taken: Tracked, now: Instant) {
+        let (partition, offset) = (taken.partition, taken.offset);
+        match self.ledger.returned(taken, now) {
+            Returned::Again(pause) => tracing::warn!(
+                target: LOG,
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; it comes again in \
+                 {pause:?}",
+                self.shared.component,
+                self.topic
+            ),
+            Returned::PassedOver => tracing::error!(
+                target: LOG,
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; it does not come \
+                 again: consumeRetryEnabled and backOffMaxRetries say so",
+                self.shared.component,
+                self.topic
+            ),
+            Returned::Gone => {}
+        }
+    }
+
+    fn commit(&mut self) {
+        self.commit_at = None;
+        let positions = self.ledger.to_commit();
+        if !positions.is_empty() {
+            self.committing = Some(committing(&self.consumer.0, &self.topic, positions));
+        }
+    }
+
+    fn committed(&mut self, positions: &[Position], outcome: krafka::Result<()>) {
+        self.committing = None;
+        match outcome {
+            Ok(()) => {
+                self.ledger.committed(positions);
+                if !self.ledger.to_commit().is_empty() {
+                    self.commit_at = Some(Instant::now() + GATHER);
+                }
+            }
+            Err(error) => {
+                // In a rebalance that is usual: what can be committed in the end is committed then.
+                tracing::debug!(
+                    target: LOG,
+                    "component {}: topic {}: positions cannot be committed: {error}",
+                    self.shared.component,
+                    self.topic
+                );
+                self.commit_at = Some(Instant::now() + GATHER * 5);
+            }
+        }
+    }
+
+    /// Commits all there is, and waits for it.
+    async fn commit_now(&mut self) -> Result<()> {
+        if let Some(under_way) = self.committing.take()
+            && let Ok((positions, outcome)) = timeout(PATIENCE, under_way).await
+        {
+            self.committed(&positions, outcome);
+        }
+        self.commit_at = None;
+        let positions = self.ledger.to_commit();
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let committing = committing(&self.consumer.0, &self.topic, positions);
+        let outcome = match timeout(PATIENCE, committing).await {
+            Ok((positions, outcome)) => outcome.map(|()| self.ledger.committed(&positions)),
+            Err(_) => Err(KrafkaError::timeout("committing positions")),
+        };
+        outcome.map_err(|error| {
+            let error = self.shared.settings.failure(&error);
+            tracing::warn!(
+                target: LOG,
+                "component {}: topic {}: {error}; what was acknowledged last comes again",
+                self.shared.component,
+                self.topic
+            );
+            error
+        })
+    }
+
+    async fn changed(&mut self, change: Change, feed: Option<&mut Feed<Tracked>>) {
+        let Change {
+            what,
+            partitions,
+            noted,
+        } = change;
+        tracing::debug!(
+            target: LOG,
+            "component {}: topic {}: partitions {partitions:?}: {what:?}",
+            self.shared.component,
+            self.topic
+        );
+        match what {
+            What::Assigned => self.begin(&partitions).await,
+            What::Revoked | What::Lost => self.give_up(what, &partitions, feed).await,
+        }
+        drop(noted);
+    }
+
+    /// Takes partitions. A group that begins now begins here, even if it has no member for a while.
+    async fn begin(&mut self, partitions: &[i32]) {
+        for partition in partitions {
+            self.ledger.assign(*partition);
+            self.paused.remove(partition);
+        }
+        let beginning = begin(
+            &self.shared.settings,
+            &self.consumer.0,
+            &self.topic,
+            partitions,
+            self.first_partitions,
+        );
+        match timeout(PATIENCE, Box::pin(beginning)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.begins_late(&error.to_string()),
+            Err(_) => self.begins_late("no answer in time"),
+        }
+    }
+
+    fn begins_late(&self, why: &str) {
+        tracing::warn!(
+            target: LOG,
+            "component {}: topic {}: the group has no position yet where it begins with the newest record: {why}",
+            self.shared.component,
+            self.topic
+        );
+    }
+
+    /// Gives partitions away. Records that the app is handling have a while to be finished, and are committed then; what
+    /// waits for its turn or for its next attempt does not.
+    async fn give_up(&mut self, what: What, partitions: &[i32], feed: Option<&mut Feed<Tracked>>) {
+        let gone: BTreeSet<i32> = partitions.iter().copied().collect();
+        self.ahead.retain(|record| !gone.contains(&record.partition));
+        if let Some(feed) = feed {
+            let is_gone = |taken: &Tracked| gone.contains(&taken.partition);
+            let deadline = Instant::now() + GRACE;
+            if feed.unsettled().any(is_gone) {
+                let named = gone.iter().filter_map(|it| u32::try_from(*it).ok()).collect();
+                let _late = tokio::time::timeout_at(deadline, feed.revoked(named)).await;
+            }
+            let closed = self.shared.closed.clone();
+            while what == What::Revoked && feed.unsettled().any(is_gone) {
+                tokio::select! {
+                    settled = feed.settled() => {
+                        let (theirs, ours): (Vec<_>, Vec<_>) =
+                            settled.into_iter().partition(|(taken, _)| is_gone(taken));
+                        self.settle(theirs, true);
+                        self.settle(ours, feed.draining());
+                    }
+                    () = sleep_until(deadline) => break,
+                    () = closed.cancelled() => break,
+                }
+            }
+            feed.forget(is_gone);
+        }
+        if what == What::Revoked {
+            // Where that fails, it comes again.
+            let _lost = self.commit_now().await;
+        }
+        for partition in &gone {
+            self.ledger.revoke(*partition);
+            self.paused.remove(partition);
+        }
+    }
+
+    /// A topic that has got more partitions needs the group to share them out anew.
+    async fn look(&mut self, feed: &mut Feed<Tracked>) -> Result<()> {
+        let Ok(Ok(found)) = timeout(PATIENCE, count(&self.consumer.0, &self.topic)).await else {
+            return Ok(());
+        };
+        if found > self.partitions {
+            let mine: Vec<i32> = self.ledger.assigned().collect();
+            self.give_up(What::Revoked, &mine, Some(feed)).await;
+            let text = format!("the topic has {found} partitions now");
+            return Err(Error::new(Kind::Unavailable, text));
+        }
+        Ok(())
+    }
+}
+
+fn taken(record: ConsumerRecord) -> Taken<ConsumerRecord> {
+    Taken {
+        partition: record.partition,
+        offset: record.offset,
+        key: record.key.clone(),
+        epoch: record.leader_epoch,
+        record,
+    }
+}

@@ -1,0 +1,296 @@
+//! The properties of `pubsub.kafka` and `bindings.kafka`.
+
+use std::time::Duration;
+
+use krafka::{
+    Compression,
+    consumer::{AutoOffsetReset, IsolationLevel, PartitionAssignmentStrategy},
+};
+use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Setup, Unit};
+use regex::Regex;
+
+use super::{LOG, retry::Retry, security::Security};
+
+/// The client id of Dapr's sidecars.
+const CLIENT_ID: &str = "sarama";
+/// The largest message, bytes, unless the settings say.
+const MESSAGE: usize = 1024 * 1024;
+/// The most that one fetch brings, bytes, unless `consumerFetchDefault` is more.
+const FETCH: i32 = 16 * 1024 * 1024;
+/// The longest `channelBufferSize`, records.
+const BUFFER: i32 = 10_000;
+
+/// What publishers and consumers of one component share.
+pub(super) struct Settings {
+    pub(super) brokers: String,
+    pub(super) client_id: String,
+    pub(super) security: Security,
+    pub(super) group: String,
+    /// Bytes of key, value and headers.
+    pub(super) max_message: usize,
+    pub(super) compression: Compression,
+    pub(super) refresh: Duration,
+    pub(super) keep_alive: Option<Duration>,
+    pub(super) headers: Headers,
+    pub(super) consumer: ConsumerSettings,
+}
+
+/// Which metadata are headers, and how headers are told to the app.
+#[derive(Default)]
+pub(super) struct Headers {
+    pub(super) escape: bool,
+    exclude: Option<Regex>,
+}
+
+impl Headers {
+    /// Whether a header goes between the records and the app.
+    pub(super) fn passes(&self, name: &str) -> bool {
+        self.exclude
+            .as_ref()
+            .is_none_or(|exclude| !exclude.is_match(name))
+    }
+}
+
+pub(super) struct ConsumerSettings {
+    pub(super) initial_offset: AutoOffsetReset,
+    pub(super) isolation: IsolationLevel,
+    pub(super) strategy: PartitionAssignmentStrategy,
+    pub(super) heartbeat: Duration,
+    pub(super) session: Duration,
+    pub(super) fetch_min: i32,
+    pub(super) fetch_partition: i32,
+    pub(super) fetch_most: i32,
+    /// Records that the client reads ahead.
+    pub(super) buffer: i32,
+    /// Before the group is joined again after an error.
+    pub(super) rejoin: Duration,
+    /// When a record that was returned comes again; `None`: never.
+    pub(super) retry: Option<Retry>,
+}
+
+impl Settings {
+    /// `retry`: whether records that the app failed come again, unless the settings say.
+    pub(super) fn read(setup: &Setup, retry: bool) -> Result<Self> {
+        let metadata = &setup.metadata;
+        let group = metadata.filled(&["consumerGroup"]);
+        let group = group.or_else(|| metadata.filled(&["consumerID"]));
+        let span = |name: &str, default: Duration| -> Result<Duration, MetadataError> {
+            let given = metadata.duration(&[name], Unit::Seconds)?;
+            Ok(given.and_then(GoDuration::positive).unwrap_or(default))
+        };
+        // Known, and without effect: versions are negotiated with the broker.
+        let _version = metadata.filled(&["version"]);
+        let max_message = metadata.number::<usize>(&["maxMessageBytes"])?;
+        Ok(Self {
+            brokers: metadata.required(&["brokers"])?.to_owned(),
+            client_id: metadata.filled(&["clientID"]).unwrap_or(CLIENT_ID).to_owned(),
+            security: Security::read(metadata)?,
+            group: group.unwrap_or(&setup.app_id).to_owned(),
+            max_message: max_message.filter(|most| *most > 0).unwrap_or(MESSAGE),
+            compression: compression(metadata)?,
+            refresh: span(
+                "clientConnectionTopicMetadataRefreshInterval",
+                Duration::from_secs(8 * 60),
+            )?,
+            keep_alive: metadata
+                .duration(&["clientConnectionKeepAliveInterval"], Unit::Seconds)?
+                .and_then(GoDuration::positive),
+            headers: Headers {
+                escape: metadata.flag(&["escapeHeaders"], false),
+                exclude: metadata
+                    .filled(&["excludeHeaderMetaRegex"])
+                    .map(Regex::new)
+                    .transpose()
+                    .map_err(|error| metadata.wrong(&["excludeHeaderMetaRegex"], &error.to_string()))?,
+            },
+            consumer: consumer(metadata, span, retry)?,
+        })
+    }
+}
+
+fn consumer(
+    metadata: &Metadata,
+    span: impl Fn(&str, Duration) -> Result<Duration, MetadataError>,
+    retry: bool,
+) -> Result<ConsumerSettings> {
+    let bytes = |name: &str, default: i32| -> Result<i32, MetadataError> {
+        match metadata.number::<i32>(&[name])? {
+            None => Ok(default),
+            Some(bytes) if bytes > 0 => Ok(bytes),
+            Some(_) => Err(metadata.wrong(&[name], "it must be more than zero")),
+        }
+    };
+    let fetch_partition = bytes("consumerFetchDefault", 1024 * 1024)?;
+    let session = span("sessionTimeout", Duration::from_secs(10))?;
+    let heartbeat = span("heartbeatInterval", Duration::from_secs(3))?;
+    if heartbeat >= session {
+        return Err(metadata
+            .wrong(&["heartbeatInterval"], "it must be less than sessionTimeout")
+            .into());
+    }
+    Ok(ConsumerSettings {
+        initial_offset: match metadata.filled(&["initialOffset"]) {
+            None => AutoOffsetReset::Latest,
+            Some(text) if text.eq_ignore_ascii_case("newest") => AutoOffsetReset::Latest,
+            Some(text) if text.eq_ignore_ascii_case("oldest") => AutoOffsetReset::Earliest,
+            Some(_) => return Err(metadata.wrong(&["initialOffset"], "use newest or oldest").into()),
+        },
+        isolation: match metadata.filled(&["isolationLevel"]) {
+            None => IsolationLevel::ReadUncommitted,
+            Some(text) if text.eq_ignore_ascii_case("readCommitted") => IsolationLevel::ReadCommitted,
+            Some(text) if text.eq_ignore_ascii_case("readUncommitted") => IsolationLevel::ReadUncommitted,
+            Some(_) => {
+                let expected = "use readCommitted or readUncommitted";
+                return Err(metadata.wrong(&["isolationLevel"], expected).into());
+            }
+        },
+        strategy: strategy(metadata),
+        heartbeat,
+        session,
+        fetch_min: bytes("consumerFetchMin", 1)?,
+        fetch_partition,
+        fetch_most: FETCH.max(fetch_partition),
+        buffer: bytes("channelBufferSize", 256)?.min(BUFFER),
+        rejoin: metadata
+            .duration(&["consumeRetryInterval"], Unit::Milliseconds)?
+            .and_then(GoDuration::positive)
+            .unwrap_or(Duration::from_millis(100)),
+        retry: {
+            let policy = Retry::read(metadata)?;
+            metadata.flag(&["consumeRetryEnabled"], retry).then_some(policy)
+        },
+    })
+}
+
+fn compression(metadata: &Metadata) -> Result<Compression, MetadataError> {
+    let names = &["compression"];
+    match metadata.filled(names).map(str::to_lowercase).as_deref() {
+        None | Some("none") => Ok(Compression::None),
+        Some("gzip") => Ok(Compression::Gzip),
+        Some("snappy") => Ok(Compression::Snappy),
+        Some("lz4") => Ok(Compression::Lz4),
+        Some("zstd") => Ok(Compression::Zstd),
+        Some(_) => Err(metadata.wrong(names, "use none, gzip, snappy, lz4 or zstd")),
+    }
+}
+
+/// Like Dapr, an unknown one is told and is `range`.
+fn strategy(metadata: &Metadata) -> PartitionAssignmentStrategy {
+    let given = metadata.filled(&["consumerGroupRebalanceStrategy"]);
+    match given.map(str::to_lowercase).as_deref() {
+        None | Some("range") => PartitionAssignmentStrategy::Range,
+        Some("roundrobin") => PartitionAssignmentStrategy::RoundRobin,
+        Some("sticky") => PartitionAssignmentStrategy::CooperativeSticky,
+        Some(other) => {
+            tracing::warn!(
+                target: LOG,
+                "component {}: invalid consumerGroupRebalanceStrategy {other:?}: use range, roundrobin or sticky; \
+                 range is used",
+                metadata.component()
+            );
+            PartitionAssignmentStrategy::Range
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(properties: &[(&str, &str)]) -> Result<Settings> {
+        let basic = [("brokers", "one:9092,two:9092"), ("authType", "none")];
+        let all = basic
+            .iter()
+            .filter(|(name, _)| !properties.iter().any(|(given, _)| given == name));
+        let owned = all
+            .chain(properties)
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let setup = Setup {
+            metadata: Metadata::new("broker", owned).unwrap(),
+            app_id: "app".to_owned(),
+        };
+        Settings::read(&setup, true)
+    }
+
+    #[test]
+    fn defaults_are_those_of_daprs_code() {
+        let settings = read(&[]).unwrap();
+        assert_eq!(settings.brokers, "one:9092,two:9092");
+        assert_eq!(
+            (settings.group.as_str(), settings.client_id.as_str()),
+            ("app", "sarama")
+        );
+        assert_eq!(
+            (settings.max_message, settings.compression),
+            (1024 * 1024, Compression::None)
+        );
+        assert_eq!(settings.refresh, Duration::from_secs(480));
+        let consumer = settings.consumer;
+        assert_eq!(consumer.initial_offset, AutoOffsetReset::Latest);
+        assert_eq!(consumer.strategy, PartitionAssignmentStrategy::Range);
+        assert_eq!(
+            (consumer.heartbeat.as_secs(), consumer.session.as_secs()),
+            (3, 10)
+        );
+        assert_eq!(
+            (consumer.fetch_min, consumer.fetch_partition, consumer.buffer),
+            (1, 1 << 20, 256)
+        );
+        assert_eq!(consumer.rejoin, Duration::from_millis(100));
+        assert!(consumer.retry.is_some());
+    }
+
+    #[test]
+    fn the_group_is_named_by_consumer_group_before_consumer_id() {
+        let settings = read(&[("consumerID", "one")]).unwrap();
+        assert_eq!(settings.group, "one");
+        let settings = read(&[("consumerID", "one"), ("consumerGroup", "two")]).unwrap();
+        assert_eq!(settings.group, "two");
+    }
+
+    #[test]
+    fn bare_numbers_are_milliseconds_before_joining_again_and_seconds_elsewhere() {
+        let settings = read(&[("consumeRetryInterval", "250"), ("sessionTimeout", "20")]).unwrap();
+        assert_eq!(settings.consumer.rejoin, Duration::from_millis(250));
+        assert_eq!(settings.consumer.session, Duration::from_secs(20));
+    }
+
+    #[test]
+    fn retries_can_be_switched_off() {
+        let settings = read(&[("consumeRetryEnabled", "false")]).unwrap();
+        assert!(settings.consumer.retry.is_none());
+    }
+
+    #[test]
+    fn an_unknown_strategy_is_range() {
+        let settings = read(&[("consumerGroupRebalanceStrategy", "fair")]).unwrap();
+        assert_eq!(settings.consumer.strategy, PartitionAssignmentStrategy::Range);
+    }
+
+    #[test]
+    fn excluded_headers_do_not_pass() {
+        let settings = read(&[("excludeHeaderMetaRegex", "^secret-")]).unwrap();
+        assert!(settings.headers.passes("open") && !settings.headers.passes("secret-key"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (name, value) in [
+            ("brokers", ""),
+            ("initialOffset", "middle"),
+            ("isolationLevel", "some"),
+            ("compression", "zip"),
+            ("excludeHeaderMetaRegex", "("),
+            ("maxMessageBytes", "-1"),
+            ("consumerFetchMin", "0"),
+            ("channelBufferSize", "large"),
+            ("heartbeatInterval", "11s"),
+            ("consumeRetryInterval", "soon"),
+            ("backOffPolicy", "random"),
+            ("authType", "kerberos"),
+        ] {
+            let error = read(&[(name, value)]).map(drop).unwrap_err().to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+    }
+}
