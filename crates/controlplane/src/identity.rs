@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outrigger_identity::{
-    AnchorsSource, CaConfig, Identity, Mode, Renewal, SecurityConfig, StartError, TrustDomain,
+    AnchorsSource, CaConfig, Identity, IdentityDirectory, Mode, Renewal, SecurityConfig, StartError,
+    TrustDomain,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,8 @@ pub struct TlsConfig {
     pub anchors: Option<PathBuf>,
     /// `host:port` of sentry.
     pub sentry_address: String,
+    /// Where the process runs: that decides which token proves who it is.
+    pub mode: Mode,
 }
 
 /// Obtains the identity `app_id`, for as long as [`Renewal`] runs. `env` reads the environment.
@@ -29,6 +32,21 @@ pub async fn obtain(
     namespace: &str,
     env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
     drain: &CancellationToken,
+) -> Result<(Identity, Renewal), StartError> {
+    obtain_into(tls, app_id, namespace, env, drain, None).await
+}
+
+/// As [`obtain`]; the certificate is also written to files in a folder, for programs that read it there.
+///
+/// # Errors
+/// When sentry gives none.
+pub async fn obtain_into(
+    tls: &TlsConfig,
+    app_id: &str,
+    namespace: &str,
+    env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    drain: &CancellationToken,
+    directory: Option<PathBuf>,
 ) -> Result<(Identity, Renewal), StartError> {
     let env: outrigger_identity::Env = Arc::new(env);
     let anchors = match &tls.anchors {
@@ -43,12 +61,12 @@ pub async fn obtain(
             app_id: app_id.to_owned(),
             namespace: Some(namespace.to_owned()),
             jwt_audiences: Vec::new(),
-            mode: Mode::Standalone,
+            mode: tls.mode,
             token_file: None,
             env,
         },
         anchors,
-        directory: None,
+        directory: directory.map(IdentityDirectory::new),
         events: Arc::new(|_| {}),
     };
     outrigger_identity::start(request, drain).await

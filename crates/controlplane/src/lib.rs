@@ -1,8 +1,13 @@
-//! What the processes of the control plane share: gRPC servers, their own identity, their tasks.
+//! What the processes of the control plane share: their way from the command line to the end, gRPC servers, webhooks,
+//! their own identity, their tasks.
 
+pub mod config;
 pub mod grpc;
 mod identity;
+mod process;
 mod tasks;
+pub mod webhook;
 
-pub use identity::{TlsConfig, obtain};
-pub use tasks::{TaskFailed, chain, fine, stop_on_signal, supervise};
+pub use identity::{TlsConfig, obtain, obtain_into};
+pub use process::{Binary, environment};
+pub use tasks::{TaskFailed, chain, fine, supervise};

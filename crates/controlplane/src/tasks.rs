@@ -41,11 +41,11 @@ pub async fn fine<E>(task: impl Future<Output = ()>) -> Result<(), E> {
     Ok(())
 }
 
-/// Cancels the token on the first SIGINT or SIGTERM, and logs that to `target`.
+/// Cancels the token on the first SIGINT or SIGTERM, and logs that.
 ///
 /// # Errors
 /// When signals cannot be had.
-pub fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Result<JoinHandle<()>> {
+pub(crate) fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Result<JoinHandle<()>> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let drain = drain.clone();
     Ok(tokio::spawn(async move {
@@ -53,7 +53,7 @@ pub fn stop_on_signal(drain: &CancellationToken, log: fn(&str)) -> io::Result<Jo
             _ = interrupt.recv() => "SIGINT",
             _ = terminate.recv() => "SIGTERM",
         };
-        log(name);
+        log(&format!("Received {name}, shutting down"));
         drain.cancel();
     }))
 }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
+use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider, kx_group};
 
 /// aws-lc-rs with AES-128-GCM preferred: the strength matches the P-256 certificates and it costs least.
 pub(crate) fn crypto() -> &'static Arc<CryptoProvider> {
@@ -21,6 +21,13 @@ pub(crate) fn crypto() -> &'static Arc<CryptoProvider> {
                 cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
                 cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
                 cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+            ],
+            // The default order depends on features that other crates may switch on.
+            kx_groups: vec![
+                kx_group::X25519,
+                kx_group::SECP256R1,
+                kx_group::SECP384R1,
+                kx_group::X25519MLKEM768,
             ],
             ..default_provider()
         })

@@ -2,20 +2,17 @@
 
 mod flags;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use outrigger_accept::Listen;
 use outrigger_controlplane::TlsConfig;
+use outrigger_controlplane::config::{Reader, namespace};
 use outrigger_flags::Values;
-use outrigger_identity::TrustDomain;
-use outrigger_resources::value::{format_go_duration, go_duration};
-use outrigger_telemetry::log::Level;
+use outrigger_resources::value::format_go_duration;
 
 pub use flags::FLAGS;
+pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 
-/// Namespace when the environment gives none.
-const DEFAULT_NAMESPACE: &str = "default";
 /// What stands for `--metadata-enabled`.
 const METADATA_VARIABLE: &str = "DAPR_PLACEMENT_METADATA_ENABLED";
 /// Replicas of a cluster.
@@ -63,54 +60,33 @@ pub struct Replica {
     pub listen: Listen,
 }
 
-/// The process log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSettings {
-    /// Lowest severity written.
-    pub level: Level,
-    /// JSON lines.
-    pub json: bool,
-    /// File instead of standard output.
-    pub file: Option<PathBuf>,
-}
-
-/// Flags and environment cannot be used; one line for each reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct ConfigError(pub Vec<String>);
-
 impl Config {
     /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
     ///
     /// # Errors
     /// Everything that is wrong, not only what comes first.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let namespace = env("NAMESPACE")
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let namespace = namespace(&env);
         let metadata = match flags.given("metadata-enabled") {
             true => flags.boolean("metadata-enabled"),
             false => env(METADATA_VARIABLE).is_some_and(|text| is_truthy(&text)),
         };
-        let mut reader = Reader {
-            flags,
-            problems: Vec::new(),
-        };
-        reader.check_mode();
-        let (id, cluster) = reader.cluster();
-        let tls = reader.tls(&namespace);
+        let mut reader = Reader::new(flags);
+        let mode = reader.mode();
+        let (id, cluster) = cluster(&mut reader);
+        let tls = reader.tls(&namespace, mode);
         let host = flags.text("listen-address");
         let listen = |port| Listen {
             host: host.to_owned(),
             port,
         };
-        let grpc = listen(reader.port("port", flags.int("port")));
-        let healthz_port = reader.port("healthz-port", flags.int("healthz-port"));
-        let metrics_port = flags.boolean("enable-metrics").then(|| reader.metrics_port());
-        let replication_factor = reader.replication_factor();
-        let keepalive_time = reader.keepalive("keepalive-time");
-        let keepalive_timeout = reader.keepalive("keepalive-timeout");
-        let disseminate_timeout = reader.disseminate_timeout();
+        let grpc = listen(reader.port("port"));
+        let healthz_port = reader.port("healthz-port");
+        let metrics_port = reader.metrics_port();
+        let replication_factor = replication_factor(&mut reader);
+        let keepalive_time = keepalive(&mut reader, "keepalive-time");
+        let keepalive_timeout = keepalive(&mut reader, "keepalive-timeout");
+        let disseminate_timeout = disseminate_timeout(&mut reader);
         match (reader.log(), reader.problems.is_empty()) {
             (Some(log), true) => Ok(Self {
                 grpc,
@@ -136,156 +112,72 @@ fn is_truthy(text: &str) -> bool {
     ["y", "yes", "true", "t", "on", "1"].contains(&text.trim().to_lowercase().as_str())
 }
 
-/// Reads flags and collects what is wrong with them.
-struct Reader<'a> {
-    flags: &'a Values,
-    problems: Vec<String>,
+/// This replica, and all of them.
+fn cluster(reader: &mut Reader<'_>) -> (String, Vec<Replica>) {
+    let id = reader.flags.text("id").to_owned();
+    let mut given = reader.flags.list("initial-cluster");
+    if given.is_empty() {
+        given.push(flags::DEFAULT_CLUSTER.to_owned());
+    }
+    let mut cluster: Vec<Replica> = Vec::with_capacity(given.len());
+    for member in &given {
+        match replica(member) {
+            Some(replica) if cluster.iter().any(|other| other.id == replica.id) => {
+                reader.problem(format!("--initial-cluster names {:?} twice", replica.id));
+            }
+            Some(replica) => cluster.push(replica),
+            None => reader.problem(format!(
+                "--initial-cluster: {member:?} is not id=host:port, such as {}",
+                flags::DEFAULT_CLUSTER
+            )),
+        }
+    }
+    let ids: Vec<&str> = cluster.iter().map(|replica| replica.id.as_str()).collect();
+    if !ids.contains(&id.as_str()) {
+        let ids = ids.join(", ");
+        reader.problem(format!(
+            "--id {id:?} is not in --initial-cluster ({ids}): name it there"
+        ));
+    }
+    if cluster.len() > MAX_REPLICAS {
+        reader.problem(format!(
+            "--initial-cluster names {} replicas, which can be {MAX_REPLICAS} at most; three are enough to lose one",
+            cluster.len()
+        ));
+    }
+    (id, cluster)
 }
 
-impl Reader<'_> {
-    fn problem(&mut self, text: impl Into<String>) {
-        self.problems.push(text.into());
+fn replication_factor(reader: &mut Reader<'_>) -> i64 {
+    let factor = reader.flags.int("replicationFactor");
+    if !(1..=MAX_FACTOR).contains(&factor) {
+        reader.problem(format!(
+            "--replicationFactor {factor} is out of range, want 1 to {MAX_FACTOR}"
+        ));
     }
+    factor
+}
 
-    fn check_mode(&mut self) {
-        match self.flags.text("mode") {
-            "standalone" => {}
-            "kubernetes" => self.problem(
-                "--mode kubernetes is not supported yet: run the placement service with --mode standalone, or use \
-                 Dapr's own in the cluster",
-            ),
-            other => self.problem(format!("--mode \"{other}\" is unknown, want standalone")),
-        }
+fn keepalive(reader: &mut Reader<'_>, flag: &str) -> Duration {
+    let duration = reader.duration(flag);
+    if !(Duration::from_secs(1)..=Duration::from_secs(10)).contains(&duration) {
+        reader.problem(format!(
+            "invalid value for {flag}: {}, want 1s to 10s (--{flag})",
+            format_go_duration(duration)
+        ));
     }
+    duration
+}
 
-    /// This replica, and all of them.
-    fn cluster(&mut self) -> (String, Vec<Replica>) {
-        let id = self.flags.text("id").to_owned();
-        let mut given = self.flags.list("initial-cluster");
-        if given.is_empty() {
-            given.push(flags::DEFAULT_CLUSTER.to_owned());
-        }
-        let mut cluster: Vec<Replica> = Vec::with_capacity(given.len());
-        for member in &given {
-            match replica(member) {
-                Some(replica) if cluster.iter().any(|other| other.id == replica.id) => {
-                    self.problem(format!("--initial-cluster names {:?} twice", replica.id));
-                }
-                Some(replica) => cluster.push(replica),
-                None => self.problem(format!(
-                    "--initial-cluster: {member:?} is not id=host:port, such as {}",
-                    flags::DEFAULT_CLUSTER
-                )),
-            }
-        }
-        let ids: Vec<&str> = cluster.iter().map(|replica| replica.id.as_str()).collect();
-        if !ids.contains(&id.as_str()) {
-            let ids = ids.join(", ");
-            self.problem(format!(
-                "--id {id:?} is not in --initial-cluster ({ids}): name it there"
-            ));
-        }
-        if cluster.len() > MAX_REPLICAS {
-            self.problem(format!(
-                "--initial-cluster names {} replicas, which can be {MAX_REPLICAS} at most; three are enough to lose one",
-                cluster.len()
-            ));
-        }
-        (id, cluster)
+fn disseminate_timeout(reader: &mut Reader<'_>) -> Duration {
+    let duration = reader.duration("disseminate-timeout");
+    if duration.is_zero() || duration > Duration::from_secs(3600) {
+        reader.problem(format!(
+            "--disseminate-timeout {} is out of range, want more than 0s and at most 1h",
+            format_go_duration(duration)
+        ));
     }
-
-    fn tls(&mut self, namespace: &str) -> Option<TlsConfig> {
-        let trust_domain = self
-            .flags
-            .text("trust-domain")
-            .parse::<TrustDomain>()
-            .inspect_err(|error| self.problem(format!("--trust-domain: {error}")))
-            .ok()?;
-        let file = "trust-anchors-file";
-        let anchors = self.flags.given(file).then(|| self.flags.text(file).into());
-        self.flags.boolean("tls-enabled").then(|| TlsConfig {
-            trust_domain,
-            anchors,
-            sentry_address: self
-                .given("sentry-address")
-                .unwrap_or_else(|| format!("dapr-sentry.{namespace}.svc:443")),
-        })
-    }
-
-    fn port(&mut self, flag: &str, value: i64) -> u16 {
-        u16::try_from(value).unwrap_or_else(|_| {
-            self.problem(format!("--{flag} {value} is not a port, want 0 to 65535"));
-            0
-        })
-    }
-
-    fn metrics_port(&mut self) -> u16 {
-        let text = self.flags.text("metrics-port");
-        text.parse().unwrap_or_else(|_| {
-            self.problem(format!(
-                "--metrics-port \"{text}\" is not a port, want 0 to 65535"
-            ));
-            0
-        })
-    }
-
-    fn replication_factor(&mut self) -> i64 {
-        let factor = self.flags.int("replicationFactor");
-        if !(1..=MAX_FACTOR).contains(&factor) {
-            self.problem(format!(
-                "--replicationFactor {factor} is out of range, want 1 to {MAX_FACTOR}"
-            ));
-        }
-        factor
-    }
-
-    fn duration(&mut self, flag: &str) -> Duration {
-        // The flag's kind has checked it.
-        go_duration(self.flags.text(flag)).unwrap_or_default()
-    }
-
-    fn keepalive(&mut self, flag: &str) -> Duration {
-        let duration = self.duration(flag);
-        if !(Duration::from_secs(1)..=Duration::from_secs(10)).contains(&duration) {
-            self.problem(format!(
-                "invalid value for {flag}: {}, want 1s to 10s (--{flag})",
-                format_go_duration(duration)
-            ));
-        }
-        duration
-    }
-
-    fn disseminate_timeout(&mut self) -> Duration {
-        let duration = self.duration("disseminate-timeout");
-        if duration.is_zero() || duration > Duration::from_secs(3600) {
-            self.problem(format!(
-                "--disseminate-timeout {} is out of range, want more than 0s and at most 1h",
-                format_go_duration(duration)
-            ));
-        }
-        duration
-    }
-
-    /// The value of a text flag, when it was given and is not empty.
-    fn given(&self, flag: &str) -> Option<String> {
-        Some(self.flags.text(flag))
-            .filter(|value| !value.is_empty())
-            .map(str::to_owned)
-    }
-
-    fn log(&mut self) -> Option<LogSettings> {
-        let level = self
-            .flags
-            .text("log-level")
-            .parse()
-            .inspect_err(|error| self.problem(format!("--log-level: {error}")))
-            .ok()?;
-        Some(LogSettings {
-            level,
-            json: self.flags.boolean("log-as-json"),
-            file: self.given("log-file").map(PathBuf::from),
-        })
-    }
+    duration
 }
 
 fn replica(text: &str) -> Option<Replica> {
@@ -330,6 +222,13 @@ mod tests {
     }
 
     #[test]
+    fn in_kubernetes_there_is_always_mtls() {
+        let tls = config(&["--mode=kubernetes"]).unwrap().tls.unwrap();
+        assert_eq!(tls.mode, outrigger_identity::Mode::Kubernetes);
+        assert_eq!(tls.sentry_address, "dapr-sentry.ns.svc:443");
+    }
+
+    #[test]
     fn replicas_are_a_list() {
         let config = config(&[
             "--id=b",
@@ -364,8 +263,7 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         for (args, text) in [
-            (&["--mode=kubernetes"][..], "not supported yet"),
-            (&["--mode=x"], "--mode \"x\" is unknown"),
+            (&["--mode=x"][..], "--mode \"x\" is unknown"),
             (
                 &["--id=a"],
                 "--id \"a\" is not in --initial-cluster (dapr-placement-0)",

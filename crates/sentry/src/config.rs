@@ -5,19 +5,17 @@ mod flags;
 use std::{path::PathBuf, time::Duration};
 
 use outrigger_accept::{Limits, Listen};
+use outrigger_controlplane::config::{Reader, namespace};
 use outrigger_flags::Values;
-use outrigger_identity::TrustDomain;
+use outrigger_identity::{Mode, TrustDomain};
 use outrigger_resources::value::go_duration;
-use outrigger_telemetry::log::Level;
 
 pub use flags::FLAGS;
+pub use outrigger_controlplane::config::{ConfigError, LogSettings};
 
 use crate::{jwt::Algorithm, material::Paths};
 
 pub use crate::validator::ControlPlane;
-
-/// Namespace when the environment gives none.
-const DEFAULT_NAMESPACE: &str = "default";
 
 /// Connections of the gRPC server: a process needs one for a moment, twice in the life of its certificate.
 const CONNECTIONS: Limits = Limits {
@@ -30,6 +28,8 @@ const CONNECTIONS: Limits = Limits {
 pub struct Config {
     /// The Configuration file with the `mtls` settings.
     pub configuration: PathBuf,
+    /// The cluster that sentry belongs to; `None` without.
+    pub cluster: Option<Cluster>,
     /// The files of the CA.
     pub paths: Paths,
     /// Trust domain of the control plane.
@@ -52,6 +52,13 @@ pub struct Config {
     pub oidc: Option<OidcConfig>,
     /// The process log.
     pub log: LogSettings,
+}
+
+/// A Kubernetes cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cluster {
+    /// How it is reached from outside of a pod.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// How tokens are issued.
@@ -91,31 +98,13 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// The process log.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSettings {
-    /// Lowest severity written.
-    pub level: Level,
-    /// JSON lines.
-    pub json: bool,
-    /// File instead of standard output.
-    pub file: Option<PathBuf>,
-}
-
-/// Flags and environment cannot be used; one line for each reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct ConfigError(pub Vec<String>);
-
 impl Config {
     /// Reads the flags of [`FLAGS`] and, through `env`, the environment. All errors are reported
     /// together.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let mut reader = Reader {
-            flags,
-            problems: Vec::new(),
-        };
-        reader.check_mode();
+        let mut reader = Reader::new(flags);
+        let set = env("NAMESPACE").is_some_and(|name| !name.is_empty());
+        let cluster = cluster(&mut reader, set);
         let trust_domain = match flags.text("trust-domain").parse::<TrustDomain>() {
             Ok(trust_domain) => Some(trust_domain),
             Err(error) => {
@@ -130,23 +119,22 @@ impl Config {
                 None
             }
         };
-        let jwt = reader.jwt();
-        let oidc = reader.oidc();
+        let jwt = jwt(&mut reader);
+        let oidc = oidc(&mut reader);
         let log = reader.log();
         let grpc = Listen {
             host: flags.text("listen-address").to_owned(),
-            port: reader.port("port", flags.int("port")),
+            port: reader.port("port"),
         };
-        let healthz_port = reader.port("healthz-port", flags.int("healthz-port"));
-        let metrics_port = flags.boolean("enable-metrics").then(|| reader.metrics_port());
+        let healthz_port = reader.port("healthz-port");
+        let metrics_port = reader.metrics_port();
         match (trust_domain, control_plane, log, reader.problems.is_empty()) {
             (Some(trust_domain), Some(control_plane), Some(log), true) => Ok(Self {
                 configuration: flags.text("config").into(),
                 paths: paths(flags),
                 trust_domain,
-                namespace: env("NAMESPACE")
-                    .filter(|name| !name.is_empty())
-                    .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+                namespace: namespace(&env),
+                cluster,
                 control_plane,
                 grpc,
                 connections: CONNECTIONS,
@@ -182,138 +170,84 @@ fn paths(flags: &Values) -> Paths {
     }
 }
 
-/// Reads flags and collects what is wrong with them.
-struct Reader<'a> {
-    flags: &'a Values,
-    problems: Vec<String>,
+/// The cluster, in Kubernetes mode; `has_namespace`: the environment says where sentry is.
+fn cluster(reader: &mut Reader<'_>, has_namespace: bool) -> Option<Cluster> {
+    if reader.mode() != Mode::Kubernetes {
+        return None;
+    }
+    if !has_namespace {
+        reader.problem("NAMESPACE is not set: in Kubernetes mode it names the namespace of sentry");
+    }
+    Some(Cluster {
+        kubeconfig: reader.given("kubeconfig").map(PathBuf::from),
+    })
 }
 
-impl Reader<'_> {
-    fn problem(&mut self, text: impl Into<String>) {
-        self.problems.push(text.into());
-    }
-
-    fn check_mode(&mut self) {
-        match self.flags.text("mode") {
-            "standalone" => {}
-            "kubernetes" => self.problem(
-                "--mode kubernetes is not supported yet: run sentry with --mode standalone and CA files, \
-                 or use Dapr's own sentry in the cluster",
-            ),
-            other => self.problem(format!(
-                "--mode \"{other}\" is unknown, want standalone or kubernetes"
-            )),
+fn jwt(reader: &mut Reader<'_>) -> Option<JwtConfig> {
+    let issuer = reader.given("jwt-issuer");
+    if !reader.flags.boolean("jwt-enabled") {
+        if issuer.is_some() {
+            reader.problem("--jwt-issuer has no effect without --jwt-enabled=true: set both or neither");
         }
+        return None;
     }
+    let ttl = go_duration(reader.flags.text("jwt-ttl"))
+        .inspect_err(|error| reader.problem(format!("--jwt-ttl: {error}")))
+        .ok();
+    let algorithm = reader
+        .flags
+        .text("jwt-signing-algorithm")
+        .parse()
+        .inspect_err(|error| reader.problem(format!("--jwt-signing-algorithm: {error}")))
+        .ok();
+    Some(JwtConfig {
+        issuer,
+        algorithm: algorithm?,
+        key_id: reader.given("jwt-key-id"),
+        ttl: ttl?,
+    })
+}
 
-    fn port(&mut self, flag: &str, value: i64) -> u16 {
-        u16::try_from(value).unwrap_or_else(|_| {
-            self.problem(format!("--{flag} {value} is not a port, want 0 to 65535"));
-            0
-        })
-    }
-
-    fn metrics_port(&mut self) -> u16 {
-        let text = self.flags.text("metrics-port");
-        text.parse().unwrap_or_else(|_| {
-            self.problem(format!(
-                "--metrics-port \"{text}\" is not a port, want 0 to 65535"
-            ));
-            0
-        })
-    }
-
-    /// The value of a text flag, when it was given and is not empty.
-    fn given(&self, flag: &str) -> Option<String> {
-        Some(self.flags.text(flag))
-            .filter(|value| !value.is_empty())
-            .map(str::to_owned)
-    }
-
-    fn jwt(&mut self) -> Option<JwtConfig> {
-        let issuer = self.given("jwt-issuer");
-        if !self.flags.boolean("jwt-enabled") {
-            if issuer.is_some() {
-                self.problem("--jwt-issuer has no effect without --jwt-enabled=true: set both or neither");
-            }
-            return None;
-        }
-        let ttl = go_duration(self.flags.text("jwt-ttl"))
-            .inspect_err(|error| self.problem(format!("--jwt-ttl: {error}")))
-            .ok();
-        let algorithm = self
-            .flags
-            .text("jwt-signing-algorithm")
-            .parse()
-            .inspect_err(|error| self.problem(format!("--jwt-signing-algorithm: {error}")))
-            .ok();
-        Some(JwtConfig {
-            issuer,
-            algorithm: algorithm?,
-            key_id: self.given("jwt-key-id"),
-            ttl: ttl?,
-        })
-    }
-
-    fn oidc(&mut self) -> Option<OidcConfig> {
-        let certificate = self.given("oidc-server-tls-cert-file");
-        let key = self.given("oidc-server-tls-key-file");
-        let tls = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(TlsFiles {
-                certificate: certificate.into(),
-                key: key.into(),
-            }),
-            (None, None) => None,
-            _ => {
-                self.problem(
-                    "--oidc-server-tls-cert-file and --oidc-server-tls-key-file belong together: set both or neither",
-                );
-                None
-            }
-        };
-        let port = self.port(
-            "oidc-server-listen-port",
-            self.flags.int("oidc-server-listen-port"),
-        );
-        if !self.flags.boolean("oidc-enabled") {
-            return None;
-        }
-        if self.flags.boolean("oidc-server-tls-enabled") && tls.is_none() {
-            self.problem(
-                "the OIDC server uses TLS: set --oidc-server-tls-cert-file and --oidc-server-tls-key-file, \
-                 or --oidc-server-tls-enabled=false",
+fn oidc(reader: &mut Reader<'_>) -> Option<OidcConfig> {
+    let certificate = reader.given("oidc-server-tls-cert-file");
+    let key = reader.given("oidc-server-tls-key-file");
+    let tls = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some(TlsFiles {
+            certificate: certificate.into(),
+            key: key.into(),
+        }),
+        (None, None) => None,
+        _ => {
+            reader.problem(
+                "--oidc-server-tls-cert-file and --oidc-server-tls-key-file belong together: set both or neither",
             );
+            None
         }
-        let jwks_uri = self.given("oidc-jwks-uri");
-        if let Some(uri) = &jwks_uri
-            && let Err(error) = uri.parse::<http::Uri>()
-        {
-            self.problem(format!("--oidc-jwks-uri \"{uri}\": {error}"));
-        }
-        let host = self.flags.text("oidc-server-listen-address").to_owned();
-        Some(OidcConfig {
-            listen: Listen { host, port },
-            tls,
-            jwks_uri,
-            path_prefix: path_prefix(self.flags.text("oidc-path-prefix")),
-            allowed_hosts: self.flags.list("oidc-allowed-hosts"),
-        })
+    };
+    let port = reader.port("oidc-server-listen-port");
+    if !reader.flags.boolean("oidc-enabled") {
+        return None;
     }
-
-    fn log(&mut self) -> Option<LogSettings> {
-        let level = self
-            .flags
-            .text("log-level")
-            .parse()
-            .inspect_err(|error| self.problem(format!("--log-level: {error}")))
-            .ok()?;
-        let file = self.given("log-file").map(PathBuf::from);
-        Some(LogSettings {
-            level,
-            json: self.flags.boolean("log-as-json"),
-            file,
-        })
+    if reader.flags.boolean("oidc-server-tls-enabled") && tls.is_none() {
+        reader.problem(
+            "the OIDC server uses TLS: set --oidc-server-tls-cert-file and --oidc-server-tls-key-file, \
+             or --oidc-server-tls-enabled=false",
+        );
     }
+    let jwks_uri = reader.given("oidc-jwks-uri");
+    if let Some(uri) = &jwks_uri
+        && let Err(error) = uri.parse::<http::Uri>()
+    {
+        reader.problem(format!("--oidc-jwks-uri \"{uri}\": {error}"));
+    }
+    let host = reader.flags.text("oidc-server-listen-address").to_owned();
+    Some(OidcConfig {
+        listen: Listen { host, port },
+        tls,
+        jwks_uri,
+        path_prefix: path_prefix(reader.flags.text("oidc-path-prefix")),
+        allowed_hosts: reader.flags.list("oidc-allowed-hosts"),
+    })
 }
 
 fn path_prefix(given: &str) -> String {

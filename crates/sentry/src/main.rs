@@ -2,117 +2,36 @@
 
 use std::process::ExitCode;
 
-use outrigger_flags::{EXIT_USAGE, Parsed, parse, see_help, usage};
-use outrigger_sentry::{
-    Config, Sentry, SentryError, chain,
-    config::{FLAGS, LogSettings},
-};
-use outrigger_telemetry::log::{self, LogConfig};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use outrigger_controlplane::{Binary, environment};
+use outrigger_sentry::config::FLAGS;
+use outrigger_sentry::{Config, Sentry, SentryError};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 const LOG: &str = "dapr.sentry";
-/// Signing takes microseconds; a second thread keeps health and metrics answering meanwhile.
-const WORKERS: usize = 2;
+
+const BINARY: Binary = Binary {
+    name: "sentry",
+    title: "Sentry",
+    version: env!("CARGO_PKG_VERSION"),
+    flags: FLAGS,
+    // Signing takes microseconds; a second thread keeps health and metrics answering meanwhile.
+    workers: 2,
+    scope: LOG,
+    info: |text| tracing::info!(target: LOG, "{text}"),
+};
 
 fn main() -> ExitCode {
-    let flags = match parse(FLAGS, std::env::args().skip(1)) {
-        Ok(Parsed::Run(flags)) => flags,
-        Ok(Parsed::Help) => {
-            print!("{}", usage("sentry", FLAGS));
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("{error}\n{}", see_help("sentry"));
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    for notice in flags.notices() {
-        eprintln!("{notice}");
-    }
-    let config = match Config::from_flags(&flags, environment) {
-        Ok(config) => config,
-        Err(error) => {
-            for problem in error.0 {
-                log::fatal(LOG, &format!("Invalid options: {problem}"));
+    BINARY.run(
+        std::env::args().skip(1),
+        |flags| Config::from_flags(flags, environment),
+        |config| &config.log,
+        async |config, stop| -> Result<(), SentryError> {
+            match stop.run_until_cancelled(Sentry::build(config, environment)).await {
+                None => Ok(()),
+                Some(sentry) => sentry?.run(stop).await,
             }
-            return ExitCode::FAILURE;
-        }
-    };
-    let _log = match log::init(log_config(&config.log)) {
-        Ok(guard) => guard,
-        Err(error) => {
-            log::fatal(LOG, &error.to_string());
-            return ExitCode::FAILURE;
-        }
-    };
-    outrigger_accept::raise_descriptors();
-    match run(config) {
-        Ok(()) => {
-            tracing::info!(target: LOG, "Sentry shut down gracefully");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            log::fatal(LOG, &chain(&error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(config: Config) -> Result<(), SentryError> {
-    tracing::info!(target: LOG, "Starting Sentry certificate authority -- version {VERSION}");
-    tracing::info!(target: LOG, "Log level set to: {}", config.log.level.as_str());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let drain = CancellationToken::new();
-        let stopped = stop_on_signal(&drain)?;
-        let served = async {
-            let sentry = tokio::select! {
-                () = drain.cancelled() => return Ok(()),
-                sentry = Sentry::build(config, environment) => sentry?,
-            };
-            sentry.run(drain.clone()).await
-        };
-        let outcome = served.await;
-        stopped.abort();
-        outcome
-    })
-}
-
-/// Cancels the token on the first SIGINT or SIGTERM.
-fn stop_on_signal(drain: &CancellationToken) -> Result<tokio::task::JoinHandle<()>, SentryError> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let drain = drain.clone();
-    Ok(tokio::spawn(async move {
-        let name = tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = terminate.recv() => "SIGTERM",
-        };
-        tracing::info!(target: LOG, "Received {name}, shutting down");
-        drain.cancel();
-    }))
-}
-
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
-fn log_config(settings: &LogSettings) -> LogConfig {
-    LogConfig {
-        level: settings.level,
-        json: settings.json,
-        file: settings.file.clone(),
-        version: VERSION.to_owned(),
-        instance: hostname::get()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default(),
-        ..LogConfig::default()
-    }
+        },
+    )
 }

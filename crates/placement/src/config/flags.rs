@@ -1,20 +1,13 @@
 //! The flags of the placement binary: names and defaults are those of Dapr 1.17.
 
-use outrigger_flags::{Flag, Kind};
-use outrigger_resources::value::go_duration;
+use outrigger_controlplane::config::{
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    METRICS_LISTEN_ADDRESS, METRICS_PORT, SENTRY_ADDRESS, TLS_ENABLED, TRUST_ANCHORS_FILE, TRUST_DOMAIN,
+};
+use outrigger_flags::Flag;
 
 /// The replica, where one is enough.
 pub(super) const DEFAULT_CLUSTER: &str = "dapr-placement-0=127.0.0.1:8201";
-
-fn check_duration(text: &str) -> Result<(), String> {
-    go_duration(text).map(drop).map_err(|error| error.to_string())
-}
-
-const DURATION: Kind = Kind::Checked {
-    name: "duration",
-    expected: "a duration such as 500ms or 2s",
-    check: check_duration,
-};
 
 /// All flags of the placement binary.
 pub const FLAGS: &[Flag] = &[
@@ -24,12 +17,8 @@ pub const FLAGS: &[Flag] = &[
         "",
         "Address of the gRPC and the metrics server, all addresses when empty",
     ),
-    Flag::int("healthz-port", "8080", "Port of the health server"),
-    Flag::text(
-        "healthz-listen-address",
-        "",
-        "No effect: the health server listens on all addresses",
-    ),
+    HEALTHZ_PORT,
+    HEALTHZ_LISTEN_ADDRESS,
     Flag::text(
         "id",
         "dapr-placement-0",
@@ -42,22 +31,14 @@ pub const FLAGS: &[Flag] = &[
     ),
     Flag::boolean("inmem-store-enabled", "true", "No effect: nothing is stored"),
     Flag::text("raft-logstore-path", "", "No effect: nothing is stored"),
-    Flag::boolean("tls-enabled", "false", "mTLS with certificates of sentry"),
-    Flag::text("trust-domain", "localhost", "Trust domain of the control plane"),
-    Flag::text(
-        "trust-anchors-file",
-        "/var/run/secrets/dapr.io/tls/ca.crt",
-        "File of the root certificates; unless given, they are those of the variable DAPR_TRUST_ANCHORS",
-    ),
-    Flag::text(
-        "sentry-address",
-        "",
-        "Address of sentry; by default dapr-sentry.<NAMESPACE>.svc:443",
-    ),
+    TLS_ENABLED,
+    TRUST_DOMAIN,
+    TRUST_ANCHORS_FILE,
+    SENTRY_ADDRESS,
     Flag::text(
         "mode",
         "standalone",
-        "Where the service runs: standalone; kubernetes is not supported yet",
+        "Where the service runs: standalone or kubernetes, where mTLS is always on",
     ),
     Flag::boolean(
         "metadata-enabled",
@@ -89,20 +70,12 @@ pub const FLAGS: &[Flag] = &[
     ),
     Flag::int("max-api-level", "10", "No effect").hidden(),
     Flag::int("min-api-level", "0", "No effect").hidden(),
-    Flag::text(
-        "log-level",
-        "info",
-        "Lowest severity logged: debug, info, warn, error or fatal",
-    ),
-    Flag::boolean("log-as-json", "false", "Log JSON lines"),
-    Flag::text("log-file", "", "Append the log to this file"),
-    Flag::boolean("enable-metrics", "true", "Serve Prometheus metrics"),
-    Flag::text("metrics-port", "9090", "Port of the metrics server"),
-    Flag::text(
-        "metrics-listen-address",
-        "0.0.0.0",
-        "No effect: the metrics server listens on the address of --listen-address",
-    ),
+    LOG_LEVEL,
+    LOG_AS_JSON,
+    LOG_FILE,
+    ENABLE_METRICS,
+    METRICS_PORT,
+    METRICS_LISTEN_ADDRESS,
 ];
 
 #[cfg(test)]

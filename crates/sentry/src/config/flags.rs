@@ -1,24 +1,17 @@
 //! The flags of the sentry binary: names and defaults are those of Dapr 1.17.
 
-use outrigger_flags::{Flag, Kind};
-use outrigger_resources::value::go_duration;
-
-fn check_duration(text: &str) -> Result<(), String> {
-    go_duration(text).map(drop).map_err(|error| error.to_string())
-}
-
-const DURATION: Kind = Kind::Checked {
-    name: "duration",
-    expected: "a duration such as 24h or 1h30m",
-    check: check_duration,
+use outrigger_controlplane::config::{
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    METRICS_PORT, TRUST_DOMAIN,
 };
+use outrigger_flags::Flag;
 
 /// All flags of the sentry binary.
 pub const FLAGS: &[Flag] = &[
     Flag::text(
         "config",
         "daprsystem",
-        "Path of the Configuration file with the mtls settings",
+        "The Configuration with the mtls settings: path of a file, in Kubernetes mode a name in the namespace of sentry",
     ),
     Flag::text(
         "issuer-credentials",
@@ -36,19 +29,15 @@ pub const FLAGS: &[Flag] = &[
         "issuer.key",
         "File of the issuer's private key",
     ),
-    Flag::text("trust-domain", "localhost", "Trust domain of the control plane"),
+    TRUST_DOMAIN,
     Flag::int("port", "50001", "Port of the gRPC server"),
     Flag::text(
         "listen-address",
         "",
         "Address of the gRPC server, all addresses when empty",
     ),
-    Flag::int("healthz-port", "8080", "Port of the health server"),
-    Flag::text(
-        "healthz-listen-address",
-        "",
-        "No effect: the health server listens on all addresses",
-    ),
+    HEALTHZ_PORT,
+    HEALTHZ_LISTEN_ADDRESS,
     Flag::text(
         "mode",
         "standalone",
@@ -60,7 +49,11 @@ pub const FLAGS: &[Flag] = &[
         "Who gets certificates of the control plane without a token: same-user (processes of sentry's own user, or of \
          root, on its own machine) or nobody",
     ),
-    Flag::text("kubeconfig", "", "Path of a kubeconfig file, for Kubernetes mode"),
+    Flag::text(
+        "kubeconfig",
+        "",
+        "In Kubernetes mode: file that says how to reach the cluster from outside of a pod",
+    ),
     Flag::boolean("jwt-enabled", "false", "Issue JWTs besides certificates"),
     Flag::text(
         "jwt-key-filename",
@@ -108,15 +101,11 @@ pub const FLAGS: &[Flag] = &[
         "oidc-allowed-hosts",
         "Hosts OIDC requests may name, all when empty",
     ),
-    Flag::text(
-        "log-level",
-        "info",
-        "Lowest severity logged: debug, info, warn, error or fatal",
-    ),
-    Flag::boolean("log-as-json", "false", "Log JSON lines"),
-    Flag::text("log-file", "", "Append the log to this file"),
-    Flag::boolean("enable-metrics", "true", "Serve Prometheus metrics"),
-    Flag::text("metrics-port", "9090", "Port of the metrics server"),
+    LOG_LEVEL,
+    LOG_AS_JSON,
+    LOG_FILE,
+    ENABLE_METRICS,
+    METRICS_PORT,
     Flag::text(
         "metrics-listen-address",
         "0.0.0.0",

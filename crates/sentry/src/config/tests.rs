@@ -41,7 +41,7 @@ fn defaults_are_those_of_the_contract() {
         ("localhost", "default")
     );
     assert!(config.jwt.is_none() && config.oidc.is_none());
-    assert_eq!(config.log.level, Level::Info);
+    assert_eq!(config.log.level, outrigger_telemetry::log::Level::Info);
 }
 
 #[test]
@@ -118,13 +118,16 @@ fn a_prefix_of_slashes_is_no_prefix() {
 }
 
 #[test]
-fn kubernetes_mode_is_refused_with_a_reason() {
+fn kubernetes_mode_needs_a_namespace() {
     let problems = problems(&["--mode", "kubernetes"]);
     assert!(
-        problems.len() == 1 && problems[0].contains("not supported yet"),
+        problems.len() == 1 && problems[0].contains("NAMESPACE is not set"),
         "{problems:?}"
     );
     assert!(self::problems(&["--mode=x"])[0].contains("want standalone or kubernetes"));
+    let config = config_with(&["--mode=kubernetes", "--kubeconfig=/k"], Some("dapr-system")).unwrap();
+    assert_eq!(config.cluster.unwrap().kubeconfig, Some("/k".into()));
+    assert!(config_with(&[], Some("x")).unwrap().cluster.is_none());
 }
 
 #[test]
