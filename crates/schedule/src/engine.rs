@@ -54,6 +54,15 @@ pub type Name = Arc<str>;
 /// What a trigger is called on its host's stream: 1, 2, 3, ...
 pub type TriggerId = u64;
 
+/// Which of the jobs that had a name one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Version {
+    /// The store's, when the job was written.
+    pub revision: u64,
+    /// The number that decides who looks after it ([`crate::shard`]).
+    pub partition: u64,
+}
+
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
@@ -65,15 +74,17 @@ pub enum Action {
         trigger: TriggerId,
         /// Which job.
         name: Name,
+        /// Which version of it: the payload of another one is not sent.
+        version: Version,
         /// When it was due.
         due: Timestamp,
     },
-    /// Store how far a job is, unless the stored job has another revision.
+    /// Store how far a job is, unless the stored job is of another version.
     Save {
         /// Which job.
         name: Name,
-        /// The revision that the progress belongs to.
-        revision: u64,
+        /// The version that the progress belongs to.
+        version: Version,
         /// What to store.
         progress: Progress,
     },
@@ -82,12 +93,12 @@ pub enum Action {
         /// Which job.
         name: Name,
     },
-    /// Delete a job that is over, unless the stored job has another revision.
+    /// Delete a job that is over, unless the stored job is of another version.
     Delete {
         /// Which job.
         name: Name,
-        /// The revision that is over.
-        revision: u64,
+        /// The version that is over.
+        version: Version,
     },
 }
 
@@ -102,7 +113,7 @@ struct Entry {
     target: Target,
     job: Job,
     progress: Progress,
-    revision: u64,
+    version: Version,
     state: State,
 }
 
@@ -138,6 +149,8 @@ pub struct Engine {
     staged: HashMap<Target, BTreeSet<Name>>,
     /// Most triggers under way at once, over all hosts.
     limit: usize,
+    /// Nothing is sent.
+    held: bool,
     actions: Vec<Action>,
 }
 
@@ -162,6 +175,7 @@ impl Engine {
             hosts: Hosts::default(),
             staged: HashMap::new(),
             limit: limit.max(1),
+            held: false,
             actions: Vec::new(),
         }
     }
@@ -186,6 +200,11 @@ impl Engine {
         self.hosts.in_flight()
     }
 
+    /// Whether the answer to some trigger is still waited for.
+    pub fn awaits_answers(&self) -> bool {
+        self.hosts.awaits()
+    }
+
     /// When to call [`Engine::advance`] next, if nothing else happens before.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let millis = i64::try_from(self.wheel.next()?).ok()?;
@@ -193,20 +212,23 @@ impl Engine {
     }
 
     /// Takes a job that is stored, new or changed; the one of that name before it is forgotten, and so is the answer
-    /// to its trigger.
+    /// to its trigger. A version that is known already changes nothing.
     pub fn put(
         &mut self,
         now: Timestamp,
         name: Name,
         target: Target,
-        revision: u64,
+        version: Version,
         job: Job,
         progress: Progress,
     ) {
+        if self.jobs.get(&name).is_some_and(|entry| entry.version == version) {
+            return;
+        }
         self.remove(&name);
         let Some(tick) = job.tick(&progress) else {
             // It was over before this member could tell the store.
-            self.actions.push(Action::Delete { name, revision });
+            self.actions.push(Action::Delete { name, version });
             return;
         };
         let state = State::Due { tick };
@@ -214,7 +236,7 @@ impl Engine {
             target,
             job,
             progress,
-            revision,
+            version,
             state,
         };
         self.jobs.insert(Arc::clone(&name), entry);
@@ -222,7 +244,18 @@ impl Engine {
         self.advance(now);
     }
 
-    /// Forgets a job that was deleted, or that another member looks after now.
+    /// Forgets a job that was deleted when the store had this revision; one that was stored later stays.
+    pub fn deleted(&mut self, name: &str, revision: u64) {
+        if self
+            .jobs
+            .get(name)
+            .is_some_and(|entry| entry.version.revision <= revision)
+        {
+            self.remove(name);
+        }
+    }
+
+    /// Forgets a job.
     pub fn remove(&mut self, name: &str) {
         let Some(entry) = self.jobs.remove(name) else {
             return;
@@ -242,6 +275,22 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Sends nothing from now on, until [`Engine::clear`]: somebody else is about to look after these jobs. Answers
+    /// are taken as before.
+    pub fn hold(&mut self) {
+        self.held = true;
+    }
+
+    /// Forgets all jobs, and goes on; hosts stay connected, and their answers to what is under way mean nothing.
+    pub fn clear(&mut self, now: Timestamp) {
+        self.hosts.forget_all();
+        self.jobs = HashMap::new();
+        self.wheel = Wheel::new(passed(now));
+        self.ready = Ready::default();
+        self.staged = HashMap::new();
+        self.held = false;
     }
 
     /// Delivers what is due at `now`. A clock that was set back counts: what is due by its new time alone is
@@ -290,10 +339,11 @@ impl Engine {
         self.dispatch();
     }
 
-    /// A trigger could not be sent at all, for example because its payload could not be read: it is offered again.
-    pub fn undeliverable(&mut self, host: HostId, trigger: TriggerId) {
+    /// A trigger was not sent, because the store has no such version of its job any more. Whatever has taken its place
+    /// comes by [`Engine::put`].
+    pub fn gone(&mut self, host: HostId, trigger: TriggerId) {
         if let Ok(Some(name)) = self.hosts.finish(host, trigger) {
-            self.undelivered(name);
+            self.jobs.remove(&name);
             self.dispatch();
         }
     }
@@ -323,15 +373,15 @@ impl Engine {
         };
         let tick = entry.state.tick();
         let next = entry.job.after(&mut entry.progress, tick, outcome);
-        let revision = entry.revision;
+        let version = entry.version;
         if next == Next::Over {
             self.jobs.remove(&name);
-            self.actions.push(Action::Delete { name, revision });
+            self.actions.push(Action::Delete { name, version });
             return;
         }
         self.actions.push(Action::Save {
             name: Arc::clone(&name),
-            revision,
+            version,
             progress: entry.progress,
         });
         match next {
@@ -362,7 +412,7 @@ impl Engine {
 
     /// Sends what is due while there is room, namespace by namespace in turn.
     fn dispatch(&mut self) {
-        while self.hosts.in_flight() < self.limit {
+        while !self.held && self.hosts.in_flight() < self.limit {
             let Some(name) = self.ready.pop() else {
                 return;
             };
@@ -377,6 +427,7 @@ impl Engine {
                         host,
                         trigger,
                         name,
+                        version: entry.version,
                         due: tick,
                     });
                 }

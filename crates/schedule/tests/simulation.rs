@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, Target, TriggerId};
+use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, Target, TriggerId, Version};
 use outrigger_schedule::job::{FailurePolicy, Job, Outcome, Progress, Request};
 use proptest::prelude::*;
 
@@ -152,8 +152,12 @@ impl World {
             job,
             progress,
         } = stored;
+        let version = Version {
+            revision,
+            partition: 0,
+        };
         self.engine
-            .put(self.now, name, target(app), revision, job, progress);
+            .put(self.now, name, target(app), version, job, progress);
         self.collect();
     }
 
@@ -166,9 +170,14 @@ impl World {
                     trigger,
                     name,
                     due,
+                    version,
                 } => {
                     assert!(*due <= self.latest, "{name} fired early");
                     let stored = &self.store[name];
+                    assert_eq!(
+                        version.revision, stored.revision,
+                        "{name} fired in another version"
+                    );
                     assert!(
                         self.hosts.contains(&(*host, stored.app)),
                         "sent to a host that does not take it"
@@ -200,8 +209,8 @@ impl World {
         let count = count.min(self.unstored.len());
         for action in self.unstored.drain(..count).collect::<Vec<_>>() {
             let (name, revision) = match &action {
-                Action::Save { name, revision, .. } | Action::Delete { name, revision } => {
-                    (name.clone(), *revision)
+                Action::Save { name, version, .. } | Action::Delete { name, version } => {
+                    (name.clone(), version.revision)
                 }
                 Action::Deliver { .. } | Action::Undelivered { .. } => unreachable!("not stored"),
             };
@@ -429,4 +438,51 @@ fn an_answer_that_nobody_waits_for_is_refused() {
     );
     assert!(world.engine.answer(now, host, trigger, Outcome::Success).is_ok());
     assert!(world.engine.answer(now, host, trigger, Outcome::Success).is_err());
+}
+
+#[test]
+fn a_member_that_lets_go_sends_nothing_and_takes_answers_until_it_has_none() {
+    let mut world = World::new();
+    world.connect(0);
+    world.schedule(1, 0, Kind::Once(0));
+    world.schedule(2, 0, Kind::Once(0));
+    assert_eq!(world.under_way.len(), 2);
+    world.engine.hold();
+    world.schedule(3, 0, Kind::Once(0));
+    world.pass(60_000);
+    assert_eq!(world.under_way.len(), 2, "nothing is sent any more");
+    world.answer(0, Outcome::Success);
+    assert!(world.engine.awaits_answers());
+    assert_eq!(world.unstored.len(), 1, "how far the first is has to be stored");
+    // The second takes too long: another member has it next, and the answer means nothing here.
+    world.engine.clear(world.now);
+    assert!(world.engine.is_empty() && !world.engine.awaits_answers());
+    world.keep(usize::MAX);
+    world.answer(0, Outcome::Success);
+    assert!(world.unstored.is_empty());
+    // Back in charge, with the hosts that stayed.
+    for (name, stored) in world.store.clone() {
+        world.put(name, stored);
+    }
+    let names: Vec<&str> = world.under_way.iter().map(|(_, _, name, _)| &**name).collect();
+    assert_eq!(names, ["job2", "job3"]);
+}
+
+#[test]
+fn versions_tell_which_job_is_meant() {
+    let mut world = World::new();
+    world.schedule(1, 0, Kind::Once(1000));
+    let stored = world.store["job1"].clone();
+    world.engine.deleted("job1", stored.revision - 1);
+    assert_eq!(world.engine.len(), 1, "it was stored after that");
+    world.pass(1000);
+    world.connect(0);
+    let (host, trigger, name, _) = world.under_way[0].clone();
+    // Told once more, it is the same job, and its trigger stays under way.
+    world.put(name, stored.clone());
+    assert_eq!(world.under_way.len(), 1);
+    world.engine.gone(host, trigger);
+    assert!(world.engine.is_empty(), "the store has it no more");
+    world.engine.deleted("job1", stored.revision);
+    assert!(world.engine.is_empty());
 }

@@ -156,4 +156,17 @@ impl Hosts {
             *under_way = None;
         }
     }
+
+    /// No answer to what is under way matters any more.
+    pub(super) fn forget_all(&mut self) {
+        self.sent.clear();
+        for connected in self.connected.values_mut() {
+            connected.under_way.values_mut().for_each(|name| *name = None);
+        }
+    }
+
+    /// Whether the answer to something that is under way still matters.
+    pub(super) fn awaits(&self) -> bool {
+        !self.sent.is_empty()
+    }
 }

@@ -1,0 +1,248 @@
+//! When the members of a group of schedulers agree on who belongs to it.
+//!
+//! Each member has an entry in the store, bound to a lease, that says who the members are as far as it has seen. A member
+//! looks after jobs once all entries name the members there are; then each has its place ([`crate::shard`]). Before a
+//! member writes another entry it lets go of its jobs, and has stored how far they are: so nobody begins with a job that
+//! somebody else still holds.
+//!
+//! Dapr's entries have the number of members only, which is the same again where one goes and another comes: somebody
+//! who has not seen that yet seems to agree. Ours tell the members apart by the sum of their random numbers as well.
+
+use crate::shard::Shard;
+
+/// The entry of one member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The member's id.
+    pub id: String,
+    /// A random number of the process that wrote it.
+    pub uid: u64,
+    /// The members that it has seen.
+    pub seen: Seen,
+}
+
+/// The members of a group, as an entry names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// How many there are.
+    pub total: u64,
+    /// The sum of their `uid`, modulo 2^64. Entries of Dapr's schedulers have none.
+    pub uids: Option<u64>,
+}
+
+impl Seen {
+    /// These members.
+    pub fn of(uids: impl IntoIterator<Item = u64>) -> Self {
+        let (mut total, mut sum) = (0, 0_u64);
+        for uid in uids {
+            total += 1;
+            sum = sum.wrapping_add(uid);
+        }
+        Self {
+            total,
+            uids: Some(sum),
+        }
+    }
+
+    /// Whether these are the members `all`, as far as the entry tells.
+    fn agrees(&self, all: &Self) -> bool {
+        self.total == all.total && (self.uids.is_none() || self.uids == all.uids)
+    }
+}
+
+/// What the entries mean for one of the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// It has no entry: it has to make one.
+    Absent,
+    /// Another process has its id: it waits until that is gone.
+    Taken,
+    /// Its entry names other members than there are: it lets go of its jobs and names these.
+    Outdated(Seen),
+    /// Others have not seen all members yet: it waits for them.
+    Disagreed,
+    /// All agree: it has this place.
+    Agreed(Shard),
+}
+
+/// What the entries mean for the process `uid` of the member `id`.
+pub fn view(id: &str, uid: u64, entries: &[Entry]) -> View {
+    let Some(own) = entries.iter().find(|entry| entry.id == id) else {
+        return View::Absent;
+    };
+    if own.uid != uid {
+        return View::Taken;
+    }
+    let all = Seen::of(entries.iter().map(|entry| entry.uid));
+    if own.seen != all {
+        return View::Outdated(all);
+    }
+    if !entries.iter().all(|entry| entry.seen.agrees(&all)) {
+        return View::Disagreed;
+    }
+    match Shard::of(id, entries.iter().map(|entry| entry.id.as_str())) {
+        Some(shard) => View::Agreed(shard),
+        None => View::Absent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(id: &str, uid: u64, seen: &[u64]) -> Entry {
+        Entry {
+            id: id.to_owned(),
+            uid,
+            seen: Seen::of(seen.iter().copied()),
+        }
+    }
+
+    #[test]
+    fn entries_say_what_to_do() {
+        assert_eq!(view("a", 1, &[]), View::Absent);
+        assert_eq!(view("a", 1, &[entry("a", 2, &[2])]), View::Taken);
+        assert_eq!(view("a", 1, &[entry("a", 1, &[1])]), View::Agreed(Shard::ALL));
+        let joined = [entry("a", 1, &[1]), entry("b", 2, &[1, 2])];
+        assert_eq!(
+            view("a", 1, &joined),
+            View::Outdated(Seen {
+                total: 2,
+                uids: Some(3)
+            })
+        );
+        assert_eq!(view("b", 2, &joined), View::Disagreed);
+        let agreed = [entry("b", 2, &[1, 2]), entry("a", 1, &[2, 1])];
+        assert_eq!(
+            view("a", 1, &agreed),
+            View::Agreed(Shard::of("a", ["a", "b"]).unwrap())
+        );
+        assert_eq!(
+            view("b", 2, &agreed),
+            View::Agreed(Shard::of("b", ["a", "b"]).unwrap())
+        );
+    }
+
+    #[test]
+    fn as_many_members_are_not_the_same_members() {
+        // b has not seen yet that c is there and a is not.
+        let changed = [entry("b", 2, &[1, 2]), entry("c", 3, &[2, 3])];
+        assert_eq!(view("c", 3, &changed), View::Disagreed);
+        assert!(matches!(view("b", 2, &changed), View::Outdated(_)));
+    }
+
+    #[test]
+    fn a_scheduler_of_dapr_is_believed_by_its_number() {
+        let mut dapr = entry("b", 2, &[]);
+        dapr.seen = Seen { total: 2, uids: None };
+        let own = entry("a", 1, &[1, 2]);
+        assert!(matches!(
+            view("a", 1, &[own.clone(), dapr.clone()]),
+            View::Agreed(_)
+        ));
+        dapr.seen.total = 1;
+        assert_eq!(view("a", 1, &[own, dapr]), View::Disagreed);
+    }
+
+    /// Members that look at the store now and then, and do what they see.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Join(usize),
+        Leave(usize),
+        Look(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            1 => (0_usize..4).prop_map(Step::Join),
+            1 => (0_usize..4).prop_map(Step::Leave),
+            4 => (0_usize..4).prop_map(Step::Look),
+        ]
+    }
+
+    #[derive(Default)]
+    struct Group {
+        entries: Vec<Entry>,
+        /// The place that each process works at.
+        places: [Option<Shard>; 4],
+        /// Processes so far.
+        processes: u64,
+    }
+
+    impl Group {
+        fn at(&self, at: usize) -> Option<&Entry> {
+            let id = at.to_string();
+            self.entries.iter().find(|entry| entry.id == id)
+        }
+
+        /// What a process does with what it sees.
+        fn look(&mut self, at: usize) {
+            let Some(uid) = self.at(at).map(|entry| entry.uid) else {
+                return;
+            };
+            let id = at.to_string();
+            match view(&id, uid, &self.entries) {
+                View::Absent | View::Taken => unreachable!("it has an entry of its own"),
+                View::Outdated(seen) => {
+                    self.places[at] = None;
+                    let own = self.entries.iter_mut().find(|entry| entry.id == id).unwrap();
+                    own.seen = seen;
+                }
+                View::Disagreed => self.places[at] = None,
+                View::Agreed(shard) => self.places[at] = Some(shard),
+            }
+        }
+
+        fn step(&mut self, step: &Step) {
+            match *step {
+                Step::Join(at) if self.at(at).is_none() => {
+                    self.processes += 1;
+                    let uids = self.entries.iter().map(|entry| entry.uid);
+                    let seen = Seen::of(uids.chain([self.processes]));
+                    self.entries.push(Entry {
+                        id: at.to_string(),
+                        uid: self.processes,
+                        seen,
+                    });
+                }
+                Step::Join(_) => {}
+                // Its lease ends, and it has noticed that before.
+                Step::Leave(at) => {
+                    self.places[at] = None;
+                    self.entries.retain(|entry| entry.id != at.to_string());
+                }
+                Step::Look(at) => self.look(at),
+            }
+        }
+
+        fn owners(&self, partition: u64) -> usize {
+            let places = self.places.iter().flatten();
+            places.filter(|shard| shard.owns(partition)).count()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        #[test]
+        fn no_job_has_two_owners(steps in prop::collection::vec(step(), 0..60)) {
+            let mut group = Group::default();
+            for step in &steps {
+                group.step(step);
+                for partition in 0..12 {
+                    let owners = group.owners(partition);
+                    prop_assert!(owners <= 1, "{partition} has {owners} owners");
+                }
+            }
+            // Left alone, all find their places, and each job has an owner.
+            for at in (0..4).chain(0..4) {
+                group.look(at);
+            }
+            for partition in 0..12 {
+                prop_assert_eq!(group.owners(partition), usize::from(!group.entries.is_empty()));
+            }
+        }
+    }
+}
