@@ -2,12 +2,18 @@
 //! what they asked for is.
 
 pub(crate) mod embedded;
+pub(crate) mod etcd;
+pub(crate) mod pair;
+pub(crate) mod postgres;
+pub(crate) mod shared;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use outrigger_schedule::engine::Name;
+use outrigger_schedule::engine::{Name, Version};
 use outrigger_schedule::job::Progress;
+use tokio::sync::oneshot;
 
 /// Keys of jobs begin with this, and go on with the job's name.
 pub(crate) const JOBS: &str = "dapr/jobs/";
@@ -19,29 +25,37 @@ pub(crate) const LEADERSHIP: &str = "dapr/leadership/";
 /// Changes that wait for the engine; whoever writes waits beyond it.
 pub(crate) const CHANGES: usize = 1024;
 
-/// Something that was stored, in the order it was.
+/// Something that happened in the store, in the order it did.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// A job, new or in place of another.
     Put {
         name: Name,
-        /// Of this version of the job.
-        revision: u64,
+        version: Version,
         job: Vec<u8>,
         counter: Option<Vec<u8>>,
     },
     /// A job is gone.
-    Deleted(Name),
-    /// All jobs that were stored before the start have been told.
+    Deleted {
+        name: Name,
+        /// Of the store, when it was deleted.
+        revision: u64,
+    },
+    /// All jobs that were stored before have been told.
     Loaded,
+    /// Other schedulers come or go: nothing is sent until [`Change::Reset`]. It is answered when no answer of an app
+    /// is waited for, and all that came was given to the store.
+    Hold(oneshot::Sender<()>),
+    /// This scheduler looks after no job any more; those that it looks after from now on are told next.
+    Reset,
 }
 
 /// How far a job is, to be stored: or that it is over.
 #[derive(Debug, Clone)]
 pub(crate) struct Advance {
     pub(crate) name: Name,
-    /// Of the job that this belongs to; one with another revision is left as it is.
-    pub(crate) revision: u64,
+    /// Of the job that this belongs to; another one is left as it is.
+    pub(crate) version: Version,
     /// `None`: it is over, and is deleted.
     pub(crate) progress: Option<Progress>,
 }
@@ -54,16 +68,35 @@ pub(crate) enum Scheduled {
     Exists,
 }
 
+/// A job that is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) name: Name,
+    /// Written at this revision and no other; `None`: any.
+    pub(crate) revision: Option<u64>,
+}
+
+impl Wanted {
+    /// Whether this is it.
+    pub(crate) fn is(&self, pair: &pair::Pair) -> bool {
+        self.revision
+            .is_none_or(|revision| revision == pair.modified.unsigned_abs())
+    }
+}
+
 /// A job by its name.
 pub(crate) type Named = (String, Vec<u8>);
+
+/// The addresses of all schedulers of the store, for sidecars; none until they are known.
+pub(crate) type Hosts = Arc<[String]>;
 
 /// A store of jobs.
 #[async_trait]
 pub(crate) trait Storage: Send + Sync {
     /// Stores a job; `overwrite`: in place of one of that name, whose progress is forgotten.
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError>;
-    /// The jobs of these names; `None` for those that there are not.
-    async fn get(&self, names: Vec<Name>) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
+    /// The jobs that are asked for; `None` for those that there are not.
+    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
     /// All jobs whose names begin so, by name, as they are at one moment; at most `most` bytes.
     async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError>;
     /// Deletes a job, if there is one.
@@ -166,6 +199,14 @@ pub enum StorageError {
     /// The scheduler ends.
     #[error("the scheduler is shutting down: try another one, or again later")]
     Closed,
+    /// A job that the store does not take.
+    #[error(
+        "the store does not take a job of this size: {0}; give it a smaller payload, or allow larger requests there"
+    )]
+    TooLarge(String),
+    /// It does not answer.
+    #[error("the store cannot be reached: {0}; try again later")]
+    Unavailable(String),
     /// Anything else.
     #[error("the store failed: {0}")]
     Failed(String),

@@ -1,6 +1,7 @@
 //! The store of a single scheduler: a file of SQLite in its data folder, with the keys and values that Dapr's
 //! scheduler keeps in etcd.
 
+mod copy;
 mod file;
 pub(crate) mod pairs;
 mod writer;
@@ -12,7 +13,6 @@ use std::sync::mpsc as queue;
 use std::thread;
 
 use async_trait::async_trait;
-use outrigger_schedule::engine::Name;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -20,7 +20,8 @@ pub(crate) use file::Place;
 use pairs::{Names, Range, Writing};
 use writer::{Write, Writer, failure};
 
-use super::{Advance, CHANGES, COUNTERS, Change, JOBS, Named, OpenError, Scheduled, Storage, StorageError};
+use super::pair::{counter_key, job_key};
+use super::{Advance, CHANGES, Change, JOBS, Named, OpenError, Scheduled, Storage, StorageError, Wanted};
 
 /// Writing calls under way; the others wait for a place.
 const WRITES: usize = 1024;
@@ -179,10 +180,10 @@ fn check_jobs(place: &Place, connection: &Connection) -> Result<(), OpenError> {
 
 /// Whether anybody listens still.
 fn tell_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
-    let loaded = pairs::load(connection, |name, revision, job, counter| {
+    let loaded = pairs::load(connection, |name, modified, job, counter| {
         let put = Change::Put {
             name,
-            revision,
+            version: crate::stored::version(modified, &job),
             job,
             counter,
         };
@@ -199,25 +200,24 @@ fn tell_jobs(connection: &Connection, changes: &mpsc::Sender<Change>) -> bool {
 impl Storage for Embedded {
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError> {
         self.write(move |writing| {
-            let key = [JOBS, &name].concat().into_bytes();
+            let key = job_key(&name);
             if !overwrite && pairs::get(writing.connection(), &key)?.is_some() {
                 return Ok(Scheduled::Exists);
             }
-            let counter = Range::one([COUNTERS, &name].concat());
-            writing.delete(&counter)?;
+            writing.delete(&Range::one(counter_key(&name)))?;
             writing.put(&key, &job)?;
             Ok(Scheduled::Stored)
         })
         .await
     }
 
-    async fn get(&self, names: Vec<Name>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
         self.read(move |connection| {
-            let value = |name: &Name| {
-                let pair = pairs::get(connection, [JOBS, name].concat().as_bytes())?;
-                Ok(pair.map(|pair| pair.value))
+            let value = |wanted: &Wanted| {
+                let pair = pairs::get(connection, &job_key(&wanted.name))?;
+                Ok(pair.filter(|pair| wanted.is(pair)).map(|pair| pair.value))
             };
-            names.iter().map(value).collect()
+            wanted.iter().map(value).collect()
         })
         .await
     }

@@ -4,58 +4,10 @@ use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
+pub(crate) use crate::storage::pair::{Pair, Range};
+use crate::storage::pair::{job_key, job_name};
 use crate::storage::{Advance, COUNTERS, Change, JOBS};
 use crate::stored;
-
-/// A value, and when it was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pair {
-    pub(crate) key: Vec<u8>,
-    /// Revision of the store when the key was made.
-    pub(crate) created: i64,
-    /// Revision of the store when the value was written.
-    pub(crate) modified: i64,
-    /// How often the value was written, from 1.
-    pub(crate) version: i64,
-    pub(crate) value: Vec<u8>,
-}
-
-/// Keys from the first on, below the last; without one all.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Range {
-    pub(crate) from: Vec<u8>,
-    pub(crate) below: Option<Vec<u8>>,
-}
-
-impl Range {
-    /// Keys that begin so.
-    pub(crate) fn prefix(prefix: impl Into<Vec<u8>>) -> Self {
-        let from = prefix.into();
-        let mut below = from.clone();
-        // The next key that does not begin so: none, if all bytes are the largest.
-        while let Some(last) = below.pop() {
-            if last < u8::MAX {
-                below.push(last + 1);
-                return Self {
-                    from,
-                    below: Some(below),
-                };
-            }
-        }
-        Self { from, below: None }
-    }
-
-    /// One key.
-    pub(crate) fn one(key: impl Into<Vec<u8>>) -> Self {
-        let from = key.into();
-        let mut below = from.clone();
-        below.push(0);
-        Self {
-            from,
-            below: Some(below),
-        }
-    }
-}
 
 /// Which jobs.
 #[derive(Debug, Clone, Copy)]
@@ -142,12 +94,17 @@ impl<'c> Writing<'c> {
             let counter = get(self.connection, &[COUNTERS.as_bytes(), name.as_bytes()].concat())?;
             self.changes.push(Change::Put {
                 name: name.into(),
-                revision: self.revision.unsigned_abs(),
+                version: stored::version(self.revision, value),
                 job: value.to_vec(),
                 counter: counter.map(|pair| pair.value),
             });
         }
         Ok(())
+    }
+
+    /// As [`Writing::put`], where no engine follows.
+    pub(super) fn keep(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
+        self.write(key, value)
     }
 
     fn write(&mut self, key: &[u8], value: &[u8]) -> rusqlite::Result<()> {
@@ -171,7 +128,10 @@ impl<'c> Writing<'c> {
             .query_map(params![range.from, range.below], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
         for name in keys.iter().filter_map(|key| job_name(key)) {
-            self.changes.push(Change::Deleted(name.into()));
+            self.changes.push(Change::Deleted {
+                name: name.into(),
+                revision: self.revision.unsigned_abs(),
+            });
         }
         Ok(keys)
     }
@@ -191,15 +151,15 @@ impl<'c> Writing<'c> {
     pub(super) fn advance(&mut self, advance: &Advance) -> rusqlite::Result<()> {
         let Advance {
             name,
-            revision,
+            version,
             progress,
         } = advance;
-        let job = get(self.connection, &[JOBS.as_bytes(), name.as_bytes()].concat())?
-            .filter(|job| job.modified.unsigned_abs() == *revision);
+        let job = get(self.connection, &job_key(name))?
+            .filter(|job| job.modified.unsigned_abs() == version.revision);
         match (job, progress) {
             (None, _) => Ok(()),
-            (Some(job), Some(progress)) => {
-                let counter = stored::counter(progress, stored::partition(&job.value));
+            (Some(_), Some(progress)) => {
+                let counter = stored::counter(progress, version.partition);
                 self.write(&[COUNTERS.as_bytes(), name.as_bytes()].concat(), &counter)
             }
             (Some(_), None) => {
@@ -245,7 +205,7 @@ impl<'c> Writing<'c> {
 /// Tells `take` of all jobs with their counters, until it wants no more.
 pub(super) fn load(
     connection: &Connection,
-    mut take: impl FnMut(Arc<str>, u64, Vec<u8>, Option<Vec<u8>>) -> bool,
+    mut take: impl FnMut(Arc<str>, i64, Vec<u8>, Option<Vec<u8>>) -> bool,
 ) -> rusqlite::Result<()> {
     let mut statement = connection.prepare(
         "SELECT j.key, j.modified, j.value, c.value FROM pairs j
@@ -257,30 +217,9 @@ pub(super) fn load(
     while let Some(row) = rows.next()? {
         let (key, modified): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
         let Some(name) = job_name(&key) else { continue };
-        if !take(name.into(), modified.unsigned_abs(), row.get(2)?, row.get(3)?) {
+        if !take(name.into(), modified, row.get(2)?, row.get(3)?) {
             break;
         }
     }
     Ok(())
-}
-
-/// The job whose key it is; names are text.
-fn job_name(key: &[u8]) -> Option<&str> {
-    std::str::from_utf8(key.strip_prefix(JOBS.as_bytes())?).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_end_where_other_keys_begin() {
-        assert_eq!(Range::prefix("ab").below.as_deref(), Some(b"ac".as_slice()));
-        assert_eq!(
-            Range::prefix([b'a', 0xff]).below.as_deref(),
-            Some(b"b".as_slice())
-        );
-        assert_eq!(Range::prefix([0xff, 0xff]).below, None);
-        assert_eq!(Range::prefix("").below, None);
-    }
 }

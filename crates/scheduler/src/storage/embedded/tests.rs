@@ -1,3 +1,4 @@
+use outrigger_schedule::engine::{Name, Version};
 use outrigger_schedule::job::Progress;
 use outrigger_wire::scheduler::v1::{
     Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
@@ -51,9 +52,9 @@ async fn names(store: &Embedded, prefix: &str) -> Vec<String> {
 }
 
 /// The next change.
-async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, u64) {
+async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, Version) {
     match changes.recv().await.unwrap() {
-        Change::Put { name, revision, .. } => (name, revision),
+        Change::Put { name, version, .. } => (name, version),
         other => panic!("{other:?}"),
     }
 }
@@ -67,7 +68,7 @@ async fn what_was_stored_is_there_after_a_restart() {
         let stored = store.schedule(name.to_owned(), job(10), false).await.unwrap();
         assert_eq!(stored, Scheduled::Stored);
     }
-    let (name, revision) = put(&mut changes).await;
+    let (name, version) = put(&mut changes).await;
     let again = store.schedule(name.to_string(), job(1), false).await.unwrap();
     assert_eq!(again, Scheduled::Exists);
     let progress = Progress {
@@ -75,20 +76,41 @@ async fn what_was_stored_is_there_after_a_restart() {
         last: Some("2026-03-01T00:00:00Z".parse().unwrap()),
         attempts: 1,
     };
-    let advance = |name: &Name, revision, progress| Advance {
+    let advance = |name: &Name, version, progress| Advance {
         name: Arc::clone(name),
-        revision,
+        version,
         progress,
     };
-    store.advance(advance(&name, revision, Some(progress)));
+    store.advance(advance(&name, version, Some(progress)));
     // Of a job that was replaced meanwhile: nothing happens.
-    store.advance(advance(&name, revision - 1, None));
+    let before = Version {
+        revision: version.revision - 1,
+        ..version
+    };
+    store.advance(advance(&name, before, None));
+    let wanted = |revision| {
+        vec![Wanted {
+            name: Arc::clone(&name),
+            revision,
+        }]
+    };
+    for (revision, there) in [
+        (None, true),
+        (Some(version.revision), true),
+        (Some(before.revision), false),
+    ] {
+        assert_eq!(
+            store.get(wanted(revision)).await.unwrap()[0].is_some(),
+            there,
+            "{revision:?}"
+        );
+    }
     assert_eq!(
         names(&store, "app||ns||app||").await,
         ["app||ns||app||a", "app||ns||app||b"]
     );
-    let (over, revision) = put(&mut changes).await;
-    store.advance(advance(&over, revision, None));
+    let (over, version) = put(&mut changes).await;
+    store.advance(advance(&over, version, None));
     store.close().await;
     drop((store, changes));
 
@@ -119,7 +141,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     }
     store.delete_prefix("app||ns||app".to_owned()).await.unwrap();
     assert!(names(&store, "").await.is_empty());
-    assert!(matches!(changes.recv().await, Some(Change::Deleted(_))));
+    assert!(matches!(changes.recv().await, Some(Change::Deleted { .. })));
 }
 
 #[tokio::test]

@@ -1,0 +1,77 @@
+//! All jobs of the store out of it, or into a new one.
+
+use std::fs;
+
+use super::file::{Place, failure};
+use super::pairs::{self, Writing};
+use crate::migrate::Entry;
+use crate::storage::OpenError;
+use crate::storage::pair::{counter_key, job_key};
+
+impl Place {
+    /// Hands out all jobs of a store that is there, by name, until `take` wants no more; the store is checked first.
+    pub(crate) fn read(&self, mut take: impl FnMut(Entry) -> bool) -> Result<(), OpenError> {
+        let connection = self.open()?;
+        let read = pairs::load(&connection, |name, _, job, counter| {
+            take(Entry { name, job, counter })
+        });
+        read.map_err(|error| failure(&self.file(), error))
+    }
+
+    /// Makes a store of jobs, where there is none. The jobs are complete when `None` comes; where they end without,
+    /// nothing is made.
+    pub(crate) fn make(&self, jobs: impl Iterator<Item = Option<Entry>>) -> Result<(), OpenError> {
+        let _lock = self.lock()?;
+        let to = self.file();
+        if to.exists() {
+            return Err(OpenError::Exists(to));
+        }
+        // Made under another name: what broke off is none.
+        let part = self.folder.join("migrating");
+        let cause = |cause| OpenError::Folder {
+            path: self.folder.clone(),
+            cause,
+        };
+        // Of an attempt that was killed.
+        match fs::remove_dir_all(&part) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cause(error)),
+            _ => {}
+        }
+        let place = Self {
+            folder: part.clone(),
+            ..self.clone()
+        };
+        let made = place.fill(jobs).and_then(|complete| match complete {
+            true => fs::rename(place.file(), &to).map_err(cause),
+            false => Ok(()),
+        });
+        // What is left of it is of no use, and harms nobody.
+        let _ = fs::remove_dir_all(&part);
+        made
+    }
+
+    /// Whether the jobs were complete.
+    fn fill(&self, jobs: impl Iterator<Item = Option<Entry>>) -> Result<bool, OpenError> {
+        let connection = self.open()?;
+        let filling = || -> rusqlite::Result<bool> {
+            connection.execute_batch("BEGIN IMMEDIATE")?;
+            let mut writing = Writing::new(&connection)?;
+            let mut complete = false;
+            for entry in jobs {
+                let Some(entry) = entry else {
+                    complete = true;
+                    break;
+                };
+                writing.keep(&job_key(&entry.name), &entry.job)?;
+                if let Some(counter) = entry.counter {
+                    writing.keep(&counter_key(&entry.name), &counter)?;
+                }
+            }
+            writing.finish()?;
+            connection
+                .execute_batch("COMMIT; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode = DELETE")?;
+            Ok(complete)
+        };
+        filling().map_err(|error| failure(&self.file(), error))
+    }
+}

@@ -1,0 +1,331 @@
+//! Calls to the members of a cluster: one member at a time, and another one where it does not answer.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Response, Status};
+
+use crate::config::EtcdAccess;
+use crate::proto::etcd::{
+    AuthenticateRequest, auth_client::AuthClient, kv_client::KvClient, lease_client::LeaseClient,
+    watch_client::WatchClient,
+};
+use crate::storage::StorageError;
+
+/// Time to connect to a member.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Time for an answer.
+const CALL: Duration = Duration::from_secs(5);
+/// Silence before a member is asked whether it is still there; etcd wants at least 5 s of it.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// Time for the answer to that.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Largest answer, in bytes: a page of jobs.
+const LARGEST: usize = 256 << 20;
+
+/// An address that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("--etcd-client-endpoints: {endpoint:?} {why}")]
+pub struct EndpointError {
+    endpoint: String,
+    why: String,
+}
+
+/// What a member can be asked.
+#[derive(Clone)]
+pub(crate) struct Stubs {
+    pub(crate) kv: KvClient<Channel>,
+    pub(crate) lease: LeaseClient<Channel>,
+    pub(crate) watch: WatchClient<Channel>,
+    auth: AuthClient<Channel>,
+}
+
+pub(crate) struct Client {
+    members: Vec<Stubs>,
+    /// For messages.
+    at: String,
+    turn: AtomicUsize,
+    account: Option<AuthenticateRequest>,
+    token: Mutex<Option<MetadataValue<Ascii>>>,
+}
+
+trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Bytes for T {}
+
+impl Client {
+    /// Connects when first used, and again where a connection broke.
+    ///
+    /// # Errors
+    /// [`EndpointError`]; whether anybody answers shows later.
+    pub(crate) fn new(settings: &EtcdAccess) -> Result<Self, EndpointError> {
+        let members = settings
+            .endpoints
+            .iter()
+            .map(|endpoint| Target::read(endpoint).map(Target::stubs));
+        Ok(Self {
+            members: members.collect::<Result<_, _>>()?,
+            at: settings.endpoints.join(","),
+            turn: AtomicUsize::new(0),
+            account: (!settings.username.is_empty()).then(|| AuthenticateRequest {
+                name: settings.username.clone(),
+                password: settings.password.clone(),
+            }),
+            token: Mutex::new(None),
+        })
+    }
+
+    /// One attempt of a call, at the member whose turn it is.
+    pub(crate) async fn call<Q, A, F>(
+        &self,
+        request: Q,
+        call: impl FnOnce(Stubs, Request<Q>) -> F,
+    ) -> Result<A, StorageError>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let turn = self.turn.load(Ordering::Relaxed);
+        let Some(stubs) = self.members.get(turn % self.members.len().max(1)) else {
+            return Err(StorageError::Failed("no endpoint of etcd is known".to_owned()));
+        };
+        let calling = async {
+            let mut request = Request::new(request);
+            if let Some(token) = self.token(stubs).await? {
+                request.metadata_mut().insert("token", token);
+            }
+            call(stubs.clone(), request).await
+        };
+        match timeout(CALL, calling).await {
+            Ok(Ok(answer)) => Ok(answer.into_inner()),
+            Ok(Err(status)) => Err(self.failure(turn, &status)),
+            Err(_) => {
+                self.next(turn);
+                Err(StorageError::Unavailable(format!(
+                    "etcd at {}: no answer within {} s",
+                    self.at,
+                    CALL.as_secs()
+                )))
+            }
+        }
+    }
+
+    /// Another member than that whose turn it was.
+    pub(crate) fn pass_on(&self) {
+        self.turn.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn next(&self, turn: usize) {
+        // Calls that failed together pass on once.
+        let _ = self
+            .turn
+            .compare_exchange(turn, turn.wrapping_add(1), Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    async fn token(&self, stubs: &Stubs) -> Result<Option<MetadataValue<Ascii>>, Status> {
+        let Some(account) = &self.account else {
+            return Ok(None);
+        };
+        let known = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let answer = stubs.auth.clone().authenticate(account.clone()).await;
+        let token = match answer {
+            Ok(answer) => answer.into_inner().token,
+            // An etcd without accounts needs none.
+            Err(status) if status.message().contains("authentication is not enabled") => return Ok(None),
+            Err(status) => return Err(status),
+        };
+        let token: MetadataValue<Ascii> = token
+            .parse()
+            .map_err(|_| Status::internal("etcd gave a token that is no header"))?;
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token.clone());
+        Ok(Some(token))
+    }
+
+    fn failure(&self, turn: usize, status: &Status) -> StorageError {
+        let message = status.message();
+        let text = format!("etcd at {}: {message}", self.at);
+        let has = |words: &[&str]| words.iter().any(|word| message.contains(word));
+        // Tokens end after some minutes, and when accounts change.
+        if status.code() == Code::Unauthenticated || has(&["invalid auth token", "auth: revision in header"])
+        {
+            *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            return StorageError::Unavailable(text);
+        }
+        match status.code() {
+            _ if has(&["database space exceeded"]) => StorageError::Full,
+            _ if has(&["too large", "larger than max", "too many operations"]) => {
+                StorageError::TooLarge(text)
+            }
+            Code::Unavailable
+            | Code::DeadlineExceeded
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::Internal
+            | Code::Aborted => {
+                self.next(turn);
+                StorageError::Unavailable(text)
+            }
+            Code::ResourceExhausted => StorageError::Unavailable(text),
+            _ => StorageError::Failed(text),
+        }
+    }
+}
+
+/// Whether the addresses can be used; nothing is connected to.
+///
+/// # Errors
+/// [`EndpointError`].
+pub(crate) fn check(access: &EtcdAccess) -> Result<(), EndpointError> {
+    access
+        .endpoints
+        .iter()
+        .try_for_each(|endpoint| Target::read(endpoint).map(drop))
+}
+
+/// Where a member is, and how it is connected to.
+struct Target {
+    endpoint: Endpoint,
+    address: String,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+impl Target {
+    fn read(endpoint: &str) -> Result<Self, EndpointError> {
+        let wrong = |why: &str| EndpointError {
+            endpoint: endpoint.to_owned(),
+            why: why.to_owned(),
+        };
+        let (scheme, address) = endpoint.split_once("://").unwrap_or(("http", endpoint));
+        let address = address.trim_end_matches('/').to_owned();
+        let host = match address.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                host.trim_matches(['[', ']'])
+            }
+            _ => return Err(wrong("is not host:port, or a URL such as http://host:2379")),
+        };
+        let tls = match scheme {
+            "http" => None,
+            "https" => {
+                let name = ServerName::try_from(host.to_owned())
+                    .map_err(|_| wrong("has no name that a certificate could have"))?;
+                let mut config = outrigger_tls::client_config(None, None).map_err(|why| wrong(&why))?;
+                config.alpn_protocols = vec![b"h2".to_vec()];
+                Some((TlsConnector::from(Arc::new(config)), name))
+            }
+            _ => return Err(wrong("has another scheme than http or https")),
+        };
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| wrong(&format!("is no address: {error}")))?
+            .http2_keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
+        Ok(Self {
+            endpoint,
+            address,
+            tls,
+        })
+    }
+
+    fn stubs(self) -> Stubs {
+        let Self {
+            endpoint,
+            address,
+            tls,
+        } = self;
+        let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
+            let (address, tls) = (address.clone(), tls.clone());
+            async move {
+                let dialling = timeout(CONNECT, dial(&address, tls));
+                let stream = dialling
+                    .await
+                    .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+                stream.map(TokioIo::new)
+            }
+        }));
+        Stubs {
+            kv: KvClient::new(channel.clone())
+                .max_decoding_message_size(LARGEST)
+                .max_encoding_message_size(LARGEST),
+            lease: LeaseClient::new(channel.clone()),
+            watch: WatchClient::new(channel.clone()).max_decoding_message_size(LARGEST),
+            auth: AuthClient::new(channel),
+        }
+    }
+}
+
+async fn dial(address: &str, tls: Option<(TlsConnector, ServerName<'static>)>) -> io::Result<Box<dyn Bytes>> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(match tls {
+        None => Box::new(stream),
+        Some((connector, name)) => Box::new(connector.connect(name, stream).await?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(endpoints: &[&str]) -> Result<Client, EndpointError> {
+        Client::new(&EtcdAccess {
+            endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(),
+            ..EtcdAccess::default()
+        })
+    }
+
+    #[test]
+    fn endpoints_are_addresses() {
+        let client = |endpoints: &[&str]| {
+            check(&EtcdAccess {
+                endpoints: endpoints.iter().map(|&endpoint| endpoint.to_owned()).collect(),
+                ..EtcdAccess::default()
+            })
+        };
+        for good in [
+            "localhost:2379",
+            "http://127.0.0.1:1",
+            "https://etcd.example:2379/",
+            "[::1]:2379",
+        ] {
+            assert!(client(&[good]).is_ok(), "{good}");
+        }
+        for bad in ["", "localhost", "http://", "ftp://a:1", "a:b", ":1"] {
+            let error = client(&["a:1", bad])
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
+            assert!(error.contains(&format!("{bad:?}")), "{bad}: {error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_say_whether_to_try_again() {
+        let client = client(&["a:1", "b:1"]).unwrap();
+        let is = |status: Status| client.failure(client.turn.load(Ordering::Relaxed), &status);
+        let again = |error: &StorageError| matches!(error, StorageError::Unavailable(_));
+        assert!(again(&is(Status::unavailable("etcdserver: leader changed"))));
+        assert_eq!(client.turn.load(Ordering::Relaxed), 1, "another member is asked");
+        assert!(again(&is(Status::unauthenticated(
+            "etcdserver: invalid auth token"
+        ))));
+        let full = is(Status::resource_exhausted(
+            "etcdserver: mvcc: database space exceeded",
+        ));
+        assert_eq!(full, StorageError::Full);
+        let large = is(Status::invalid_argument("etcdserver: request is too large"));
+        assert!(matches!(large, StorageError::TooLarge(_)), "{large}");
+        let other = is(Status::permission_denied("etcdserver: permission denied"));
+        assert!(matches!(other, StorageError::Failed(_)), "{other}");
+    }
+}

@@ -1,0 +1,178 @@
+//! PostgreSQL as the store: the same keys and values as in an etcd, in tables, with one revision for all. Writes of a
+//! scheduler that come together share a transaction; those of all schedulers come one after the other.
+
+mod leases;
+mod plan;
+mod schema;
+mod session;
+mod watch;
+mod writer;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_postgres::Row;
+use tokio_stream::StreamExt;
+use tokio_util::task::AbortOnDropHandle;
+
+use session::{CALL, Sessions, slow};
+use watch::{Notified, PostgresWatch};
+use writer::Writer;
+
+use super::StorageError;
+use super::pair::{Pair, Range};
+use super::shared::backend::{Backend, Condition, Scan, Watch, Write};
+
+/// Pairs of a chunk.
+const CHUNK: usize = 1000;
+/// Chunks that wait to be taken.
+const CHUNKS: usize = 2;
+
+/// See the module's documentation.
+pub(crate) struct Postgres {
+    sessions: Arc<Sessions>,
+    writer: Writer,
+    notified: Notified,
+    _sweeping: AbortOnDropHandle<()>,
+}
+
+/// Whether a connection string can be used; nothing is connected to.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn check(connection: &str) -> Result<(), String> {
+    outrigger_components_postgres::connection(connection).map(drop)
+}
+
+impl Postgres {
+    /// Connects when first used, and again where a connection broke.
+    ///
+    /// # Errors
+    /// What is wrong with the connection string.
+    pub(crate) fn new(connection: &str) -> Result<Self, String> {
+        let sessions = Arc::new(Sessions::new(connection)?);
+        Ok(Self {
+            writer: Writer::start(Arc::clone(&sessions)),
+            notified: watch::listen(Arc::clone(&sessions)),
+            _sweeping: AbortOnDropHandle::new(tokio::spawn(leases::sweep(Arc::clone(&sessions)))),
+            sessions,
+        })
+    }
+}
+
+/// The columns of a pair, in the order of [`pair`].
+const COLUMNS: &str = "key, value, created, modified, version";
+
+fn pair(row: &Row) -> Result<Pair, tokio_postgres::Error> {
+    Ok(Pair {
+        key: row.try_get(0)?,
+        value: row.try_get(1)?,
+        created: row.try_get(2)?,
+        modified: row.try_get(3)?,
+        version: row.try_get(4)?,
+    })
+}
+
+#[async_trait]
+impl Backend for Postgres {
+    async fn get(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Pair>>, StorageError> {
+        let reading = async {
+            let session = self.sessions.get().await?;
+            let sql = format!("SELECT {COLUMNS} FROM scheduler_pairs WHERE key = ANY($1)");
+            let statement = session.client().prepare_cached(&sql).await?;
+            let rows = session.client().query(&statement, &[&keys]).await?;
+            session.keep();
+            let found: Vec<Pair> = rows.iter().map(pair).collect::<Result<_, _>>()?;
+            Ok(found)
+        };
+        let found = timeout(CALL, reading).await.unwrap_or_else(|_| Err(slow()))?;
+        let mut by_key: std::collections::HashMap<Vec<u8>, Pair> =
+            found.into_iter().map(|pair| (pair.key.clone(), pair)).collect();
+        Ok(keys.iter().map(|key| by_key.remove(key)).collect())
+    }
+
+    async fn scan(&self, range: Range, _: Option<i64>) -> Result<Scan, StorageError> {
+        let beginning = async {
+            let session = self.sessions.get().await?;
+            let revision = schema::revision(session.client()).await?;
+            let sql = format!(
+                "SELECT {COLUMNS} FROM scheduler_pairs
+                 WHERE key >= $1 AND ($2::bytea IS NULL OR key < $2) ORDER BY key"
+            );
+            let statement = session.client().prepare_cached(&sql).await?;
+            let rows = session
+                .client()
+                .query_raw(&statement, [Some(&range.from), range.below.as_ref()])
+                .await?;
+            Ok((session, revision, rows))
+        };
+        let (session, revision, rows) = timeout(CALL, beginning).await.unwrap_or_else(|_| Err(slow()))?;
+        let (send, chunks) = mpsc::channel(CHUNKS);
+        tokio::spawn(async move {
+            let mut rows = pin!(rows);
+            let mut chunk = Vec::with_capacity(CHUNK);
+            loop {
+                let row = match timeout(CALL, rows.next()).await {
+                    Err(_) => Some(Err(slow())),
+                    Ok(row) => row.map(|row| row.and_then(|row| pair(&row)).map_err(StorageError::from)),
+                };
+                let (full, ended) = match row {
+                    Some(Ok(pair)) => {
+                        chunk.push(pair);
+                        (chunk.len() == CHUNK, false)
+                    }
+                    Some(Err(error)) => {
+                        // Whoever asked may have gone.
+                        let _ = send.send(Err(error)).await;
+                        return;
+                    }
+                    None => (true, true),
+                };
+                if full && send.send(Ok(std::mem::take(&mut chunk))).await.is_err() {
+                    return;
+                }
+                if ended {
+                    session.keep();
+                    return;
+                }
+            }
+        });
+        Ok(Scan { revision, chunks })
+    }
+
+    async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
+        let writing = self.writer.commit(conditions.to_vec(), writes.to_vec());
+        timeout(CALL, writing).await.unwrap_or_else(|_| Err(slow()))
+    }
+
+    fn watch(&self, range: Range, after: i64) -> Box<dyn Watch> {
+        Box::new(PostgresWatch::new(
+            Arc::clone(&self.sessions),
+            self.notified.clone(),
+            range,
+            after,
+        ))
+    }
+
+    async fn grant(&self, lifetime: Duration) -> Result<i64, StorageError> {
+        timeout(CALL, leases::grant(&self.sessions, lifetime))
+            .await
+            .unwrap_or_else(|_| Err(slow()))
+    }
+
+    async fn keep(&self, lease: i64) -> Result<bool, StorageError> {
+        timeout(CALL, leases::keep(&self.sessions, lease))
+            .await
+            .unwrap_or_else(|_| Err(slow()))
+    }
+
+    async fn revoke(&self, lease: i64) -> Result<(), StorageError> {
+        timeout(CALL, leases::end(&self.sessions, Some(lease)))
+            .await
+            .unwrap_or_else(|_| Err(slow()))
+    }
+}

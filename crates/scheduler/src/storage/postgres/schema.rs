@@ -1,0 +1,73 @@
+//! The tables.
+
+use deadpool_postgres::Object;
+use tokio_postgres::GenericClient;
+
+use crate::storage::StorageError;
+
+/// Format of the tables. A later one may have what this code does not know.
+const FORMAT: i64 = 1;
+/// Held while tables are made: schedulers that start together take turns.
+const LOCK: i64 = 0x4f75_744a_6f62;
+
+/// - `scheduler_meta`: the format; the revision of all, which grows with each transaction that writes, and whose row
+///   those transactions hold; the revision up to which deletions are forgotten.
+/// - `scheduler_pairs`: keys and values.
+/// - `scheduler_gone`: keys that were deleted, for those who follow.
+/// - `scheduler_leases`: until when schedulers count as alive, by the server's clock.
+const TABLES: &str = "
+    CREATE TABLE scheduler_meta (name text PRIMARY KEY, value bigint NOT NULL);
+    INSERT INTO scheduler_meta VALUES ('format', 1), ('revision', 1), ('forgotten', 0);
+    CREATE TABLE scheduler_pairs (
+        key bytea PRIMARY KEY,
+        value bytea NOT NULL,
+        created bigint NOT NULL,
+        modified bigint NOT NULL,
+        version bigint NOT NULL,
+        lease bigint
+    );
+    CREATE INDEX scheduler_pairs_modified ON scheduler_pairs (modified, key);
+    CREATE INDEX scheduler_pairs_lease ON scheduler_pairs (lease) WHERE lease IS NOT NULL;
+    CREATE TABLE scheduler_gone (revision bigint NOT NULL, key bytea NOT NULL);
+    CREATE INDEX scheduler_gone_revision ON scheduler_gone (revision, key);
+    CREATE TABLE scheduler_leases (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        lifetime interval NOT NULL,
+        ends timestamptz NOT NULL
+    );
+";
+
+/// Makes the tables where there are none, and checks that they are of this format.
+pub(super) async fn prepare(client: &mut Object) -> Result<(), StorageError> {
+    let transaction = client.transaction().await?;
+    transaction
+        .execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK])
+        .await?;
+    let there = transaction
+        .query_one("SELECT to_regclass('scheduler_meta') IS NOT NULL", &[])
+        .await?;
+    if !there.try_get::<_, bool>(0)? {
+        transaction.batch_execute(TABLES).await?;
+    }
+    let format = meta(&*transaction, "format").await?;
+    transaction.commit().await?;
+    match format {
+        FORMAT => Ok(()),
+        found => Err(StorageError::Failed(format!(
+            "its tables (scheduler_meta and others) have format {found}, and this scheduler knows {FORMAT}: run the \
+             scheduler that made them, or use another database"
+        ))),
+    }
+}
+
+/// The revision of all.
+pub(super) async fn revision(client: &Object) -> Result<i64, StorageError> {
+    Ok(meta(&***client, "revision").await?)
+}
+
+async fn meta(client: &impl GenericClient, name: &str) -> Result<i64, tokio_postgres::Error> {
+    let row = client
+        .query_one("SELECT value FROM scheduler_meta WHERE name = $1", &[&name])
+        .await?;
+    row.try_get(0)
+}

@@ -1,0 +1,120 @@
+//! Connections to the server, and what its errors mean.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use tokio::sync::OnceCell;
+use tokio_postgres::error::SqlState;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::schema;
+use crate::storage::StorageError;
+
+/// Time for a call.
+pub(super) const CALL: Duration = Duration::from_secs(5);
+/// Connections besides the one that listens.
+const CONNECTIONS: usize = 8;
+
+/// See the module's documentation.
+pub(super) struct Sessions {
+    pool: Pool,
+    pub(super) config: tokio_postgres::Config,
+    pub(super) tls: MakeRustlsConnect,
+    /// The tables are there.
+    prepared: OnceCell<()>,
+}
+
+/// A connection on loan. It is closed, unless [`Session::keep`] says that nothing is under way on it.
+pub(super) struct Session(Option<Object>);
+
+impl Sessions {
+    pub(super) fn new(connection: &str) -> Result<Self, String> {
+        let (mut config, tls) = outrigger_components_postgres::connection(connection)?;
+        config.application_name("scheduler").connect_timeout(CALL);
+        let manager = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_config(config.clone(), tls.clone(), manager);
+        let pool = Pool::builder(manager)
+            .max_size(CONNECTIONS)
+            .runtime(Runtime::Tokio1)
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            pool,
+            config,
+            tls,
+            prepared: OnceCell::new(),
+        })
+    }
+
+    /// A connection to a server that has the tables.
+    pub(super) async fn get(&self) -> Result<Session, StorageError> {
+        let mut session = Session(Some(self.pool.get().await.map_err(pool_failure)?));
+        self.prepared
+            .get_or_try_init(|| schema::prepare(session.client_mut()))
+            .await?;
+        Ok(session)
+    }
+}
+
+impl Session {
+    pub(super) fn client(&self) -> &Object {
+        // Taken when the session ends.
+        self.0.as_ref().expect("a session has a connection")
+    }
+
+    pub(super) fn client_mut(&mut self) -> &mut Object {
+        // Taken when the session ends.
+        self.0.as_mut().expect("a session has a connection")
+    }
+
+    /// The connection may be used again.
+    pub(super) fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(object) = self.0.take() {
+            drop(Object::take(object));
+        }
+    }
+}
+
+/// No answer in time.
+pub(super) fn slow() -> StorageError {
+    StorageError::Unavailable(format!("PostgreSQL: no answer within {} s", CALL.as_secs()))
+}
+
+fn pool_failure(error: PoolError) -> StorageError {
+    match error {
+        PoolError::Backend(error) => error.into(),
+        other => StorageError::Unavailable(format!("PostgreSQL: {other}")),
+    }
+}
+
+impl From<tokio_postgres::Error> for StorageError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(answer) = error.as_db_error() else {
+            let mut text = format!("PostgreSQL: {error}");
+            if let Some(cause) = error.source() {
+                text.push_str(&format!(": {cause}"));
+            }
+            return Self::Unavailable(text);
+        };
+        let code = answer.code();
+        let text = format!("PostgreSQL: {} ({})", answer.message(), code.code());
+        match code.code().get(..2) {
+            _ if *code == SqlState::DISK_FULL => Self::Full,
+            // A server that has become the second one of a pair.
+            _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(text),
+            // Connection, resources, operator, rollback.
+            Some("08" | "53" | "57" | "40") => Self::Unavailable(text),
+            Some("54") => Self::TooLarge(text),
+            _ => Self::Failed(text),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Follows a range of keys: asks what is new when the server says that something is, and every so often.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_postgres::AsyncMessage;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::pair;
+use super::session::{CALL, Sessions, slow};
+use crate::storage::StorageError;
+use crate::storage::pair::Range;
+use crate::storage::shared::backend::{Event, Watch};
+
+const LOG: &str = "dapr.scheduler.storage";
+/// What the server says it on.
+pub(super) const CHANNEL: &str = "scheduler_changed";
+/// Between two times that is asked without being told.
+const ASK_EVERY: Duration = Duration::from_secs(2);
+/// Until a connection that broke is made again, or a question that failed is asked again.
+const PAUSE: Duration = Duration::from_millis(300);
+/// Longest silence of the connection that listens before it is asked whether it is still there.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// No key is above this one.
+const LAST_KEY: &[u8] = &[0xff; 8];
+/// Changes that are told at once.
+const PAGE: i64 = 1000;
+
+/// Counts what the server has said; listening ends with the last of these.
+#[derive(Clone)]
+pub(super) struct Notified {
+    told: watch::Receiver<u64>,
+    _listening: Arc<AbortOnDropHandle<()>>,
+}
+
+/// Listens on a connection of its own, for as long as somebody wants to know.
+pub(super) fn listen(sessions: Arc<Sessions>) -> Notified {
+    let (tell, told) = watch::channel(0);
+    let listening = tokio::spawn(async move {
+        loop {
+            if let Err(error) = listen_once(&sessions, &tell).await {
+                tracing::debug!(target: LOG, "Changes are asked for every {ASK_EVERY:?} meanwhile: {error}");
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    });
+    Notified {
+        told,
+        _listening: Arc::new(AbortOnDropHandle::new(listening)),
+    }
+}
+
+async fn listen_once(sessions: &Sessions, tell: &watch::Sender<u64>) -> Result<(), StorageError> {
+    let connecting = timeout(CALL, sessions.config.connect(sessions.tls.clone())).await;
+    let (client, mut connection) = connecting.map_err(|_| slow())??;
+    let telling = tell.clone();
+    let mut moving = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            match std::future::poll_fn(|context| connection.poll_message(context)).await {
+                Some(Ok(AsyncMessage::Notification(_))) => telling.send_modify(|count| *count += 1),
+                Some(Ok(_)) => {}
+                Some(Err(_)) | None => return,
+            }
+        }
+    }));
+    let asked = timeout(CALL, client.batch_execute(&format!("LISTEN {CHANNEL}"))).await;
+    asked.map_err(|_| slow())??;
+    // What was said before.
+    tell.send_modify(|count| *count += 1);
+    loop {
+        tokio::select! {
+            _ = &mut moving => return Err(StorageError::Unavailable("the connection ended".to_owned())),
+            () = tokio::time::sleep(PING_EVERY) => {
+                let pinged = timeout(CALL, client.batch_execute("")).await;
+                pinged.map_err(|_| slow())??;
+            }
+        }
+    }
+}
+
+pub(super) struct PostgresWatch {
+    sessions: Arc<Sessions>,
+    notified: Notified,
+    range: Range,
+    /// The last that was told: revision and key.
+    last: (i64, Vec<u8>),
+}
+
+impl PostgresWatch {
+    pub(super) fn new(sessions: Arc<Sessions>, notified: Notified, range: Range, after: i64) -> Self {
+        Self {
+            sessions,
+            notified,
+            last: (after, LAST_KEY.to_vec()),
+            range,
+        }
+    }
+
+    async fn ask(&mut self) -> Result<Vec<Event>, StorageError> {
+        let session = self.sessions.get().await?;
+        // One statement sees one moment. What is gone has no value.
+        let sql = "SELECT key, value, created, modified, version FROM (
+                       (SELECT key, value, created, modified, version FROM scheduler_pairs
+                        WHERE (modified, key) > ($1, $2) AND key >= $3 AND ($4::bytea IS NULL OR key < $4)
+                        ORDER BY modified, key LIMIT $5)
+                       UNION ALL
+                       (SELECT key, NULL, 0, revision, 0 FROM scheduler_gone
+                        WHERE (revision, key) > ($1, $2) AND key >= $3 AND ($4::bytea IS NULL OR key < $4)
+                        ORDER BY revision, key LIMIT $5)
+                       UNION ALL
+                       (SELECT NULL, NULL, 0, value, 0 FROM scheduler_meta WHERE name = 'forgotten' AND value > $1)
+                       UNION ALL
+                       (SELECT NULL, NULL, 0, value, 1 FROM scheduler_meta WHERE name = 'revision')
+                   ) AS new ORDER BY modified, key LIMIT $5";
+        let statement = session.client().prepare_cached(sql).await?;
+        let (revision, key) = &self.last;
+        let rows = session
+            .client()
+            .query(
+                &statement,
+                &[revision, key, &self.range.from, &self.range.below, &PAGE],
+            )
+            .await?;
+        session.keep();
+        let mut events = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (key, revision): (Option<Vec<u8>>, i64) = (row.try_get(0)?, row.try_get(3)?);
+            let Some(key) = key else {
+                if row.try_get::<_, i64>(4)? == 1 {
+                    // Up to here there is nothing else, whatever the range.
+                    self.last = (revision, LAST_KEY.to_vec());
+                    continue;
+                }
+                return Err(StorageError::Failed(format!(
+                    "what was deleted up to revision {revision} is forgotten"
+                )));
+            };
+            self.last = (revision, key.clone());
+            events.push(match row.try_get::<_, Option<Vec<u8>>>(1)? {
+                Some(_) => Event::Put(pair(&row)?),
+                None => Event::Deleted { key, revision },
+            });
+        }
+        Ok(events)
+    }
+}
+
+#[async_trait]
+impl Watch for PostgresWatch {
+    async fn next(&mut self) -> Result<Vec<Event>, StorageError> {
+        loop {
+            self.notified.told.mark_unchanged();
+            match timeout(CALL, self.ask()).await.unwrap_or_else(|_| Err(slow())) {
+                Ok(events) if !events.is_empty() => return Ok(events),
+                Ok(_) => {
+                    // Told or not: it is asked.
+                    let _ = timeout(ASK_EVERY, self.notified.told.changed()).await;
+                }
+                Err(StorageError::Unavailable(_)) => tokio::time::sleep(PAUSE).await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A store that several schedulers share: an etcd, or PostgreSQL. Each job has one scheduler that looks after it
+//! ([`membership`]); it follows what is stored ([`follow`]), and stores how far its jobs are ([`advances`]).
+
+mod advances;
+pub(crate) mod backend;
+pub(crate) mod follow;
+mod membership;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use advances::Advances;
+use backend::{Backend, Condition, Write};
+use membership::Membership;
+
+use super::pair::{Range, counter_key, job_key, job_name};
+use super::{
+    Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, Named, Scheduled, Storage, StorageError, Wanted,
+};
+
+/// How long a call waits for a store that does not answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// First pause between two attempts; doubled up to [`FULL_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// Lists under way: each may be large.
+const LISTS: usize = 4;
+
+/// Who this scheduler is among those that share the store.
+pub(crate) struct Own {
+    /// Its id.
+    pub(crate) id: String,
+    /// What sidecars are told.
+    pub(crate) address: String,
+}
+
+/// See the module's documentation.
+pub(crate) struct Shared {
+    backend: Arc<dyn Backend>,
+    advances: Advances,
+    listing: tokio::sync::Semaphore,
+    stop: CancellationToken,
+    member: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What a store tells: its changes, and who shares it.
+pub(crate) struct Told {
+    pub(crate) changes: mpsc::Receiver<Change>,
+    pub(crate) hosts: watch::Receiver<Hosts>,
+}
+
+impl Shared {
+    /// Joins the schedulers of the store, as soon as it answers.
+    pub(crate) fn join(backend: Arc<dyn Backend>, own: Own) -> (Arc<Self>, Told) {
+        let (changes, changed) = mpsc::channel(CHANGES);
+        let (hosts, told) = watch::channel(Hosts::from([]));
+        let stop = CancellationToken::new();
+        let advances = Advances::start(Arc::clone(&backend));
+        let membership = Membership::new(
+            Arc::clone(&backend),
+            own,
+            changes,
+            hosts,
+            advances.clone(),
+            stop.clone(),
+        );
+        let shared = Self {
+            backend,
+            advances,
+            listing: tokio::sync::Semaphore::new(LISTS),
+            stop,
+            member: std::sync::Mutex::new(Some(tokio::spawn(membership.run()))),
+        };
+        let told = Told {
+            changes: changed,
+            hosts: told,
+        };
+        (Arc::new(shared), told)
+    }
+
+    async fn commit(&self, conditions: &[Condition], writes: &[Write]) -> Result<bool, StorageError> {
+        patiently(|| self.backend.commit(conditions, writes)).await
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// Tries until it succeeds, fails for good, or took too long.
+async fn patiently<T, F>(mut attempt: impl FnMut() -> F) -> Result<T, StorageError>
+where
+    F: Future<Output = Result<T, StorageError>>,
+{
+    let deadline = Instant::now() + PATIENCE;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match attempt().await {
+            Err(StorageError::Unavailable(_)) if Instant::now() + pause < deadline => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(FULL_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+#[async_trait]
+impl Storage for Shared {
+    async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError> {
+        let key = job_key(&name);
+        let conditions: Vec<Condition> = match overwrite {
+            true => Vec::new(),
+            false => vec![Condition::Modified(key.clone(), 0)],
+        };
+        let writes = [
+            Write::Delete(Range::one(counter_key(&name))),
+            Write::Put {
+                key: key.clone(),
+                value: job.clone(),
+                lease: None,
+            },
+        ];
+        if self.commit(&conditions, &writes).await? {
+            return Ok(Scheduled::Stored);
+        }
+        // An attempt whose answer was lost may have stored it: its random partition tells.
+        let found = patiently(|| self.backend.get(vec![key.clone()])).await?;
+        let own = found.into_iter().flatten().any(|pair| pair.value == job);
+        Ok(if own { Scheduled::Stored } else { Scheduled::Exists })
+    }
+
+    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+        let keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| job_key(&wanted.name)).collect();
+        let found = patiently(|| self.backend.get(keys.clone())).await?;
+        let found = found.into_iter().zip(&wanted);
+        Ok(found
+            .map(|(pair, wanted)| pair.filter(|pair| wanted.is(pair)).map(|pair| pair.value))
+            .collect())
+    }
+
+    async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError> {
+        let _place = self.listing.acquire().await.map_err(|_| StorageError::Closed)?;
+        let range = Range::prefix([JOBS, &prefix].concat());
+        let mut scan = patiently(|| self.backend.scan(range.clone(), None)).await?;
+        let (mut jobs, mut size) = (Vec::new(), 0_usize);
+        while let Some(chunk) = scan.chunks.recv().await {
+            for pair in chunk? {
+                size += pair.key.len() + pair.value.len();
+                if size > most {
+                    return Err(StorageError::TooMuch(most));
+                }
+                if let Some(name) = job_name(&pair.key) {
+                    jobs.push((name.to_owned(), pair.value));
+                }
+            }
+        }
+        Ok(jobs)
+    }
+
+    async fn delete(&self, name: String) -> Result<(), StorageError> {
+        let writes = [job_key(&name), counter_key(&name)].map(|key| Write::Delete(Range::one(key)));
+        self.commit(&[], &writes).await.map(drop)
+    }
+
+    async fn delete_prefix(&self, prefix: String) -> Result<(), StorageError> {
+        let writes = [JOBS, COUNTERS].map(|folder| Write::Delete(Range::prefix([folder, &prefix].concat())));
+        self.commit(&[], &writes).await.map(drop)
+    }
+
+    fn advance(&self, advance: Advance) {
+        self.advances.advance(advance);
+    }
+
+    async fn close(&self) {
+        self.stop.cancel();
+        let member = self.member.lock().ok().and_then(|mut member| member.take());
+        if let Some(member) = member {
+            // A panic of it ended the scheduler before.
+            let _ = member.await;
+        }
+    }
+}

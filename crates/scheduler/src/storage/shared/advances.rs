@@ -1,0 +1,165 @@
+//! Stores how far jobs are: many at a time, the latest of each, again until it is stored. Only a scheduler that is a
+//! member of the group may: one that was away for longer than its lease would write over what others did meanwhile.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use outrigger_schedule::engine::Name;
+use tokio::sync::{mpsc, oneshot};
+
+use super::backend::{Backend, Condition, Write};
+use crate::storage::pair::{Range, counter_key, job_key};
+use crate::storage::{Advance, StorageError};
+use crate::stored;
+
+const LOG: &str = "dapr.scheduler.storage";
+/// Jobs of a transaction: two steps each, and etcd allows 128 unless told otherwise.
+const BATCH: usize = 48;
+/// Until what could not be stored is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+enum Ask {
+    Advance(Advance),
+    /// Answered when all before is stored, or cannot be.
+    Flush(oneshot::Sender<()>),
+}
+
+/// The way to the task that stores.
+#[derive(Clone)]
+pub(super) struct Advances {
+    asks: mpsc::UnboundedSender<Ask>,
+    fence: Arc<Mutex<Option<Condition>>>,
+}
+
+impl Advances {
+    /// Runs until nobody can ask for anything any more.
+    pub(super) fn start(backend: Arc<dyn Backend>) -> Self {
+        // Bounded by the engine: a job has one trigger under way.
+        let (asks, queue) = mpsc::unbounded_channel();
+        let fence = Arc::new(Mutex::new(None));
+        let writer = Writer {
+            backend,
+            fence: Arc::clone(&fence),
+            waiting: HashMap::new(),
+            flushes: Vec::new(),
+        };
+        tokio::spawn(writer.run(queue));
+        Self { asks, fence }
+    }
+
+    pub(super) fn advance(&self, advance: Advance) {
+        // Without a writer the process is about to end.
+        let _ = self.asks.send(Ask::Advance(advance));
+    }
+
+    /// What has to hold for anything to be stored; `None`: nothing is.
+    pub(super) fn fence(&self, condition: Option<Condition>) {
+        *self.fence.lock().unwrap_or_else(PoisonError::into_inner) = condition;
+    }
+
+    /// Ends when everything before is stored, or cannot be.
+    pub(super) async fn flush(&self) {
+        let (told, wait) = oneshot::channel();
+        if self.asks.send(Ask::Flush(told)).is_ok() {
+            // Without an answer there is nobody left to wait for.
+            let _ = wait.await;
+        }
+    }
+}
+
+struct Writer {
+    backend: Arc<dyn Backend>,
+    fence: Arc<Mutex<Option<Condition>>>,
+    /// The latest of each job.
+    waiting: HashMap<Name, Advance>,
+    flushes: Vec<oneshot::Sender<()>>,
+}
+
+impl Writer {
+    async fn run(mut self, mut queue: mpsc::UnboundedReceiver<Ask>) {
+        let mut asked = Vec::new();
+        loop {
+            if self.waiting.is_empty() && self.flushes.is_empty() {
+                if queue.recv_many(&mut asked, BATCH).await == 0 {
+                    return;
+                }
+            } else {
+                while let Ok(ask) = queue.try_recv() {
+                    asked.push(ask);
+                }
+            }
+            for ask in asked.drain(..) {
+                match ask {
+                    Ask::Advance(advance) => {
+                        self.waiting.insert(Arc::clone(&advance.name), advance);
+                    }
+                    Ask::Flush(told) => self.flushes.push(told),
+                }
+            }
+            if let Err(error) = self.store().await {
+                tracing::warn!(target: LOG, "Cannot store how far jobs are, it is tried again: {error}");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+            for flush in self.flushes.drain(..) {
+                // Whoever waits may have gone.
+                let _ = flush.send(());
+            }
+        }
+    }
+
+    fn fence(&self) -> Option<Condition> {
+        self.fence.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Stores all that waits; what is left waits again.
+    async fn store(&mut self) -> Result<(), StorageError> {
+        while !self.waiting.is_empty() {
+            let Some(fence) = self.fence() else {
+                tracing::debug!(target: LOG, "{} jobs have another scheduler by now", self.waiting.len());
+                self.waiting.clear();
+                return Ok(());
+            };
+            let batch: Vec<Advance> = self.waiting.values().take(BATCH).cloned().collect();
+            if !self.commit(&fence, &batch).await? {
+                // One of them was changed, or the fence fell: each for itself.
+                for advance in &batch {
+                    self.commit(&fence, std::slice::from_ref(advance)).await?;
+                }
+            }
+            for advance in batch {
+                self.waiting.remove(&advance.name);
+            }
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, fence: &Condition, batch: &[Advance]) -> Result<bool, StorageError> {
+        let mut conditions = vec![fence.clone()];
+        let mut writes = Vec::with_capacity(batch.len() * 2);
+        for Advance {
+            name,
+            version,
+            progress,
+        } in batch
+        {
+            conditions.push(Condition::Modified(
+                job_key(name),
+                i64::try_from(version.revision).unwrap_or(i64::MAX),
+            ));
+            match progress {
+                Some(progress) => writes.push(Write::Put {
+                    key: counter_key(name),
+                    value: stored::counter(progress, version.partition),
+                    lease: None,
+                }),
+                None => {
+                    writes.push(Write::Delete(Range::one(job_key(name))));
+                    writes.push(Write::Delete(Range::one(counter_key(name))));
+                }
+            }
+        }
+        self.backend.commit(&conditions, &writes).await
+    }
+}

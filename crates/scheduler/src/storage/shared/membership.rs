@@ -1,0 +1,373 @@
+//! This scheduler among those that share the store: its entry, bound to a lease; the others' entries; its place once
+//! all agree ([`outrigger_schedule::quorum`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_schedule::quorum::{self, Entry, Seen, View};
+use outrigger_schedule::shard::Shard;
+use outrigger_wire::scheduler::v1::Host;
+use prost::Message;
+use prost_types::Any;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::advances::Advances;
+use super::backend::{Backend, Condition, Watch, Write};
+use super::follow::follow;
+use super::{FIRST_PAUSE, FULL_PAUSE, Own};
+use crate::proto::stored::Leadership;
+use crate::storage::pair::{Pair, Range};
+use crate::storage::{Change, Hosts, LEADERSHIP, StorageError};
+
+const LOG: &str = "dapr.scheduler.members";
+/// Life of a lease that is not kept: others take over after it.
+const LEASE: Duration = Duration::from_secs(20);
+/// Between two times that it is kept.
+const KEEP_EVERY: Duration = Duration::from_secs(5);
+/// Until a lease that could not be kept is tried again.
+const KEEP_AGAIN: Duration = Duration::from_millis(500);
+/// This long before its lease may have ended a scheduler lets go of its jobs.
+const MARGIN: Duration = Duration::from_secs(2);
+/// How long apps have to answer when other schedulers come or go. What they answer later counts for nothing.
+const DRAIN: Duration = Duration::from_secs(3);
+/// Between two looks at all entries, should nothing be told.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// The type of a [`Host`] in an `Any`.
+const HOST_TYPE: &str = "type.googleapis.com/dapr.proto.scheduler.v1.Host";
+
+/// See the module's documentation.
+pub(super) struct Membership {
+    backend: Arc<dyn Backend>,
+    own: Own,
+    /// Tells this process from others of the same id.
+    uid: u64,
+    changes: mpsc::Sender<Change>,
+    hosts: watch::Sender<Hosts>,
+    advances: Advances,
+    stop: CancellationToken,
+    /// What it works at.
+    place: Option<Place>,
+}
+
+struct Place {
+    shard: Shard,
+    following: AbortOnDropHandle<Result<(), StorageError>>,
+}
+
+/// A member as it is stored.
+struct Member {
+    entry: Entry,
+    address: Option<String>,
+    created: i64,
+}
+
+/// Why a look at the entries ended.
+enum Woken {
+    Stopped,
+    Look,
+    /// The store cannot tell what becomes of entries.
+    Unwatched(StorageError),
+    /// The store cannot tell what becomes of jobs.
+    Unfollowed(StorageError),
+}
+
+impl Membership {
+    pub(super) fn new(
+        backend: Arc<dyn Backend>,
+        own: Own,
+        changes: mpsc::Sender<Change>,
+        hosts: watch::Sender<Hosts>,
+        advances: Advances,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            backend,
+            own,
+            uid: rand::random(),
+            changes,
+            hosts,
+            advances,
+            stop,
+            place: None,
+        }
+    }
+
+    /// Runs until told to stop; then its jobs are given back and its entry is gone, if the store answers.
+    pub(super) async fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        while !self.stop.is_cancelled() {
+            let begun = Instant::now();
+            if let Err(error) = self.lease().await {
+                tracing::warn!(target: LOG, "Not a member of the schedulers of the store: {error}");
+            }
+            self.lose().await;
+            if begun.elapsed() > LEASE {
+                pause = FIRST_PAUSE;
+            }
+            let wait = tokio::time::sleep(pause);
+            self.stop.run_until_cancelled(wait).await;
+            pause = (pause * 2).min(FULL_PAUSE);
+        }
+    }
+
+    /// Is a member for as long as one lease lasts.
+    async fn lease(&mut self) -> Result<(), StorageError> {
+        let asked = Instant::now();
+        let stop = self.stop.clone();
+        let Some(lease) = stop.run_until_cancelled(self.backend.grant(LEASE)).await else {
+            return Ok(());
+        };
+        let lease = lease?;
+        let lost = CancellationToken::new();
+        let keeping: JoinHandle<()> = tokio::spawn(keep(
+            Arc::clone(&self.backend),
+            lease,
+            asked + LEASE - MARGIN,
+            lost.clone(),
+        ));
+        let keeping = AbortOnDropHandle::new(keeping);
+        let outcome = lost.run_until_cancelled(self.member(lease)).await;
+        if self.stop.is_cancelled() && !lost.is_cancelled() {
+            self.let_go().await;
+        }
+        drop(keeping);
+        // Where the store does not answer it ends by itself.
+        let _ = self.backend.revoke(lease).await;
+        outcome.unwrap_or(Ok(()))
+    }
+
+    /// Does what the entries ask for, until told to stop.
+    async fn member(&mut self, lease: i64) -> Result<(), StorageError> {
+        let mut watch: Option<Box<dyn Watch>> = None;
+        let (mut taken, mut unwatched) = (false, false);
+        loop {
+            let (revision, members) = self.members().await?;
+            if std::mem::take(&mut unwatched) {
+                watch = None;
+            }
+            let watch = watch.get_or_insert_with(|| self.backend.watch(Range::prefix(LEADERSHIP), revision));
+            let entries: Vec<Entry> = members.iter().map(|member| member.entry.clone()).collect();
+            match quorum::view(&self.own.id, self.uid, &entries) {
+                View::Absent => {
+                    self.lose().await;
+                    let uids = entries.iter().map(|entry| entry.uid);
+                    let seen = Seen::of(uids.chain([self.uid]));
+                    self.write(lease, seen, None).await?;
+                    continue;
+                }
+                View::Taken => {
+                    self.lose().await;
+                    if !std::mem::replace(&mut taken, true) {
+                        tracing::warn!(
+                            target: LOG,
+                            "Another scheduler has the id {:?}, or had it until it ended: this one waits until that is \
+                             gone, {} s after its end at the latest",
+                            self.own.id,
+                            LEASE.as_secs()
+                        );
+                    }
+                }
+                View::Outdated(seen) => {
+                    self.let_go().await;
+                    let created = members.iter().find(|member| member.entry.id == self.own.id);
+                    self.write(lease, seen, created.map(|member| member.created))
+                        .await?;
+                    continue;
+                }
+                View::Disagreed => self.let_go().await,
+                View::Agreed(shard) => self.take(shard, &members).await,
+            }
+            match self.wait(&mut **watch).await {
+                Woken::Look => {}
+                Woken::Unwatched(error) => {
+                    tracing::debug!(target: LOG, "The entries are followed anew: {error}");
+                    unwatched = true;
+                    tokio::time::sleep(FIRST_PAUSE).await;
+                }
+                Woken::Stopped => return Ok(()),
+                // The engine ends, and with it the scheduler.
+                Woken::Unfollowed(StorageError::Closed) => {
+                    self.stop.cancelled().await;
+                    return Ok(());
+                }
+                Woken::Unfollowed(error) => {
+                    tracing::warn!(target: LOG, "The stored jobs are read anew: {error}");
+                    self.let_go().await;
+                    tokio::time::sleep(FIRST_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn wait(&mut self, watch: &mut dyn Watch) -> Woken {
+        let Self { place, stop, .. } = self;
+        let following = async {
+            match place {
+                Some(place) => match (&mut place.following).await {
+                    Ok(Err(error)) => error,
+                    Ok(Ok(())) => StorageError::Closed,
+                    Err(ended) => StorageError::Failed(ended.to_string()),
+                },
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => Woken::Stopped,
+            error = following => Woken::Unfollowed(error),
+            // Whatever was told: the entries say it.
+            told = watch.next() => told.map_or_else(Woken::Unwatched, |_| Woken::Look),
+            () = tokio::time::sleep(LOOK_EVERY) => Woken::Look,
+        }
+    }
+
+    /// All entries, and the revision that they are of.
+    async fn members(&self) -> Result<(i64, Vec<Member>), StorageError> {
+        let mut scan = self.backend.scan(Range::prefix(LEADERSHIP), None).await?;
+        let mut members = Vec::new();
+        while let Some(chunk) = scan.chunks.recv().await {
+            members.extend(chunk?.iter().filter_map(Member::read));
+        }
+        Ok((scan.revision, members))
+    }
+
+    /// Writes the own entry: a new one, or over that which was made at this revision.
+    async fn write(&self, lease: i64, seen: Seen, created: Option<i64>) -> Result<(), StorageError> {
+        let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
+        let host = Host {
+            address: self.own.address.clone(),
+        };
+        let entry = Leadership {
+            total: seen.total,
+            uids: seen.uids,
+            uid: self.uid,
+            replica_data: Some(Any {
+                type_url: HOST_TYPE.to_owned(),
+                value: host.encode_to_vec(),
+            }),
+        };
+        let condition = match created {
+            Some(created) => Condition::Created(key.clone(), created),
+            None => Condition::Modified(key.clone(), 0),
+        };
+        let put = Write::Put {
+            key,
+            value: entry.encode_to_vec(),
+            lease: Some(lease),
+        };
+        // Where somebody else wrote in between, the next look tells.
+        self.backend.commit(&[condition], &[put]).await.map(drop)
+    }
+
+    /// Works at a place from now on.
+    async fn take(&mut self, shard: Shard, members: &[Member]) {
+        if self.place.as_ref().is_none_or(|place| place.shard != shard) {
+            self.let_go().await;
+            let own = members.iter().find(|member| member.entry.id == self.own.id);
+            let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
+            self.advances
+                .fence(own.map(|own| Condition::Created(key, own.created)));
+            tracing::info!(
+                target: LOG,
+                "One of {} schedulers: {}",
+                members.len(),
+                members.iter().map(|member| member.entry.id.as_str()).collect::<Vec<_>>().join(", ")
+            );
+            let following = follow(Arc::clone(&self.backend), shard, self.changes.clone());
+            self.place = Some(Place {
+                shard,
+                following: AbortOnDropHandle::new(tokio::spawn(following)),
+            });
+        }
+        let addresses: Hosts = members
+            .iter()
+            .filter_map(|member| member.address.clone())
+            .collect();
+        self.hosts.send_if_modified(|hosts| {
+            let other = *hosts != addresses;
+            *hosts = addresses;
+            other
+        });
+    }
+
+    /// Gives its jobs back: nothing new is sent, and what apps answer soon is stored.
+    async fn let_go(&mut self) {
+        let Some(place) = self.place.take() else { return };
+        drop(place);
+        let (told, drained) = oneshot::channel();
+        if self.changes.send(Change::Hold(told)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
+            tracing::info!(target: LOG, "Apps take long to answer: what they have is triggered once more by its next scheduler");
+        }
+        // The engine ends with the process.
+        let _ = self.changes.send(Change::Reset).await;
+        self.advances.flush().await;
+    }
+
+    /// Others have its jobs by now, or may have them soon: nothing is sent or stored from here on.
+    async fn lose(&mut self) {
+        self.advances.fence(None);
+        if self.place.take().is_some() {
+            tracing::warn!(target: LOG, "No longer a member of the schedulers of the store: no job is triggered here");
+        }
+        // The engine ends with the process.
+        let _ = self.changes.send(Change::Reset).await;
+    }
+}
+
+impl Member {
+    /// `None` for what is no entry.
+    fn read(pair: &Pair) -> Option<Self> {
+        let id = std::str::from_utf8(pair.key.strip_prefix(LEADERSHIP.as_bytes())?).ok()?;
+        let entry = Leadership::decode(pair.value.as_slice())
+            .inspect_err(|error| tracing::error!(target: LOG, "The entry of the scheduler {id:?}: {error}"))
+            .ok()?;
+        let host = entry
+            .replica_data
+            .and_then(|host| Host::decode(host.value.as_slice()).ok());
+        Some(Self {
+            entry: Entry {
+                id: id.to_owned(),
+                uid: entry.uid,
+                seen: Seen {
+                    total: entry.total,
+                    uids: entry.uids,
+                },
+            },
+            address: host
+                .map(|host| host.address)
+                .filter(|address| !address.is_empty()),
+            created: pair.created,
+        })
+    }
+}
+
+/// Keeps a lease, which has ended for the store at `until` at the earliest; tells when it is lost, or may be.
+async fn keep(backend: Arc<dyn Backend>, lease: i64, mut until: Instant, lost: CancellationToken) {
+    let _told = lost.drop_guard();
+    let mut wait = KEEP_EVERY;
+    loop {
+        tokio::time::sleep(wait).await;
+        let asked = Instant::now();
+        match tokio::time::timeout_at(until, backend.keep(lease)).await {
+            Ok(Ok(true)) => {
+                until = asked + LEASE - MARGIN;
+                wait = KEEP_EVERY;
+            }
+            Ok(Ok(false)) => {
+                tracing::warn!(target: LOG, "The lease of this scheduler has ended");
+                return;
+            }
+            Ok(Err(error)) if Instant::now() + KEEP_AGAIN < until => {
+                tracing::warn!(target: LOG, "The lease of this scheduler could not be kept: {error}");
+                wait = KEEP_AGAIN;
+            }
+            Ok(Err(_)) | Err(_) => {
+                tracing::warn!(target: LOG, "The lease of this scheduler could not be kept in time");
+                return;
+            }
+        }
+    }
+}
