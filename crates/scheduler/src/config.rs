@@ -1,22 +1,30 @@
 //! What a scheduler process is told by flags and environment, checked as a whole.
 
+mod cluster;
 mod flags;
+mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use outrigger_accept::Listen;
 use outrigger_controlplane::TlsConfig;
+use outrigger_controlplane::config::{Reader, namespace};
 use outrigger_flags::Values;
-use outrigger_identity::TrustDomain;
+use outrigger_identity::Mode;
 use outrigger_resources::value::quantity;
-use outrigger_telemetry::log::Level;
 
+use crate::storage::{etcd, postgres};
+pub use cluster::Cluster;
+use cluster::{Named, holds_etcd};
 pub use flags::FLAGS;
+pub use outrigger_controlplane::config::{ConfigError, LogSettings};
+pub use store::{End, EtcdAccess, PostgresAccess, Store};
 
-/// Namespace when the environment gives none.
-const DEFAULT_NAMESPACE: &str = "default";
 /// The cluster of a scheduler that is told of none.
 const DEFAULT_CLUSTER: &str = "dapr-scheduler-server-0=http://localhost:2380";
+
+/// Names the connection string of PostgreSQL, where the flag does not: command lines are seen by others.
+const POSTGRES: &str = "SCHEDULER_POSTGRES";
 
 /// Everything a scheduler needs to be built.
 #[derive(Debug, Clone)]
@@ -35,11 +43,15 @@ pub struct Config {
     pub namespace: String,
     /// Id of this scheduler.
     pub id: String,
+    /// The cluster whose namespaces are followed; `None` outside of one.
+    pub kubernetes: Option<Kubernetes>,
+    /// Where jobs are kept.
+    pub store: Store,
     /// Folder of the embedded store, below `--etcd-data-dir`.
     pub data: PathBuf,
     /// Most bytes of the embedded store.
     pub quota: i64,
-    /// Where etcd's clients are answered.
+    /// Where the embedded store answers etcd's clients.
     pub etcd_api: Listen,
     /// Triggers under way at a time.
     pub workers: usize,
@@ -56,23 +68,16 @@ pub enum Task {
     Snapshot(PathBuf),
     /// Make it from a copy.
     Restore(PathBuf),
+    /// Copy all jobs from one store to another.
+    Migrate(End, End),
 }
 
-/// The process log.
+/// A Kubernetes cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogSettings {
-    /// Lowest severity written.
-    pub level: Level,
-    /// JSON lines.
-    pub json: bool,
-    /// File instead of standard output.
-    pub file: Option<PathBuf>,
+pub struct Kubernetes {
+    /// How it is reached from outside of a pod.
+    pub kubeconfig: Option<PathBuf>,
 }
-
-/// Flags and environment cannot be used; one line for each reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct ConfigError(pub Vec<String>);
 
 impl Config {
     /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
@@ -80,34 +85,44 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, not only what comes first.
     pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let namespace = env("NAMESPACE")
-            .filter(|name| !name.is_empty())
-            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
-        let mut reader = Reader {
-            flags,
-            problems: Vec::new(),
-        };
-        reader.check_mode();
-        reader.check_store();
-        let id = reader.id();
-        let tls = reader.tls(&namespace);
+        let namespace = namespace(&env);
+        let mut reader = Reader::new(flags);
+        let mode = reader.mode();
+        let kubernetes = kubernetes(&mut reader, mode);
+        let members = members(&mut reader);
+        let id = id(&mut reader);
+        let tls = reader.tls(&namespace, mode);
         let host = flags.text("listen-address");
         let listen = |host: &str, port| Listen {
             host: host.to_owned(),
             port,
         };
-        let grpc = listen(host, reader.port("port", flags.int("port")));
-        let healthz_port = reader.port("healthz-port", flags.int("healthz-port"));
-        let metrics = flags
-            .boolean("enable-metrics")
-            .then(|| listen(host, reader.metrics_port()));
+        let grpc = listen(host, reader.port("port"));
+        let healthz_port = reader.port("healthz-port");
+        let metrics = reader.metrics_port().map(|port| listen(host, port));
         let client_port = i64::try_from(flags.uint("etcd-client-port")).unwrap_or(i64::MAX);
         let etcd_api = listen(
             flags.text("etcd-client-listen-address"),
-            reader.port("etcd-client-port", client_port),
+            reader.checked_port("etcd-client-port", client_port),
         );
-        let workers = reader.workers();
-        let task = reader.task();
+        let data = PathBuf::from(flags.text("etcd-data-dir")).join(format!("{namespace}-{id}"));
+        let postgres = reader
+            .given("postgres")
+            .or_else(|| env(POSTGRES).filter(|text| !text.is_empty()));
+        let store = store(
+            &mut reader,
+            &data,
+            postgres,
+            &Named {
+                flags,
+                id: &id,
+                members: &members,
+                namespace: &namespace,
+                client: &etcd_api,
+            },
+        );
+        let workers = workers(&mut reader);
+        let task = task(&mut reader);
         match (reader.log(), reader.problems.is_empty()) {
             (Some(log), true) => Ok(Self {
                 grpc,
@@ -115,7 +130,9 @@ impl Config {
                 healthz_port,
                 metrics,
                 tls,
-                data: PathBuf::from(flags.text("etcd-data-dir")).join(format!("{namespace}-{id}")),
+                kubernetes,
+                store,
+                data,
                 namespace,
                 id,
                 quota: quantity(flags.text("etcd-space-quota")).unwrap_or(i64::MAX),
@@ -129,174 +146,159 @@ impl Config {
     }
 }
 
-/// Reads flags and collects what is wrong with them.
-struct Reader<'a> {
-    flags: &'a Values,
-    problems: Vec<String>,
+fn kubernetes(reader: &mut Reader<'_>, mode: Mode) -> Option<Kubernetes> {
+    let kubeconfig = reader.given("kubeconfig").map(PathBuf::from);
+    match mode {
+        Mode::Kubernetes => Some(Kubernetes { kubeconfig }),
+        Mode::Standalone => {
+            if kubeconfig.is_some() {
+                reader.problem("--kubeconfig is for --mode kubernetes only: leave it out");
+            }
+            None
+        }
+    }
 }
 
-impl Reader<'_> {
-    fn problem(&mut self, text: impl Into<String>) {
-        self.problems.push(text.into());
-    }
-
-    fn check_mode(&mut self) {
-        match self.flags.text("mode") {
-            "standalone" if self.given("kubeconfig").is_some() => {
-                self.problem("--kubeconfig is for --mode kubernetes only: leave it out");
-            }
-            "standalone" => {}
-            "kubernetes" => self.problem(
-                "--mode kubernetes is not supported yet: run the scheduler with --mode standalone, or use Dapr's own \
-                 scheduler in the cluster",
-            ),
-            other => self.problem(format!(
-                "--mode \"{other}\" is unknown, want standalone"
-            )),
-        }
-    }
-
-    fn check_store(&mut self) {
-        let external = [
-            "etcd-client-endpoints",
-            "etcd-client-username",
-            "etcd-client-password",
-        ];
-        if self.flags.boolean("etcd-embed") {
-            for flag in external {
-                if self.flags.given(flag) {
-                    self.problem(format!(
-                        "cannot use --{flag} with --etcd-embed: leave it out, or give --etcd-embed=false"
-                    ));
-                }
-            }
-        } else if self.flags.list("etcd-client-endpoints").is_empty() {
-            self.problem("must specify --etcd-client-endpoints when not using embedded etcd");
-        } else {
-            self.problem(
-                "--etcd-embed=false is not supported yet: run a single scheduler on the embedded store, or use Dapr's \
-                 own scheduler with your etcd",
+fn store(reader: &mut Reader<'_>, data: &Path, postgres: Option<String>, named: &Named<'_>) -> Store {
+    let endpoints = reader.flags.list("etcd-client-endpoints");
+    if let Some(connection) = postgres {
+        if !reader.flags.boolean("etcd-embed") || !endpoints.is_empty() {
+            reader.problem(
+                "--postgres and an etcd exclude each other: leave out --etcd-embed and --etcd-client-endpoints",
             );
         }
+        if let Err(error) = postgres::check(&connection) {
+            reader.problem(format!("--postgres: {error}"));
+        }
+        return Store::Postgres(PostgresAccess(connection));
     }
+    check_id(reader, named);
+    if !reader.flags.boolean("etcd-embed") {
+        if endpoints.is_empty() {
+            reader.problem("must specify --etcd-client-endpoints when not using embedded etcd");
+        }
+        let access = EtcdAccess {
+            endpoints,
+            username: reader.flags.text("etcd-client-username").to_owned(),
+            password: reader.flags.text("etcd-client-password").to_owned(),
+        };
+        if let Err(error) = etcd::check(&access) {
+            reader.problem(error.to_string());
+        }
+        return Store::Etcd(access);
+    }
+    for flag in [
+        "etcd-client-endpoints",
+        "etcd-client-username",
+        "etcd-client-password",
+    ] {
+        if reader.flags.given(flag) {
+            reader.problem(format!(
+                "cannot use --{flag} with --etcd-embed: leave it out, or give --etcd-embed=false"
+            ));
+        }
+    }
+    if named.members.len() > 1 && data.join("jobs.db").exists() {
+        reader.problem(format!(
+            "--etcd-initial-cluster names several schedulers, and {} holds the jobs of a single one: move them \
+             with --migrate embedded etcd://..., then move that file away",
+            data.join("jobs.db").display()
+        ));
+    }
+    match named.members.len() > 1 || holds_etcd(data) {
+        true => Cluster::read(named).map_or(Store::Embedded, |cluster| Store::Cluster(Box::new(cluster))),
+        false => Store::Embedded,
+    }
+}
 
-    /// The id, which has to be the one of the cluster.
-    fn id(&mut self) -> String {
-        let id = self.flags.text("id").to_owned();
-        let mut cluster = self.flags.list("etcd-initial-cluster");
-        if cluster.is_empty() {
-            cluster.push(DEFAULT_CLUSTER.to_owned());
+/// `id=url` of each scheduler.
+fn members(reader: &mut Reader<'_>) -> Vec<String> {
+    let mut members = reader.flags.list("etcd-initial-cluster");
+    if members.is_empty() {
+        members.push(DEFAULT_CLUSTER.to_owned());
+    }
+    for member in &members {
+        if !member.split_once('=').is_some_and(|(_, url)| url.contains("://")) {
+            reader.problem(format!(
+                "--etcd-initial-cluster: {member:?} is not id=url with a scheme, such as {DEFAULT_CLUSTER}"
+            ));
         }
-        let mut ids = Vec::with_capacity(cluster.len());
-        for member in &cluster {
-            match member.split_once('=') {
-                Some((id, url)) if url.contains("://") => ids.push(id),
-                _ => self.problem(format!(
-                    "--etcd-initial-cluster: {member:?} is not id=url with a scheme, such as {DEFAULT_CLUSTER}"
-                )),
-            }
+    }
+    members
+}
+
+/// The id, which becomes a part of paths and keys.
+fn id(reader: &mut Reader<'_>) -> String {
+    let id = reader.flags.text("id").to_owned();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if id.is_empty() || id.starts_with('.') || !id.chars().all(is_name) {
+        reader.problem(format!(
+            "--id {id:?} is not a name: it may have letters, digits, '-', '_' and '.'"
+        ));
+    }
+    id
+}
+
+/// A cluster of etcd has a place for each id.
+fn check_id(reader: &mut Reader<'_>, named: &Named<'_>) {
+    let ids: Vec<&str> = named
+        .members
+        .iter()
+        .filter_map(|member| member.split_once('=').map(|(id, _)| id))
+        .collect();
+    if reader.flags.boolean("etcd-embed") && !ids.is_empty() && !ids.contains(&named.id) {
+        reader.problem(format!(
+            "--id {:?} is not in --etcd-initial-cluster ({}): name it there",
+            named.id,
+            ids.join(", ")
+        ));
+    }
+}
+
+fn workers(reader: &mut Reader<'_>) -> usize {
+    let workers = reader.flags.uint("workers");
+    match u32::try_from(workers) {
+        Ok(workers @ 1..) => workers as usize,
+        _ => {
+            reader.problem(format!(
+                "--workers {workers} is out of range, want 1 to 4294967295"
+            ));
+            1
         }
-        if ids.len() > 1 {
-            self.problem(
-                "--etcd-initial-cluster names several schedulers, which is not supported yet: run a single one, or \
-                 use Dapr's own",
+    }
+}
+
+fn task(reader: &mut Reader<'_>) -> Option<Task> {
+    let (to, from) = (reader.given("snapshot-to"), reader.given("restore-from"));
+    match (to, from, reader.given("migrate"), reader.given("migrate-to")) {
+        (Some(to), None, None, None) => Some(Task::Snapshot(to.into())),
+        (None, Some(from), None, None) => Some(Task::Restore(from.into())),
+        (None, None, Some(from), Some(to)) if from == to => {
+            reader.problem("--migrate FROM TO: they are the same store");
+            None
+        }
+        (None, None, Some(from), Some(to)) => Some(Task::Migrate(end(reader, &from)?, end(reader, &to)?)),
+        (None, None, None, None) => None,
+        (None, None, _, _) => {
+            reader.problem(
+                "--migrate FROM TO: two stores are expected, such as: --migrate embedded etcd://localhost:2379",
             );
-        } else if !ids.is_empty() && !ids.contains(&id.as_str()) {
-            self.problem(format!(
-                "--id {id:?} is not in --etcd-initial-cluster ({}): name it there",
-                ids.join(", ")
-            ));
+            None
         }
-        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if id.is_empty() || id.starts_with('.') || !id.chars().all(is_name) {
-            self.problem(format!(
-                "--id {id:?} is not a name: it may have letters, digits, '-', '_' and '.'"
-            ));
-        }
-        id
-    }
-
-    fn tls(&mut self, namespace: &str) -> Option<TlsConfig> {
-        let trust_domain = self
-            .flags
-            .text("trust-domain")
-            .parse::<TrustDomain>()
-            .inspect_err(|error| self.problem(format!("--trust-domain: {error}")))
-            .ok()?;
-        let file = "trust-anchors-file";
-        let anchors = self.flags.given(file).then(|| self.flags.text(file).into());
-        self.flags.boolean("tls-enabled").then(|| TlsConfig {
-            trust_domain,
-            anchors,
-            sentry_address: self
-                .given("sentry-address")
-                .unwrap_or_else(|| format!("dapr-sentry.{namespace}.svc:443")),
-        })
-    }
-
-    fn port(&mut self, flag: &str, value: i64) -> u16 {
-        u16::try_from(value).unwrap_or_else(|_| {
-            self.problem(format!("--{flag} {value} is not a port, want 0 to 65535"));
-            0
-        })
-    }
-
-    fn metrics_port(&mut self) -> u16 {
-        let text = self.flags.text("metrics-port");
-        text.parse().unwrap_or_else(|_| {
-            self.problem(format!(
-                "--metrics-port \"{text}\" is not a port, want 0 to 65535"
-            ));
-            0
-        })
-    }
-
-    fn workers(&mut self) -> usize {
-        let workers = self.flags.uint("workers");
-        match u32::try_from(workers) {
-            Ok(workers @ 1..) => workers as usize,
-            _ => {
-                self.problem(format!(
-                    "--workers {workers} is out of range, want 1 to 4294967295"
-                ));
-                1
-            }
+        _ => {
+            reader.problem("--snapshot-to, --restore-from and --migrate exclude each other: give one");
+            None
         }
     }
+}
 
-    fn task(&mut self) -> Option<Task> {
-        let (to, from) = (self.given("snapshot-to"), self.given("restore-from"));
-        match (to, from) {
-            (Some(_), Some(_)) => {
-                self.problem("--snapshot-to and --restore-from exclude each other: give one");
-                None
-            }
-            (Some(to), None) => Some(Task::Snapshot(to.into())),
-            (None, Some(from)) => Some(Task::Restore(from.into())),
-            (None, None) => None,
-        }
+/// A store by its name.
+fn end(reader: &mut Reader<'_>, text: &str) -> Option<End> {
+    let named = End::read(text);
+    if let Err(why) = &named {
+        reader.problem(format!("--migrate: {why}"));
     }
-
-    /// The value of a text flag, when it was given and is not empty.
-    fn given(&self, flag: &str) -> Option<String> {
-        Some(self.flags.text(flag))
-            .filter(|value| !value.is_empty())
-            .map(str::to_owned)
-    }
-
-    fn log(&mut self) -> Option<LogSettings> {
-        let level = self
-            .flags
-            .text("log-level")
-            .parse()
-            .inspect_err(|error| self.problem(format!("--log-level: {error}")))
-            .ok()?;
-        Some(LogSettings {
-            level,
-            json: self.flags.boolean("log-as-json"),
-            file: self.given("log-file").map(PathBuf::from),
-        })
-    }
+    named.ok()
 }
 
 #[cfg(test)]
@@ -324,6 +326,51 @@ mod tests {
     }
 
     #[test]
+    fn several_members_are_a_cluster() {
+        let cluster =
+            "--etcd-initial-cluster=dapr-scheduler-server-0=http://127.0.0.1:7,b=http://127.0.0.1:8";
+        let Store::Cluster(cluster) = config(&[cluster, "--etcd-client-port=9"]).unwrap().store else {
+            panic!("it is another store");
+        };
+        assert_eq!(
+            cluster.folder,
+            PathBuf::from("./data/ns-dapr-scheduler-server-0/dapr-0.1")
+        );
+        for (flag, value) in [
+            ("name", "dapr-scheduler-server-0"),
+            ("listen-peer-urls", "http://127.0.0.1:7"),
+            ("listen-client-urls", "http://localhost:9"),
+            ("auto-compaction-retention", "1000000"),
+            ("max-txn-ops", "10000"),
+        ] {
+            assert!(
+                cluster.flags.contains(&(flag, value.to_owned())),
+                "{flag} in {:?}",
+                cluster.flags
+            );
+        }
+    }
+
+    #[test]
+    fn an_etcd_has_endpoints_and_perhaps_an_account() {
+        let config = config(&[
+            "--etcd-embed=false",
+            "--etcd-client-endpoints=http://a:1,b:2",
+            "--etcd-client-username=user",
+            "--etcd-client-password=secret",
+        ]);
+        let Store::Etcd(access) = config.unwrap().store else {
+            panic!("it is another store");
+        };
+        assert_eq!(access.endpoints, ["http://a:1", "b:2"]);
+        assert_eq!(
+            (access.username.as_str(), access.password.as_str()),
+            ("user", "secret")
+        );
+        assert!(!format!("{access:?}").contains("secret"));
+    }
+
+    #[test]
     fn tls_has_dapr_s_defaults() {
         let tls = config(&["--tls-enabled"]).unwrap().tls.unwrap();
         assert_eq!(tls.sentry_address, "dapr-sentry.ns.svc:443");
@@ -338,8 +385,7 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named() {
         for (args, text) in [
-            (&["--mode=kubernetes"][..], "not supported yet"),
-            (&["--mode=x"], "--mode \"x\" is unknown"),
+            (&["--mode=x"][..], "--mode \"x\" is unknown"),
             (&["--kubeconfig=x"], "--kubeconfig"),
             (
                 &["--etcd-client-endpoints=a"],
@@ -355,7 +401,7 @@ mod tests {
             ),
             (
                 &["--etcd-embed=false", "--etcd-client-endpoints=a"],
-                "not supported yet",
+                "--etcd-client-endpoints: \"a\" is not host:port",
             ),
             (&["--id=a"], "--id \"a\" is not in --etcd-initial-cluster"),
             (
@@ -363,13 +409,21 @@ mod tests {
                 "is not a name",
             ),
             (&["--etcd-initial-cluster=a"], "is not id=url"),
-            (
-                &["--etcd-initial-cluster=dapr-scheduler-server-0=http://a,b=http://b"],
-                "several schedulers",
-            ),
             (&["--workers=0"], "--workers 0"),
+            (&["--postgres=nonsense"], "--postgres: "),
+            (&["--postgres=host=x", "--etcd-embed=false"], "exclude each other"),
             (&["--port=70000"], "--port 70000"),
             (&["--snapshot-to=a", "--restore-from=b"], "exclude each other"),
+            (&["--migrate=embedded"], "two stores are expected"),
+            (
+                &["--migrate=embedded", "--migrate-to=etcd://a"],
+                "\"http://a\" is not host:port",
+            ),
+            (
+                &["--migrate=embedded", "--migrate-to=mysql"],
+                "is not embedded, etcd://",
+            ),
+            (&["--migrate=embedded", "--migrate-to=embedded"], "the same store"),
         ] {
             let problems = config(args).unwrap_err().to_string();
             assert!(problems.contains(text), "{args:?}: {problems}");

@@ -5,7 +5,11 @@ use std::io;
 use outrigger_accept::{BindError, address::HostAddressError};
 use outrigger_controlplane::TaskFailed;
 use outrigger_identity::StartError;
+use outrigger_kube::ConnectError;
 
+use crate::etcd_child::ChildError;
+use crate::migrate::MigrateError;
+use crate::storage::etcd::EndpointError;
 use crate::storage::{OpenError, StorageError};
 use crate::triggers::StoreEnded;
 
@@ -21,6 +25,18 @@ pub enum SchedulerError {
     /// The store, later.
     #[error(transparent)]
     StoreEnded(#[from] StoreEnded),
+    /// Where the store is.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// Jobs could not be copied.
+    #[error("{0}")]
+    Migrate(#[from] MigrateError),
+    /// Where PostgreSQL is.
+    #[error("--postgres: {0}")]
+    Postgres(String),
+    /// The etcd that it runs.
+    #[error(transparent)]
+    Child(#[from] ChildError),
     /// The certificate.
     #[error("cannot obtain an identity from sentry (--sentry-address, --trust-anchors-file)")]
     Identity(#[from] StartError),
@@ -30,6 +46,9 @@ pub enum SchedulerError {
     /// What sidecars are to be told.
     #[error("{0}; or give --override-broadcast-host-port")]
     Address(#[from] HostAddressError),
+    /// The cluster's API.
+    #[error(transparent)]
+    Cluster(#[from] ConnectError),
     /// A part of the process ended in a panic.
     #[error(transparent)]
     Task(#[from] TaskFailed),

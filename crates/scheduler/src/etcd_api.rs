@@ -46,6 +46,7 @@ pub(crate) async fn announce(store: &Embedded, id: &str, address: &str) -> Resul
     };
     let leadership = Leadership {
         total: 1,
+        uids: None,
         uid: rand::random(),
         replica_data: Some(Any {
             type_url: "type.googleapis.com/dapr.proto.scheduler.v1.Host".to_owned(),

@@ -6,8 +6,12 @@
 pub mod config;
 mod error;
 mod etcd_api;
+mod etcd_child;
 mod metrics;
+mod migrate;
 mod names;
+mod namespaces;
+mod opened;
 mod proto;
 mod scheduler;
 mod service;
@@ -17,6 +21,9 @@ mod triggers;
 
 pub use config::{Config, ConfigError};
 pub use error::SchedulerError;
+pub use etcd_child::{ChildError, become_etcd};
+pub use migrate::MigrateError;
 pub use scheduler::{Addresses, Scheduler};
+pub use storage::etcd::EndpointError;
 pub use storage::{OpenError, StorageError};
 pub use triggers::StoreEnded;

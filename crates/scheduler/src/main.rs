@@ -2,106 +2,58 @@
 
 use std::process::ExitCode;
 
-use outrigger_controlplane::{chain, stop_on_signal};
-use outrigger_flags::{EXIT_USAGE, Parsed, parse, see_help, usage};
-use outrigger_scheduler::{
-    Config, Scheduler, SchedulerError,
-    config::{FLAGS, LogSettings},
-};
-use outrigger_telemetry::log::{self, LogConfig};
-use tokio_util::sync::CancellationToken;
+use outrigger_controlplane::{Binary, environment};
+use outrigger_scheduler::config::FLAGS;
+use outrigger_scheduler::{Config, Scheduler, SchedulerError, become_etcd};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 const LOG: &str = "dapr.scheduler";
-/// The engine of triggers is one task; a second thread serves meanwhile.
-const WORKERS: usize = 2;
+
+const BINARY: Binary = Binary {
+    name: "scheduler",
+    title: "Scheduler service",
+    version: env!("CARGO_PKG_VERSION"),
+    flags: FLAGS,
+    // The engine of triggers is one task; a second thread serves meanwhile.
+    workers: 2,
+    scope: LOG,
+    info: |text| tracing::info!(target: LOG, "{text}"),
+};
 
 fn main() -> ExitCode {
-    let flags = match parse(FLAGS, std::env::args().skip(1)) {
-        Ok(Parsed::Run(flags)) => flags,
-        Ok(Parsed::Help) => {
-            print!("{}", usage("scheduler", FLAGS));
-            return ExitCode::SUCCESS;
-        }
-        Err(error) => {
-            eprintln!("{error}\n{}", see_help("scheduler"));
-            return ExitCode::from(EXIT_USAGE);
-        }
-    };
-    let config = match Config::from_flags(&flags, environment) {
-        Ok(config) => config,
-        Err(error) => {
-            for problem in error.0 {
-                log::fatal(LOG, &format!("Invalid options: {problem}"));
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(error) = become_etcd(&arguments) {
+        eprintln!("cannot run etcd: {error}");
+        return ExitCode::FAILURE;
+    }
+    BINARY.run(
+        with_target(arguments).into_iter().skip(1),
+        |flags| Config::from_flags(flags, environment),
+        |config| &config.log,
+        async |config, stop| -> Result<(), SchedulerError> {
+            if Scheduler::perform(&config).await? {
+                return Ok(());
             }
-            return ExitCode::FAILURE;
-        }
-    };
-    let _log = match log::init(log_config(&config.log)) {
-        Ok(guard) => guard,
-        Err(error) => {
-            log::fatal(LOG, &error.to_string());
-            return ExitCode::FAILURE;
-        }
-    };
-    outrigger_accept::raise_descriptors();
-    match run(config) {
-        Ok(()) => {
-            tracing::info!(target: LOG, "Scheduler shut down gracefully");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            log::fatal(LOG, &chain(&error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(config: Config) -> Result<(), SchedulerError> {
-    if Scheduler::perform(&config)? {
-        return Ok(());
-    }
-    tracing::info!(target: LOG, "Starting Scheduler service -- version {VERSION}");
-    tracing::info!(target: LOG, "Log level set to: {}", config.log.level.as_str());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
-        let drain = CancellationToken::new();
-        let stopped = stop_on_signal(
-            &drain,
-            |signal| tracing::info!(target: LOG, "Received {signal}, shutting down"),
-        )?;
-        let served = async {
-            let build = Scheduler::build(config, environment, drain.clone());
-            match drain.run_until_cancelled(build).await {
+            let build = Scheduler::build(config, environment, stop.clone());
+            match stop.run_until_cancelled(build).await {
                 None => Ok(()),
                 Some(scheduler) => scheduler?.run().await,
             }
-        };
-        let outcome = served.await;
-        stopped.abort();
-        outcome
-    })
+        },
+    )
 }
 
-fn environment(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
-fn log_config(settings: &LogSettings) -> LogConfig {
-    LogConfig {
-        level: settings.level,
-        json: settings.json,
-        file: settings.file.clone(),
-        version: VERSION.to_owned(),
-        instance: hostname::get()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default(),
-        ..LogConfig::default()
+/// `--migrate FROM TO` has two values, and flags have one.
+fn with_target(mut arguments: Vec<String>) -> Vec<String> {
+    let at = arguments
+        .iter()
+        .position(|argument| matches!(argument.as_str(), "--migrate" | "-migrate"));
+    if let Some(target) = at.and_then(|at| arguments.get_mut(at + 2))
+        && !target.starts_with('-')
+    {
+        target.insert_str(0, "--migrate-to=");
     }
+    arguments
 }

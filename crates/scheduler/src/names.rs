@@ -54,6 +54,11 @@ impl Kind {
     }
 }
 
+/// What the names of all jobs of a namespace begin with: those of actors, and those of apps.
+pub(crate) fn of_namespace(namespace: &str) -> [String; 2] {
+    [ACTOR, APP].map(|kind| format!("{kind}{SEPARATOR}{namespace}{SEPARATOR}"))
+}
+
 /// The whole name of a job.
 ///
 /// # Errors

@@ -11,25 +11,32 @@ use outrigger_accept::{
     serve_metrics,
 };
 use outrigger_controlplane::grpc::{self, Allowed};
-use outrigger_controlplane::{fine, obtain, supervise};
+use outrigger_controlplane::{fine, obtain_into, supervise};
 use outrigger_identity::{Identity, Renewal};
+use outrigger_kube::Client;
 use outrigger_wire::scheduler::v1::scheduler_server::SchedulerServer;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Task};
+use crate::config::{Config, Store, Task};
 use crate::error::SchedulerError;
 use crate::etcd_api::{self, EtcdApi};
+use crate::etcd_child::EtcdChild;
 use crate::metrics::Metrics;
+use crate::migrate::migrate;
+use crate::namespaces::Namespaces;
+use crate::opened::{Opened, place};
 use crate::proto::etcd::kv_server::KvServer;
 use crate::service::Service;
 use crate::storage::Storage;
-use crate::storage::embedded::{Embedded, Place};
+use crate::storage::embedded::Embedded;
 use crate::triggers::{Driver, Triggers};
 
 const LOG: &str = "dapr.scheduler";
 /// App id of the scheduler in its SPIFFE id.
 const APP_ID: &str = "dapr-scheduler";
+/// What the scheduler calls itself to the API of a cluster.
+const AGENT: &str = concat!("outrigger-scheduler/", env!("CARGO_PKG_VERSION"));
 /// Connections of the gRPC server: each sidecar has five or so.
 const CONNECTIONS: Limits = Limits {
     connections: 16_384,
@@ -58,19 +65,24 @@ pub struct Scheduler {
     grpc: Server,
     healthz: Server,
     metrics_server: Option<Server>,
-    etcd_api: Server,
+    /// The embedded store, and where it answers etcd's clients.
+    embedded: Option<(Arc<Embedded>, Server)>,
     identity: Option<(Identity, Renewal)>,
-    store: Arc<Embedded>,
+    storage: Arc<dyn Storage>,
+    child: Option<EtcdChild>,
     id: String,
+    address: String,
     service: Service,
     driver: Driver,
+    /// In a cluster: its namespaces, and whether they are followed.
+    namespaces: Option<(Namespaces, Part)>,
     health: Arc<Health>,
     /// Ready once all servers run.
     parts: Vec<Part>,
     /// Ready once all jobs are known.
     loaded: Part,
-    /// Ready once readers of the store know of this scheduler.
-    announced: Part,
+    /// Ready once readers of the embedded store know of this scheduler.
+    announced: Option<Part>,
     metrics: Arc<Metrics>,
     drain: CancellationToken,
 }
@@ -84,8 +96,8 @@ pub struct Addresses {
     pub healthz: SocketAddr,
     /// Metrics, when on.
     pub metrics: Option<SocketAddr>,
-    /// Where etcd's clients are answered.
-    pub etcd_api: SocketAddr,
+    /// Where etcd's clients are answered, on the embedded store.
+    pub etcd_api: Option<SocketAddr>,
     /// What sidecars are told.
     pub broadcast: String,
 }
@@ -95,12 +107,16 @@ impl Scheduler {
     ///
     /// # Errors
     /// When it cannot be done.
-    pub fn perform(config: &Config) -> Result<bool, SchedulerError> {
+    pub async fn perform(config: &Config) -> Result<bool, SchedulerError> {
         let place = place(config);
         match &config.task {
             None => return Ok(false),
             Some(Task::Snapshot(to)) => place.snapshot(to)?,
             Some(Task::Restore(from)) => place.restore(from)?,
+            Some(Task::Migrate(from, to)) => {
+                let done = migrate(from, to, &place).await?;
+                println!("{done}");
+            }
         }
         Ok(true)
     }
@@ -117,8 +133,13 @@ impl Scheduler {
         let mut health = Health::default();
         let names = ["healthz-server", "security-provider", "scheduler-server"];
         let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let loaded = health.part("scheduler-etcd-embed");
-        let announced = health.part("scheduler-leadership");
+        let is_embedded = config.store == Store::Embedded;
+        let loaded = health.part(match config.store {
+            Store::Embedded | Store::Cluster(_) => "scheduler-etcd-embed",
+            Store::Etcd(_) => "scheduler-etcd-external",
+            Store::Postgres(_) => "scheduler-postgres",
+        });
+        let announced = is_embedded.then(|| health.part("scheduler-leadership"));
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
         let healthz =
             Server::bind("health", "healthz-port", &Listen::everywhere(config.healthz_port)).await?;
@@ -129,42 +150,52 @@ impl Scheduler {
                 Some(Server::bind("metrics", "metrics-port", listen).await?)
             }
         };
-        let etcd_api = Server::bind("etcd client", "etcd-client-port", &config.etcd_api).await?;
+        let etcd_api = match is_embedded {
+            true => Some(Server::bind("etcd client", "etcd-client-port", &config.etcd_api).await?),
+            false => None,
+        };
         let address = broadcast(&config, grpc.address(), env("DAPR_HOST_IP").as_deref())?;
         let identity = match &config.tls {
             None => None,
-            Some(tls) => Some(obtain(tls, APP_ID, &config.namespace, env, &drain).await?),
+            Some(tls) => {
+                let files = match &config.store {
+                    Store::Cluster(cluster) => cluster.identity.clone(),
+                    _ => None,
+                };
+                Some(obtain_into(tls, APP_ID, &config.namespace, env, &drain, files).await?)
+            }
         };
-        let place = place(&config);
-        let opened = tokio::task::spawn_blocking(move || Embedded::open(&place)).await;
-        let (store, changes) = opened.map_err(outrigger_controlplane::TaskFailed::from)??;
+        let opened = Opened::open(&config, &address).await?;
 
         let metrics = Arc::new(Metrics::default());
-        let storage: Arc<dyn Storage> = store.clone();
+        let namespaces = namespaces(&config, &opened.storage, &mut health).await?;
         let (triggers, driver) = Triggers::new(
-            Arc::clone(&storage),
-            changes,
+            Arc::clone(&opened.storage),
+            opened.changes,
             Arc::clone(&metrics),
             config.workers,
         );
         let service = Service {
-            storage,
+            storage: Arc::clone(&opened.storage),
             triggers,
             metrics: Arc::clone(&metrics),
-            address: address.as_str().into(),
+            hosts: opened.hosts,
             drain: drain.clone(),
         };
-        tracing::info!(target: LOG, "Jobs are kept in {}", config.data.display());
+        tracing::info!(target: LOG, "Jobs are kept in {}", opened.at);
         Ok(Self {
             grpc,
             healthz,
             metrics_server,
-            etcd_api,
+            embedded: opened.embedded.zip(etcd_api),
             identity,
-            store,
+            storage: opened.storage,
+            child: opened.child,
             id: config.id,
+            address,
             service,
             driver,
+            namespaces,
             health: Arc::new(health),
             parts,
             loaded,
@@ -180,8 +211,8 @@ impl Scheduler {
             grpc: self.grpc.address(),
             healthz: self.healthz.address(),
             metrics: self.metrics_server.as_ref().map(Server::address),
-            etcd_api: self.etcd_api.address(),
-            broadcast: self.service.address.to_string(),
+            etcd_api: self.embedded.as_ref().map(|(_, server)| server.address()),
+            broadcast: self.address.clone(),
         }
     }
 
@@ -198,18 +229,6 @@ impl Scheduler {
         if let Some(renewal) = renewal {
             tasks.spawn(fine(renewal.run(stop.clone())));
         }
-        let (store, id, address) = (
-            Arc::clone(&self.store),
-            self.id,
-            Arc::clone(&self.service.address),
-        );
-        let (announced, token) = (self.announced, stop.clone());
-        tasks.spawn(async move {
-            etcd_api::announce(&store, &id, &address).await?;
-            announced.set(true);
-            token.cancelled().await;
-            Ok(())
-        });
         let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,
@@ -218,12 +237,24 @@ impl Scheduler {
             service,
             stop.clone(),
         )));
-        let api = KvServer::new(EtcdApi::new(Arc::clone(&self.store))).max_decoding_message_size(MAX_REQUEST);
-        let allowed = Allowed {
-            connections: outrigger_accept::ENDPOINT_LIMITS,
-            ..ALLOWED
-        };
-        tasks.spawn(fine(grpc::serve(self.etcd_api, allowed, None, api, stop.clone())));
+        if let Some((store, server)) = self.embedded {
+            let api = KvServer::new(EtcdApi::new(Arc::clone(&store))).max_decoding_message_size(MAX_REQUEST);
+            let allowed = Allowed {
+                connections: outrigger_accept::ENDPOINT_LIMITS,
+                ..ALLOWED
+            };
+            tasks.spawn(fine(grpc::serve(server, allowed, None, api, stop.clone())));
+            let (id, address, announced) = (self.id, self.address, self.announced);
+            let token = stop.clone();
+            tasks.spawn(async move {
+                etcd_api::announce(&store, &id, &address).await?;
+                if let Some(announced) = announced {
+                    announced.set(true);
+                }
+                token.cancelled().await;
+                Ok(())
+            });
+        }
         tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
         if let Some(server) = self.metrics_server {
             let metrics = self.metrics;
@@ -231,25 +262,49 @@ impl Scheduler {
                 metrics.render()
             })));
         }
+        let mut child = self.child;
+        if let Some(child) = &mut child {
+            let (ended, token) = (child.ended(), stop.clone());
+            tasks.spawn(async move {
+                token
+                    .run_until_cancelled(ended)
+                    .await
+                    .map_or(Ok(()), |error| Err(error.into()))
+            });
+        }
+        if let Some((namespaces, ready)) = self.namespaces {
+            tasks.spawn(fine(namespaces.run(ready, stop.clone())));
+        }
         let (driver, loaded, token) = (self.driver, self.loaded, stop.clone());
         tasks.spawn(async move { Ok(driver.run(loaded, token).await?) });
 
         self.parts.iter().for_each(|part| part.set(true));
         let outcome = supervise(tasks, &stop).await;
         self.parts.iter().for_each(|part| part.set(false));
-        if tokio::time::timeout(CLOSE, self.store.close()).await.is_err() {
+        if tokio::time::timeout(CLOSE, self.storage.close()).await.is_err() {
             tracing::warn!(target: LOG, "The store did not close in time: ticks that were taken last may come again");
+        }
+        if let Some(child) = child {
+            // After the store, which it is.
+            let ended = tokio::task::spawn_blocking(|| child.stop()).await;
+            ended.map_err(outrigger_controlplane::TaskFailed::from)?;
         }
         outcome
     }
 }
 
-fn place(config: &Config) -> Place {
-    Place {
-        folder: config.data.clone(),
-        id: config.id.clone(),
-        quota: config.quota,
-    }
+/// In a cluster, what follows its namespaces.
+async fn namespaces(
+    config: &Config,
+    storage: &Arc<dyn Storage>,
+    health: &mut Health,
+) -> Result<Option<(Namespaces, Part)>, SchedulerError> {
+    let Some(cluster) = &config.kubernetes else {
+        return Ok(None);
+    };
+    let client = Client::new(cluster.kubeconfig.as_deref(), AGENT).await?;
+    let namespaces = Namespaces::new(client, Arc::clone(storage));
+    Ok(Some((namespaces, health.part("scheduler-controller"))))
 }
 
 /// What sidecars are told.

@@ -13,6 +13,7 @@ use outrigger_wire::scheduler::v1::{
     WatchHostsResponse, WatchJobsRequest, WatchJobsResponse, scheduler_server::Scheduler,
 };
 use prost::Message;
+use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -20,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::metrics::Metrics;
 use crate::names::{self, Kind, NameError};
 use crate::proto::stored::Job;
-use crate::storage::{Scheduled, Storage, StorageError};
+use crate::storage::{Hosts, Scheduled, Storage, StorageError, Wanted};
 use crate::stored;
 use crate::triggers::Triggers;
 
@@ -33,8 +34,8 @@ pub(crate) struct Service {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) triggers: Triggers,
     pub(crate) metrics: Arc<Metrics>,
-    /// `host:port` that sidecars are told.
-    pub(crate) address: Arc<str>,
+    /// What sidecars are told.
+    pub(crate) hosts: Receiver<Hosts>,
     pub(crate) drain: CancellationToken,
 }
 
@@ -72,7 +73,10 @@ impl Scheduler for Service {
         let name = names::compose(&metadata, &request.name)?;
         let found = self
             .storage
-            .get(vec![name.into()])
+            .get(vec![Wanted {
+                name: name.into(),
+                revision: None,
+            }])
             .await?
             .into_iter()
             .flatten()
@@ -130,7 +134,7 @@ impl Scheduler for Service {
         &self,
         _: Request<WatchHostsRequest>,
     ) -> Result<Response<BoxStream<WatchHostsResponse>>, Status> {
-        let hosts = watch::hosts(&self.address, self.drain.clone());
+        let hosts = watch::hosts(self.hosts.clone(), self.drain.clone());
         Ok(Response::new(Box::pin(hosts)))
     }
 
@@ -207,8 +211,10 @@ impl From<StorageError> for Status {
     fn from(error: StorageError) -> Self {
         let text = error.to_string();
         match error {
-            StorageError::Full | StorageError::TooMuch(_) => Self::resource_exhausted(text),
-            StorageError::Closed => Self::unavailable(text),
+            StorageError::Full | StorageError::TooMuch(_) | StorageError::TooLarge(_) => {
+                Self::resource_exhausted(text)
+            }
+            StorageError::Closed | StorageError::Unavailable(_) => Self::unavailable(text),
             StorageError::Failed(_) => Self::internal(text),
         }
     }

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use outrigger_schedule::cron::{Cron, CronError, Dialect};
-use outrigger_schedule::engine::Target;
+use outrigger_schedule::engine::{Target, Version};
 use outrigger_schedule::job::{Begin, FailurePolicy, InvalidJob, Job as Ticks, Progress, Request};
 use outrigger_wire::common::v1::{
     JobFailurePolicy, JobFailurePolicyConstant, JobFailurePolicyDrop, job_failure_policy,
@@ -165,9 +165,24 @@ fn progress(counter: Option<&[u8]>, partition: u64) -> Result<Progress, Unreadab
     })
 }
 
-/// The partition of a stored job.
+/// What of a job decides who looks after it.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+struct Partition {
+    #[prost(uint64, tag = "1")]
+    partition_id: u64,
+}
+
+/// The partition of a stored job; 0 where it cannot be decoded.
 pub(crate) fn partition(job: &[u8]) -> u64 {
-    Job::decode(job).map_or(0, |job| job.partition_id)
+    Partition::decode(job).map_or(0, |job| job.partition_id)
+}
+
+/// The version of a job that the store wrote at this revision.
+pub(crate) fn version(revision: i64, job: &[u8]) -> Version {
+    Version {
+        revision: revision.unsigned_abs(),
+        partition: partition(job),
+    }
 }
 
 /// How far a job is, as stored.

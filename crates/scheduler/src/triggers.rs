@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use outrigger_accept::health::Part;
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, TriggerId};
-use outrigger_schedule::job::Outcome;
+use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, TriggerId, Version};
+use outrigger_schedule::job::{Outcome, Progress};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +28,8 @@ const BATCH: usize = 256;
 pub(crate) struct Delivery {
     pub(crate) trigger: TriggerId,
     pub(crate) name: Name,
+    /// Of the job when it was due: a later one is due at another time.
+    pub(crate) revision: u64,
 }
 
 enum Command {
@@ -38,7 +40,7 @@ enum Command {
     },
     Disconnect(HostId),
     Answer(HostId, TriggerId, Outcome),
-    Undeliverable(HostId, TriggerId),
+    Gone(HostId, TriggerId),
 }
 
 /// The way to the engine.
@@ -66,6 +68,7 @@ impl Triggers {
             commands: asked,
             metrics,
             streams: HashMap::new(),
+            holding: None,
         };
         (Self(commands), driver)
     }
@@ -99,9 +102,9 @@ impl Connection {
         self.triggers.send(Command::Answer(self.host, trigger, outcome));
     }
 
-    /// A trigger was not sent.
-    pub(crate) fn undeliverable(&self, trigger: TriggerId) {
-        self.triggers.send(Command::Undeliverable(self.host, trigger));
+    /// A trigger was not sent: its job was deleted or replaced meanwhile.
+    pub(crate) fn gone(&self, trigger: TriggerId) {
+        self.triggers.send(Command::Gone(self.host, trigger));
     }
 }
 
@@ -124,6 +127,8 @@ pub(crate) struct Driver {
     commands: mpsc::UnboundedReceiver<Command>,
     metrics: Arc<Metrics>,
     streams: HashMap<HostId, Stream>,
+    /// Waits until no answer is waited for.
+    holding: Option<oneshot::Sender<()>>,
 }
 
 impl Driver {
@@ -157,6 +162,12 @@ impl Driver {
             }
             self.engine.advance(now);
             self.act();
+            if !self.engine.awaits_answers()
+                && let Some(holding) = self.holding.take()
+            {
+                // Whoever waited may have given up.
+                let _ = holding.send(());
+            }
             self.metrics.jobs(self.engine.len());
         }
     }
@@ -172,16 +183,24 @@ impl Driver {
     fn change(&mut self, change: Change, now: Timestamp, ready: &Part) {
         match change {
             Change::Loaded => ready.set(true),
-            Change::Deleted(name) => self.engine.remove(&name),
+            Change::Hold(told) => {
+                self.engine.hold();
+                self.holding = Some(told);
+            }
+            Change::Reset => {
+                self.holding = None;
+                self.engine.clear(now);
+            }
+            Change::Deleted { name, revision } => self.engine.deleted(&name, revision),
             Change::Put {
                 name,
-                revision,
+                version,
                 job,
                 counter,
             } => match stored::read(&job, counter.as_deref()) {
                 Ok(read) => {
                     self.engine
-                        .put(now, name, read.target, revision, read.ticks, read.progress);
+                        .put(now, name, read.target, version, read.ticks, read.progress);
                 }
                 Err(error) => {
                     tracing::error!(target: LOG, "The job {name:?} will not be triggered: {error}");
@@ -206,11 +225,11 @@ impl Driver {
                 }
             }
             Command::Disconnect(host) => self.disconnect(host),
-            Command::Undeliverable(host, trigger) => {
+            Command::Gone(host, trigger) => {
                 if let Some(stream) = self.streams.get_mut(&host) {
                     stream.sent.remove(&trigger);
                 }
-                self.engine.undeliverable(host, trigger);
+                self.engine.gone(host, trigger);
             }
             Command::Answer(host, trigger, outcome) => {
                 let sent = self
@@ -245,29 +264,37 @@ impl Driver {
         for action in self.engine.take_actions() {
             match action {
                 Action::Deliver {
-                    host, trigger, name, ..
+                    host,
+                    trigger,
+                    name,
+                    version,
+                    ..
                 } => {
                     if let Some(stream) = self.streams.get_mut(&host) {
                         stream.sent.insert(trigger, (Instant::now(), Kind::of(&name)));
                         // A stream that ends says so itself.
-                        let _ = stream.deliveries.send(Delivery { trigger, name });
+                        let _ = stream.deliveries.send(Delivery {
+                            trigger,
+                            name,
+                            revision: version.revision,
+                        });
                     }
                 }
                 Action::Undelivered { name } => self.metrics.undelivered(Kind::of(&name)),
                 Action::Save {
                     name,
-                    revision,
+                    version,
                     progress,
-                } => self.advance(name, revision, Some(progress)),
-                Action::Delete { name, revision } => self.advance(name, revision, None),
+                } => self.advance(name, version, Some(progress)),
+                Action::Delete { name, version } => self.advance(name, version, None),
             }
         }
     }
 
-    fn advance(&self, name: Name, revision: u64, progress: Option<outrigger_schedule::job::Progress>) {
+    fn advance(&self, name: Name, version: Version, progress: Option<Progress>) {
         self.storage.advance(Advance {
             name,
-            revision,
+            version,
             progress,
         });
     }
@@ -275,5 +302,5 @@ impl Driver {
 
 /// The store tells nothing any more.
 #[derive(Debug, thiserror::Error)]
-#[error("the store ended: its file could not be read or written, see the log before this")]
+#[error("the store ended: it could not be read or written, see the log before this")]
 pub struct StoreEnded;

@@ -1,21 +1,15 @@
 //! The flags of the scheduler binary: names and defaults are those of Dapr 1.17.
 
+use outrigger_controlplane::config::{
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    METRICS_LISTEN_ADDRESS, METRICS_PORT, SENTRY_ADDRESS, TLS_ENABLED, TRUST_ANCHORS_FILE, TRUST_DOMAIN,
+};
 use outrigger_flags::{Flag, Kind};
-use outrigger_resources::value::{go_duration, quantity};
-
-fn check_duration(text: &str) -> Result<(), String> {
-    go_duration(text).map(drop).map_err(|error| error.to_string())
-}
+use outrigger_resources::value::quantity;
 
 fn check_quantity(text: &str) -> Result<(), String> {
     quantity(text).map(drop).map_err(|error| error.to_string())
 }
-
-const DURATION: Kind = Kind::Checked {
-    name: "duration",
-    expected: "a duration such as 100ms or 1s",
-    check: check_duration,
-};
 
 const QUANTITY: Kind = Kind::Checked {
     name: "quantity",
@@ -36,28 +30,16 @@ pub const FLAGS: &[Flag] = &[
         "",
         "host:port that sidecars are told; by default the listen address or that of this machine, and the port",
     ),
-    Flag::int("healthz-port", "8080", "Port of the health server"),
-    Flag::text(
-        "healthz-listen-address",
-        "",
-        "No effect: the health server listens on all addresses",
-    ),
-    Flag::boolean("tls-enabled", "false", "mTLS with certificates of sentry"),
-    Flag::text("trust-domain", "localhost", "Trust domain of the control plane"),
-    Flag::text(
-        "trust-anchors-file",
-        "/var/run/secrets/dapr.io/tls/ca.crt",
-        "File of the root certificates; unless given, they are those of the variable DAPR_TRUST_ANCHORS",
-    ),
-    Flag::text(
-        "sentry-address",
-        "",
-        "Address of sentry; by default dapr-sentry.<NAMESPACE>.svc:443",
-    ),
+    HEALTHZ_PORT,
+    HEALTHZ_LISTEN_ADDRESS,
+    TLS_ENABLED,
+    TRUST_DOMAIN,
+    TRUST_ANCHORS_FILE,
+    SENTRY_ADDRESS,
     Flag::text(
         "mode",
         "standalone",
-        "Where the scheduler runs: standalone; kubernetes is not supported yet",
+        "Where the scheduler runs: standalone or kubernetes, where mTLS is always on and jobs end with their namespace",
     ),
     Flag::text("kubeconfig", "", "Path of a kubeconfig file, for Kubernetes mode").hidden(),
     Flag::text(
@@ -68,17 +50,17 @@ pub const FLAGS: &[Flag] = &[
     Flag::boolean(
         "etcd-embed",
         "true",
-        "Keep jobs in the embedded store; false, for an etcd of yours, is not supported yet",
+        "Keep jobs in the embedded store; false: in an etcd of yours",
     ),
     Flag::list(
         "etcd-initial-cluster",
-        "id=url of each scheduler; more than one is not supported yet, and the url is not used",
+        "id=url of each scheduler; for more than one each runs an etcd, which listens on its url for the others",
     ),
-    Flag::text("etcd-data-dir", "./data", "Folder of the embedded store"),
+    Flag::text("etcd-data-dir", "./data", "Folder of the embedded store, or of the etcd that the scheduler runs where the folder holds one"),
     Flag::uint(
         "etcd-client-port",
         "2379",
-        "Port where the embedded store answers etcd's clients (ranges, puts, deletes, transactions)",
+        "Port where etcd's clients are answered; by the embedded store ranges, puts, deletes and transactions",
     ),
     Flag::text(
         "etcd-client-listen-address",
@@ -89,84 +71,82 @@ pub const FLAGS: &[Flag] = &[
         "etcd-space-quota",
         QUANTITY,
         "9.2E",
-        "Largest size of the embedded store",
+        "Largest size of the store",
     ),
     Flag::text(
         "etcd-compaction-mode",
         "revision",
-        "No effect: the embedded store keeps the latest revision only",
+        "For an etcd that the scheduler runs; the embedded store keeps the latest revision only",
     ),
     Flag::text(
         "etcd-compaction-retention",
         "1000000",
-        "No effect: the embedded store keeps the latest revision only",
+        "For an etcd that the scheduler runs; the embedded store keeps the latest revision only",
     ),
     Flag::uint(
         "etcd-snapshot-count",
         "100000",
-        "No effect: the embedded store has no raft log",
+        "For an etcd that the scheduler runs; the embedded store has no raft log",
     ),
     Flag::uint(
         "etcd-max-snapshots",
         "10",
-        "No effect: the embedded store has no raft log",
+        "For an etcd that the scheduler runs; the embedded store has no raft log",
     ),
     Flag::uint(
         "etcd-max-wals",
         "10",
-        "No effect: the embedded store bounds its log by itself",
+        "For an etcd that the scheduler runs; the embedded store bounds its log by itself",
     ),
     Flag::int(
         "etcd-backend-batch-limit",
         "10000",
-        "No effect: calls that come together share a write of the embedded store",
+        "For an etcd that the scheduler runs; the embedded store writes together what comes together",
     ),
     Flag::new(
         "etcd-backend-batch-interval",
         DURATION,
         "100ms",
-        "No effect: the embedded store writes at once",
+        "For an etcd that the scheduler runs; the embedded store writes at once",
     ),
     Flag::uint(
         "etcd-max-txn-ops",
         "10000",
-        "No effect: 10000 operations of a transaction are the limit",
+        "For an etcd that the scheduler runs; the embedded store takes 10000",
     ),
     Flag::uint(
         "etcd-experimental-bootstrap-defrag-threshold-megabytes",
         "100",
-        "No effect: the embedded store gives unused space back by itself",
+        "For an etcd that the scheduler runs; the embedded store gives unused space back by itself",
     ),
     Flag::boolean(
         "etcd-initial-election-tick-advance",
         "false",
-        "No effect: the embedded store has no elections",
+        "For an etcd that the scheduler runs; the embedded store has no elections",
     ),
     Flag::text(
         "etcd-metrics",
         "basic",
-        "No effect: the embedded store has no metrics of etcd",
+        "For an etcd that the scheduler runs; the embedded store has no metrics of etcd",
     ),
     Flag::list(
         "etcd-client-endpoints",
-        "Addresses of an etcd of yours: not supported yet",
+        "host:port, or http:// or https:// URL, of each member of an etcd of yours",
     ),
-    Flag::text(
-        "etcd-client-username",
-        "",
-        "User name for an etcd of yours: not supported yet",
-    ),
-    Flag::text(
-        "etcd-client-password",
-        "",
-        "Password for an etcd of yours: not supported yet",
-    ),
+    Flag::text("etcd-client-username", "", "User name for an etcd of yours"),
+    Flag::text("etcd-client-password", "", "Password for an etcd of yours"),
     Flag::text(
         "identity-directory-write",
         "",
-        "No effect: only an etcd needs the certificate as files",
+        "Folder where an etcd that the scheduler runs finds the certificate; by default below the temporary one",
     )
     .hidden(),
+    Flag::text(
+        "postgres",
+        "",
+        "Keep jobs in PostgreSQL: a connection string, postgres://user@host/database or key=value pairs; its place is \
+         the variable SCHEDULER_POSTGRES where it has a password",
+    ),
     Flag::uint(
         "workers",
         "2048",
@@ -183,19 +163,22 @@ pub const FLAGS: &[Flag] = &[
         "Make the embedded store from this copy, if there is none, and exit",
     ),
     Flag::text(
-        "log-level",
-        "info",
-        "Lowest severity logged: debug, info, warn, error or fatal",
+        "migrate",
+        "",
+        "--migrate FROM TO: copy all jobs from one store to another, and exit; each is embedded, \
+         etcd://user:password@host:port,host:port (etcds with TLS) or postgres://user:password@host/database",
     ),
-    Flag::boolean("log-as-json", "false", "Log JSON lines"),
-    Flag::text("log-file", "", "Append the log to this file"),
-    Flag::boolean("enable-metrics", "true", "Serve Prometheus metrics"),
-    Flag::text("metrics-port", "9090", "Port of the metrics server"),
     Flag::text(
-        "metrics-listen-address",
-        "0.0.0.0",
-        "No effect: the metrics server listens on the address of --listen-address",
+        "migrate-to",
+        "",
+        "The TO of --migrate, where it does not follow the FROM",
     ),
+    LOG_LEVEL,
+    LOG_AS_JSON,
+    LOG_FILE,
+    ENABLE_METRICS,
+    METRICS_PORT,
+    METRICS_LISTEN_ADDRESS,
 ];
 
 #[cfg(test)]

@@ -110,8 +110,9 @@ async fn jobs_that_tools_write_are_jobs() {
     while told.len() < 4 {
         told.push(match opened.changes.recv().await.unwrap() {
             Change::Put { name, .. } => format!("put {name}"),
-            Change::Deleted(name) => format!("deleted {name}"),
+            Change::Deleted { name, .. } => format!("deleted {name}"),
             Change::Loaded => "loaded".to_owned(),
+            other => panic!("{other:?}"),
         });
     }
     assert_eq!(

@@ -12,7 +12,7 @@ use outrigger_wire::scheduler::v1::{
     WatchJobsRequestResultStatus, WatchJobsResponse, watch_jobs_request::WatchJobRequestType as Message,
 };
 use prost_types::Any;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +20,7 @@ use tonic::{Status, Streaming};
 
 use super::{Service, check};
 use crate::names;
-use crate::storage::Storage;
+use crate::storage::{Hosts, Storage, Wanted};
 use crate::stored;
 use crate::triggers::{Connection, Delivery};
 
@@ -153,15 +153,17 @@ async fn send(
         if due.recv_many(&mut batch, WINDOW).await == 0 {
             return Some(Status::unknown("the answer names no trigger of this stream"));
         }
-        let names = batch.iter().map(|delivery| Arc::clone(&delivery.name)).collect();
-        let jobs = match storage.get(names).await {
+        let wanted = batch.iter().map(|delivery| Wanted {
+            name: Arc::clone(&delivery.name),
+            revision: Some(delivery.revision),
+        });
+        let jobs = match storage.get(wanted.collect()).await {
             Ok(jobs) => jobs,
             Err(error) => return Some(error.into()),
         };
         for (delivery, job) in batch.drain(..).zip(jobs) {
             let Some((data, metadata)) = job.as_deref().and_then(payload) else {
-                // Deleted meanwhile.
-                connection.undeliverable(delivery.trigger);
+                connection.gone(delivery.trigger);
                 continue;
             };
             let trigger = WatchJobsResponse {
@@ -184,24 +186,41 @@ fn payload(job: &[u8]) -> Option<(Option<Any>, outrigger_wire::scheduler::v1::Jo
     Some((job.job?.payload, metadata))
 }
 
-/// The one scheduler there is, for as long as it runs.
+/// All schedulers, at once and again when others come or go, for as long as this one runs.
 pub(super) fn hosts(
-    address: &str,
+    mut hosts: watch::Receiver<Hosts>,
     drain: CancellationToken,
 ) -> impl Stream<Item = Result<WatchHostsResponse, Status>> + use<> {
-    let list = WatchHostsResponse {
-        hosts: vec![Host {
-            address: address.to_owned(),
-        }],
-    };
     let (send, stream) = mpsc::channel(1);
     tokio::spawn(async move {
-        if send.send(Ok(list)).await.is_ok() {
+        loop {
+            let list = Arc::clone(&hosts.borrow_and_update());
+            // Before the schedulers have agreed there is none to tell.
+            if !list.is_empty() && send.send(Ok(response(&list))).await.is_err() {
+                return;
+            }
             tokio::select! {
-                () = drain.cancelled() => {}
-                () = send.closed() => {}
+                () = drain.cancelled() => return,
+                () = send.closed() => return,
+                () = changed(&mut hosts) => {}
             }
         }
     });
     ReceiverStream::new(stream)
+}
+
+/// Waits for other schedulers. A scheduler that runs alone stays the only one.
+async fn changed(hosts: &mut watch::Receiver<Hosts>) {
+    if hosts.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+fn response(addresses: &[String]) -> WatchHostsResponse {
+    let hosts = addresses.iter().map(|address| Host {
+        address: address.clone(),
+    });
+    WatchHostsResponse {
+        hosts: hosts.collect(),
+    }
 }

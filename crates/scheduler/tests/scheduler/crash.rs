@@ -11,15 +11,20 @@ use jiff::Timestamp;
 use crate::running::{PATIENCE, Sidecar, app, arguments, client, due, schedule};
 
 /// A scheduler's process; it is killed when this is dropped.
-struct Process {
+pub(crate) struct Process {
     child: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Process {
     fn start(folder: &Path) -> Self {
+        Self::start_with(&arguments(folder))
+    }
+
+    /// With these flags.
+    pub(crate) fn start_with(arguments: &[String]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_scheduler"))
-            .args(arguments(folder))
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

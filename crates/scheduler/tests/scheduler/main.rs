@@ -9,4 +9,5 @@ mod bad_input;
 mod crash;
 mod process;
 mod running;
+mod shared;
 mod triggers;

@@ -69,7 +69,7 @@ fn it_ends_gracefully_and_its_store_can_be_copied() {
         .status()
         .unwrap();
     assert!(killed.success());
-    assert!(lines.any(|line| line.contains("Scheduler shut down gracefully")));
+    assert!(lines.any(|line| line.contains("Scheduler service shut down gracefully")));
     assert_eq!(child.wait().unwrap().code(), Some(0));
 
     let restore = [arguments, with(&[&format!("--restore-from={}", copy.display())])].concat();

@@ -13,6 +13,7 @@ use outrigger_wire::scheduler::v1::{
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
@@ -41,23 +42,31 @@ pub(crate) fn arguments(folder: &std::path::Path) -> Vec<String> {
 pub(crate) struct Running {
     pub(crate) addresses: Addresses,
     _folder: TempDir,
-    _stop: DropGuard,
+    stop: DropGuard,
+    ended: JoinHandle<()>,
 }
 
 pub(crate) async fn start() -> Running {
+    start_with(&[]).await
+}
+
+/// With more flags.
+pub(crate) async fn start_with(more: &[String]) -> Running {
     let folder = tempfile::tempdir().unwrap();
-    let Ok(Parsed::Run(flags)) = parse(FLAGS, arguments(folder.path())) else {
+    let arguments = [arguments(folder.path()), more.to_vec()].concat();
+    let Ok(Parsed::Run(flags)) = parse(FLAGS, arguments) else {
         panic!("the flags are not understood");
     };
     let config = Config::from_flags(&flags, |_| None).unwrap();
     let drain = CancellationToken::new();
     let scheduler = Scheduler::build(config, |_| None, drain.clone()).await.unwrap();
     let addresses = scheduler.addresses();
-    tokio::spawn(async move { scheduler.run().await.unwrap() });
+    let ended = tokio::spawn(async move { scheduler.run().await.unwrap() });
     Running {
         addresses,
         _folder: folder,
-        _stop: drain.drop_guard(),
+        stop: drain.drop_guard(),
+        ended,
     }
 }
 
@@ -67,6 +76,12 @@ pub(crate) async fn client(address: impl std::fmt::Display) -> SchedulerClient<C
 }
 
 impl Running {
+    /// Ends it as a signal does.
+    pub(crate) async fn stop(self) {
+        drop(self.stop);
+        self.ended.await.unwrap();
+    }
+
     pub(crate) async fn client(&self) -> SchedulerClient<Channel> {
         client(self.addresses.grpc).await
     }
@@ -131,6 +146,16 @@ pub(crate) struct Sidecar {
 
 impl Sidecar {
     pub(crate) async fn connect(client: &mut SchedulerClient<Channel>, app_id: &str, types: &[&str]) -> Self {
+        let sidecar = Self::try_connect(client, app_id, types).await;
+        sidecar.expect("the scheduler takes streams")
+    }
+
+    /// `None` where the scheduler does not take it.
+    pub(crate) async fn try_connect(
+        client: &mut SchedulerClient<Channel>,
+        app_id: &str,
+        types: &[&str],
+    ) -> Option<Self> {
         let initial = WatchJobsRequestInitial {
             app_id: app_id.to_owned(),
             namespace: "ns".to_owned(),
@@ -140,8 +165,8 @@ impl Sidecar {
         let (answers, messages) = mpsc::unbounded_channel();
         answers.send(message(Message::Initial(initial))).unwrap();
         let stream = UnboundedReceiverStream::new(messages);
-        let triggers = client.watch_jobs(stream).await.unwrap().into_inner();
-        Self { answers, triggers }
+        let triggers = client.watch_jobs(stream).await.ok()?.into_inner();
+        Some(Self { answers, triggers })
     }
 
     pub(crate) async fn next(&mut self) -> WatchJobsResponse {

@@ -1,0 +1,94 @@
+//! The stores that flags can name.
+
+use super::Cluster;
+use crate::storage::{etcd, postgres};
+
+/// Where jobs are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Store {
+    /// In a file in the data folder, for one scheduler alone.
+    Embedded,
+    /// In an etcd, which others may run schedulers on too.
+    Etcd(EtcdAccess),
+    /// In an etcd that this scheduler runs itself, alone or with those of other schedulers.
+    Cluster(Box<Cluster>),
+    /// In PostgreSQL, which others may run schedulers on too.
+    Postgres(PostgresAccess),
+}
+
+/// A connection string of PostgreSQL: `postgres://` or `key=value` pairs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresAccess(pub String);
+
+impl std::fmt::Debug for PostgresAccess {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // It has a password in it.
+        formatter.write_str("PostgresAccess(..)")
+    }
+}
+
+/// Where an etcd is, and as whom to call it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct EtcdAccess {
+    /// `host:port` of each member, with or without a scheme.
+    pub endpoints: Vec<String>,
+    /// Empty: without an account.
+    pub username: String,
+    /// Of that account.
+    pub password: String,
+}
+
+impl std::fmt::Debug for EtcdAccess {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Passwords are not for logs.
+        formatter
+            .debug_struct("EtcdAccess")
+            .field("endpoints", &self.endpoints)
+            .field("username", &self.username)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A store that jobs are copied from or to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The embedded one, in the data folder of this scheduler.
+    Embedded,
+    /// An etcd.
+    Etcd(EtcdAccess),
+    /// PostgreSQL.
+    Postgres(PostgresAccess),
+}
+
+impl End {
+    /// `embedded`, `etcd://[user:password@]host:port[,host:port]` (`etcds` with TLS), or a connection string of
+    /// PostgreSQL.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        if text == "embedded" {
+            return Ok(Self::Embedded);
+        }
+        let scheme = match text.split_once("://") {
+            Some(("etcd", rest)) => Some(("http", rest)),
+            Some(("etcds", rest)) => Some(("https", rest)),
+            _ => None,
+        };
+        let Some((scheme, rest)) = scheme else {
+            postgres::check(text).map_err(|why| {
+                format!("it is not embedded, etcd://host:port or a connection string of PostgreSQL: {why}")
+            })?;
+            return Ok(Self::Postgres(PostgresAccess(text.to_owned())));
+        };
+        let (account, hosts) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (username, password) = account.split_once(':').unwrap_or((account, ""));
+        let access = EtcdAccess {
+            endpoints: hosts
+                .split(',')
+                .map(|host| format!("{scheme}://{host}"))
+                .collect(),
+            username: username.to_owned(),
+            password: password.to_owned(),
+        };
+        etcd::check(&access).map_err(|error| error.to_string())?;
+        Ok(Self::Etcd(access))
+    }
+}

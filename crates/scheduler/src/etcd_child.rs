@@ -1,0 +1,297 @@
+//! The etcd that a scheduler runs itself, as a child process: started, started again when it ends, ended with the
+//! scheduler, also when that is killed.
+
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc as queue};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use crate::config::Cluster;
+
+const LOG: &str = "dapr.scheduler.etcd";
+/// The program.
+const PROGRAM: &str = "etcd";
+/// First argument of the process that becomes etcd.
+pub(crate) const GUARD: &str = "--become-etcd";
+/// Between two looks at the child.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long it has to end when told to; then it is killed.
+const END: Duration = Duration::from_secs(8);
+/// An etcd that ends this soon could not work.
+const SOON: Duration = Duration::from_secs(10);
+/// Such ends in a row, after which the scheduler gives up.
+const ENDS: u32 = 5;
+/// Longest pause before it is started again.
+const FULL_PAUSE: Duration = Duration::from_secs(5);
+/// Last lines of its log that are told when it ends.
+const LINES: usize = 5;
+/// Longest line that is kept.
+const LINE: usize = 2000;
+
+/// Why there is no etcd.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// There is no such program.
+    #[error(
+        "cannot run etcd, which the data folder or --etcd-initial-cluster asks for: {0}; install it (Debian: \
+         etcd-server) so that it is found in PATH, or use one of yours with --etcd-embed=false"
+    )]
+    Program(io::Error),
+    /// Its folder.
+    #[error("cannot use the data folder {path} (--etcd-data-dir) for etcd: {cause}")]
+    Folder {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// It does not stay.
+    #[error("etcd ended {ENDS} times in a row ({status}); it said: {said}")]
+    Ended {
+        /// How it ended last.
+        status: String,
+        /// Last lines of its log.
+        said: String,
+    },
+}
+
+/// A child process under supervision; it ends when this is dropped.
+pub(crate) struct EtcdChild {
+    stop: queue::Sender<()>,
+    ended: Option<oneshot::Receiver<ChildError>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// What becomes etcd, if the process was started for that: `arguments` are those of the process, its name included.
+/// It ends when its parent does.
+pub fn become_etcd(arguments: &[String]) -> Option<io::Error> {
+    let [_, guard, rest @ ..] = arguments else {
+        return None;
+    };
+    if guard != GUARD {
+        return None;
+    }
+    #[cfg(target_os = "linux")]
+    {
+        let parent = rustix::process::getppid();
+        let die = Some(rustix::process::Signal::KILL);
+        if let Err(error) = rustix::process::set_parent_process_death_signal(die) {
+            return Some(error.into());
+        }
+        // It may have ended before the signal was asked for.
+        if rustix::process::getppid() != parent {
+            return Some(io::Error::other("the scheduler has ended"));
+        }
+    }
+    Some(Command::new(PROGRAM).args(rest).exec())
+}
+
+impl EtcdChild {
+    /// Prepares its folder, and starts it. `guard` is a program that calls [`become_etcd`].
+    ///
+    /// # Errors
+    /// [`ChildError`]; whether it works shows later.
+    pub(crate) fn start(cluster: &Cluster, guard: PathBuf) -> Result<Self, ChildError> {
+        let known = known_flags()?;
+        prepare(cluster).map_err(|cause| ChildError::Folder {
+            path: cluster.folder.clone(),
+            cause,
+        })?;
+        let arguments = arguments(cluster, &known);
+        tracing::info!(target: LOG, "Starting etcd {}", arguments.join(" "));
+        let (stop, stopped) = queue::channel();
+        let (failed, ended) = oneshot::channel();
+        // The thread starts the child, and lasts as long: the child ends with the thread that started it.
+        let supervised = move || {
+            if let Err(error) = supervise(&guard, &arguments, &stopped) {
+                // The scheduler may have ended.
+                let _ = failed.send(error);
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("etcd".to_owned())
+            .spawn(supervised)
+            .map_err(ChildError::Program)?;
+        Ok(Self {
+            stop,
+            ended: Some(ended),
+            thread: Some(thread),
+        })
+    }
+
+    /// Tells why it ended for good; never, if that is because it was told to.
+    pub(crate) fn ended(&mut self) -> impl Future<Output = ChildError> + Send + use<> {
+        let ended = self.ended.take();
+        async move {
+            if let Some(ended) = ended
+                && let Ok(error) = ended.await
+            {
+                return error;
+            }
+            std::future::pending().await
+        }
+    }
+
+    /// Ends it, and waits for that.
+    pub(crate) fn stop(mut self) {
+        // It may have ended.
+        let _ = self.stop.send(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The flags of the installed version.
+fn known_flags() -> Result<String, ChildError> {
+    let help = Command::new(PROGRAM)
+        .arg("--help")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(ChildError::Program)?;
+    Ok(String::from_utf8_lossy(&[help.stdout, help.stderr].concat()).into_owned())
+}
+
+fn prepare(cluster: &Cluster) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(&cluster.folder)?;
+    if !cluster.marker.exists() {
+        std::fs::write(&cluster.marker, [])?;
+    }
+    Ok(())
+}
+
+fn arguments(cluster: &Cluster, known: &str) -> Vec<String> {
+    let knows = |flag: &str| {
+        known
+            .split_whitespace()
+            .any(|word| word.trim_start_matches('-') == flag)
+    };
+    let mut arguments: Vec<String> = cluster
+        .flags
+        .iter()
+        .filter(|(flag, _)| knows(flag))
+        .map(|(flag, value)| format!("--{flag}={value}"))
+        .collect();
+    arguments.push(format!("--data-dir={}", cluster.folder.display()));
+    if let Some(identity) = &cluster.identity {
+        let file = |name: &str| identity.join(name).display().to_string();
+        arguments.extend([
+            "--peer-client-cert-auth=true".to_owned(),
+            format!("--peer-trusted-ca-file={}", file("ca.pem")),
+            format!("--peer-cert-file={}", file("cert.pem")),
+            format!("--peer-key-file={}", file("key.pem")),
+            // Sidecars have certificates of the same authority; those of schedulers have this name.
+            format!("--peer-cert-allowed-hostname={}", cluster.peer_name),
+        ]);
+    }
+    arguments
+}
+
+fn supervise(guard: &Path, arguments: &[String], stopped: &queue::Receiver<()>) -> Result<(), ChildError> {
+    let mut ends = 0;
+    loop {
+        let begun = Instant::now();
+        let said = Said::default();
+        let mut child = Command::new(guard)
+            .arg(GUARD)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(ChildError::Program)?;
+        said.listen(child.stdout.take());
+        said.listen(child.stderr.take());
+        let Some(status) = wait(&mut child, stopped) else {
+            return Ok(());
+        };
+        ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
+        let last = said.last();
+        tracing::error!(target: LOG, "etcd ended ({status}) and is started again; it said: {last}");
+        if ends >= ENDS {
+            return Err(ChildError::Ended {
+                status: status.to_string(),
+                said: last,
+            });
+        }
+        let pause = Duration::from_millis(100 << ends.min(10)).min(FULL_PAUSE);
+        if !matches!(stopped.recv_timeout(pause), Err(queue::RecvTimeoutError::Timeout)) {
+            return Ok(());
+        }
+    }
+}
+
+/// How the child ended; `None` when that was asked for.
+fn wait(child: &mut Child, stopped: &queue::Receiver<()>) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) => {}
+            Err(error) => tracing::error!(target: LOG, "Cannot see whether etcd runs: {error}"),
+        }
+        if !matches!(stopped.recv_timeout(LOOK), Err(queue::RecvTimeoutError::Timeout)) {
+            end(child);
+            return None;
+        }
+    }
+}
+
+fn end(child: &mut Child) {
+    let deadline = Instant::now() + END;
+    if let Some(id) = i32::try_from(child.id())
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    {
+        // It may have ended.
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+    }
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        thread::sleep(LOOK / 10);
+    }
+    tracing::warn!(target: LOG, "etcd did not end in time and is killed");
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// The last lines that a child wrote.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<VecDeque<String>>>);
+
+impl Said {
+    fn listen(&self, from: Option<impl Read + Send + 'static>) {
+        let Some(from) = from else { return };
+        let lines = Arc::clone(&self.0);
+        // It ends with the child.
+        thread::spawn(move || {
+            let mut reader = BufReader::new(from);
+            let mut line = Vec::new();
+            while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                let mut text = String::from_utf8_lossy(&line).trim_end().to_owned();
+                text.truncate(text.floor_char_boundary(LINE));
+                tracing::debug!(target: LOG, "{text}");
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.len() == LINES {
+                    lines.pop_front();
+                }
+                lines.push_back(text);
+                line.clear();
+            }
+        });
+    }
+
+    fn last(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().cloned().collect::<Vec<_>>().join(" | ")
+    }
+}

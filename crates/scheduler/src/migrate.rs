@@ -1,0 +1,360 @@
+//! Copies all jobs from one store to another: their bytes, and how far they are. Nothing is deleted at the source, and
+//! nothing is overwritten at the target; what was copied before is left as it is, so a copy that broke off goes on.
+
+mod reserve;
+
+use std::fmt;
+use std::sync::Arc;
+
+use outrigger_schedule::engine::Name;
+use tokio::sync::mpsc;
+
+use crate::config::End;
+use crate::storage::embedded::Place;
+use crate::storage::etcd::{Client, EndpointError, Etcd};
+use crate::storage::pair::{counter_key, job_key, job_name};
+use crate::storage::postgres::Postgres;
+use crate::storage::shared::backend::{Backend, Condition, Write};
+use crate::storage::shared::follow::Stored;
+use crate::storage::{OpenError, StorageError};
+use crate::stored;
+use reserve::Reserved;
+
+/// Jobs that are written together: two steps each, and etcd allows 128 unless told otherwise.
+const BATCH: usize = 48;
+/// Jobs that wait to be written.
+const WAITING: usize = 256;
+/// Names that an error tells.
+const TOLD: usize = 5;
+
+/// Why jobs could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    /// The embedded store.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Another store.
+    #[error("{0}; what was copied so far stays, and the same command goes on from there")]
+    Storage(#[from] StorageError),
+    /// Where an etcd is.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// Where PostgreSQL is.
+    #[error("{0}")]
+    Connection(String),
+    /// There is no embedded store.
+    #[error("there is no embedded store in {0}: check --etcd-data-dir, --id and the variable NAMESPACE")]
+    NoSource(std::path::PathBuf),
+    /// Schedulers run on a store.
+    #[error(
+        "schedulers run on the {which}, or ended less than 20 s ago without saying so: {ids}; end them first, so that \
+         no job changes or fires meanwhile"
+    )]
+    InUse {
+        /// Source or target.
+        which: &'static str,
+        /// Which schedulers.
+        ids: String,
+    },
+    /// Jobs of the target would be overwritten.
+    #[error(
+        "{count} jobs at the target have the names of other jobs ({names}): nothing was copied; delete them there, or \
+         those at the source"
+    )]
+    Conflict {
+        /// How many.
+        count: usize,
+        /// Some of them.
+        names: String,
+    },
+    /// A job makes no sense.
+    #[error(
+        "the job {name:?} at the source is broken: {why}; nothing was copied; delete it there, or repair it"
+    )]
+    Broken {
+        /// Which.
+        name: String,
+        /// What of it.
+        why: String,
+    },
+    /// The target is not what was written to it.
+    #[error(
+        "after the copy {0} jobs are missing at the target: somebody else wrote to one of the stores; try again"
+    )]
+    Incomplete(usize),
+    /// A part of it ended in a panic.
+    #[error("a task failed: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// What was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Migrated {
+    pub(crate) copied: usize,
+    /// Were at the target before.
+    pub(crate) there: usize,
+}
+
+impl fmt::Display for Migrated {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "{} jobs copied, {} were there already; all are the same in both stores now",
+            self.copied, self.there
+        )
+    }
+}
+
+/// A job, with how far it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) name: Name,
+    pub(crate) job: Vec<u8>,
+    pub(crate) counter: Option<Vec<u8>>,
+}
+
+/// Copies all jobs. `place` is the embedded store, where that is meant.
+///
+/// # Errors
+/// [`MigrateError`].
+pub(crate) async fn migrate(from: &End, to: &End, place: &Place) -> Result<Migrated, MigrateError> {
+    let source = Source::open(from, place)?;
+    let reserved_source = match &source {
+        Source::Shared(backend) => Some(Reserved::take(Arc::clone(backend), "source").await?),
+        Source::Embedded { .. } => None,
+    };
+    let migrated = match to {
+        End::Embedded => {
+            let place = place.clone();
+            let mut entries = source.read();
+            let (send, mut given) = mpsc::channel(WAITING);
+            let given = std::iter::from_fn(move || given.blocking_recv());
+            let making = tokio::task::spawn_blocking(move || place.make(given));
+            let mut copied = 0;
+            while let Some(entry) = entries.recv().await {
+                if send.send(Some(checked(entry?)?)).await.is_err() {
+                    break;
+                }
+                copied += 1;
+            }
+            // Without this end nothing of it stays.
+            let _ = send.send(None).await;
+            drop(send);
+            making.await??;
+            Migrated { copied, there: 0 }
+        }
+        End::Etcd(_) | End::Postgres(_) => {
+            let target = shared(to)?;
+            let reserved = Reserved::take(Arc::clone(&target), "target").await?;
+            let migrated = copy(&source, &*target).await?;
+            reserved.release().await;
+            migrated
+        }
+    };
+    if let Some(reserved) = reserved_source {
+        reserved.release().await;
+    }
+    Ok(migrated)
+}
+
+/// Looks at all, writes what is missing, and looks again.
+async fn copy(source: &Source, target: &dyn Backend) -> Result<Migrated, MigrateError> {
+    let mut there = 0;
+    let (mut conflicts, mut names) = (0, Vec::new());
+    let mut batches = Batches(source.read());
+    while let Some(batch) = batches.next().await? {
+        for (entry, state) in compare(target, batch).await? {
+            match state {
+                State::Same => there += 1,
+                State::Absent => {}
+                State::Other => {
+                    conflicts += 1;
+                    if names.len() < TOLD {
+                        names.push(entry.name.to_string());
+                    }
+                }
+            }
+        }
+    }
+    if conflicts > 0 {
+        return Err(MigrateError::Conflict {
+            count: conflicts,
+            names: names.join(", "),
+        });
+    }
+    let mut copied = 0;
+    let mut batches = Batches(source.read());
+    while let Some(batch) = batches.next().await? {
+        copied += write(target, compare(target, batch).await?).await?;
+    }
+    let mut missing = 0;
+    let mut batches = Batches(source.read());
+    while let Some(batch) = batches.next().await? {
+        let states = compare(target, batch).await?;
+        missing += states.iter().filter(|(_, state)| *state != State::Same).count();
+    }
+    match missing {
+        0 => Ok(Migrated { copied, there }),
+        missing => Err(MigrateError::Incomplete(missing)),
+    }
+}
+
+/// What the target has of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Same,
+    Absent,
+    Other,
+}
+
+async fn compare(target: &dyn Backend, batch: Vec<Entry>) -> Result<Vec<(Entry, State)>, MigrateError> {
+    let keys = batch
+        .iter()
+        .flat_map(|entry| [job_key(&entry.name), counter_key(&entry.name)])
+        .collect();
+    let found = target.get(keys).await?;
+    let states = found.chunks(2).zip(batch).map(|(found, entry)| {
+        let value = |at: usize| found.get(at).and_then(Option::as_ref).map(|pair| &pair.value);
+        let state = match value(0) {
+            None => State::Absent,
+            Some(job) if *job == entry.job && value(1) == entry.counter.as_ref() => State::Same,
+            Some(_) => State::Other,
+        };
+        (entry, state)
+    });
+    Ok(states.collect())
+}
+
+async fn write(target: &dyn Backend, states: Vec<(Entry, State)>) -> Result<usize, MigrateError> {
+    let (mut conditions, mut writes) = (Vec::new(), Vec::new());
+    let mut count = 0;
+    for (entry, state) in states {
+        if state != State::Absent {
+            continue;
+        }
+        count += 1;
+        let put = |key, value| Write::Put {
+            key,
+            value,
+            lease: None,
+        };
+        conditions.push(Condition::Modified(job_key(&entry.name), 0));
+        writes.push(put(job_key(&entry.name), entry.job));
+        match entry.counter {
+            Some(counter) => writes.push(put(counter_key(&entry.name), counter)),
+            None => writes.push(Write::Delete(crate::storage::pair::Range::one(counter_key(
+                &entry.name,
+            )))),
+        }
+    }
+    match writes.is_empty() || target.commit(&conditions, &writes).await? {
+        true => Ok(count),
+        false => Err(MigrateError::Incomplete(count)),
+    }
+}
+
+enum Source {
+    Embedded {
+        place: Place,
+        /// Keeps a scheduler out.
+        _lock: std::fs::File,
+    },
+    Shared(Arc<dyn Backend>),
+}
+
+fn shared(end: &End) -> Result<Arc<dyn Backend>, MigrateError> {
+    Ok(match end {
+        End::Etcd(access) => Arc::new(Etcd::new(Client::new(access)?)),
+        End::Postgres(access) => Arc::new(Postgres::new(&access.0).map_err(MigrateError::Connection)?),
+        End::Embedded => {
+            return Err(MigrateError::Connection(
+                "the embedded store is shared by nobody".to_owned(),
+            ));
+        }
+    })
+}
+
+impl Source {
+    fn open(end: &End, place: &Place) -> Result<Self, MigrateError> {
+        match end {
+            End::Embedded if place.file().exists() => Ok(Self::Embedded {
+                place: place.clone(),
+                _lock: place.lock()?,
+            }),
+            End::Embedded => Err(MigrateError::NoSource(place.folder.clone())),
+            _ => Ok(Self::Shared(shared(end)?)),
+        }
+    }
+
+    /// All its jobs, by name.
+    fn read(&self) -> mpsc::Receiver<Result<Entry, MigrateError>> {
+        let (send, entries) = mpsc::channel(WAITING);
+        match self {
+            Self::Embedded { place, .. } => {
+                let place = place.clone();
+                tokio::task::spawn_blocking(move || {
+                    let told = place.read(|entry| send.blocking_send(Ok(entry)).is_ok());
+                    if let Err(error) = told {
+                        // Whoever asked may have gone.
+                        let _ = send.blocking_send(Err(error.into()));
+                    }
+                });
+            }
+            Self::Shared(backend) => {
+                let backend = Arc::clone(backend);
+                tokio::spawn(async move {
+                    if let Err(error) = read(&*backend, &send).await {
+                        // Whoever asked may have gone.
+                        let _ = send.send(Err(error.into())).await;
+                    }
+                });
+            }
+        }
+        entries
+    }
+}
+
+async fn read(
+    backend: &dyn Backend,
+    send: &mpsc::Sender<Result<Entry, MigrateError>>,
+) -> Result<(), StorageError> {
+    let mut stored = Stored::read(backend).await?;
+    while let Some(pair) = stored.next().await? {
+        let Some(name) = job_name(&pair.key) else { continue };
+        let entry = Entry {
+            name: name.into(),
+            counter: stored.counter(name).await?,
+            job: pair.value,
+        };
+        if send.send(Ok(entry)).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn checked(entry: Entry) -> Result<Entry, MigrateError> {
+    match stored::read(&entry.job, entry.counter.as_deref()) {
+        Ok(_) => Ok(entry),
+        Err(why) => Err(MigrateError::Broken {
+            name: entry.name.to_string(),
+            why: why.to_string(),
+        }),
+    }
+}
+
+/// Jobs, many at a time.
+struct Batches(mpsc::Receiver<Result<Entry, MigrateError>>);
+
+impl Batches {
+    async fn next(&mut self) -> Result<Option<Vec<Entry>>, MigrateError> {
+        let mut entries = Vec::with_capacity(BATCH);
+        while entries.len() < BATCH {
+            match self.0.recv().await {
+                Some(entry) => entries.push(checked(entry?)?),
+                None => break,
+            }
+        }
+        Ok((!entries.is_empty()).then_some(entries))
+    }
+}

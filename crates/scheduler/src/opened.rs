@@ -1,0 +1,112 @@
+//! The store that a configuration names, opened.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::config::{Config, EtcdAccess, Store};
+use crate::error::SchedulerError;
+use crate::etcd_child::EtcdChild;
+use crate::storage::embedded::{Embedded, Place};
+use crate::storage::etcd::{Client, Etcd};
+use crate::storage::postgres::Postgres;
+use crate::storage::shared::backend::Backend;
+use crate::storage::shared::{Own, Shared};
+use crate::storage::{Change, Hosts, Storage};
+
+/// A store, what it tells, and who shares it.
+pub(crate) struct Opened {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) changes: mpsc::Receiver<Change>,
+    pub(crate) hosts: watch::Receiver<Hosts>,
+    /// The store, where it is the embedded one.
+    pub(crate) embedded: Option<Arc<Embedded>>,
+    /// The etcd that this scheduler runs.
+    pub(crate) child: Option<EtcdChild>,
+    /// Where the jobs are, for the log.
+    pub(crate) at: String,
+}
+
+impl Opened {
+    /// Opens the embedded store, and checks it; an external one is joined as soon as it answers. `address` is what
+    /// sidecars are told.
+    pub(crate) async fn open(config: &Config, address: &str) -> Result<Self, SchedulerError> {
+        match &config.store {
+            Store::Embedded => Self::embedded(config, address).await,
+            Store::Etcd(access) => {
+                let at = format!("the etcd at {}", access.endpoints.join(","));
+                let etcd = Etcd::new(Client::new(access)?);
+                Ok(Self::shared(config, address, Arc::new(etcd), at))
+            }
+            Store::Postgres(access) => {
+                let postgres = Postgres::new(&access.0).map_err(SchedulerError::Postgres)?;
+                let at = "PostgreSQL".to_owned();
+                Ok(Self::shared(config, address, Arc::new(postgres), at))
+            }
+            Store::Cluster(cluster) => {
+                let child = EtcdChild::start(cluster, own_program()?)?;
+                let access = EtcdAccess {
+                    endpoints: vec![format!("{}:{}", cluster.client.host, cluster.client.port)],
+                    ..EtcdAccess::default()
+                };
+                let at = format!("an etcd in {}", cluster.folder.display());
+                let etcd = Etcd::new(Client::new(&access)?);
+                Ok(Self {
+                    child: Some(child),
+                    ..Self::shared(config, address, Arc::new(etcd), at)
+                })
+            }
+        }
+    }
+
+    fn shared(config: &Config, address: &str, backend: Arc<dyn Backend>, at: String) -> Self {
+        let own = Own {
+            id: config.id.clone(),
+            address: address.to_owned(),
+        };
+        let (storage, told) = Shared::join(backend, own);
+        Self {
+            storage,
+            changes: told.changes,
+            hosts: told.hosts,
+            embedded: None,
+            child: None,
+            at,
+        }
+    }
+
+    async fn embedded(config: &Config, address: &str) -> Result<Self, SchedulerError> {
+        let place = place(config);
+        let opened = tokio::task::spawn_blocking(move || Embedded::open(&place)).await;
+        let (store, changes) = opened.map_err(outrigger_controlplane::TaskFailed::from)??;
+        // It has one scheduler: the list never changes.
+        let (_, hosts) = watch::channel(Hosts::from([address.to_owned()]));
+        Ok(Self {
+            storage: store.clone(),
+            changes,
+            hosts,
+            embedded: Some(store),
+            child: None,
+            at: config.data.display().to_string(),
+        })
+    }
+}
+
+/// This program, also where its file was replaced meanwhile.
+fn own_program() -> std::io::Result<PathBuf> {
+    let running = PathBuf::from("/proc/self/exe");
+    match running.exists() {
+        true => Ok(running),
+        false => std::env::current_exe(),
+    }
+}
+
+/// Where the embedded store is.
+pub(crate) fn place(config: &Config) -> Place {
+    Place {
+        folder: config.data.clone(),
+        id: config.id.clone(),
+        quota: config.quota,
+    }
+}

@@ -1,0 +1,7 @@
+//! Schedulers that share a store: an etcd, of the user or run by themselves, or PostgreSQL.
+
+mod cluster;
+mod etcd;
+mod group;
+mod migrate;
+mod postgres;

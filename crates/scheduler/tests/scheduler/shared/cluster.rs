@@ -1,0 +1,242 @@
+//! Schedulers that run the etcd they share.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use outrigger_wire::scheduler::v1::{GetJobRequest, ListJobsRequest};
+
+use super::group::{App, Hosts};
+use crate::crash::Process;
+use crate::running::{app, arguments, client, due, schedule, until};
+
+/// Whether etcd is installed; says so where it is not.
+fn installed() -> bool {
+    let found = std::process::Command::new("etcd")
+        .arg("--version")
+        .output()
+        .is_ok();
+    if !found {
+        let line = "etcd is not installed: apt-get install etcd-server";
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{line}");
+        eprintln!("skipped: {line}");
+    }
+    found
+}
+
+/// Ports that nobody has now.
+fn ports<const N: usize>() -> [u16; N] {
+    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().port())
+}
+
+/// Flags of the members of a cluster.
+fn members(folder: &Path) -> [Vec<String>; 3] {
+    let (peers, clients) = (ports::<3>(), ports::<3>());
+    let all: Vec<String> = (0..3)
+        .map(|at| format!("dapr-scheduler-server-{at}=http://127.0.0.1:{}", peers[at]))
+        .collect();
+    std::array::from_fn(|at| {
+        let mut flags = arguments(folder);
+        flags.push(format!("--id=dapr-scheduler-server-{at}"));
+        flags.push(format!("--etcd-initial-cluster={}", all.join(",")));
+        flags.push(format!("--etcd-client-port={}", clients[at]));
+        flags
+    })
+}
+
+/// Ids of the processes whose command lines have this in them, etcd's with the path of its data.
+fn processes(with: &str) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten();
+    let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    ids.filter(|id: &u32| {
+        let line = fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        line.starts_with("etcd ") && line.contains(with)
+    })
+    .collect()
+}
+
+async fn get(address: &str, name: &str) -> Result<(), tonic::Status> {
+    let request = GetJobRequest {
+        name: name.to_owned(),
+        metadata: app("app"),
+    };
+    client(address).await.get_job(request).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_of_them_outlive_one_and_its_etcd() {
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = members(folder.path());
+    let [first, second, third] = flags.clone().map(|flags| Process::start_with(&flags));
+    for process in [&first, &second, &third] {
+        Hosts::of(&process.address).await.are(3).await;
+    }
+    assert!(folder.path().join("dapr-scheduler-existing-cluster").exists());
+    let served = App::default();
+    let mut serving = Vec::new();
+    for process in [&first, &second, &third] {
+        serving.push(served.serve(&process.address).await);
+    }
+    let mut client = client(&first.address).await;
+    for at in 0..30 {
+        let name = format!("job-{at}");
+        client
+            .schedule_job(schedule(&name, app("app"), due("100ms")))
+            .await
+            .unwrap();
+    }
+    served.has((0..30).map(|at| format!("job-{at}"))).await;
+    client
+        .schedule_job(schedule("kept", app("app"), due("1h")))
+        .await
+        .unwrap();
+    for process in [&first, &second, &third] {
+        assert!(get(&process.address, "kept").await.is_ok());
+    }
+
+    // An etcd that is killed is started again.
+    let data = "dapr-scheduler-server-1/dapr-0.1";
+    let path = folder
+        .path()
+        .join(format!("default-{data}"))
+        .display()
+        .to_string();
+    let [before] = processes(&path)[..] else {
+        panic!("{:?} are at {path}", processes(&path));
+    };
+    kill(before);
+    until("another one is started", || async {
+        processes(&path).first().is_some_and(|id| *id != before)
+    })
+    .await;
+    until("it answers", || async {
+        get(&second.address, "kept").await.is_ok()
+    })
+    .await;
+
+    // A scheduler that is killed takes its etcd along; the others go on, and it comes back with its data.
+    let path = path.replace("server-1/", "server-2/");
+    assert_eq!(processes(&path).len(), 1);
+    drop(third);
+    until("its etcd ends", || async { processes(&path).is_empty() }).await;
+    Hosts::of(&first.address).await.are(2).await;
+    for at in 0..10 {
+        let name = format!("late-{at}");
+        client
+            .schedule_job(schedule(&name, app("app"), due("0s")))
+            .await
+            .unwrap();
+    }
+    served.has((0..10).map(|at| format!("late-{at}"))).await;
+    let third = Process::start_with(&flags[2]);
+    Hosts::of(&third.address).await.are(3).await;
+    assert!(get(&third.address, "kept").await.is_ok());
+}
+
+fn kill(id: u32) {
+    let told = std::process::Command::new("kill")
+        .args(["-KILL", &id.to_string()])
+        .status()
+        .unwrap();
+    assert!(told.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_replicas_killed_at_once_lose_nothing() {
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = members(folder.path());
+    let running = flags.clone().map(|flags| Process::start_with(&flags));
+    Hosts::of(&running[0].address).await.are(3).await;
+    let mut first = client(&running[0].address).await;
+    for at in 0..20 {
+        first
+            .schedule_job(schedule(&format!("job-{at}"), app("app"), due("1s")))
+            .await
+            .unwrap();
+    }
+    drop(running);
+    let running = flags.map(|flags| Process::start_with(&flags));
+    let served = App::default();
+    let begun = Instant::now();
+    let mut serving = Vec::new();
+    for process in &running {
+        serving.push(served.serve(&process.address).await);
+    }
+    // Their entries last as long as the leases of the killed ones.
+    while (0..20).any(|at| served.times(&format!("job-{at}")).is_empty()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "jobs are lost");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let metadata = app("app");
+    until("all are over", || async {
+        let request = ListJobsRequest {
+            metadata: metadata.clone(),
+        };
+        let listed = client(&running[1].address).await.list_jobs(request).await;
+        listed.is_ok_and(|listed| listed.into_inner().jobs.is_empty())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_with_an_etcd_s_files_is_taken_over() {
+    if !installed() {
+        return;
+    }
+    // What a scheduler with an etcd leaves: its data, and the file that keeps them.
+    let folder = tempfile::tempdir().unwrap();
+    let [peer, port] = ports::<2>();
+    let data = folder.path().join("default-dapr-scheduler-server-0/dapr-0.1");
+    let mut etcd = std::process::Command::new("etcd")
+        .args(["--name=dapr-scheduler-server-0".to_owned()])
+        .arg(format!("--data-dir={}", data.display()))
+        .arg(format!("--listen-client-urls=http://127.0.0.1:{port}"))
+        .arg(format!("--advertise-client-urls=http://127.0.0.1:{port}"))
+        .arg(format!("--listen-peer-urls=http://127.0.0.1:{peer}"))
+        .arg(format!("--initial-advertise-peer-urls=http://127.0.0.1:{peer}"))
+        .arg(format!(
+            "--initial-cluster=dapr-scheduler-server-0=http://127.0.0.1:{peer}"
+        ))
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let external = [
+        arguments(folder.path()),
+        vec![
+            "--etcd-embed=false".to_owned(),
+            format!("--etcd-client-endpoints=127.0.0.1:{port}"),
+        ],
+    ]
+    .concat();
+    let before = Process::start_with(&external);
+    client(&before.address)
+        .await
+        .schedule_job(schedule("kept", app("app"), due("1h")))
+        .await
+        .unwrap();
+    drop(before);
+    kill(etcd.id());
+    etcd.wait().unwrap();
+
+    let mut flags = arguments(folder.path());
+    flags.push(format!("--etcd-client-port={port}"));
+    flags.push(format!(
+        "--etcd-initial-cluster=dapr-scheduler-server-0=http://127.0.0.1:{peer}"
+    ));
+    let running = Process::start_with(&flags);
+    until("the job is there", || async {
+        get(&running.address, "kept").await.is_ok()
+    })
+    .await;
+    assert!(folder.path().join("dapr-scheduler-existing-cluster").exists());
+}

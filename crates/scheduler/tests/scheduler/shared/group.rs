@@ -1,0 +1,85 @@
+//! A group of schedulers on one store, and an app with a sidecar at each of them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use outrigger_wire::scheduler::v1::{WatchHostsRequest, WatchHostsResponse};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Streaming;
+
+use crate::running::{PATIENCE, Sidecar, client, until};
+
+/// What an app was told to do, by the names of jobs, and when.
+#[derive(Clone, Default)]
+pub(crate) struct App(Arc<Mutex<HashMap<String, Vec<Timestamp>>>>);
+
+impl App {
+    /// Takes triggers of a scheduler until that ends, or what is returned is dropped. As a sidecar does, it opens
+    /// another stream where one ends.
+    pub(crate) async fn serve(&self, address: impl std::fmt::Display) -> AbortOnDropHandle<()> {
+        let mut client = client(address).await;
+        let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
+        let app = self.clone();
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                while let Ok(Some(trigger)) = sidecar.triggers.message().await {
+                    app.0
+                        .lock()
+                        .unwrap()
+                        .entry(trigger.name)
+                        .or_default()
+                        .push(Timestamp::now());
+                    sidecar.succeed(trigger.id);
+                }
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                let Some(again) = Sidecar::try_connect(&mut client, "app", &[]).await else {
+                    continue;
+                };
+                sidecar = again;
+            }
+        }))
+    }
+
+    /// When a job was triggered.
+    pub(crate) fn times(&self, name: &str) -> Vec<Timestamp> {
+        self.0.lock().unwrap().get(name).cloned().unwrap_or_default()
+    }
+
+    /// Waits until all of these were triggered.
+    pub(crate) async fn has(&self, names: impl Iterator<Item = String> + Clone) {
+        until("all jobs are triggered", || async {
+            names.clone().all(|name| !self.times(&name).is_empty())
+        })
+        .await;
+    }
+}
+
+/// The hosts that a scheduler tells of, one list after the other.
+pub(crate) struct Hosts(Streaming<WatchHostsResponse>);
+
+impl Hosts {
+    pub(crate) async fn of(address: impl std::fmt::Display) -> Self {
+        let mut client = client(address).await;
+        let lists = client.watch_hosts(WatchHostsRequest {}).await.unwrap();
+        Self(lists.into_inner())
+    }
+
+    /// Waits for a list of this many.
+    pub(crate) async fn are(&mut self, count: usize) -> Vec<String> {
+        let waiting = async {
+            loop {
+                let list = self.0.message().await.unwrap().expect("the scheduler runs");
+                let mut hosts: Vec<String> = list.hosts.into_iter().map(|host| host.address).collect();
+                if hosts.len() == count {
+                    hosts.sort_unstable();
+                    return hosts;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE * 2, waiting)
+            .await
+            .expect("the list does not come")
+    }
+}

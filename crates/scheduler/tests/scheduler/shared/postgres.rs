@@ -1,0 +1,217 @@
+//! On PostgreSQL.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use outrigger_components_testing::server::Postgres;
+use outrigger_wire::scheduler::v1::{DeleteByNamePrefixRequest, Job, ListJobsRequest};
+use tokio_postgres::{Client, NoTls};
+
+use super::group::{App, Hosts};
+use crate::crash::Process;
+use crate::running::{Running, app, arguments, due, schedule, start_with, until};
+
+/// Flags of a scheduler on a server.
+fn flags(server: &Postgres, id: &str) -> Vec<String> {
+    vec![format!("--postgres={}", server.text()), format!("--id={id}")]
+}
+
+async fn sql(server: &Postgres) -> Client {
+    let (client, connection) = tokio_postgres::connect(&server.text(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn keys(client: &Client) -> Vec<String> {
+    let sql = "SELECT convert_from(key, 'UTF8') FROM scheduler_pairs ORDER BY key";
+    let rows = client.query(sql, &[]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+fn names(prefix: &str, count: usize) -> impl Iterator<Item = String> + Clone {
+    let prefix = prefix.to_owned();
+    (0..count).map(move |at| format!("{prefix}{at}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_scheduler_keeps_and_triggers_its_jobs() {
+    let Some(server) = Postgres::start() else { return };
+    let running = start_with(&flags(&server, "scheduler-0")).await;
+    let mut client = running.client().await;
+    let served = App::default();
+    let _serving = served.serve(running.addresses.grpc).await;
+    let twice = Job {
+        schedule: Some("@every 1h".to_owned()),
+        ..due("0s")
+    };
+    for (name, job) in [("later", due("1h")), ("now", twice.clone()), ("once", due("0s"))] {
+        client
+            .schedule_job(schedule(name, app("app"), job))
+            .await
+            .unwrap();
+    }
+    let error = client
+        .schedule_job(schedule("now", app("app"), due("0s")))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), tonic::Code::AlreadyExists);
+    served
+        .has(["now".to_owned(), "once".to_owned()].into_iter())
+        .await;
+    let database = sql(&server).await;
+    until("the counter is stored, and what is over gone", || async {
+        keys(&database).await
+            == [
+                "dapr/counters/app||ns||app||now",
+                "dapr/jobs/app||ns||app||later",
+                "dapr/jobs/app||ns||app||now",
+                "dapr/leadership/scheduler-0",
+            ]
+    })
+    .await;
+    // Another one in its place begins anew.
+    let mut again = schedule("now", app("app"), twice);
+    again.overwrite = true;
+    client.schedule_job(again).await.unwrap();
+    until("it is triggered again", || async {
+        served.times("now").len() == 2
+    })
+    .await;
+    let request = ListJobsRequest { metadata: app("app") };
+    let listed = client.list_jobs(request).await.unwrap().into_inner();
+    let listed: Vec<String> = listed.jobs.into_iter().map(|job| job.name).collect();
+    assert_eq!(listed, ["later", "now"]);
+    let delete = DeleteByNamePrefixRequest {
+        name_prefix: "n".to_owned(),
+        metadata: app("app"),
+    };
+    client.delete_by_name_prefix(delete).await.unwrap();
+    until("it is healthy", || async {
+        Running::http(running.addresses.healthz, "/healthz")
+            .await
+            .starts_with("HTTP/1.1 200")
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(keys(&database).await, ["dapr/jobs/app||ns||app||later"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_share_the_jobs_and_take_over_from_one_that_ends() {
+    let Some(server) = Postgres::start() else { return };
+    let served = App::default();
+    let first = start_with(&flags(&server, "a")).await;
+    let mut hosts = Hosts::of(first.addresses.grpc).await;
+    hosts.are(1).await;
+    let second = start_with(&flags(&server, "b")).await;
+    hosts.are(2).await;
+    Hosts::of(second.addresses.grpc).await.are(2).await;
+    let _at_first = served.serve(first.addresses.grpc).await;
+    let at_second = App::default();
+    let serving = at_second.serve(second.addresses.grpc).await;
+    let mut client = first.client().await;
+    let calls: Vec<_> = names("shared-", 60)
+        .map(|name| {
+            let mut client = client.clone();
+            tokio::spawn(async move { client.schedule_job(schedule(&name, app("app"), due("0s"))).await })
+        })
+        .collect();
+    for call in calls {
+        call.await.unwrap().unwrap();
+    }
+    until("each job is triggered by one of them", || async {
+        names("shared-", 60).all(|name| served.times(&name).len() + at_second.times(&name).len() == 1)
+    })
+    .await;
+    for app in [&served, &at_second] {
+        assert!(
+            names("shared-", 60).any(|name| !app.times(&name).is_empty()),
+            "one had none"
+        );
+    }
+    for name in names("later-", 20) {
+        client
+            .schedule_job(schedule(&name, app("app"), due("2s")))
+            .await
+            .unwrap();
+    }
+    second.stop().await;
+    drop(serving);
+    hosts.are(1).await;
+    served.has(names("later-", 20)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_job_is_lost_with_a_member_that_is_killed_or_a_server_that_crashes() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let with = |id: &str| [arguments(folder.path()), flags(&server, id)].concat();
+    let [first, killed] = ["a", "b"].map(|id| Process::start_with(&with(id)));
+    let mut hosts = Hosts::of(&first.address).await;
+    hosts.are(2).await;
+    let served = App::default();
+    let mut serving = Vec::new();
+    for process in [&first, &killed] {
+        serving.push(served.serve(&process.address).await);
+    }
+    let mut client = crate::running::client(&first.address).await;
+    let mut dues = Vec::new();
+    for at in 0..100 {
+        let due_at = Timestamp::now() + Duration::from_millis(at * 250);
+        let name = format!("job-{at}");
+        client
+            .schedule_job(schedule(&name, app("app"), due(&due_at.to_string())))
+            .await
+            .unwrap();
+        dues.push((name, due_at));
+    }
+    drop(killed);
+    server.kill();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    server.start_again();
+    hosts.are(1).await;
+    let begun = Instant::now();
+    while dues.iter().any(|(name, _)| served.times(name).is_empty()) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "jobs are lost");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (name, due) in &dues {
+        let times = served.times(name);
+        assert!(
+            times.iter().all(|time| time >= due),
+            "{name} was due at {due}: {times:?}"
+        );
+    }
+    let twice = dues
+        .iter()
+        .filter(|(name, _)| served.times(name).len() > 1)
+        .count();
+    assert!(twice <= 20, "{twice} jobs came twice");
+    let database = sql(&server).await;
+    until("all jobs are over", || async {
+        keys(&database).await == ["dapr/leadership/a"]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn tables_of_a_later_format_are_refused() {
+    let Some(server) = Postgres::start() else { return };
+    let running = start_with(&flags(&server, "a")).await;
+    Hosts::of(running.addresses.grpc).await.are(1).await;
+    running.stop().await;
+    let database = sql(&server).await;
+    database
+        .batch_execute("UPDATE scheduler_meta SET value = 99 WHERE name = 'format'")
+        .await
+        .unwrap();
+    let running = start_with(&flags(&server, "a")).await;
+    let mut client = running.client().await;
+    let error = client
+        .schedule_job(schedule("job", app("app"), due("1h")))
+        .await
+        .unwrap_err();
+    assert!(error.message().contains("have format 99"), "{error}");
+}
