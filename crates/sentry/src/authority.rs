@@ -7,7 +7,7 @@ use outrigger_identity::SpiffeId;
 use crate::{
     config::{Config, JwtConfig},
     jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
-    material::{self, File, MaterialError, Paths},
+    material::{self, File, MaterialError, Paths, Shelf},
     x509::{self, GenerateError, X509Authority},
 };
 
@@ -58,16 +58,21 @@ impl AuthoritySource {
     /// files exist it is not, because what they signed would be worth nothing. The flag tells whether anything was
     /// generated. Blocking.
     pub(crate) fn load_or_generate(&self) -> Result<(Authority, bool), AuthorityError> {
-        let (pem, new_pem) = match self.read_x509()? {
+        self.load_or_generate_on(&self.paths)
+    }
+
+    /// The same, with the files of a shelf.
+    pub(crate) fn load_or_generate_on(&self, shelf: &dyn Shelf) -> Result<(Authority, bool), AuthorityError> {
+        let (pem, new_pem) = match self.read_x509(shelf)? {
             Found::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
-            Found::None => (self.generate_x509()?, true),
+            Found::None => (self.generate_x509(shelf)?, true),
             Found::Partial(incomplete) => return Err(incomplete.into()),
         };
         let x509 = x509::load(&pem).map_err(|fault| fault.at(&self.paths))?;
         let (jwt, new_jwt) = match &self.jwt {
             None => (None, false),
             Some(config) => {
-                let (authority, new) = self.load_or_generate_jwt(config)?;
+                let (authority, new) = self.load_or_generate_jwt(shelf, config)?;
                 (Some(authority), new)
             }
         };
@@ -80,14 +85,14 @@ impl AuthoritySource {
     /// Loads the authority again after a change. Nothing is generated while a part of the old
     /// material remains: files are usually replaced one after the other. Blocking.
     pub(crate) fn reload(&self) -> Result<Authority, AuthorityError> {
-        self.read_x509()?.refuse_partial()?;
+        self.read_x509(&self.paths)?.refuse_partial()?;
         if self.jwt.is_some() {
-            self.read_jwt()?.refuse_partial()?;
+            self.read_jwt(&self.paths)?.refuse_partial()?;
         }
         Ok(self.load_or_generate()?.0)
     }
 
-    fn generate_x509(&self) -> Result<x509::Pem, AuthorityError> {
+    fn generate_x509(&self, shelf: &dyn Shelf) -> Result<x509::Pem, AuthorityError> {
         tracing::info!(
             target: LOG,
             "Root and issuer certs not found: generating self signed CA and writing it to {}",
@@ -95,14 +100,18 @@ impl AuthoritySource {
         );
         let skew = time::Duration::try_from(self.skew).unwrap_or(time::Duration::MAX);
         let pem = x509::generate(&self.sentry, skew)?;
-        material::create(&self.paths, File::IssuerKey, &pem.key)?;
-        material::create(&self.paths, File::Issuer, &pem.issuer)?;
-        material::create(&self.paths, File::Root, &pem.root)?;
+        shelf.create(File::IssuerKey, &pem.key)?;
+        shelf.create(File::Issuer, &pem.issuer)?;
+        shelf.create(File::Root, &pem.root)?;
         Ok(pem)
     }
 
-    fn load_or_generate_jwt(&self, config: &JwtConfig) -> Result<(JwtAuthority, bool), AuthorityError> {
-        let (files, config, new) = match self.read_jwt()? {
+    fn load_or_generate_jwt(
+        &self,
+        shelf: &dyn Shelf,
+        config: &JwtConfig,
+    ) -> Result<(JwtAuthority, bool), AuthorityError> {
+        let (files, config, new) = match self.read_jwt(shelf)? {
             Found::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
             Found::Partial(incomplete) => return Err(incomplete.into()),
             Found::None => {
@@ -119,7 +128,7 @@ impl AuthoritySource {
                     algorithm: Algorithm::Rs256,
                     ..config.clone()
                 };
-                (self.generate_jwt(key_id)?, config, true)
+                (self.generate_jwt(shelf, key_id)?, config, true)
             }
         };
         let authority =
@@ -128,20 +137,20 @@ impl AuthoritySource {
         Ok((authority, new))
     }
 
-    fn generate_jwt(&self, key_id: Option<&str>) -> Result<JwtFiles, AuthorityError> {
+    fn generate_jwt(&self, shelf: &dyn Shelf, key_id: Option<&str>) -> Result<JwtFiles, AuthorityError> {
         tracing::info!(target: LOG, "Generating JWT signing key and persisting to store");
         let files = jwt::generate(key_id).map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
-        material::create(&self.paths, File::JwtKey, &files.key)?;
-        material::create(&self.paths, File::Jwks, &files.jwks)?;
+        shelf.create(File::JwtKey, &files.key)?;
+        shelf.create(File::Jwks, &files.jwks)?;
         Ok(files)
     }
 
-    fn read_x509(&self) -> Result<Found<3>, MaterialError> {
-        Found::read(&self.paths, [File::Root, File::Issuer, File::IssuerKey])
+    fn read_x509(&self, shelf: &dyn Shelf) -> Result<Found<3>, MaterialError> {
+        Found::read(shelf, &self.paths, [File::Root, File::Issuer, File::IssuerKey])
     }
 
-    fn read_jwt(&self) -> Result<Found<2>, MaterialError> {
-        Found::read(&self.paths, [File::JwtKey, File::Jwks])
+    fn read_jwt(&self, shelf: &dyn Shelf) -> Result<Found<2>, MaterialError> {
+        Found::read(shelf, &self.paths, [File::JwtKey, File::Jwks])
     }
 }
 
@@ -154,12 +163,12 @@ enum Found<const N: usize> {
 }
 
 impl<const N: usize> Found<N> {
-    fn read(paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
+    fn read(shelf: &dyn Shelf, paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
         let mut contents = Vec::with_capacity(N);
         let (mut found, mut missing) = (Vec::new(), None);
         for file in files {
             let path = paths.of(file).to_owned();
-            match material::read(paths, file)? {
+            match shelf.read(file)? {
                 Some(read) => {
                     contents.push(read);
                     found.push(path);

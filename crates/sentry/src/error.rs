@@ -1,12 +1,12 @@
 //! Errors of the process as a whole.
 
-use std::{error::Error, io};
+use std::io;
 
 use outrigger_accept::BindError;
 
 use crate::{
-    authority::AuthorityError, settings::SettingsError, validator::JwksError, watch::WatchError,
-    x509::SigningError,
+    authority::AuthorityError, cluster::ClusterError, settings::SettingsError, validator::JwksError,
+    watch::WatchError, x509::SigningError,
 };
 
 /// Sentry cannot start, or had to stop.
@@ -18,6 +18,12 @@ pub enum SentryError {
     /// The CA's files.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
+    /// The cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// Root in Kubernetes.
+    #[error(transparent)]
+    Root(#[from] outrigger_identity::StartError),
     /// The JWKS validator.
     #[error(transparent)]
     Jwks(#[from] JwksError),
@@ -63,16 +69,4 @@ pub enum OwnCertificateError {
     /// The TLS library refused it.
     #[error("TLS refuses the certificate: {0}")]
     Tls(#[from] rustls::Error),
-}
-
-/// An error with its causes, on one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -4,6 +4,7 @@
 //! [`Config`] → [`Sentry::build`] → [`Sentry::run`].
 
 mod authority;
+mod cluster;
 pub mod config;
 mod csr;
 mod error;
@@ -24,8 +25,9 @@ mod watch;
 mod x509;
 
 pub use authority::AuthorityError;
+pub use cluster::ClusterError;
 pub use config::{Config, ConfigError};
-pub use error::{OwnCertificateError, SentryError, chain};
+pub use error::{OwnCertificateError, SentryError};
 pub use jwt::Algorithm;
 pub use material::{File, MaterialError, Paths};
 pub use sentry::{Addresses, Sentry};

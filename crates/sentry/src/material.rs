@@ -46,7 +46,7 @@ pub(crate) fn folder(path: &Path) -> PathBuf {
 }
 
 /// One of the authority's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum File {
     /// Root certificates.
     Root,
@@ -161,8 +161,26 @@ fn shown(paths: &[PathBuf]) -> String {
     paths.join(", ")
 }
 
+/// Where the authority's files are kept.
+pub(crate) trait Shelf {
+    /// A file; `None` when there is none.
+    fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError>;
+    /// Keeps a new file. Nothing that exists is ever replaced.
+    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
+}
+
+impl Shelf for Paths {
+    fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
+        read(self, file)
+    }
+
+    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+        create(self, file, contents)
+    }
+}
+
 /// Reads a file; `None` when it does not exist.
-pub(crate) fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
+fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
     let path = paths.of(file);
     let fail = |source| MaterialError::Read {
         title: file.title(),
@@ -176,7 +194,7 @@ pub(crate) fn read(paths: &Paths, file: File) -> Result<Option<Vec<u8>>, Materia
 }
 
 /// Writes a new file as a whole, readable by its owner only. Nothing that exists is ever replaced.
-pub(crate) fn create(paths: &Paths, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+fn create(paths: &Paths, file: File, contents: &[u8]) -> Result<(), MaterialError> {
     let path = paths.of(file);
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

@@ -3,14 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use outrigger_controlplane::chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Authority, AuthoritySource},
-    error::chain,
-    metrics::Metrics,
-    oidc::OidcTls,
-    own_certificate::OwnCertificate,
+    authority::Authority, cluster::Source, metrics::Metrics, oidc::OidcTls, own_certificate::OwnCertificate,
     watch::FolderWatch,
 };
 
@@ -23,7 +20,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Reloader {
     pub watch: FolderWatch,
-    pub source: AuthoritySource,
+    pub source: Source,
     pub authority: Arc<ArcSwap<Authority>>,
     pub own: Arc<OwnCertificate>,
     pub oidc: Option<Arc<OidcTls>>,
@@ -54,11 +51,9 @@ impl Reloader {
     }
 
     async fn reload_authority(&self) {
-        let source = self.source.clone();
-        let authority = match tokio::task::spawn_blocking(move || source.reload()).await {
-            Ok(Ok(authority)) => authority,
-            Ok(Err(error)) => return keep(&chain(&error)),
-            Err(error) => return keep(&error.to_string()),
+        let authority = match self.source.reload().await {
+            Ok(authority) => authority,
+            Err(error) => return keep(&chain(&error)),
         };
         self.metrics
             .issuer_expires(authority.x509.not_after().unix_timestamp());

@@ -12,12 +12,14 @@ use outrigger_accept::{
     health::{Health, Part, serve_health},
     serve_metrics,
 };
-use outrigger_identity::SpiffeId;
+use outrigger_identity::{Mode, SpiffeId};
+use outrigger_kube::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     authority::{Authority, AuthoritySource},
+    cluster::{self, Source},
     config::Config,
     error::SentryError,
     expiry, grpc, material,
@@ -27,7 +29,7 @@ use crate::{
     reload::Reloader,
     service::CaService,
     settings::Settings,
-    validator::{ControlPlane, JwksValidator, Validators},
+    validator::{ControlPlane, JwksValidator, KubernetesValidator, Validators},
     watch::FolderWatch,
 };
 
@@ -67,8 +69,11 @@ pub struct Addresses {
 impl Sentry {
     /// Loads or generates the CA, loads the key set of the validator, and binds every port. `env`
     /// reads the environment variables that the Configuration file refers to.
-    pub async fn build(config: Config, env: impl Fn(&str) -> Option<String>) -> Result<Self, SentryError> {
-        let settings = Settings::load(&config.configuration, env)?;
+    pub async fn build(
+        config: Config,
+        env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<Self, SentryError> {
+        let (client, settings) = surroundings(&config, Arc::new(env)).await?;
         let id = SpiffeId::sentry(&config.trust_domain, &config.namespace).map_err(|cause| {
             SentryError::Namespace {
                 namespace: config.namespace.clone(),
@@ -76,15 +81,19 @@ impl Sentry {
             }
         })?;
         let metrics = Arc::new(Metrics::default());
-        let source = AuthoritySource::new(&config, id.clone(), settings.skew);
+        let source = source(&config, &client, &id, &settings);
         let authority = load(&source, &metrics).await?;
 
         let mut health = Health::default();
         let names = ["sentry-server", "healthz-server", "security-provider"];
         let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let validators = Arc::new(validators(&settings, &id, config.control_plane).await?);
+        let validators = validators(&settings, &id, config.control_plane, client.as_ref()).await?;
+        let validators = Arc::new(validators);
         if settings.jwks.is_some() {
             parts.push(health.part("sentry-jwks-validator"));
+        }
+        if client.is_some() {
+            parts.push(health.part("sentry-kubernetes-validator"));
         }
 
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
@@ -106,6 +115,10 @@ impl Sentry {
             authority: authority.clone(),
             validators: validators.clone(),
             metrics: metrics.clone(),
+            domain: match &client {
+                None => id.trust_domain().to_owned(),
+                Some(_) => outrigger_kube::cluster_domain(),
+            },
             sentry: id,
             ttl,
             skew,
@@ -209,10 +222,8 @@ async fn fine(task: impl Future<Output = ()>) -> Result<(), SentryError> {
     Ok(())
 }
 
-async fn load(source: &AuthoritySource, metrics: &Metrics) -> Result<Arc<ArcSwap<Authority>>, SentryError> {
-    let blocking = source.clone();
-    let loaded = tokio::task::spawn_blocking(move || blocking.load_or_generate()).await;
-    let (authority, new) = loaded.map_err(|error| SentryError::Task(error.to_string()))??;
+async fn load(source: &Source, metrics: &Metrics) -> Result<Arc<ArcSwap<Authority>>, SentryError> {
+    let (authority, new) = source.load_or_generate().await?;
     if new {
         metrics.issuer_changed();
     }
@@ -225,14 +236,52 @@ async fn validators(
     settings: &Settings,
     sentry: &SpiffeId,
     control_plane: ControlPlane,
+    client: Option<&Client>,
 ) -> Result<Validators, SentryError> {
-    let Some(options) = &settings.jwks else {
-        tracing::info!(target: LOG, "Using validator 'insecure'");
-        return Ok(Validators::new(None, sentry.namespace(), control_plane));
+    let jwks = match &settings.jwks {
+        None => None,
+        Some(options) => {
+            tracing::info!(target: LOG, "Using validator 'jwks' for the audience {sentry}");
+            Some(JwksValidator::new(options, sentry.clone()).await?)
+        }
     };
-    tracing::info!(target: LOG, "Using validator 'jwks' for the audience {sentry}");
-    let jwks = JwksValidator::new(options, sentry.clone()).await?;
-    Ok(Validators::new(Some(jwks), sentry.namespace(), control_plane))
+    let insecure = jwks.is_none() && client.is_none();
+    let validators = Validators::new(jwks, sentry.namespace(), control_plane);
+    Ok(match client {
+        Some(client) => {
+            tracing::info!(target: LOG, "Using validator 'kubernetes'");
+            validators.with_kubernetes(KubernetesValidator::new(client.clone(), sentry.clone()))
+        }
+        None => {
+            if insecure {
+                tracing::info!(target: LOG, "Using validator 'insecure'");
+            }
+            validators
+        }
+    })
+}
+
+/// The cluster, where sentry belongs to one, and the settings of the Configuration.
+async fn surroundings(
+    config: &Config,
+    env: outrigger_identity::Env,
+) -> Result<(Option<Client>, Settings), SentryError> {
+    let Some(cluster) = &config.cluster else {
+        return Ok((None, Settings::load(&config.configuration, |name| env(name))?));
+    };
+    outrigger_identity::refuse_root(Mode::Kubernetes, &env)?;
+    let client = cluster::client(cluster).await?;
+    let settings = cluster::settings(&client, config).await?;
+    Ok((Some(client), settings))
+}
+
+/// Where the authority comes from.
+fn source(config: &Config, client: &Option<Client>, id: &SpiffeId, settings: &Settings) -> Source {
+    let source = AuthoritySource::new(config, id.clone(), settings.skew);
+    match client {
+        None => Source::Files(source),
+        Some(client) => Source::cluster(client.clone(), &config.namespace, source),
+    }
 }
 
 /// The OIDC server publishes the keys of tokens, so it is pointless without them.

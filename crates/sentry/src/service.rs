@@ -31,6 +31,8 @@ pub(crate) struct CaService {
     pub metrics: Arc<Metrics>,
     /// Sentry's own identity.
     pub sentry: SpiffeId,
+    /// DNS domain of the cluster. Without one, the trust domain is taken for it.
+    pub domain: String,
     /// Lifetime of certificates.
     pub ttl: time::Duration,
     /// How far back they start to be valid.
@@ -52,7 +54,9 @@ impl Ca for CaService {
             }
             _ => false,
         };
-        match self.sign(&request, is_own_user) {
+        let checked = self.validators.check(&request, is_own_user).await;
+        let signed = checked.map_err(refused).and_then(|id| self.sign(&request, &id));
+        match signed {
             Ok(response) => {
                 self.metrics.request_succeeded();
                 if let Some(lifetime) = lifetime {
@@ -77,15 +81,8 @@ impl CaService {
     fn sign(
         &self,
         request: &SignCertificateRequest,
-        is_own_user: bool,
+        id: &SpiffeId,
     ) -> Result<SignCertificateResponse, Status> {
-        let id = self
-            .validators
-            .validate(request, is_own_user)
-            .map_err(|refusal| match refusal {
-                Refusal::NoValidator | Refusal::NotEnabled => Status::invalid_argument(refusal.to_string()),
-                Refusal::Denied(reason) => Status::permission_denied(reason),
-            })?;
         let public_key = csr::public_key(&request.certificate_signing_request)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
 
@@ -95,8 +92,8 @@ impl CaService {
             .x509
             .sign(&x509::Request {
                 public_key: &public_key,
-                id: &id,
-                dns: &dns_names(&self.sentry, &id),
+                id,
+                dns: &dns_names(&self.sentry, &self.domain, id),
                 ttl: self.ttl,
                 skew: self.skew,
             })
@@ -108,7 +105,7 @@ impl CaService {
             None => None,
             Some(jwt) => {
                 let token = jwt.issue(&JwtRequest {
-                    id: &id,
+                    id,
                     audiences: &request.jwt_audiences,
                 });
                 Some(token.map_err(|error| Status::internal(format!("failed to generate JWT: {error}")))?)
@@ -124,6 +121,13 @@ impl CaService {
     }
 }
 
+fn refused(refusal: Refusal) -> Status {
+    match refusal {
+        Refusal::NoValidator | Refusal::NotEnabled => Status::invalid_argument(refusal.to_string()),
+        Refusal::Denied(reason) => Status::permission_denied(reason),
+    }
+}
+
 fn timestamp(at: OffsetDateTime) -> prost_types::Timestamp {
     prost_types::Timestamp {
         seconds: at.unix_timestamp(),
@@ -131,14 +135,12 @@ fn timestamp(at: OffsetDateTime) -> prost_types::Timestamp {
     }
 }
 
-/// Services of the control plane that others reach by DNS name get these names. Standalone, the
-/// cluster's domain is taken to be the trust domain.
-fn dns_names(sentry: &SpiffeId, id: &SpiffeId) -> Vec<String> {
+/// Services of the control plane that others reach by DNS name get these names; `domain` is that of the cluster.
+fn dns_names(sentry: &SpiffeId, domain: &str, id: &SpiffeId) -> Vec<String> {
     let namespace = id.namespace();
     if namespace != sentry.namespace() {
         return Vec::new();
     }
-    let domain = sentry.trust_domain();
     match id.app_id() {
         "dapr-injector" => vec![format!("dapr-sidecar-injector.{namespace}.svc")],
         "dapr-operator" => vec![format!("dapr-webhook.{namespace}.svc")],
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn only_the_control_plane_gets_dns_names() {
         let sentry: SpiffeId = "spiffe://td.example/ns/dapr/dapr-sentry".parse().unwrap();
-        let names = |id: &str| dns_names(&sentry, &id.parse().unwrap());
+        let names = |id: &str| dns_names(&sentry, "cluster.example", &id.parse().unwrap());
         assert_eq!(
             names("spiffe://public/ns/dapr/dapr-injector"),
             ["dapr-sidecar-injector.dapr.svc"]
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(scheduler.len(), 3);
         assert_eq!(
             scheduler[2],
-            "dapr-scheduler-server-2.dapr-scheduler-server.dapr.svc.td.example"
+            "dapr-scheduler-server-2.dapr-scheduler-server.dapr.svc.cluster.example"
         );
         assert!(names("spiffe://public/ns/dapr/myapp").is_empty());
         assert!(names("spiffe://public/ns/other/dapr-injector").is_empty());

@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use outrigger_resources::{
+    Configuration,
     configuration::{self, Mtls, TokenValidator},
     value::go_duration,
 };
@@ -52,6 +53,15 @@ impl Settings {
         let in_file = |problem: String| format!("{}: spec.mtls: {problem}", file.display());
         Self::new(&loaded.configuration.mtls)
             .map_err(|problems| SettingsError(problems.into_iter().map(in_file).collect()))
+    }
+
+    /// Reads a Configuration of a cluster, JSON; `name` is for errors.
+    pub(crate) fn from_json(name: &str, json: &[u8]) -> Result<Self, SettingsError> {
+        let configuration = Configuration::from_json(json)
+            .map_err(|problem| SettingsError(vec![format!("Configuration {name}: {problem}")]))?;
+        let in_it = |problem: String| format!("Configuration {name}: spec.mtls: {problem}");
+        Self::new(&configuration.mtls)
+            .map_err(|problems| SettingsError(problems.into_iter().map(in_it).collect()))
     }
 
     fn new(mtls: &Mtls) -> Result<Self, Vec<String>> {

@@ -1,6 +1,7 @@
 //! Deciding whether a caller may have the identity it asks for.
 
 mod jwks;
+mod kubernetes;
 
 use std::str::FromStr;
 
@@ -9,6 +10,7 @@ use outrigger_wire::sentry::v1::{SignCertificateRequest, sign_certificate_reques
 
 pub use jwks::JwksError;
 pub(crate) use jwks::JwksValidator;
+pub(crate) use kubernetes::KubernetesValidator;
 
 /// Longest app id, in bytes.
 const MAX_APP_ID: usize = 64;
@@ -19,6 +21,8 @@ pub(crate) struct Validators {
     /// Absent when callers have to prove who they are.
     insecure: bool,
     jwks: Option<JwksValidator>,
+    /// Of a cluster, whose pods are known by their tokens.
+    kubernetes: Option<KubernetesValidator>,
     /// The namespace of the control plane, which is sentry's own.
     namespace: String,
     /// Who gets identities of the control plane without a token.
@@ -64,9 +68,17 @@ impl Validators {
         Self {
             insecure: jwks.is_none(),
             jwks,
+            kubernetes: None,
             namespace: namespace.to_owned(),
             control_plane,
         }
+    }
+
+    /// With the validator of a cluster, which is the one that is meant where a request names none.
+    pub(crate) fn with_kubernetes(mut self, kubernetes: KubernetesValidator) -> Self {
+        self.insecure = false;
+        self.kubernetes = Some(kubernetes);
+        self
     }
 
     /// Whether a caller without a token asks to be a part of the control plane: then it matters whose process it is.
@@ -80,6 +92,23 @@ impl Validators {
 
     pub(crate) fn jwks(&self) -> Option<&JwksValidator> {
         self.jwks.as_ref()
+    }
+
+    /// The identity the caller may have; asks the cluster where its validator is meant.
+    pub(crate) async fn check(
+        &self,
+        request: &SignCertificateRequest,
+        is_own_user: bool,
+    ) -> Result<SpiffeId, Refusal> {
+        let asked = [TokenValidator::Unknown, TokenValidator::Kubernetes].map(i32::from);
+        match &self.kubernetes {
+            Some(kubernetes) if asked.contains(&request.token_validator) => {
+                let id = kubernetes.validate(request).await.map_err(Refusal::Denied)?;
+                self.check_own(&id).map_err(Refusal::Denied)?;
+                Ok(id)
+            }
+            _ => self.validate(request, is_own_user),
+        }
     }
 
     /// The identity the caller may have; `is_own_user` when it is a process of sentry's own user, or root, on this machine.

@@ -114,7 +114,7 @@ fn what_exists_is_never_replaced() {
         std::fs::rename(&away, path).unwrap();
     }
     source.load_or_generate().unwrap();
-    let root = material::create(&source.paths, File::Root, b"new").unwrap_err();
+    let root = source.paths.create(File::Root, b"new").unwrap_err();
     assert!(root.to_string().contains("ca.crt"), "{root}");
     assert_eq!(contents()[0], std::fs::read(&source.paths.root).ok());
     assert_ne!(contents()[0].as_deref(), Some(&b"new"[..]));

@@ -60,7 +60,7 @@ impl JwksValidator {
                 }
                 Err(error) => tracing::error!(
                     target: "dapr.sentry.validator.jwks",
-                    "Keeping the JWKS in use: {}", crate::error::chain(&error)
+                    "Keeping the JWKS in use: {}", outrigger_controlplane::chain(&error)
                 ),
             }
         }

@@ -43,7 +43,7 @@ fn help_is_no_failure() {
 #[test]
 fn what_cannot_be_done_ends_with_status_1_and_a_reason() {
     let (code, text) = run(&["--mode=kubernetes"]);
-    assert!(code == Some(1) && text.contains("not supported yet"), "{text}");
+    assert!(code == Some(1) && text.contains("NAMESPACE is not set"), "{text}");
     let prepared = prepare(&["--trust-domain=Not.Legal"]);
     let output = sentry(&prepared.arguments());
     assert_eq!(output.status.code(), Some(1));

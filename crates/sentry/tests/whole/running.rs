@@ -105,7 +105,7 @@ impl Prepared {
     pub(crate) async fn refusal(&self) -> String {
         match self.build().await {
             Ok(_) => panic!("sentry started"),
-            Err(error) => outrigger_sentry::chain(&error),
+            Err(error) => outrigger_controlplane::chain(&error),
         }
     }
 

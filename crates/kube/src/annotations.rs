@@ -1,0 +1,133 @@
+//! Annotations and labels of Dapr, as the operator and the injector read them.
+
+use std::collections::BTreeMap;
+
+/// Whether a pod gets a sidecar.
+pub const ENABLED: &str = "dapr.io/enabled";
+/// App id.
+pub const APP_ID: &str = "dapr.io/app-id";
+/// Marks the pods of the control plane.
+pub const CONTROL_PLANE: &str = "dapr.io/control-plane";
+/// Name of the app's Configuration.
+pub const CONFIG: &str = "dapr.io/config";
+/// Whether the sidecar serves metrics.
+pub const ENABLE_METRICS: &str = "dapr.io/enable-metrics";
+/// Their port.
+pub const METRICS_PORT: &str = "dapr.io/metrics-port";
+/// Port of the sidecar's gRPC API.
+pub const GRPC_PORT: &str = "dapr.io/grpc-port";
+/// Port for other sidecars.
+pub const INTERNAL_GRPC_PORT: &str = "dapr.io/internal-grpc-port";
+/// Annotations of the service of the sidecar.
+pub const SERVICE_ANNOTATIONS: &str = "dapr.io/sidecar-svc-annotations";
+/// Label of pods that the injector changed.
+pub const INJECTED: &str = "dapr.io/sidecar-injected";
+/// Label of pods that the watchdog looked at.
+pub const WATCHED: &str = "dapr.io/watchdog-patched";
+/// The container of the sidecar.
+pub const CONTAINER: &str = "daprd";
+
+/// Port of a sidecar's HTTP API in a pod.
+pub const HTTP_PORT: u16 = 3500;
+/// Ports where no annotation says otherwise.
+pub const DEFAULT_GRPC_PORT: i32 = 50001;
+/// Likewise.
+pub const DEFAULT_INTERNAL_GRPC_PORT: i32 = 50002;
+/// Likewise.
+pub const DEFAULT_METRICS_PORT: i32 = 9090;
+
+/// Longest name of a service: a DNS label (RFC 1123).
+const MAX_LABEL: usize = 63;
+/// What is appended to an app id for the name of its service.
+const SERVICE_SUFFIX: &str = "-dapr";
+
+/// Whether a text stands for true, as Dapr reads annotations and variables.
+pub fn is_truthy(text: &str) -> bool {
+    ["y", "yes", "true", "t", "on", "1"]
+        .iter()
+        .any(|word| text.trim().eq_ignore_ascii_case(word))
+}
+
+/// The annotations of an object.
+#[derive(Debug, Clone, Copy)]
+pub struct Annotations<'a>(pub &'a BTreeMap<String, String>);
+
+impl<'a> Annotations<'a> {
+    /// A text.
+    pub fn text(self, name: &str) -> Option<&'a str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// A boolean; `default` where there is none.
+    pub fn boolean(self, name: &str, default: bool) -> bool {
+        self.text(name).map_or(default, is_truthy)
+    }
+
+    /// A whole number; nothing where there is none, or no number.
+    pub fn number(self, name: &str) -> Option<i32> {
+        self.text(name)?.parse().ok()
+    }
+}
+
+/// The name of the service of an app: a DNS label.
+///
+/// # Errors
+/// What is wrong with the app id.
+pub fn service_name(app_id: &str) -> Result<String, String> {
+    let name = format!("{app_id}{SERVICE_SUFFIX}");
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    let right = letter(bytes[0]) && bytes.iter().all(|&byte| letter(byte) || byte == b'-');
+    if app_id.is_empty() {
+        return Err("value for the dapr.io/app-id annotation is empty".to_owned());
+    }
+    if bytes.len() > MAX_LABEL {
+        let most = MAX_LABEL - SERVICE_SUFFIX.len();
+        return Err(format!(
+            "invalid app id (input: {app_id}, service: {name}): must be no more than {MAX_LABEL} characters; shorten \
+             the dapr.io/app-id annotation to {most}"
+        ));
+    }
+    if !right {
+        return Err(format!(
+            "invalid app id (input: {app_id}, service: {name}): a lowercase RFC 1123 label must consist of lower case \
+             alphanumeric characters or '-', and must start with an alphanumeric character; correct the dapr.io/app-id \
+             annotation"
+        ));
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_for_true() {
+        for yes in ["y", "YES", "true", "T", "on", "1", " true "] {
+            assert!(is_truthy(yes), "{yes}");
+        }
+        for no in ["", "no", "0", "enabled", "truee"] {
+            assert!(!is_truthy(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn names_of_services() {
+        assert_eq!(service_name("cart").as_deref(), Ok("cart-dapr"));
+        assert_eq!(service_name("1").as_deref(), Ok("1-dapr"));
+        assert!(service_name(&"a".repeat(58)).is_ok());
+        for bad in ["", "Cart", "a.b", "a_b", "-a", &"a".repeat(59)] {
+            assert!(service_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_none_do_not_count() {
+        let map = BTreeMap::from([("a".to_owned(), "7".to_owned()), ("b".to_owned(), "x".to_owned())]);
+        let annotations = Annotations(&map);
+        assert_eq!(annotations.number("a"), Some(7));
+        assert_eq!((annotations.number("b"), annotations.number("c")), (None, None));
+        assert!(annotations.boolean("c", true) && !annotations.boolean("b", true));
+    }
+}

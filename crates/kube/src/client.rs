@@ -1,0 +1,445 @@
+//! Requests to the API.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Limited};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::{ApiError, ConnectError};
+use crate::kind::{Kind, is_object_name};
+
+/// Time to connect.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Time for a request and its answer; a watch is longer.
+const REQUEST: Duration = Duration::from_secs(30);
+/// Largest answer, in bytes: a page of a list.
+const MAX_ANSWER: usize = 256 << 20;
+/// Largest refusal that is read, in bytes.
+const MAX_REFUSAL: usize = 64 << 10;
+/// Objects of a page.
+pub(crate) const PAGE: usize = 500;
+/// Pages of a list.
+const MAX_PAGES: usize = 10_000;
+
+/// A change to an object, as part of it.
+#[derive(Debug, Clone)]
+pub enum Patch {
+    /// Operations (RFC 6902).
+    Json(Value),
+    /// What is different (RFC 7396).
+    Merge(Value),
+}
+
+/// A client of the API. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    inner: kube::Client,
+    server: Arc<str>,
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Client").field(&self.server).finish()
+    }
+}
+
+/// A page of a list. Lists of some servers have no items, or null.
+#[derive(serde::Deserialize)]
+pub(crate) struct Page {
+    #[serde(default)]
+    pub(crate) metadata: PageMeta,
+    #[serde(default)]
+    pub(crate) items: Option<Vec<Value>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+pub(crate) struct PageMeta {
+    #[serde(rename = "resourceVersion", default)]
+    pub(crate) version: Option<String>,
+    #[serde(rename = "continue", default)]
+    rest: Option<String>,
+}
+
+/// All objects of a collection.
+pub(crate) struct Listed {
+    pub(crate) version: String,
+    pub(crate) items: Vec<Value>,
+}
+
+impl Client {
+    /// The API that `kubeconfig` names; without one, that of the pod; outside of a pod, that of the user's kubeconfig.
+    /// `agent` says who asks. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn new(kubeconfig: Option<&Path>, agent: &str) -> Result<Self, ConnectError> {
+        let mut config = config(kubeconfig).await?;
+        config.connect_timeout = Some(CONNECT);
+        // Who repeats a request here waits longer each time.
+        config.default_retry = false;
+        if let Ok(agent) = HeaderValue::from_str(agent) {
+            config
+                .headers
+                .push((HeaderName::from_static("user-agent"), agent));
+        }
+        let server = config.cluster_url.to_string().into();
+        let inner = kube::Client::try_from(config).map_err(|error| ConnectError::Setup(chain(&error)))?;
+        Ok(Self { inner, server })
+    }
+
+    /// The API at an address without TLS and credentials.
+    ///
+    /// # Errors
+    /// [`ConnectError::Setup`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn plain(address: std::net::SocketAddr) -> Result<Self, ConnectError> {
+        let setup = |cause: String| ConnectError::Setup(cause);
+        let url: http::Uri = format!("http://{address}")
+            .parse()
+            .map_err(|error| setup(format!("{error}")))?;
+        let mut config = kube::Config::new(url);
+        config.default_retry = false;
+        let inner = kube::Client::try_from(config).map_err(|error| setup(chain(&error)))?;
+        let server = address.to_string().into();
+        Ok(Self { inner, server })
+    }
+
+    /// An object by name.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Result<T, ApiError> {
+        if !is_object_name(name) || !namespace.is_none_or(is_object_name) {
+            return Err(ApiError::NotFound(format!("{}/{name}", kind.plural)));
+        }
+        self.call(Method::GET, &kind.path(namespace, Some(name)), None)
+            .await
+    }
+
+    /// An object by name, also where the API serves only its whole collection: then it is looked for there.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn find<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<T, ApiError> {
+        match self.get(kind, Some(namespace), name).await {
+            Err(ApiError::NotFound(_)) if is_object_name(name) && is_object_name(namespace) => {}
+            other => return other,
+        }
+        let absent = || ApiError::NotFound(format!("{}/{namespace}/{name}", kind.plural));
+        let selector = format!("fieldSelector=metadata.name%3D{name}%2Cmetadata.namespace%3D{namespace}");
+        let listed = match self.list(kind, None, &selector).await {
+            Ok(listed) => listed,
+            // Whoever may not list everything has been answered by the first request.
+            Err(error) if error.is_forbidden() || error.is_not_found() => return Err(absent()),
+            Err(error) => return Err(error),
+        };
+        let wanted =
+            |item: &Value| item["metadata"]["name"] == name && item["metadata"]["namespace"] == namespace;
+        let found = listed.items.into_iter().find(wanted).ok_or_else(absent)?;
+        serde_json::from_value(found)
+            .map_err(|error| unusable(&kind.path(Some(namespace), Some(name)), error))
+    }
+
+    /// All objects of a collection; `query` restricts it (`labelSelector=...`).
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn all(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        query: &str,
+    ) -> Result<Vec<Value>, ApiError> {
+        Ok(self.list(kind, namespace, query).await?.items)
+    }
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn create<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        object: &Value,
+    ) -> Result<T, ApiError> {
+        let body = ("application/json", object.to_string().into());
+        self.call(Method::POST, &kind.path(namespace, None), Some(body))
+            .await
+    }
+
+    /// Replaces an object; one with a version only if it is still that version.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn replace<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        name: &str,
+        object: &Value,
+    ) -> Result<T, ApiError> {
+        let body = ("application/json", object.to_string().into());
+        self.call(Method::PUT, &kind.path(namespace, Some(name)), Some(body))
+            .await
+    }
+
+    /// Changes a part of an object.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn patch(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        name: &str,
+        patch: &Patch,
+    ) -> Result<(), ApiError> {
+        let (content, value) = match patch {
+            Patch::Json(operations) => ("application/json-patch+json", operations),
+            Patch::Merge(part) => ("application/merge-patch+json", part),
+        };
+        let body = (content, value.to_string().into());
+        self.request(Method::PATCH, &kind.path(namespace, Some(name)), Some(body))
+            .await
+            .map(drop)
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn delete(&self, kind: Kind, namespace: Option<&str>, name: &str) -> Result<(), ApiError> {
+        self.request(Method::DELETE, &kind.path(namespace, Some(name)), None)
+            .await
+            .map(drop)
+    }
+
+    /// All pages of a list.
+    pub(crate) async fn list(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        query: &str,
+    ) -> Result<Listed, ApiError> {
+        let path = kind.path(namespace, None);
+        let (mut items, mut rest) = (Vec::new(), String::new());
+        for _ in 0..MAX_PAGES {
+            let mut address = format!("{path}?limit={PAGE}");
+            for part in [query, &rest].into_iter().filter(|part| !part.is_empty()) {
+                address.push('&');
+                address.push_str(part);
+            }
+            let page: Page = self.call(Method::GET, &address, None).await?;
+            items.extend(page.items.unwrap_or_default());
+            match page.metadata.rest.filter(|rest| !rest.is_empty()) {
+                None => {
+                    let version = page.metadata.version.unwrap_or_default();
+                    return Ok(Listed { version, items });
+                }
+                Some(token) => rest = format!("continue={}", escape(&token)),
+            }
+        }
+        let cause = format!("the list has more than {MAX_PAGES} pages");
+        Err(ApiError::Unreachable {
+            what: format!("GET {path}"),
+            cause,
+        })
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<T, ApiError> {
+        let bytes = self.request(method, address, body).await?;
+        serde_json::from_slice(&bytes).map_err(|error| unusable(address, error))
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<Bytes, ApiError> {
+        let what = format!("{method} {}", path_of(address));
+        let answered = async {
+            let response = self.open(method, address, body).await?;
+            let collected = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
+            let collected = collected.map_err(|error| ApiError::Unreachable {
+                what: what.clone(),
+                cause: error.to_string(),
+            })?;
+            Ok(collected.to_bytes())
+        };
+        tokio::time::timeout(REQUEST, answered).await.unwrap_or_else(|_| {
+            let cause = format!("no answer within {} s", REQUEST.as_secs());
+            Err(ApiError::Unreachable {
+                what: what.clone(),
+                cause,
+            })
+        })
+    }
+
+    /// Sends a request, and returns an answer that is no refusal.
+    pub(crate) async fn open(
+        &self,
+        method: Method,
+        address: &str,
+        body: Option<(&'static str, Bytes)>,
+    ) -> Result<Response<Body>, ApiError> {
+        let what = format!("{method} {}", path_of(address));
+        let unreachable = |cause: String| ApiError::Unreachable {
+            what: what.clone(),
+            cause,
+        };
+        let mut request = Request::builder().method(method).uri(address);
+        request = request.header(header::ACCEPT, "application/json");
+        let body = match body {
+            None => Body::empty(),
+            Some((content, bytes)) => {
+                request = request.header(header::CONTENT_TYPE, content);
+                Body::from(bytes.to_vec())
+            }
+        };
+        let request = request
+            .body(body)
+            .map_err(|error| unreachable(error.to_string()))?;
+        let response = self
+            .inner
+            .send(request)
+            .await
+            .map_err(|error| unreachable(chain(&error)))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = Limited::new(response.into_body(), MAX_REFUSAL).collect().await;
+        let text = text.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        Err(refusal(what, status, &text))
+    }
+}
+
+#[derive(Default, serde::Deserialize)]
+struct Status {
+    #[serde(default)]
+    message: String,
+}
+
+pub(crate) fn refusal(what: String, status: StatusCode, body: &[u8]) -> ApiError {
+    let message = serde_json::from_slice::<Status>(body).unwrap_or_default().message;
+    match status {
+        StatusCode::NOT_FOUND => ApiError::NotFound(what),
+        StatusCode::CONFLICT => ApiError::Conflict(what),
+        StatusCode::GONE => ApiError::Expired(what),
+        _ => ApiError::Refused {
+            what,
+            status,
+            message,
+        },
+    }
+}
+
+fn unusable(address: &str, error: serde_json::Error) -> ApiError {
+    ApiError::Unreachable {
+        what: path_of(address).to_owned(),
+        cause: format!("the answer cannot be used: {error}"),
+    }
+}
+
+fn path_of(address: &str) -> &str {
+    address.split('?').next().unwrap_or_default()
+}
+
+/// Escapes what may not stand in a query as it is.
+fn escape(text: &str) -> String {
+    use std::fmt::Write;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte.into()),
+            // Writing to a String cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
+}
+
+async fn config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
+    if let Some(path) = kubeconfig {
+        let fail = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
+            path: path.display().to_string(),
+            cause: chain(&error),
+        };
+        let file = Kubeconfig::read_from(path).map_err(fail)?;
+        let options = KubeConfigOptions::default();
+        return kube::Config::from_custom_kubeconfig(file, &options)
+            .await
+            .map_err(fail);
+    }
+    let in_pod = match kube::Config::incluster() {
+        Ok(config) => return Ok(config),
+        Err(error) => chain(&error),
+    };
+    let options = KubeConfigOptions::default();
+    kube::Config::from_kubeconfig(&options).await.map_err(|error| {
+        ConnectError::NotFound(format!(
+            "in a pod: {in_pod}; with a kubeconfig: {}",
+            chain(&error)
+        ))
+    })
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let body = br#"{"kind":"Status","message":"pods is forbidden"}"#;
+        let of = |status: u16| refusal("GET /x".to_owned(), StatusCode::from_u16(status).unwrap(), body);
+        assert!(of(404).is_not_found() && of(403).is_forbidden());
+        assert!(matches!(of(409), ApiError::Conflict(_)) && matches!(of(410), ApiError::Expired(_)));
+        assert_eq!(
+            of(500).to_string(),
+            "the Kubernetes API refused GET /x: 500 Internal Server Error pods is forbidden"
+        );
+    }
+
+    #[test]
+    fn tokens_of_pages_are_escaped() {
+        assert_eq!(escape("a+b/c=="), "a%2Bb%2Fc%3D%3D");
+    }
+}

@@ -1,0 +1,68 @@
+//! What can go wrong with the API.
+
+use http::StatusCode;
+
+/// There is no client of the API.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig.
+    #[error("cannot use the kubeconfig {path}: {cause} (--kubeconfig, or the variable KUBECONFIG)")]
+    Kubeconfig {
+        /// The file, or how it was looked for.
+        path: String,
+        /// Why.
+        cause: String,
+    },
+    /// Neither in a pod, nor with a kubeconfig.
+    #[error(
+        "cannot find the Kubernetes API: {0}; run in a pod with a service account, or name a file with --kubeconfig"
+    )]
+    NotFound(String),
+    /// What was configured does not make a client.
+    #[error("cannot set up the client of the Kubernetes API: {0}")]
+    Setup(String),
+}
+
+/// A request to the API failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// There is no such object, or no such collection.
+    #[error("{0} not found")]
+    NotFound(String),
+    /// It was changed meanwhile, or exists.
+    #[error("{0}: it was changed by somebody else meanwhile")]
+    Conflict(String),
+    /// The version is too old to watch from.
+    #[error("{0}: the version is too old, the collection has to be listed again")]
+    Expired(String),
+    /// The API refused it.
+    #[error("the Kubernetes API refused {what}: {status} {message}")]
+    Refused {
+        /// Method and address.
+        what: String,
+        /// Its status.
+        status: StatusCode,
+        /// Its reason.
+        message: String,
+    },
+    /// There was no answer, or no usable one.
+    #[error("the Kubernetes API did not answer {what}: {cause}")]
+    Unreachable {
+        /// Method and address.
+        what: String,
+        /// What came instead.
+        cause: String,
+    },
+}
+
+impl ApiError {
+    /// Whether there is no such object.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// Whether the rights do not suffice.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if *status == StatusCode::FORBIDDEN)
+    }
+}

@@ -1,0 +1,209 @@
+//! Keeps a copy of a collection: listed once, then watched.
+//!
+//! While the API is away the copy stays as it was. Attempts are further apart each time, and never at the same time in
+//! two processes. A watch that ends goes on from the last version it told; only where that is too old, or where there
+//! is none, the collection is listed again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::client::Client;
+use crate::error::ApiError;
+use crate::store::{Meta, Store, Watched};
+use crate::watch::{Event, Watch};
+
+const LOG: &str = "dapr.kubernetes";
+/// A watch that was shorter did not last.
+const SHORT: Duration = Duration::from_secs(5);
+/// Pauses after watches that did not last.
+const AFTER_SHORT: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(4));
+/// Pauses after failures.
+const AFTER_FAILURE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Which part of a collection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// A namespace; all where there is none.
+    pub namespace: Option<String>,
+    /// A restriction, such as `labelSelector=a`; may be empty.
+    pub query: String,
+}
+
+/// How far a copy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Progress {
+    /// Nothing was answered yet.
+    #[default]
+    Pending,
+    /// The API refused the first list; it is tried again.
+    Refused,
+    /// It was listed.
+    Complete,
+}
+
+/// Keeps a copy of a collection.
+#[derive(Debug)]
+pub struct Reflector<T> {
+    client: Client,
+    scope: Scope,
+    store: Arc<Store<T>>,
+    progress: watch::Sender<Progress>,
+}
+
+impl<T: Watched> Reflector<T> {
+    /// A copy that is empty until [`Reflector::run`] runs.
+    pub fn new(client: Client, scope: Scope) -> Self {
+        Self {
+            client,
+            scope,
+            store: Arc::default(),
+            progress: watch::Sender::default(),
+        }
+    }
+
+    /// The copy.
+    pub fn store(&self) -> Arc<Store<T>> {
+        Arc::clone(&self.store)
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> watch::Receiver<Progress> {
+        self.progress.subscribe()
+    }
+
+    /// Keeps the copy until told to stop.
+    pub async fn run(self, stop: CancellationToken) {
+        stop.run_until_cancelled(self.keep()).await;
+    }
+
+    async fn keep(&self) {
+        let mut failures = Backoff::new(AFTER_FAILURE.0, AFTER_FAILURE.1);
+        let mut outage = Outage::default();
+        loop {
+            match self.list().await {
+                Ok(version) => {
+                    failures.reset();
+                    outage.over::<T>();
+                    self.progress.send_replace(Progress::Complete);
+                    self.follow(version, &mut failures, &mut outage).await;
+                }
+                Err(error) => {
+                    outage.goes_on::<T>(&error);
+                    self.progress.send_if_modified(|progress| {
+                        let pending = *progress == Progress::Pending;
+                        if pending {
+                            *progress = Progress::Refused;
+                        }
+                        pending
+                    });
+                    tokio::time::sleep(failures.pause()).await;
+                }
+            }
+        }
+    }
+
+    /// Watches, again and again, until the collection has to be listed again.
+    async fn follow(&self, mut version: String, failures: &mut Backoff, outage: &mut Outage) {
+        let mut shorts = Backoff::new(AFTER_SHORT.0, AFTER_SHORT.1);
+        loop {
+            let begun = Instant::now();
+            let pause = match self.watch(&mut version).await {
+                Ok(told) => {
+                    outage.over::<T>();
+                    failures.reset();
+                    if told > 0 || begun.elapsed() >= SHORT {
+                        shorts.reset();
+                    }
+                    shorts.pause()
+                }
+                Err(ApiError::Expired(_)) => {
+                    version.clear();
+                    shorts.pause()
+                }
+                Err(error) => {
+                    outage.goes_on::<T>(&error);
+                    if !matches!(error, ApiError::Unreachable { .. }) {
+                        version.clear();
+                    }
+                    failures.pause()
+                }
+            };
+            tokio::time::sleep(pause).await;
+            // Without a version nobody knows what happened meanwhile.
+            if version.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// Takes in the whole collection, and returns its version.
+    async fn list(&self) -> Result<String, ApiError> {
+        let Scope { namespace, query } = &self.scope;
+        let listed = self.client.list(T::KIND, namespace.as_deref(), query).await?;
+        self.store.replace(listed.items);
+        Ok(listed.version)
+    }
+
+    /// Takes in what a watch tells, and returns how much that was.
+    async fn watch(&self, version: &mut String) -> Result<u64, ApiError> {
+        let Scope { namespace, query } = &self.scope;
+        let opened = Watch::open(&self.client, T::KIND, namespace.as_deref(), query, version);
+        let mut watch = opened.await?;
+        let mut told = 0;
+        while let Some(event) = watch.next().await? {
+            told += 1;
+            let object = match &event {
+                Event::Applied(object) | Event::Removed(object) | Event::Bookmark(object) => object,
+            };
+            if let Some(newer) = version_of(object) {
+                version.clear();
+                version.push_str(newer);
+            }
+            match event {
+                Event::Applied(object) => self.store.apply(object),
+                Event::Removed(object) => self.store.remove(Meta::of(&object)),
+                Event::Bookmark(_) => {}
+            }
+        }
+        Ok(told)
+    }
+}
+
+fn version_of(object: &Value) -> Option<&str> {
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .filter(|version| !version.is_empty())
+}
+
+/// An outage is told once, and its end.
+#[derive(Debug, Default)]
+struct Outage(bool);
+
+impl Outage {
+    fn goes_on<T: Watched>(&mut self, error: &ApiError) {
+        let plural = T::KIND.plural;
+        if std::mem::replace(&mut self.0, true) {
+            tracing::debug!(target: LOG, "still cannot follow {plural}: {error}");
+        } else {
+            tracing::warn!(
+                target: LOG,
+                "cannot follow {plural}: {error}; what is known of them stays in force, and it is tried again"
+            );
+        }
+    }
+
+    fn over<T: Watched>(&mut self) {
+        if std::mem::take(&mut self.0) {
+            tracing::info!(target: LOG, "{} are followed again", T::KIND.plural);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::broadcast;
+
+use super::*;
+use crate::kind::Kind;
+use crate::store::Change;
+use crate::store::tests::{Thing, thing};
+use crate::testing::Server;
+
+const PLURAL: &str = "/api/v1/configmaps";
+
+fn at(name: &str) -> String {
+    format!("/api/v1/namespaces/ns/configmaps/{name}")
+}
+
+struct Running {
+    store: Arc<Store<Thing>>,
+    changes: broadcast::Receiver<Change<Thing>>,
+    progress: watch::Receiver<Progress>,
+    stop: CancellationToken,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+impl Running {
+    fn start(server: &Server) -> Self {
+        let reflector = Reflector::<Thing>::new(server.client(), Scope::default());
+        let (store, progress) = (reflector.store(), reflector.progress());
+        let (changes, stop) = (store.follow(), CancellationToken::new());
+        tokio::spawn(reflector.run(stop.clone()));
+        Self {
+            store,
+            changes,
+            progress,
+            stop,
+        }
+    }
+
+    async fn complete(&mut self) {
+        let complete = self.progress.wait_for(|progress| *progress == Progress::Complete);
+        tokio::time::timeout(Duration::from_secs(20), complete)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+
+    /// The next change: its name, and the new value.
+    async fn change(&mut self) -> (String, Option<i64>) {
+        let change = tokio::time::timeout(Duration::from_secs(20), self.changes.recv()).await;
+        let change = change.unwrap().unwrap();
+        (change.meta.name, change.new.map(|thing| thing.0))
+    }
+}
+
+#[tokio::test]
+async fn a_copy_follows_the_collection() {
+    let server = Server::start().await;
+    for number in 0..crate::client::PAGE + 3 {
+        server.put(&at(&format!("n{number}")), thing(&format!("n{number}"), 1));
+    }
+    let mut running = Running::start(&server);
+    running.complete().await;
+    assert_eq!(running.store.all().len(), crate::client::PAGE + 3, "all pages");
+    assert_eq!(server.requests("LIST", PLURAL).len(), 2);
+    running.changes = running.store.follow();
+    server.put(&at("n1"), thing("n1", 2));
+    assert_eq!(running.change().await, ("n1".to_owned(), Some(2)));
+    server.delete(&at("n1"));
+    assert_eq!(running.change().await, ("n1".to_owned(), None));
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_goes_on_where_it_was() {
+    let server = Server::start().await;
+    server.put(&at("a"), thing("a", 1));
+    let mut running = Running::start(&server);
+    running.complete().await;
+    running.change().await;
+    server.asked("WATCH", PLURAL, 1).await;
+    server.cut();
+    server.put(&at("a"), thing("a", 2));
+    assert_eq!(running.change().await, ("a".to_owned(), Some(2)));
+    assert_eq!(
+        server.requests("LIST", PLURAL).len(),
+        1,
+        "nothing was listed again"
+    );
+}
+
+#[tokio::test]
+async fn an_expired_watch_lists_again() {
+    let server = Server::start().await;
+    let mut running = Running::start(&server);
+    running.complete().await;
+    server.asked("WATCH", PLURAL, 1).await;
+    server.down(true);
+    server.put(&at("a"), thing("a", 1));
+    server.forget();
+    server.down(false);
+    assert_eq!(running.change().await, ("a".to_owned(), Some(1)));
+    assert!(server.requests("LIST", PLURAL).len() >= 2);
+}
+
+#[tokio::test]
+async fn an_outage_leaves_the_last_state_in_force() {
+    let server = Server::start().await;
+    server.put(&at("a"), thing("a", 1));
+    let mut running = Running::start(&server);
+    running.complete().await;
+    running.change().await;
+    server.asked("WATCH", PLURAL, 1).await;
+    server.down(true);
+    server.asked("LIST", PLURAL, 3).await;
+    assert_eq!(running.store.get("ns", "a").unwrap().0, 1);
+    server.put(&at("b"), thing("b", 1));
+    server.down(false);
+    assert_eq!(running.change().await, ("b".to_owned(), Some(1)));
+}
+
+#[tokio::test]
+async fn a_server_without_versions_is_followed_by_listing() {
+    let server = Server::start().await;
+    server.versionless();
+    let mut running = Running::start(&server);
+    running.complete().await;
+    server.put(&at("a"), thing("a", 1));
+    assert_eq!(running.change().await, ("a".to_owned(), Some(1)));
+    server.delete(&at("a"));
+    assert_eq!(running.change().await, ("a".to_owned(), None));
+}
+
+#[tokio::test]
+async fn a_refused_list_is_told_and_tried_again() {
+    let server = Server::start().await;
+    server.fix(PLURAL, http::StatusCode::FORBIDDEN, json!({"message": "no"}));
+    let mut running = Running::start(&server);
+    let refused = running
+        .progress
+        .wait_for(|progress| *progress == Progress::Refused);
+    tokio::time::timeout(Duration::from_secs(20), refused)
+        .await
+        .unwrap()
+        .unwrap();
+    server.fix(PLURAL, http::StatusCode::OK, json!({"items": null}));
+    running.complete().await;
+}
+
+#[tokio::test]
+async fn objects_are_found_where_only_their_collection_is_served() {
+    let server = Server::start().await;
+    let list = json!({"items": [thing("a", 1), thing("b", 2)]});
+    server.fix(PLURAL, http::StatusCode::OK, list);
+    let client = server.client();
+    let found: Value = client.find(Kind::CONFIG_MAPS, "ns", "b").await.unwrap();
+    assert_eq!(found["spec"], 2);
+    let absent = client.find::<Value>(Kind::CONFIG_MAPS, "other", "b").await;
+    assert!(absent.unwrap_err().is_not_found());
+    let hostile = client
+        .get::<Value>(Kind::CONFIG_MAPS, Some("ns"), "../../x")
+        .await;
+    assert!(hostile.unwrap_err().is_not_found());
+}

@@ -1,0 +1,317 @@
+//! A Kubernetes cluster as the home of the authority: its Configuration, and its files in a Secret and a ConfigMap.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_kube::{ApiError, Client, ConnectError, Kind};
+use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
+
+use crate::authority::{Authority, AuthorityError, AuthoritySource};
+use crate::config::{Cluster, Config};
+use crate::error::SentryError;
+use crate::material::{File, MaterialError, Paths, Shelf};
+use crate::settings::Settings;
+
+const LOG: &str = "dapr.sentry.ca";
+/// What sentry calls itself to the API.
+const AGENT: &str = concat!("outrigger-sentry/", env!("CARGO_PKG_VERSION"));
+/// Name of the Secret and of the ConfigMap.
+const BUNDLE: &str = "dapr-trust-bundle";
+/// Attempts to write the bundle while others write it too.
+const ATTEMPTS: usize = 5;
+/// How long the API is tried for at the start, and the pause between two attempts.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// The cluster cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// Its API.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The Configuration of the control plane.
+    #[error("cannot read the Configuration {namespace}/{name} (--config, NAMESPACE): {cause}")]
+    Configuration {
+        /// The namespace of sentry.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        cause: ApiError,
+    },
+    /// The files.
+    #[error(
+        "cannot {what} the {kind} {namespace}/dapr-trust-bundle: {cause}; the chart creates it, and gives sentry the right"
+    )]
+    Bundle {
+        /// `read` or `write`.
+        what: &'static str,
+        /// Secret or ConfigMap.
+        kind: &'static str,
+        /// The namespace of sentry.
+        namespace: String,
+        /// Why.
+        cause: ApiError,
+    },
+}
+
+/// A client of the cluster.
+///
+/// # Errors
+/// [`ClusterError::Connect`].
+pub(crate) async fn client(cluster: &Cluster) -> Result<Client, ClusterError> {
+    Ok(Client::new(cluster.kubeconfig.as_deref(), AGENT).await?)
+}
+
+/// The settings of the control plane's Configuration.
+///
+/// # Errors
+/// When it cannot be read, or used.
+pub(crate) async fn settings(client: &Client, config: &Config) -> Result<Settings, SentryError> {
+    let (namespace, name) = (&config.namespace, config.configuration.to_string_lossy());
+    let read = patiently(|| client.get::<Value>(Kind::CONFIGURATIONS, Some(namespace), &name)).await;
+    let object = read.map_err(|cause| ClusterError::Configuration {
+        namespace: namespace.clone(),
+        name: name.clone().into_owned(),
+        cause,
+    })?;
+    Ok(Settings::from_json(
+        &format!("{namespace}/{name}"),
+        object.to_string().as_bytes(),
+    )?)
+}
+
+/// Repeats a request while there is no answer: the API may be about to start.
+async fn patiently<T, F>(request: impl Fn() -> F) -> Result<T, ApiError>
+where
+    F: Future<Output = Result<T, ApiError>>,
+{
+    let begun = tokio::time::Instant::now();
+    loop {
+        match request().await {
+            Err(ApiError::Unreachable { .. }) if begun.elapsed() < PATIENCE => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Where the authority comes from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Files on this machine.
+    Files(AuthoritySource),
+    /// A cluster.
+    Cluster(Bundle),
+}
+
+/// The files of the authority in a cluster.
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    client: Client,
+    namespace: String,
+    /// Its paths are keys of the Secret, for errors.
+    source: AuthoritySource,
+}
+
+impl Source {
+    /// The bundle of a cluster. Its keys are the names of the files of `source`.
+    pub(crate) fn cluster(client: Client, namespace: &str, mut source: AuthoritySource) -> Self {
+        let key = |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            Path::new("Secret").join(namespace).join(BUNDLE).join(name)
+        };
+        let paths = &source.paths;
+        source.paths = Paths {
+            root: key(&paths.root),
+            issuer: key(&paths.issuer),
+            issuer_key: key(&paths.issuer_key),
+            jwt_key: key(&paths.jwt_key),
+            jwks: key(&paths.jwks),
+        };
+        Self::Cluster(Bundle {
+            client,
+            namespace: namespace.to_owned(),
+            source,
+        })
+    }
+
+    /// Loads the authority; where there is nothing yet it is generated and kept. The flag tells whether it was.
+    ///
+    /// # Errors
+    /// [`SentryError`].
+    pub(crate) async fn load_or_generate(&self) -> Result<(Authority, bool), SentryError> {
+        match self {
+            Self::Files(source) => {
+                let source = source.clone();
+                let loaded = tokio::task::spawn_blocking(move || source.load_or_generate()).await;
+                Ok(loaded.map_err(|error| SentryError::Task(error.to_string()))??)
+            }
+            Self::Cluster(bundle) => bundle.load_or_generate().await,
+        }
+    }
+
+    /// Loads the authority again after a change.
+    ///
+    /// # Errors
+    /// [`SentryError`].
+    pub(crate) async fn reload(&self) -> Result<Authority, SentryError> {
+        match self {
+            Self::Files(source) => {
+                let source = source.clone();
+                let loaded = tokio::task::spawn_blocking(move || source.reload()).await;
+                Ok(loaded.map_err(|error| SentryError::Task(error.to_string()))??)
+            }
+            Self::Cluster(bundle) => Ok(bundle.load_or_generate().await?.0),
+        }
+    }
+}
+
+/// The files, while they are looked at.
+#[derive(Debug, Default)]
+struct Held(Mutex<Contents>);
+
+type Contents = BTreeMap<File, Zeroizing<Vec<u8>>>;
+
+impl Held {
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf for Held {
+    fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
+        Ok(self.contents().get(&file).map(|contents| contents.to_vec()))
+    }
+
+    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
+        self.contents().insert(file, Zeroizing::new(contents.to_vec()));
+        Ok(())
+    }
+}
+
+const FILES: [File; 5] = [
+    File::Root,
+    File::Issuer,
+    File::IssuerKey,
+    File::JwtKey,
+    File::Jwks,
+];
+
+impl Bundle {
+    /// Several replicas may start at once: the first to write its authority wins, the others take that one.
+    async fn load_or_generate(&self) -> Result<(Authority, bool), SentryError> {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let secret = self.read(Kind::SECRETS, "Secret").await?;
+            let (loaded, held) = self.interpret(&secret)?;
+            match self.keep(&secret, &held, loaded.1).await {
+                Ok(()) => return Ok(loaded),
+                Err(ClusterError::Bundle {
+                    cause: ApiError::Conflict(_),
+                    ..
+                }) if attempt < ATTEMPTS => {
+                    tracing::info!(target: LOG, "another sentry wrote the trust bundle meanwhile: reading it again");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn key(&self, file: File) -> String {
+        let name = self.source.paths.of(file).file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+
+    fn interpret(&self, secret: &Value) -> Result<((Authority, bool), Held), AuthorityError> {
+        let held = Held::default();
+        let contents = |file: File| {
+            let text = secret["data"][self.key(file)].as_str()?;
+            STANDARD.decode(text).ok().filter(|contents| !contents.is_empty())
+        };
+        let (jwt_key, jwks) = (contents(File::JwtKey), contents(File::Jwks));
+        let has_jwt = jwt_key.is_some() && jwks.is_some();
+        for file in FILES {
+            let wanted = has_jwt || !matches!(file, File::JwtKey | File::Jwks);
+            if let (true, Some(contents)) = (wanted, contents(file)) {
+                held.contents().insert(file, Zeroizing::new(contents));
+            }
+        }
+        let loaded = self.source.load_or_generate_on(&held)?;
+        Ok((loaded, held))
+    }
+
+    /// Writes what is new into the Secret, and what is public into the ConfigMap.
+    async fn keep(&self, secret: &Value, held: &Held, new: bool) -> Result<(), ClusterError> {
+        // Not held while the API is asked.
+        let files: Vec<_> = held
+            .contents()
+            .iter()
+            .map(|(file, contents)| (*file, contents.clone()))
+            .collect();
+        if new {
+            let mut next = secret.clone();
+            if !next["data"].is_object() {
+                next["data"] = Map::new().into();
+            }
+            for (file, contents) in &files {
+                next["data"][self.key(*file)] = STANDARD.encode(contents).into();
+            }
+            self.write(Kind::SECRETS, "Secret", &next).await?;
+        }
+        let public = |file: File| {
+            let found = files.iter().find(|(known, _)| *known == file);
+            found.map(|(_, contents)| String::from_utf8_lossy(contents).into_owned())
+        };
+        let map = self.read(Kind::CONFIG_MAPS, "ConfigMap").await?;
+        let mut next = map.clone();
+        let mut data = next["data"].as_object().cloned().unwrap_or_default();
+        for file in [File::Root, File::Jwks] {
+            match public(file) {
+                Some(text) => drop(data.insert(self.key(file), text.into())),
+                None => drop(data.remove(&self.key(file))),
+            }
+        }
+        next["data"] = data.into();
+        if next["data"] != map["data"] {
+            self.write(Kind::CONFIG_MAPS, "ConfigMap", &next).await?;
+        }
+        Ok(())
+    }
+
+    async fn read(&self, kind: Kind, name: &'static str) -> Result<Value, ClusterError> {
+        let read = patiently(|| self.client.get(kind, Some(&self.namespace), BUNDLE)).await;
+        read.map_err(|cause| self.error("read", name, cause))
+    }
+
+    async fn write(&self, kind: Kind, name: &'static str, object: &Value) -> Result<(), ClusterError> {
+        let mut object = object.clone();
+        object["metadata"]["name"] = json!(BUNDLE);
+        let written = self
+            .client
+            .replace::<Value>(kind, Some(&self.namespace), BUNDLE, &object)
+            .await;
+        written
+            .map(drop)
+            .map_err(|cause| self.error("write", name, cause))
+    }
+
+    fn error(&self, what: &'static str, kind: &'static str, cause: ApiError) -> ClusterError {
+        ClusterError::Bundle {
+            what,
+            kind,
+            namespace: self.namespace.clone(),
+            cause,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
