@@ -1,0 +1,99 @@
+//! The flags of the operator binary: names and defaults are those of Dapr 1.17.
+
+use outrigger_controlplane::config::{
+    ENABLE_METRICS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL, METRICS_PORT,
+};
+use outrigger_flags::Flag;
+
+/// All flags of the operator binary.
+pub const FLAGS: &[Flag] = &[
+    Flag::text(
+        "config",
+        "daprsystem",
+        "Name of the control plane's Configuration, in the operator's namespace",
+    ),
+    Flag::text(
+        "kubeconfig",
+        "",
+        "File that says how to reach the cluster from outside of a pod",
+    ),
+    Flag::text(
+        "watch-interval",
+        "0",
+        "How often pods are looked for that lack their sidecar: a duration of at least 1s, once (at the start), or 0 \
+         (never)",
+    ),
+    Flag::boolean(
+        "watchdog-can-patch-pod-labels",
+        "false",
+        "Mark pods that have their sidecar with the label dapr.io/watchdog-patched, so that they are not looked at again",
+    ),
+    Flag::int(
+        "max-pod-restarts-per-minute",
+        "20",
+        "Pods without their sidecar that are deleted in a minute at most; 0 for any number",
+    ),
+    Flag::boolean(
+        "disable-leader-election",
+        "false",
+        "Do what one replica should do without asking whether others do",
+    ),
+    Flag::boolean("disable-service-reconciler", "false", "Make no services for apps"),
+    Flag::boolean(
+        "enable-argo-rollout-service-reconciler",
+        "false",
+        "Make services for rollouts of Argo too",
+    ),
+    Flag::text(
+        "watch-namespace",
+        "",
+        "Follow this namespace only; all when empty",
+    ),
+    Flag::text(
+        "trust-anchors-file",
+        "/var/run/secrets/dapr.io/tls/ca.crt",
+        "File of the root certificates",
+    ),
+    Flag::int("port", "6500", "Port of the gRPC server"),
+    Flag::text(
+        "listen-address",
+        "",
+        "Address of the gRPC server, all addresses when empty",
+    ),
+    HEALTHZ_PORT,
+    Flag::text(
+        "healthz-listen-address",
+        "",
+        "Address of the health server, all addresses when empty",
+    ),
+    Flag::int(
+        "webhook-server-port",
+        "19443",
+        "Port of the webhook that converts subscriptions between versions",
+    ),
+    Flag::text(
+        "webhook-server-listen-address",
+        "",
+        "Address of the webhook, all addresses when empty",
+    ),
+    LOG_LEVEL,
+    LOG_AS_JSON,
+    LOG_FILE,
+    ENABLE_METRICS,
+    METRICS_PORT,
+    Flag::text(
+        "metrics-listen-address",
+        "0.0.0.0",
+        "Address of the metrics server",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_flags_has_them_all() {
+        outrigger_pages::Page::read("flags.md").check("operator", &outrigger_flags::reference(FLAGS));
+    }
+}

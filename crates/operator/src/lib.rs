@@ -1,0 +1,23 @@
+//! The operator of the control plane: it follows the resources of a Kubernetes cluster and hands them to sidecars, to
+//! each only what its namespace and its app may see.
+//!
+//! [`Config`] → [`Operator::build`] → [`Operator::run`].
+
+mod authorize;
+pub mod config;
+mod convert;
+mod copies;
+mod definition;
+mod error;
+mod metrics;
+mod operator;
+mod resource;
+mod secrets;
+mod service;
+mod services;
+mod updates;
+mod watchdog;
+
+pub use config::{Config, ConfigError};
+pub use error::OperatorError;
+pub use operator::{Addresses, Operator};

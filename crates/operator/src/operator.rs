@@ -1,0 +1,339 @@
+//! The only place where the parts are wired: a configuration becomes an operator, which runs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use outrigger_accept::{
+    ENDPOINT_LIMITS, Limits, Server,
+    health::{Health, Part, serve_health},
+    serve_metrics,
+};
+use outrigger_controlplane::grpc::{self, Allowed};
+use outrigger_controlplane::{TlsConfig, fine, obtain, supervise, webhook};
+use outrigger_identity::{Identity, Mode, Renewal};
+use outrigger_kube::{Client, Election, Kind};
+use outrigger_wire::operator::v1::operator_server::OperatorServer;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::copies::{Copies, Keepers};
+use crate::error::OperatorError;
+use crate::metrics::Metrics;
+use crate::secrets::Secrets;
+use crate::service::Service;
+use crate::services::Services;
+use crate::watchdog::Watchdog;
+use crate::{convert, definition};
+
+const LOG: &str = "dapr.operator";
+/// App id of the operator in its SPIFFE id.
+const APP_ID: &str = "dapr-operator";
+/// What the operator calls itself to the API.
+const AGENT: &str = concat!("outrigger-operator/", env!("CARGO_PKG_VERSION"));
+/// The lease of the replica that leads; Dapr's operators share it.
+const LEASE: &str = "operator.dapr.io";
+/// Connections of the gRPC server: each sidecar has one.
+const CONNECTIONS: Limits = Limits {
+    connections: 16_384,
+    per_source: 8_192,
+};
+/// Calls at the same time on one connection: a sidecar has a stream for each kind, and calls beside them.
+const MAX_STREAMS: u32 = 64;
+/// What the gRPC server allows.
+const ALLOWED: Allowed = Allowed {
+    connections: CONNECTIONS,
+    ping_after: Duration::from_secs(10),
+    ping_timeout: Duration::from_secs(20),
+    streams: MAX_STREAMS,
+};
+/// Largest request, in bytes: a namespace and names.
+const MAX_REQUEST: usize = 16 << 10;
+/// Largest review of subscriptions that are to be converted, in bytes.
+const MAX_REVIEW: usize = 64 << 20;
+/// How long the control plane's Configuration is tried for, and the pause between two attempts.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// An operator with its ports bound, ready to run.
+pub struct Operator {
+    grpc: Server,
+    healthz: Server,
+    metrics_server: Option<Server>,
+    webhook: Option<(Server, Part)>,
+    identity: Identity,
+    renewal: Renewal,
+    client: Client,
+    config: Config,
+    keepers: Keepers,
+    copies: Copies,
+    health: Arc<Health>,
+    /// Ready once the collections were read.
+    resources: Part,
+    subscriptions: Part,
+    /// Ready once all servers run.
+    parts: Vec<Part>,
+    drain: CancellationToken,
+}
+
+/// Addresses the servers are bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// The service.
+    pub grpc: SocketAddr,
+    /// `/healthz`.
+    pub healthz: SocketAddr,
+    /// Metrics, when on.
+    pub metrics: Option<SocketAddr>,
+    /// The webhook, when on.
+    pub webhook: Option<SocketAddr>,
+}
+
+impl Operator {
+    /// Reads the control plane's Configuration, obtains the identity, and binds every port. `env` reads the environment.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn build(
+        config: Config,
+        env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        drain: CancellationToken,
+    ) -> Result<Self, OperatorError> {
+        let client = Client::new(config.kubeconfig.as_deref(), AGENT).await?;
+        Self::with_client(client, config, env, drain).await
+    }
+
+    /// As [`Operator::build`], with a client of the cluster.
+    ///
+    /// # Errors
+    /// [`OperatorError`].
+    pub async fn with_client(
+        client: Client,
+        config: Config,
+        env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        drain: CancellationToken,
+    ) -> Result<Self, OperatorError> {
+        let mut health = Health::default();
+        let names = ["healthz-server", "security-provider", "operator-api-server"];
+        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
+        let resources = health.part("operator-informers");
+        let subscriptions = health.part("operator-subscription-informer");
+        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let healthz = Server::bind("health", "healthz-port", &config.healthz).await?;
+        let metrics_server = match &config.metrics {
+            None => None,
+            Some(listen) => {
+                parts.push(health.part("metrics-exporter"));
+                Some(Server::bind("metrics", "metrics-port", listen).await?)
+            }
+        };
+        let webhook = match &config.webhook {
+            None => None,
+            Some(listen) => {
+                let server = Server::bind("webhook", "webhook-server-port", listen).await?;
+                Some((server, health.part("operator-webhook")))
+            }
+        };
+        let tls = control_plane(&client, &config).await?;
+        let (identity, renewal) = obtain(&tls, APP_ID, &config.namespace, env, &drain).await?;
+        let (keepers, copies) = Keepers::new(&client, config.watch_namespace.as_deref());
+        Ok(Self {
+            grpc,
+            healthz,
+            metrics_server,
+            webhook,
+            identity,
+            renewal,
+            client,
+            config,
+            keepers,
+            copies,
+            health: Arc::new(health),
+            resources,
+            subscriptions,
+            parts,
+            drain,
+        })
+    }
+
+    /// Where the servers listen.
+    pub fn addresses(&self) -> Addresses {
+        Addresses {
+            grpc: self.grpc.address(),
+            healthz: self.healthz.address(),
+            metrics: self.metrics_server.as_ref().map(Server::address),
+            webhook: self.webhook.as_ref().map(|(server, _)| server.address()),
+        }
+    }
+
+    /// Serves until told to stop, then ends all streams. Ends early only when a part cannot go on.
+    ///
+    /// # Errors
+    /// When it ended early.
+    pub async fn run(self) -> Result<(), OperatorError> {
+        let stop = self.drain.child_token();
+        let mut tasks = JoinSet::new();
+        tracing::info!(target: LOG, "Running gRPC server on {}", self.grpc.address());
+        let metrics = Arc::new(Metrics::default());
+        tasks.spawn(fine(lead(
+            self.client.clone(),
+            &self.config,
+            Arc::clone(&metrics),
+            stop.clone(),
+        )));
+        tasks.spawn(fine(self.renewal.run(stop.clone())));
+        tasks.spawn(fine(self.keepers.run(
+            self.resources,
+            self.subscriptions,
+            stop.clone(),
+        )));
+        if let Some((server, ready)) = self.webhook {
+            let (client, namespace) = (self.client.clone(), self.config.namespace.clone());
+            let anchors = self.identity.anchors().clone();
+            tasks.spawn(fine(definition::keep(
+                client,
+                namespace,
+                anchors,
+                ready,
+                stop.clone(),
+            )));
+            let (identity, token) = (self.identity.clone(), stop.clone());
+            tasks.spawn(fine(async move { conversions(server, &identity, token).await }));
+        }
+        let service = Service {
+            copies: self.copies,
+            secrets: Arc::new(Secrets::new(self.client.clone())),
+            client: self.client,
+            drain: stop.clone(),
+        };
+        let service = OperatorServer::new(service).max_decoding_message_size(MAX_REQUEST);
+        tasks.spawn(fine(grpc::serve(
+            self.grpc,
+            ALLOWED,
+            Some(self.identity),
+            service,
+            stop.clone(),
+        )));
+        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
+        if let Some(server) = self.metrics_server {
+            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
+                metrics.render()
+            })));
+        }
+        self.parts.iter().for_each(|part| part.set(true));
+        let outcome = supervise(tasks, &stop).await;
+        self.parts.iter().for_each(|part| part.set(false));
+        outcome
+    }
+}
+
+async fn conversions(server: Server, identity: &Identity, stop: CancellationToken) {
+    let allowed = webhook::Allowed {
+        connections: ENDPOINT_LIMITS,
+        body: MAX_REVIEW,
+    };
+    let handle = |request: Request<_>| async move { convert::respond(&request) };
+    webhook::serve(server, allowed, identity, stop, handle).await;
+}
+
+/// Whom to ask for a certificate, as the control plane's Configuration says.
+async fn control_plane(client: &Client, config: &Config) -> Result<TlsConfig, OperatorError> {
+    let (namespace, name) = (&config.namespace, &config.configuration);
+    let unusable = |cause: String| OperatorError::Configuration {
+        namespace: namespace.clone(),
+        name: name.clone(),
+        cause,
+    };
+    let begun = tokio::time::Instant::now();
+    let object: Value = loop {
+        match client.get(Kind::CONFIGURATIONS, Some(namespace), name).await {
+            Ok(object) => break object,
+            Err(error) if begun.elapsed() >= PATIENCE => return Err(unusable(error.to_string())),
+            Err(error) => {
+                tracing::debug!(target: LOG, "Configuration {namespace}/{name}: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    };
+    let text = |field: &str| object["spec"]["mtls"][field].as_str().unwrap_or_default();
+    let trust_domain = text("controlPlaneTrustDomain");
+    let sentry_address = match text("sentryAddress") {
+        "" => format!("dapr-sentry.{namespace}.svc:443"),
+        given => given.to_owned(),
+    };
+    Ok(TlsConfig {
+        trust_domain: trust_domain
+            .parse()
+            .map_err(|error| unusable(format!("spec.mtls.controlPlaneTrustDomain: {error}")))?,
+        anchors: Some(config.anchors.clone()),
+        sentry_address,
+        mode: Mode::Kubernetes,
+    })
+}
+
+/// Does what one replica should do, while this one is it.
+fn lead(
+    client: Client,
+    config: &Config,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> impl Future<Output = ()> + Send + use<> {
+    let services = config.services.then(|| Services {
+        client: client.clone(),
+        metrics,
+        namespace: config.watch_namespace.clone(),
+        rollouts: config.rollouts,
+    });
+    let watchdog = config.watchdog.clone().map(|settings| Watchdog {
+        client: client.clone(),
+        settings,
+        namespace: config.watch_namespace.clone(),
+    });
+    let work = move |term: CancellationToken| {
+        let (services, watchdog) = (services.clone(), watchdog.clone());
+        async move {
+            let services = async {
+                if let Some(services) = services {
+                    services.run(term.clone()).await;
+                }
+            };
+            let watchdog = async {
+                if let Some(watchdog) = watchdog {
+                    watchdog.run(term.clone()).await;
+                }
+            };
+            tokio::join!(services, watchdog);
+            term.cancelled().await;
+        }
+    };
+    let (elects, namespace) = (config.elects, config.namespace.clone());
+    async move {
+        if !elects {
+            return Box::pin(work(stop)).await;
+        }
+        let identity = format!("{}_{}", host(), uuid::Uuid::new_v4());
+        let election = Election::new(client, &namespace, LEASE, identity);
+        let mut leads = election.leadership();
+        let terms = async {
+            while leads.wait_for(|leads| *leads).await.is_ok() {
+                let term = stop.child_token();
+                let ended = async {
+                    // The election ends with the process.
+                    let _ = leads.wait_for(|leads| !leads).await;
+                    term.cancel();
+                };
+                tokio::join!(work(term.clone()), ended);
+            }
+        };
+        tokio::join!(election.run(stop.clone()), terms);
+    }
+}
+
+fn host() -> String {
+    hostname::get()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
+}

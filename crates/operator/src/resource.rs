@@ -1,0 +1,145 @@
+//! Resources as they are kept: the manifest that sidecars get, and what decides who gets it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use outrigger_kube::{Kind, Meta, Watched};
+use serde_json::Value;
+
+use crate::secrets;
+
+/// A kind of resources.
+pub(crate) trait ResourceKind: Send + Sync + 'static {
+    const KIND: Kind;
+    /// Where its secrets are.
+    const SECRETS: secrets::Places;
+}
+
+macro_rules! kinds {
+    ($($name:ident $kind:ident $secrets:ident;)*) => {$(
+        #[derive(Debug)]
+        pub(crate) struct $name;
+
+        impl ResourceKind for $name {
+            const KIND: Kind = Kind::$kind;
+            const SECRETS: secrets::Places = secrets::$secrets;
+        }
+    )*};
+}
+
+kinds! {
+    Component COMPONENTS COMPONENT;
+    Configuration CONFIGURATIONS CONFIGURATION;
+    HttpEndpoint HTTP_ENDPOINTS HTTP_ENDPOINT;
+    Resiliency RESILIENCIES NONE;
+    Subscription SUBSCRIPTIONS NONE;
+}
+
+/// A resource.
+#[derive(Debug)]
+pub(crate) struct Resource<K> {
+    /// Its manifest, JSON.
+    pub(crate) manifest: Bytes,
+    /// App ids that it is for; all when there are none.
+    scopes: Vec<String>,
+    /// Whether secrets of the cluster have to be put into it.
+    pub(crate) has_secrets: bool,
+    /// Of what matters of it.
+    fingerprint: u64,
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K> Resource<K> {
+    /// Whether it is for an app.
+    pub(crate) fn is_for(&self, app_id: &str) -> bool {
+        self.scopes.is_empty() || self.scopes.iter().any(|scope| scope == app_id)
+    }
+}
+
+/// The version counts every change, also those that nobody has to know of.
+impl<K> PartialEq for Resource<K> {
+    fn eq(&self, other: &Self) -> bool {
+        self.fingerprint == other.fingerprint
+    }
+}
+
+impl<K: ResourceKind> Watched for Resource<K> {
+    const KIND: Kind = K::KIND;
+
+    fn read(_: &Meta, mut object: Value) -> Result<Option<Self>, String> {
+        let Some(fields) = object.as_object_mut() else {
+            return Err("it is no object".to_owned());
+        };
+        let metadata = fields.get_mut("metadata").and_then(Value::as_object_mut);
+        let metadata = metadata.ok_or_else(|| "it has no metadata".to_owned())?;
+        // Who changed which field is of no use to sidecars, and long.
+        metadata.remove("managedFields");
+        let version = metadata.remove("resourceVersion");
+        let mut hasher = DefaultHasher::new();
+        object.to_string().hash(&mut hasher);
+        if let Some(version) = version {
+            object["metadata"]["resourceVersion"] = version;
+        }
+        let scopes = object["scopes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        Ok(Some(Self {
+            scopes: scopes
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            has_secrets: secrets::needed(K::SECRETS, &object),
+            fingerprint: hasher.finish(),
+            manifest: object.to_string().into(),
+            kind: PhantomData,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn component(object: Value) -> Resource<Component> {
+        let meta = Meta::of(&object);
+        Resource::read(&meta, object).unwrap().unwrap()
+    }
+
+    #[test]
+    fn manifests_are_handed_on_as_they_are() {
+        let object = json!({"metadata": {"name": "a", "creationTimestamp": null, "labels": {"x": "y"}},
+            "spec": {"unknown": [1, {"b": null}], "metadata": []}, "auth": {"secretStore": ""}});
+        let read = component(object.clone());
+        assert_eq!(serde_json::from_slice::<Value>(&read.manifest).unwrap(), object);
+        assert!(!read.has_secrets);
+    }
+
+    #[test]
+    fn versions_and_managers_of_fields_are_no_change() {
+        let of = |version: &str, value: &str| {
+            component(
+                json!({"metadata": {"name": "a", "resourceVersion": version, "managedFields": [version]},
+                "spec": {"type": value}}),
+            )
+        };
+        assert!(of("1", "x") == of("2", "x"));
+        assert!(of("1", "x") != of("1", "y"));
+        assert!(!String::from_utf8_lossy(&of("1", "x").manifest).contains("managedFields"));
+    }
+
+    #[test]
+    fn scopes_say_for_whom_it_is() {
+        let of = |scopes: Value| component(json!({"metadata": {"name": "a"}, "scopes": scopes}));
+        assert!(of(Value::Null).is_for("a") && of(json!([])).is_for("a"));
+        assert!(of(json!(["b", "a"])).is_for("a") && !of(json!(["b"])).is_for("a"));
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        let meta = Meta::of(&Value::Null);
+        assert!(Resource::<Component>::read(&meta, json!([])).is_err());
+        assert!(Resource::<Component>::read(&meta, json!({})).is_err());
+    }
+}

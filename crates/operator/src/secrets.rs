@@ -1,0 +1,343 @@
+//! Secrets of the cluster, put into manifests: the sidecar of an app may not read them itself.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_kube::{ApiError, Client, Kind};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+/// The store whose secrets are put in; also meant where none is named.
+const STORE: &str = "kubernetes";
+/// How long a secret that was read is used again: sidecars that start together ask for the same ones.
+const KEPT: Duration = Duration::from_secs(10);
+/// Secrets that are kept.
+const MAX_KEPT: usize = 4096;
+
+/// Where a kind of resources refers to secrets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    /// Lists of items with a `secretKeyRef`.
+    lists: &'static [&'static str],
+    /// Items.
+    items: &'static [&'static str],
+    /// Whether the value is put in as it is, instead of in base64; then a key has to be named.
+    plain: bool,
+}
+
+pub(crate) const NONE: Places = Places {
+    lists: &[],
+    items: &[],
+    plain: false,
+};
+pub(crate) const COMPONENT: Places = Places {
+    lists: &["/spec/metadata"],
+    ..NONE
+};
+pub(crate) const CONFIGURATION: Places = Places {
+    lists: &["/spec/tracing/otel/headers"],
+    items: &[],
+    plain: true,
+};
+pub(crate) const HTTP_ENDPOINT: Places = Places {
+    lists: &["/spec/headers"],
+    items: &[
+        "/spec/clientTLS/certificate",
+        "/spec/clientTLS/privateKey",
+        "/spec/clientTLS/rootCA",
+    ],
+    plain: false,
+};
+
+/// Why a manifest has not got its secrets.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SecretError {
+    #[error("the secret {namespace}/{name} cannot be read: {cause}")]
+    Unreadable {
+        namespace: String,
+        name: String,
+        cause: ApiError,
+    },
+    #[error("the reference to the secret {0} names no key: add secretKeyRef.key")]
+    NoKey(String),
+    #[error("the manifest cannot be read: {0}")]
+    Manifest(#[from] serde_json::Error),
+}
+
+/// The values of a secret, by key.
+type Values = BTreeMap<String, Zeroizing<Vec<u8>>>;
+
+/// Whether a manifest refers to secrets of the cluster.
+pub(crate) fn needed(places: Places, manifest: &Value) -> bool {
+    let store = manifest["auth"]["secretStore"].as_str().unwrap_or_default();
+    (store.is_empty() || store == STORE) && references(places, manifest).next().is_some()
+}
+
+fn references(places: Places, manifest: &Value) -> impl Iterator<Item = &Value> {
+    let lists = places
+        .lists
+        .iter()
+        .filter_map(|place| manifest.pointer(place)?.as_array())
+        .flatten();
+    let items = places.items.iter().filter_map(|place| manifest.pointer(place));
+    lists.chain(items).filter(|item| name_of(item).is_some())
+}
+
+fn name_of(item: &Value) -> Option<&str> {
+    item["secretKeyRef"]["name"]
+        .as_str()
+        .filter(|name| !name.is_empty())
+}
+
+/// Puts a value into an item: of the secret that it refers to, as `secret` knows it.
+fn put(item: &mut Value, plain: bool, secret: &Values) -> Result<(), SecretError> {
+    let Some(name) = name_of(item) else {
+        return Ok(());
+    };
+    let key = match item["secretKeyRef"]["key"].as_str().filter(|key| !key.is_empty()) {
+        Some(key) => key,
+        None if plain => return Err(SecretError::NoKey(name.to_owned())),
+        None => name,
+    };
+    // Without that key the item stays as it is.
+    if let Some(value) = secret.get(key) {
+        let text = match plain {
+            true => String::from_utf8_lossy(value).into_owned(),
+            false => STANDARD.encode(value),
+        };
+        item["value"] = text.into();
+    }
+    Ok(())
+}
+
+/// Reads secrets.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    client: Client,
+    kept: Mutex<HashMap<(String, String), Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    since: Instant,
+    values: Arc<OnceCell<Arc<Values>>>,
+}
+
+#[derive(serde::Deserialize)]
+struct Secret {
+    #[serde(default)]
+    data: Option<BTreeMap<String, String>>,
+}
+
+impl Secrets {
+    pub(crate) fn new(client: Client) -> Self {
+        Self {
+            client,
+            kept: Mutex::default(),
+        }
+    }
+
+    /// A manifest of a namespace with its secrets.
+    ///
+    /// # Errors
+    /// [`SecretError`].
+    pub(crate) async fn reveal(
+        &self,
+        places: Places,
+        namespace: &str,
+        manifest: &[u8],
+    ) -> Result<Vec<u8>, SecretError> {
+        let mut manifest: Value = serde_json::from_slice(manifest)?;
+        let names: Vec<String> = references(places, &manifest)
+            .filter_map(name_of)
+            .map(str::to_owned)
+            .collect();
+        let mut secrets = HashMap::new();
+        for name in names {
+            if let Entry::Vacant(entry) = secrets.entry(name) {
+                let values = self.read(namespace, entry.key()).await?;
+                entry.insert(values);
+            }
+        }
+        let mut fill = |item: &mut Value| match name_of(item).and_then(|name| secrets.get(name)) {
+            Some(values) => put(item, places.plain, values),
+            None => Ok(()),
+        };
+        for place in places.lists {
+            let items = manifest.pointer_mut(place).and_then(Value::as_array_mut);
+            items.into_iter().flatten().try_for_each(&mut fill)?;
+        }
+        for place in places.items {
+            manifest.pointer_mut(place).map_or(Ok(()), &mut fill)?;
+        }
+        Ok(serde_json::to_vec(&manifest)?)
+    }
+
+    /// A secret; who asks for the same one at the same time waits for the same answer.
+    async fn read(&self, namespace: &str, name: &str) -> Result<Arc<Values>, SecretError> {
+        let cell = self.cell(namespace, name);
+        let values = cell.get_or_try_init(|| async {
+            let secret: Secret = self.client.find(Kind::SECRETS, namespace, name).await?;
+            let decode = |text: String| {
+                let text = Zeroizing::new(text);
+                STANDARD.decode(text.as_bytes()).ok().map(Zeroizing::new)
+            };
+            let values = secret.data.unwrap_or_default().into_iter();
+            Ok(Arc::new(
+                values
+                    .filter_map(|(key, text)| Some((key, decode(text)?)))
+                    .collect(),
+            ))
+        });
+        values.await.cloned().map_err(|cause| SecretError::Unreadable {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            cause,
+        })
+    }
+
+    fn cell(&self, namespace: &str, name: &str) -> Arc<OnceCell<Arc<Values>>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        kept.retain(|_, kept| now.duration_since(kept.since) < KEPT);
+        if kept.len() >= MAX_KEPT {
+            kept.clear();
+        }
+        let key = (namespace.to_owned(), name.to_owned());
+        let entry = kept.entry(key).or_insert_with(|| Kept {
+            since: now,
+            values: Arc::default(),
+        });
+        Arc::clone(&entry.values)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_kube::testing::Server;
+    use serde_json::json;
+
+    use super::*;
+
+    const SECRET: &str = "/api/v1/namespaces/ns/secrets/s";
+
+    async fn server() -> Server {
+        let server = Server::start().await;
+        server.put(
+            SECRET,
+            json!({"metadata": {"name": "s", "namespace": "ns"},
+            "data": {"k": STANDARD.encode("value"), "s": STANDARD.encode("same name")}}),
+        );
+        server
+    }
+
+    async fn reveal(secrets: &Secrets, places: Places, manifest: &Value) -> Result<Value, SecretError> {
+        let bytes = secrets
+            .reveal(places, "ns", manifest.to_string().as_bytes())
+            .await?;
+        Ok(serde_json::from_slice(&bytes).unwrap())
+    }
+
+    fn with(items: Value) -> Value {
+        json!({"metadata": {"name": "c", "namespace": "ns"}, "spec": {"metadata": items}})
+    }
+
+    #[test]
+    fn only_references_to_the_cluster_s_store_count() {
+        let items = json!([{"name": "p", "secretKeyRef": {"name": "s", "key": "k"}}]);
+        assert!(needed(COMPONENT, &with(items.clone())));
+        for (store, expected) in [("", true), ("kubernetes", true), ("vault", false)] {
+            let mut object = with(items.clone());
+            object["auth"]["secretStore"] = store.into();
+            assert_eq!(needed(COMPONENT, &object), expected, "{store}");
+        }
+        assert!(!needed(
+            COMPONENT,
+            &with(json!([{"name": "p", "secretKeyRef": {"name": "", "key": ""}}]))
+        ));
+        assert!(!needed(NONE, &with(items)));
+    }
+
+    #[tokio::test]
+    async fn values_are_put_in_as_base64() {
+        let server = server().await;
+        let secrets = Secrets::new(server.client());
+        let object = with(json!([
+            {"name": "plain", "value": "x"},
+            {"name": "keyed", "secretKeyRef": {"name": "s", "key": "k"}},
+            {"name": "unkeyed", "secretKeyRef": {"name": "s", "key": ""}},
+            {"name": "absent", "value": "stays", "secretKeyRef": {"name": "s", "key": "none"}},
+        ]));
+        let revealed = reveal(&secrets, COMPONENT, &object).await.unwrap();
+        let items = &revealed["spec"]["metadata"];
+        assert_eq!(items[0]["value"], "x");
+        assert_eq!(items[1]["value"], STANDARD.encode("value"));
+        assert_eq!(items[2]["value"], STANDARD.encode("same name"));
+        assert_eq!(items[3]["value"], "stays");
+        reveal(&secrets, COMPONENT, &object).await.unwrap();
+        assert_eq!(
+            server.requests("GET", SECRET).len(),
+            1,
+            "one request for all of them"
+        );
+    }
+
+    #[tokio::test]
+    async fn endpoints_have_secrets_in_headers_and_tls() {
+        let server = server().await;
+        let reference = json!({"secretKeyRef": {"name": "s", "key": "k"}});
+        let object = json!({"metadata": {"name": "e"}, "spec": {"headers": [reference],
+            "clientTLS": {"certificate": reference, "privateKey": reference, "rootCA": {"value": "x"}}}});
+        assert!(needed(HTTP_ENDPOINT, &object));
+        let revealed = reveal(&Secrets::new(server.client()), HTTP_ENDPOINT, &object)
+            .await
+            .unwrap();
+        let encoded = STANDARD.encode("value");
+        for place in [
+            "/spec/headers/0/value",
+            "/spec/clientTLS/certificate/value",
+            "/spec/clientTLS/privateKey/value",
+        ] {
+            assert_eq!(revealed.pointer(place).unwrap(), &json!(encoded), "{place}");
+        }
+        assert_eq!(revealed["spec"]["clientTLS"]["rootCA"]["value"], "x");
+    }
+
+    #[tokio::test]
+    async fn headers_of_traces_are_plain_and_need_a_key() {
+        let server = server().await;
+        let secrets = Secrets::new(server.client());
+        let with = |key: &str| {
+            json!({"metadata": {"name": "c"}, "spec": {"tracing": {"otel": {"headers": [
+                {"name": "h", "secretKeyRef": {"name": "s", "key": key}}]}}}})
+        };
+        let revealed = reveal(&secrets, CONFIGURATION, &with("k")).await.unwrap();
+        assert_eq!(
+            revealed["spec"]["tracing"]["otel"]["headers"][0]["value"],
+            "value"
+        );
+        let error = reveal(&secrets, CONFIGURATION, &with("")).await.unwrap_err();
+        assert!(matches!(error, SecretError::NoKey(_)));
+    }
+
+    #[tokio::test]
+    async fn an_absent_secret_is_named_and_looked_for_again() {
+        let server = server().await;
+        let secrets = Secrets::new(server.client());
+        let object = with(json!([{"name": "p", "secretKeyRef": {"name": "later", "key": "k"}}]));
+        let error = reveal(&secrets, COMPONENT, &object).await.unwrap_err();
+        assert!(error.to_string().contains("ns/later"), "{error}");
+        server.put(
+            "/api/v1/namespaces/ns/secrets/later",
+            json!({"metadata": {"name": "later"}, "data": {"k": "eA=="}}),
+        );
+        let revealed = reveal(&secrets, COMPONENT, &object).await.unwrap();
+        assert_eq!(revealed["spec"]["metadata"][0]["value"], "eA==");
+    }
+}

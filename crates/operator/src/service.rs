@@ -1,0 +1,270 @@
+//! The gRPC service, `dapr.proto.operator.v1.Operator`.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream::unfold;
+use outrigger_kube::{Client, Kind, Meta, Watched};
+use outrigger_wire::operator::v1 as wire;
+use outrigger_wire::operator::v1::operator_server::Operator;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::authorize::app_id;
+use crate::copies::{Copies, Copy};
+use crate::resource::{Configuration, Resource, ResourceKind};
+use crate::secrets::Secrets;
+use crate::updates::{Follower, Update};
+
+const LOG: &str = "dapr.operator.api";
+
+/// Answers calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Service {
+    pub(crate) copies: Copies,
+    pub(crate) secrets: Arc<Secrets>,
+    pub(crate) client: Client,
+    /// The process ends.
+    pub(crate) drain: CancellationToken,
+}
+
+type Updates<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+impl Service {
+    /// The manifest of a resource, with its secrets.
+    async fn manifest<K: ResourceKind>(
+        &self,
+        namespace: &str,
+        resource: &Resource<K>,
+    ) -> Result<Bytes, Status> {
+        if !resource.has_secrets {
+            return Ok(resource.manifest.clone());
+        }
+        let revealed = self
+            .secrets
+            .reveal(K::SECRETS, namespace, &resource.manifest)
+            .await;
+        let manifest = revealed.map_err(|error| {
+            tracing::warn!(target: LOG, "{} of {namespace}: {error}", K::KIND.plural);
+            Status::failed_precondition(format!(
+                "{}: {error}; create it, or correct the reference",
+                K::KIND.plural
+            ))
+        })?;
+        Ok(manifest.into())
+    }
+
+    /// The resources of a kind, with their secrets.
+    async fn list<K: ResourceKind>(
+        &self,
+        copy: &Copy<Resource<K>>,
+        namespace: &str,
+        app_id: Option<&str>,
+    ) -> Result<Vec<Bytes>, Status> {
+        let mut listed = Vec::new();
+        for resource in copy.known().await?.of_namespace(namespace) {
+            if app_id.is_none_or(|app_id| resource.is_for(app_id)) {
+                listed.push(self.manifest(namespace, &resource).await?);
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn follow<K: ResourceKind, T: Send + 'static>(
+        &self,
+        copy: &Copy<Resource<K>>,
+        namespace: String,
+        app_id: Option<String>,
+        event: fn(Update) -> Option<T>,
+    ) -> Result<Response<Updates<T>>, Status> {
+        let follower = Follower {
+            changes: copy.known().await?.follow(),
+            secrets: Arc::clone(&self.secrets),
+            namespace,
+            app_id,
+            drain: self.drain.clone(),
+        };
+        let stream = unfold(Some(follower), move |follower| async move {
+            let mut follower = follower?;
+            loop {
+                match follower.next().await? {
+                    Err(status) => return Some((Err(status), None)),
+                    Ok(update) => {
+                        if let Some(event) = event(update) {
+                            return Some((Ok(event), Some(follower)));
+                        }
+                    }
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    /// A Configuration of the copy; where the API refuses to list them, the one alone.
+    async fn configuration(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Arc<Resource<Configuration>>>, Status> {
+        if let Some(known) = self.copies.configurations.if_listed().await? {
+            return Ok(known.get(namespace, name));
+        }
+        let object: Value = match self.client.get(Kind::CONFIGURATIONS, Some(namespace), name).await {
+            Ok(object) => object,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(Status::unavailable(error.to_string())),
+        };
+        let read = Resource::read(&Meta::of(&object), object);
+        read.map(|read| read.map(Arc::new)).map_err(Status::internal)
+    }
+}
+
+#[tonic::async_trait]
+impl Operator for Service {
+    async fn component_update(
+        &self,
+        request: Request<wire::ComponentUpdateRequest>,
+    ) -> Result<Response<Updates<wire::ComponentUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let app_id = app_id(&extensions, &request.namespace)?;
+        self.follow(
+            &self.copies.components,
+            request.namespace,
+            Some(app_id),
+            |update| {
+                Some(wire::ComponentUpdateEvent {
+                    component: update.manifest,
+                    r#type: update.event.into(),
+                })
+            },
+        )
+        .await
+    }
+
+    async fn list_components(
+        &self,
+        request: Request<wire::ListComponentsRequest>,
+    ) -> Result<Response<wire::ListComponentResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        let app_id = app_id(&extensions, &request.namespace)?;
+        let components = self
+            .list(&self.copies.components, &request.namespace, Some(&app_id))
+            .await?;
+        Ok(Response::new(wire::ListComponentResponse { components }))
+    }
+
+    async fn get_configuration(
+        &self,
+        request: Request<wire::GetConfigurationRequest>,
+    ) -> Result<Response<wire::GetConfigurationResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let configuration = match self.configuration(&request.namespace, &request.name).await? {
+            Some(found) => self.manifest(&request.namespace, &found).await?,
+            // Nothing stands for "there is none".
+            None => Bytes::new(),
+        };
+        Ok(Response::new(wire::GetConfigurationResponse { configuration }))
+    }
+
+    /// Asks for no namespace, so nobody may.
+    async fn list_subscriptions(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<wire::ListSubscriptionsResponse>, Status> {
+        app_id(request.extensions(), "")?;
+        Ok(Response::new(wire::ListSubscriptionsResponse::default()))
+    }
+
+    async fn get_resiliency(
+        &self,
+        request: Request<wire::GetResiliencyRequest>,
+    ) -> Result<Response<wire::GetResiliencyResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let found = self
+            .copies
+            .resiliencies
+            .known()
+            .await?
+            .get(&request.namespace, &request.name);
+        let found = found.ok_or_else(|| {
+            Status::not_found(format!(
+                "error getting resiliency: {}/{} does not exist",
+                request.namespace, request.name
+            ))
+        })?;
+        let resiliency = found.manifest.clone();
+        Ok(Response::new(wire::GetResiliencyResponse { resiliency }))
+    }
+
+    async fn list_resiliency(
+        &self,
+        request: Request<wire::ListResiliencyRequest>,
+    ) -> Result<Response<wire::ListResiliencyResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let resiliencies = self
+            .list(&self.copies.resiliencies, &request.namespace, None)
+            .await?;
+        Ok(Response::new(wire::ListResiliencyResponse { resiliencies }))
+    }
+
+    async fn list_subscriptions_v2(
+        &self,
+        request: Request<wire::ListSubscriptionsRequest>,
+    ) -> Result<Response<wire::ListSubscriptionsResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let subscriptions = self
+            .list(&self.copies.subscriptions, &request.namespace, None)
+            .await?;
+        Ok(Response::new(wire::ListSubscriptionsResponse { subscriptions }))
+    }
+
+    async fn subscription_update(
+        &self,
+        request: Request<wire::SubscriptionUpdateRequest>,
+    ) -> Result<Response<Updates<wire::SubscriptionUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        self.follow(&self.copies.subscriptions, request.namespace, None, |update| {
+            Some(wire::SubscriptionUpdateEvent {
+                subscription: update.manifest,
+                r#type: update.event.into(),
+            })
+        })
+        .await
+    }
+
+    async fn list_http_endpoints(
+        &self,
+        request: Request<wire::ListHttpEndpointsRequest>,
+    ) -> Result<Response<wire::ListHttpEndpointsResponse>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        let http_endpoints = self
+            .list(&self.copies.endpoints, &request.namespace, None)
+            .await?;
+        Ok(Response::new(wire::ListHttpEndpointsResponse { http_endpoints }))
+    }
+
+    /// Tells of no end: the message has no field for it.
+    async fn http_endpoint_update(
+        &self,
+        request: Request<wire::HttpEndpointUpdateRequest>,
+    ) -> Result<Response<Updates<wire::HttpEndpointUpdateEvent>>, Status> {
+        let (_, extensions, request) = request.into_parts();
+        app_id(&extensions, &request.namespace)?;
+        self.follow(&self.copies.endpoints, request.namespace, None, |update| {
+            let gone = update.event == wire::ResourceEventType::Deleted;
+            (!gone).then_some(wire::HttpEndpointUpdateEvent {
+                http_endpoints: update.manifest,
+            })
+        })
+        .await
+    }
+}

@@ -1,0 +1,136 @@
+use outrigger_kube::testing::Server;
+use serde_json::json;
+
+use super::desired::onto;
+use super::*;
+
+const SERVICE: &str = "/api/v1/namespaces/ns/services/cart-dapr";
+const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/ns/deployments/cart";
+
+fn deployment(annotations: &Value) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "cart", "namespace": "ns", "uid": "u1"},
+        "spec": {"selector": {"matchLabels": {"app": "cart"}},
+            "template": {"metadata": {"annotations": annotations}}}})
+}
+
+fn wanted(annotations: &Value) -> Option<Value> {
+    let object = deployment(annotations);
+    let meta = Meta::of(&object);
+    let workload = Workload::<Deployment>::read(&meta, object).unwrap()?;
+    Some(service(&meta, &workload))
+}
+
+#[test]
+fn the_service_follows_the_annotations() {
+    let service = wanted(
+        &json!({"dapr.io/enabled": "yes", "dapr.io/app-id": "cart", "dapr.io/metrics-port": "9191",
+        "dapr.io/internal-grpc-port": "6000", "dapr.io/sidecar-svc-annotations": "a=b,prometheus.io/port=1"}),
+    );
+    let expected = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "cart-dapr", "namespace": "ns", "labels": {"dapr.io/enabled": "true"},
+            "annotations": {"dapr.io/app-id": "cart", "prometheus.io/probe": "true", "prometheus.io/scrape": "true",
+                "prometheus.io/port": "9191", "prometheus.io/path": "/", "a": "b"},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "cart", "uid": "u1",
+                "controller": true, "blockOwnerDeletion": true}]},
+        "spec": {"selector": {"app": "cart"}, "clusterIP": "None", "ports": [
+            {"name": "dapr-http", "protocol": "TCP", "port": 80, "targetPort": 3500},
+            {"name": "dapr-grpc", "protocol": "TCP", "port": 50001, "targetPort": 50001},
+            {"name": "dapr-internal", "protocol": "TCP", "port": 6000, "targetPort": 6000},
+            {"name": "dapr-metrics", "protocol": "TCP", "port": 9191, "targetPort": 9191}]},
+    });
+    assert_eq!(service, Some(expected));
+}
+
+#[test]
+fn without_metrics_nobody_is_told_to_scrape() {
+    let service =
+        wanted(&json!({"dapr.io/enabled": "1", "dapr.io/app-id": "cart", "dapr.io/enable-metrics": "no"}));
+    assert_eq!(
+        service.unwrap()["metadata"]["annotations"],
+        json!({"dapr.io/app-id": "cart"})
+    );
+}
+
+#[test]
+fn workloads_without_a_sidecar_or_a_usable_id_get_none() {
+    for annotations in [
+        json!({}),
+        json!({"dapr.io/enabled": "false", "dapr.io/app-id": "cart"}),
+        json!({"dapr.io/enabled": "true"}),
+        json!({"dapr.io/enabled": "true", "dapr.io/app-id": "Cart_1"}),
+    ] {
+        assert_eq!(wanted(&annotations), None, "{annotations}");
+    }
+    let mut going = deployment(&json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"}));
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    assert!(
+        Workload::<Deployment>::read(&Meta::of(&going), going)
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[tokio::test]
+async fn services_are_made_corrected_and_otherwise_left_alone() {
+    let server = Server::start().await;
+    let metrics = Arc::new(Metrics::default());
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    server.put(DEPLOYMENT, deployment(&annotations));
+    let services = Services {
+        client: server.client(),
+        metrics: Arc::clone(&metrics),
+        namespace: None,
+        rollouts: false,
+    };
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(services.run(stop.clone()));
+    server.asked("POST", "/services", 1).await;
+
+    let mut changed = annotations;
+    changed["dapr.io/grpc-port"] = "7000".into();
+    server.put(DEPLOYMENT, deployment(&changed));
+    server.asked("PUT", SERVICE, 1).await;
+    let service = server.object(SERVICE).unwrap();
+    assert_eq!(service["spec"]["ports"][1]["port"], 7000);
+
+    // A change that does not matter for the service.
+    let mut same = deployment(&changed);
+    same["metadata"]["labels"] = json!({"x": "y"});
+    server.put(DEPLOYMENT, same);
+    let mut other = deployment(&json!({"dapr.io/enabled": "true", "dapr.io/app-id": "other"}));
+    other["metadata"]["name"] = "other".into();
+    server.put("/apis/apps/v1/namespaces/ns/deployments/other", other);
+    server.asked("POST", "/services", 2).await;
+    assert_eq!(server.requests("PUT", SERVICE).len(), 1);
+    stop.cancel();
+    running.await.unwrap();
+    assert!(
+        metrics
+            .render()
+            .contains("dapr_operator_service_updated_total{app_id=\"cart\"} 1")
+    );
+}
+
+#[test]
+fn what_others_added_to_a_service_stays() {
+    let wanted = wanted(&json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"})).unwrap();
+    let mut found = wanted.clone();
+    found["metadata"]["annotations"]["mine"] = "x".into();
+    found["metadata"]["resourceVersion"] = "7".into();
+    found["spec"]["ipFamilies"] = json!(["IPv4"]);
+    assert!(!differs(&found, &wanted));
+    found["spec"]["selector"]["more"] = "x".into();
+    assert!(differs(&found, &wanted));
+    let next = onto(found, wanted.clone());
+    assert!(!differs(&next, &wanted));
+    assert_eq!(
+        (
+            &next["metadata"]["annotations"]["mine"],
+            &next["metadata"]["resourceVersion"]
+        ),
+        (&json!("x"), &json!("7"))
+    );
+    assert_eq!(next["spec"]["ipFamilies"], json!(["IPv4"]));
+}

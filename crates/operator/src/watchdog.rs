@@ -1,0 +1,252 @@
+//! Looks for pods that lack their sidecar: they were created while the injector was away. They are deleted, so that
+//! their workload creates them again.
+
+use std::time::Duration;
+
+use outrigger_kube::annotations::{Annotations, CONTAINER, ENABLED, INJECTED, WATCHED};
+use outrigger_kube::{ApiError, Client, Kind, Meta, Patch};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::config;
+
+const LOG: &str = "dapr.operator.watchdog";
+/// Between two looks for an injector that is ready.
+const INJECTOR: Duration = Duration::from_secs(5);
+/// The deployment of the injector.
+const INJECTOR_LABEL: &str = "labelSelector=app%3Ddapr-sidecar-injector";
+
+/// Looks for such pods.
+#[derive(Debug, Clone)]
+pub(crate) struct Watchdog {
+    pub(crate) client: Client,
+    pub(crate) settings: config::Watchdog,
+    /// The only namespace; all without.
+    pub(crate) namespace: Option<String>,
+}
+
+/// What is to be done with a pod.
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    /// It has no sidecar and wants none.
+    Leave,
+    /// It has its sidecar.
+    Mark,
+    /// It lacks its sidecar.
+    Delete,
+}
+
+#[derive(Deserialize)]
+struct Pod {
+    metadata: PodMeta,
+    #[serde(default)]
+    spec: PodSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodMeta {
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    deletion_timestamp: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct PodSpec {
+    #[serde(default)]
+    containers: Option<Vec<Container>>,
+}
+
+#[derive(Deserialize)]
+struct Container {
+    #[serde(default)]
+    name: String,
+}
+
+fn verdict(pod: &Value) -> Verdict {
+    let Ok(pod) = Pod::deserialize(pod) else {
+        return Verdict::Leave;
+    };
+    let annotations = pod.metadata.annotations.unwrap_or_default();
+    if pod.metadata.deletion_timestamp.is_some() || !Annotations(&annotations).boolean(ENABLED, false) {
+        return Verdict::Leave;
+    }
+    let containers = pod.spec.containers.unwrap_or_default();
+    match containers.iter().any(|container| container.name == CONTAINER) {
+        true => Verdict::Mark,
+        false => Verdict::Delete,
+    }
+}
+
+impl Watchdog {
+    /// Looks now and then until told to stop; once, where that was asked for.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let looking = async {
+            let mut limit = Limit::new(self.settings.per_minute);
+            loop {
+                match self.look(&mut limit).await {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        tracing::debug!(target: LOG, "the injector is not ready: pods are looked at when it is");
+                        tokio::time::sleep(INJECTOR).await;
+                        continue;
+                    }
+                    Err(error) => {
+                        tracing::warn!(target: LOG, "cannot look for pods without their sidecar: {error}");
+                        tokio::time::sleep(INJECTOR).await;
+                        continue;
+                    }
+                }
+                match self.settings.interval {
+                    None => return std::future::pending::<()>().await,
+                    Some(interval) => tokio::time::sleep(interval).await,
+                }
+            }
+        };
+        stop.run_until_cancelled(looking).await;
+    }
+
+    /// Looks at all pods; not as long as no injector is ready, who would give them no sidecar again.
+    async fn look(&self, limit: &mut Limit) -> Result<bool, ApiError> {
+        let injectors = self
+            .client
+            .all(Kind::DEPLOYMENTS, self.namespace.as_deref(), INJECTOR_LABEL)
+            .await?;
+        let is_ready = |injector: &Value| {
+            injector["status"]["readyReplicas"]
+                .as_i64()
+                .is_some_and(|count| count > 0)
+        };
+        if !injectors.iter().any(is_ready) {
+            return Ok(false);
+        }
+        let query = format!("labelSelector=%21{INJECTED}%2C%21{WATCHED}").replace("dapr.io/", "dapr.io%2F");
+        for pod in self
+            .client
+            .all(Kind::PODS, self.namespace.as_deref(), &query)
+            .await?
+        {
+            let Meta { namespace, name } = Meta::of(&pod);
+            let namespace = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
+            let done = match verdict(&pod) {
+                Verdict::Leave => continue,
+                Verdict::Mark if !self.settings.labels => continue,
+                Verdict::Mark => {
+                    let label = Patch::Merge(json!({"metadata": {"labels": {WATCHED: "true"}}}));
+                    self.client.patch(Kind::PODS, namespace, &name, &label).await
+                }
+                Verdict::Delete => {
+                    limit.wait().await;
+                    let place = namespace.unwrap_or_default();
+                    tracing::warn!(target: LOG, "the pod {place}/{name} lacks its sidecar: it is deleted to be created again");
+                    self.client.delete(Kind::PODS, namespace, &name).await
+                }
+            };
+            match done {
+                Ok(()) | Err(ApiError::NotFound(_)) => {}
+                Err(error) => tracing::error!(target: LOG, "pod {name}: {error}"),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// At most so many in a minute.
+#[derive(Debug)]
+struct Limit {
+    pause: Duration,
+    next: Instant,
+}
+
+impl Limit {
+    fn new(per_minute: Option<u32>) -> Self {
+        Self {
+            pause: per_minute.map_or(Duration::ZERO, |count| Duration::from_secs(60) / count.max(1)),
+            next: Instant::now(),
+        }
+    }
+
+    async fn wait(&mut self) {
+        tokio::time::sleep_until(self.next).await;
+        self.next = Instant::now() + self.pause;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_kube::testing::Server;
+
+    use super::*;
+
+    fn pod(name: &str, enabled: &str, containers: &[&str]) -> Value {
+        let containers: Vec<_> = containers.iter().map(|name| json!({"name": name})).collect();
+        json!({"metadata": {"name": name, "namespace": "ns", "annotations": {"dapr.io/enabled": enabled}},
+            "spec": {"containers": containers}})
+    }
+
+    fn at(name: &str) -> String {
+        format!("/api/v1/namespaces/ns/pods/{name}")
+    }
+
+    #[test]
+    fn verdicts() {
+        assert_eq!(verdict(&pod("a", "true", &["app"])), Verdict::Delete);
+        assert_eq!(verdict(&pod("a", "true", &["app", "daprd"])), Verdict::Mark);
+        assert_eq!(verdict(&pod("a", "false", &["app"])), Verdict::Leave);
+        assert_eq!(verdict(&json!({"metadata": {}})), Verdict::Leave);
+        let mut going = pod("a", "true", &["app"]);
+        going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        assert_eq!(verdict(&going), Verdict::Leave);
+    }
+
+    #[tokio::test]
+    async fn pods_are_deleted_once_the_injector_is_ready() {
+        let server = Server::start().await;
+        for (name, enabled, containers) in [
+            ("lacks", "true", &["app"][..]),
+            ("has", "true", &["app", "daprd"]),
+            ("wants-none", "no", &["app"]),
+        ] {
+            server.put(&at(name), pod(name, enabled, containers));
+        }
+        let settings = config::Watchdog {
+            interval: None,
+            labels: true,
+            per_minute: None,
+        };
+        let watchdog = Watchdog {
+            client: server.client(),
+            settings,
+            namespace: None,
+        };
+        let mut limit = Limit::new(None);
+        assert!(!watchdog.look(&mut limit).await.unwrap(), "no injector");
+        assert!(server.object(&at("lacks")).is_some());
+        let injector = json!({"metadata": {"name": "i", "namespace": "s"}, "status": {"readyReplicas": 1}});
+        server.put("/apis/apps/v1/namespaces/s/deployments/i", injector);
+        assert!(watchdog.look(&mut limit).await.unwrap());
+        assert!(server.object(&at("lacks")).is_none());
+        assert_eq!(
+            server.object(&at("has")).unwrap()["metadata"]["labels"][WATCHED],
+            "true"
+        );
+        assert!(server.object(&at("wants-none")).unwrap()["metadata"]["labels"].is_null());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn deletions_keep_to_the_limit() {
+        let (mut limit, begun) = (Limit::new(Some(20)), Instant::now());
+        for _ in 0..5 {
+            limit.wait().await;
+        }
+        assert_eq!(begun.elapsed(), Duration::from_secs(12));
+        let mut any = Limit::new(None);
+        any.wait().await;
+        any.wait().await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(12));
+    }
+}

@@ -1,0 +1,210 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_wire::operator::v1 as wire;
+use outrigger_wire::operator::v1::ResourceEventType::{Created, Deleted, Updated};
+use serde_json::{Value, json};
+use tonic::{Code, Streaming};
+
+use crate::running::{PATIENCE, http, start};
+
+fn list() -> wire::ListComponentsRequest {
+    wire::ListComponentsRequest {
+        namespace: "shop".to_owned(),
+        ..wire::ListComponentsRequest::default()
+    }
+}
+
+fn named(manifest: &[u8]) -> String {
+    let manifest: Value = serde_json::from_slice(manifest).unwrap();
+    manifest["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+async fn next(stream: &mut Streaming<wire::ComponentUpdateEvent>) -> (i32, String) {
+    let event = tokio::time::timeout(PATIENCE, stream.message()).await;
+    let event = event.unwrap().unwrap().unwrap();
+    (event.r#type, named(&event.component))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sidecar_is_given_what_its_namespace_and_app_may_see() {
+    let running = start(&["--disable-leader-election"]).await;
+    let reference = json!([{"name": "password", "secretKeyRef": {"name": "s", "key": "k"}}]);
+    running.api.put(
+        "/api/v1/namespaces/shop/secrets/s",
+        json!({"metadata": {"name": "s", "namespace": "shop"}, "data": {"k": STANDARD.encode("secret")}}),
+    );
+    let mut cart = running.sidecar("shop", "cart").await;
+    let follow = wire::ComponentUpdateRequest {
+        namespace: "shop".to_owned(),
+        ..wire::ComponentUpdateRequest::default()
+    };
+    let mut changes = cart.component_update(follow).await.unwrap().into_inner();
+    running.component("all", &[], reference);
+    running.component("mine", &["cart"], json!([]));
+    running.component("others", &["other"], json!([]));
+    let elsewhere = json!({"metadata": {"name": "elsewhere", "namespace": "bank"}, "spec": {}});
+    running.api.put(
+        "/apis/dapr.io/v1alpha1/namespaces/bank/components/elsewhere",
+        elsewhere,
+    );
+    assert_eq!(next(&mut changes).await, (Created.into(), "all".to_owned()));
+    assert_eq!(next(&mut changes).await, (Created.into(), "mine".to_owned()));
+
+    let listed = cart
+        .list_components(list())
+        .await
+        .unwrap()
+        .into_inner()
+        .components;
+    let names: Vec<_> = listed.iter().map(|manifest| named(manifest)).collect();
+    assert_eq!(names, ["all", "mine"]);
+    let all: Value = serde_json::from_slice(&listed[0]).unwrap();
+    assert_eq!(all["spec"]["metadata"][0]["value"], STANDARD.encode("secret"));
+
+    // Scopes make a component come and go.
+    running.component("others", &["other", "cart"], json!([]));
+    assert_eq!(next(&mut changes).await, (Created.into(), "others".to_owned()));
+    running.component("others", &["cart"], json!([{"name": "x", "value": "y"}]));
+    assert_eq!(next(&mut changes).await, (Updated.into(), "others".to_owned()));
+    running.component("others", &["other"], json!([]));
+    assert_eq!(next(&mut changes).await, (Deleted.into(), "others".to_owned()));
+    running
+        .api
+        .delete("/apis/dapr.io/v1alpha1/namespaces/shop/components/mine");
+    assert_eq!(next(&mut changes).await, (Deleted.into(), "mine".to_owned()));
+
+    let mut stranger = running.sidecar("bank", "cart").await;
+    let denied = stranger.list_components(list()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    assert_eq!(
+        denied.message(),
+        "identity does not match requested namespace exp=shop got=bank"
+    );
+    let denied = stranger.list_subscriptions(()).await.unwrap_err();
+    assert_eq!(denied.code(), Code::PermissionDenied);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_absent_secret_is_an_error_that_names_it() {
+    let running = start(&["--disable-leader-election"]).await;
+    let mut cart = running.sidecar("shop", "cart").await;
+    let reference = json!([{"name": "password", "secretKeyRef": {"name": "gone", "key": "k"}}]);
+    running.component("c", &[], reference);
+    let refused = async {
+        loop {
+            match cart.list_components(list()).await {
+                Err(error) => return error,
+                // The change has not arrived yet.
+                Ok(listed) => assert!(listed.into_inner().components.is_empty()),
+            }
+        }
+    };
+    let error = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert!(error.message().contains("shop/gone"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn configurations_and_policies_are_found_by_name() {
+    let running = start(&["--disable-leader-election"]).await;
+    let manifest = |name: &str| json!({"metadata": {"name": name, "namespace": "shop"}, "spec": {}});
+    for (plural, name) in [("configurations", "c"), ("resiliencies", "r")] {
+        let address = format!("/apis/dapr.io/v1alpha1/namespaces/shop/{plural}/{name}");
+        running.api.put(&address, manifest(name));
+    }
+    let mut cart = running.sidecar("shop", "cart").await;
+    let configuration = |name: &str| wire::GetConfigurationRequest {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        pod_name: String::new(),
+    };
+    let policy = || wire::GetResiliencyRequest {
+        namespace: "shop".to_owned(),
+        name: "r".to_owned(),
+    };
+    let found = async {
+        while cart.get_resiliency(policy()).await.is_err() {}
+        loop {
+            let found = cart
+                .get_configuration(configuration("c"))
+                .await
+                .unwrap()
+                .into_inner()
+                .configuration;
+            if !found.is_empty() {
+                return found;
+            }
+        }
+    };
+    assert_eq!(named(&tokio::time::timeout(PATIENCE, found).await.unwrap()), "c");
+    let none = cart
+        .get_configuration(configuration("none"))
+        .await
+        .unwrap()
+        .into_inner();
+    assert!(none.configuration.is_empty(), "there is none");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sidecars_are_served_while_the_api_is_away_and_told_what_they_missed() {
+    let running = start(&["--disable-leader-election"]).await;
+    running.component("before", &[], json!([]));
+    let mut cart = running.sidecar("shop", "cart").await;
+    let follow = wire::ComponentUpdateRequest {
+        namespace: "shop".to_owned(),
+        ..wire::ComponentUpdateRequest::default()
+    };
+    let listed = async {
+        while cart
+            .list_components(list())
+            .await
+            .unwrap()
+            .into_inner()
+            .components
+            .is_empty()
+        {}
+    };
+    tokio::time::timeout(PATIENCE, listed).await.unwrap();
+    let mut changes = cart.component_update(follow).await.unwrap().into_inner();
+    let watches = running.api.requests("WATCH", "/components").len();
+    running.api.down(true);
+    running.api.asked("WATCH", "/components", watches + 1).await;
+    assert_eq!(
+        cart.list_components(list())
+            .await
+            .unwrap()
+            .into_inner()
+            .components
+            .len(),
+        1
+    );
+    running.component("meanwhile", &[], json!([]));
+    running.api.forget();
+    running.api.down(false);
+    assert_eq!(next(&mut changes).await, (Created.into(), "meanwhile".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_replica_that_leads_makes_the_services_of_apps() {
+    let running = start(&[]).await;
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    running.api.put(
+        "/apis/apps/v1/namespaces/shop/statefulsets/cart",
+        json!({"metadata": {"name": "cart", "namespace": "shop", "uid": "u"},
+            "spec": {"template": {"metadata": {"annotations": annotations}}}}),
+    );
+    let made = running.api.asked("POST", "/services", 1);
+    tokio::time::timeout(PATIENCE, made).await.unwrap();
+    let service = running
+        .api
+        .object("/api/v1/namespaces/shop/services/cart-dapr")
+        .unwrap();
+    assert_eq!(service["metadata"]["ownerReferences"][0]["kind"], "StatefulSet");
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/dapr-system/leases/operator.dapr.io";
+    assert!(running.api.object(lease).is_some());
+    let counted = async {
+        let metrics = running.addresses.metrics.unwrap();
+        let line = "dapr_operator_service_created_total{app_id=\"cart\"} 1";
+        while !http(metrics, "/metrics").await.contains(line) {}
+    };
+    tokio::time::timeout(PATIENCE, counted).await.unwrap();
+}
