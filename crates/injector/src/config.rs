@@ -1,0 +1,104 @@
+//! What an injector process is told by flags and environment, checked as a whole.
+
+mod flags;
+mod settings;
+
+use std::path::PathBuf;
+
+use outrigger_accept::Listen;
+use outrigger_controlplane::config::Reader;
+use outrigger_flags::Values;
+use outrigger_identity::TrustDomain;
+
+pub use flags::FLAGS;
+pub use outrigger_controlplane::config::{ConfigError, LogSettings};
+pub use settings::{Service, Settings};
+
+use crate::callers::{Accounts, Prefixes};
+
+/// Everything an injector needs to be built.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The webhook.
+    pub webhook: Listen,
+    /// The health server.
+    pub healthz: Listen,
+    /// The metrics server; `None` when metrics are off.
+    pub metrics: Option<Listen>,
+    /// How the cluster is reached from outside of a pod.
+    pub kubeconfig: Option<PathBuf>,
+    /// The root certificates.
+    pub anchors: PathBuf,
+    /// Trust domain of the control plane.
+    pub trust_domain: TrustDomain,
+    /// `host:port` of sentry.
+    pub sentry_address: String,
+    /// What all sidecars have in common.
+    pub settings: Settings,
+    /// Service accounts that may create pods with sidecars, by name.
+    pub(crate) accounts: Accounts,
+    /// The same, by the beginnings of their names.
+    pub(crate) prefixes: Prefixes,
+    /// The process log.
+    pub log: LogSettings,
+}
+
+impl Config {
+    /// Reads the flags of [`FLAGS`] and, through `env`, the environment.
+    ///
+    /// # Errors
+    /// Everything that is wrong, not only what comes first.
+    pub fn from_flags(flags: &Values, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let mut problems = Vec::new();
+        let env = |name: &str| env(name).filter(|value| !value.is_empty());
+        let trust_domain =
+            env("DAPR_CONTROL_PLANE_TRUST_DOMAIN").unwrap_or_else(|| "cluster.local".to_owned());
+        let trust_domain = trust_domain
+            .parse::<TrustDomain>()
+            .inspect_err(|error| problems.push(format!("DAPR_CONTROL_PLANE_TRUST_DOMAIN: {error}")))
+            .ok();
+        let settings = settings::read(
+            &env,
+            trust_domain.as_ref(),
+            flags.boolean("scheduler-enabled"),
+            &mut problems,
+        );
+        let prefixes = env("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES").unwrap_or_default();
+        let prefixes = prefixes
+            .parse::<Prefixes>()
+            .inspect_err(|error| problems.push(format!("ALLOWED_SERVICE_ACCOUNTS_PREFIX_NAMES: {error}")))
+            .unwrap_or_default();
+        let mut reader = Reader::new(flags);
+        reader.problems = problems;
+        let webhook = reader.listen("listen-address", "port");
+        let healthz = reader.listen("healthz-listen-address", "healthz-port");
+        let metrics = reader.metrics_port().map(|port| Listen {
+            host: flags.text("metrics-listen-address").to_owned(),
+            port,
+        });
+        let log = reader.log();
+        let kubeconfig = reader.given("kubeconfig").map(PathBuf::from);
+        match (settings, trust_domain, log, reader.problems.is_empty()) {
+            (Some(settings), Some(trust_domain), Some(log), true) => Ok(Self {
+                webhook,
+                healthz,
+                metrics,
+                kubeconfig,
+                anchors: env("DAPR_TRUST_ANCHORS_FILE")
+                    .unwrap_or_else(|| "/var/run/dapr.io/tls/ca.crt".to_owned())
+                    .into(),
+                sentry_address: env("DAPR_SENTRY_ADDRESS")
+                    .unwrap_or_else(|| format!("dapr-sentry.{}.svc:443", settings.namespace)),
+                trust_domain,
+                accounts: Accounts::new(&env("ALLOWED_SERVICE_ACCOUNTS").unwrap_or_default()),
+                prefixes,
+                settings,
+                log,
+            }),
+            _ => Err(ConfigError(reader.problems)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! The flags of the injector binary: names and defaults are those of Dapr 1.17.
+
+use outrigger_controlplane::config::{
+    ENABLE_METRICS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL, METRICS_PORT,
+};
+use outrigger_flags::Flag;
+
+/// All flags of the injector binary.
+pub const FLAGS: &[Flag] = &[
+    Flag::int("port", "4000", "Port of the webhook"),
+    Flag::text(
+        "listen-address",
+        "",
+        "Address of the webhook, all addresses when empty",
+    ),
+    HEALTHZ_PORT,
+    Flag::text(
+        "healthz-listen-address",
+        "",
+        "Address of the health server, all addresses when empty",
+    ),
+    Flag::boolean(
+        "scheduler-enabled",
+        "true",
+        "Tell sidecars the address of the scheduler",
+    ),
+    Flag::text(
+        "kubeconfig",
+        "",
+        "File that says how to reach the cluster from outside of a pod",
+    ),
+    LOG_LEVEL,
+    LOG_AS_JSON,
+    LOG_FILE,
+    ENABLE_METRICS,
+    METRICS_PORT,
+    Flag::text(
+        "metrics-listen-address",
+        "0.0.0.0",
+        "Address of the metrics server",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_flags_has_them_all() {
+        outrigger_pages::Page::read("flags.md").check("injector", &outrigger_flags::reference(FLAGS));
+    }
+}

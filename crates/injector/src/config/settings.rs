@@ -1,0 +1,158 @@
+//! What all sidecars have in common, as the environment of the injector says.
+
+use outrigger_identity::{SpiffeId, TrustDomain};
+use outrigger_kube::annotations::is_truthy;
+use outrigger_kube::cluster_domain;
+use serde_json::Value;
+
+/// A service of the control plane's namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Which implementation it is: `placement`, or another's name.
+    pub kind: String,
+    /// Its name in DNS.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// What all sidecars have in common.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Namespace of the control plane.
+    pub namespace: String,
+    /// Trust domain of the control plane.
+    pub trust_domain: String,
+    /// SPIFFE id of sentry: the audience of tokens.
+    pub sentry_id: String,
+    /// DNS domain of the cluster.
+    pub domain: String,
+    /// Image of the sidecar, where no annotation names one.
+    pub image: String,
+    /// When it is pulled.
+    pub pull_policy: &'static str,
+    /// Pods with one of these tolerations run where the entry point of an image is ignored.
+    pub tolerations: Vec<Value>,
+    /// What hosts actors; nothing when actors are off.
+    pub actors: Option<Service>,
+    /// What keeps reminders, where it is not the default.
+    pub reminders: Option<Service>,
+    /// Whether sidecars are told the address of the scheduler.
+    pub scheduler: bool,
+    /// Of the security context of sidecars.
+    pub run_as_non_root: bool,
+    /// Likewise.
+    pub run_as_user: Option<i64>,
+    /// Likewise.
+    pub run_as_group: Option<i64>,
+    /// Likewise.
+    pub read_only_root: bool,
+    /// Likewise.
+    pub drop_capabilities: bool,
+    /// Whether sidecars are told the address of their pod.
+    pub downward: bool,
+    /// Where sockets of components are mounted, where no annotation says it.
+    pub sockets_folder: String,
+}
+
+impl Settings {
+    /// The address of a service of the control plane.
+    pub fn address(&self, host: &str, port: u16) -> String {
+        format!("{host}.{}.svc.{}:{port}", self.namespace, self.domain)
+    }
+}
+
+/// Reads the environment; adds what is wrong with it to `problems`.
+pub(super) fn read(
+    env: &impl Fn(&str) -> Option<String>,
+    trust_domain: Option<&TrustDomain>,
+    scheduler: bool,
+    problems: &mut Vec<String>,
+) -> Option<Settings> {
+    let mut required = |name: &str, what: &str| {
+        env(name).or_else(|| {
+            problems.push(format!("{name} is required: {what}"));
+            None
+        })
+    };
+    let image = required("SIDECAR_IMAGE", "the image of the sidecar");
+    let namespace = required("NAMESPACE", "the namespace of the control plane");
+    let boolean = |name: &str, default| env(name).map_or(default, |text| is_truthy(&text));
+    let mut id = |name: &str| {
+        let text = env(name)?;
+        let parsed = text.parse::<i64>();
+        parsed
+            .inspect_err(|_| problems.push(format!("{name} \"{text}\" is no number")))
+            .ok()
+    };
+    let (run_as_user, run_as_group) = (id("SIDECAR_RUN_AS_USER"), id("SIDECAR_RUN_AS_GROUP"));
+    let mut service = |kind: String, name: &str, default: Option<Service>| {
+        let Some(text) = env(name) else {
+            return default;
+        };
+        let parsed = parse_service(kind, &text);
+        if parsed.is_none() {
+            problems.push(format!("{name} \"{text}\" is not <service>:<port>"));
+        }
+        parsed
+    };
+    let kind = env("ACTORS_SERVICE_NAME").unwrap_or_else(|| "placement".to_owned());
+    let placement = Service {
+        kind: kind.clone(),
+        host: "dapr-placement-server".to_owned(),
+        port: 50005,
+    };
+    let actors = service(kind, "ACTORS_SERVICE_ADDRESS", Some(placement));
+    let reminders = env("REMINDERS_SERVICE_NAME").filter(|kind| kind != "default");
+    let reminders = reminders.and_then(|kind| service(kind, "REMINDERS_SERVICE_ADDRESS", None));
+    let (image, namespace, trust_domain) = (image?, namespace?, trust_domain?);
+    let sentry_id = SpiffeId::sentry(trust_domain, &namespace)
+        .inspect_err(|error| problems.push(format!("NAMESPACE {namespace:?}: {error}")))
+        .ok()?;
+    Some(Settings {
+        trust_domain: sentry_id.trust_domain().to_owned(),
+        sentry_id: sentry_id.as_str().to_owned(),
+        namespace,
+        domain: env("KUBE_CLUSTER_DOMAIN").unwrap_or_else(cluster_domain),
+        image,
+        pull_policy: pull_policy(env("SIDECAR_IMAGE_PULL_POLICY").as_deref()),
+        tolerations: tolerations(&env("IGNORE_ENTRYPOINT_TOLERATIONS").unwrap_or_default()),
+        actors: actors.filter(|_| boolean("ACTORS_ENABLED", true)),
+        reminders,
+        scheduler,
+        run_as_non_root: boolean("SIDECAR_RUN_AS_NON_ROOT", true),
+        run_as_user,
+        run_as_group,
+        read_only_root: boolean("SIDECAR_READ_ONLY_ROOT_FILESYSTEM", true),
+        drop_capabilities: boolean("SIDECAR_DROP_ALL_CAPABILITIES", false),
+        downward: boolean("ENABLE_K8S_DOWNWARD_APIS", false),
+        sockets_folder: env("DAPR_COMPONENT_SOCKETS_FOLDER")
+            .unwrap_or_else(|| "/tmp/dapr-components-sockets".to_owned()),
+    })
+}
+
+fn pull_policy(text: Option<&str>) -> &'static str {
+    match text {
+        None | Some("Always") => "Always",
+        Some("Never") => "Never",
+        Some(_) => "IfNotPresent",
+    }
+}
+
+fn parse_service(kind: String, text: &str) -> Option<Service> {
+    let (host, port) = text.split_once(':')?;
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    let host = Some(host).filter(|host| !host.is_empty())?.to_owned();
+    Some(Service { kind, host, port })
+}
+
+/// What cannot be read does not count: a wrong list must not keep pods from their sidecars.
+fn tolerations(text: &str) -> Vec<Value> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    serde_json::from_str(text).unwrap_or_else(|error| {
+        tracing::warn!(target: "dapr.injector", "IGNORE_ENTRYPOINT_TOLERATIONS is ignored: {error}");
+        Vec::new()
+    })
+}

@@ -1,0 +1,208 @@
+//! The only place where the parts are wired: a configuration becomes an injector, which runs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use outrigger_accept::{
+    Limits, Server,
+    health::{Health, Part, serve_health},
+    serve_metrics,
+};
+use outrigger_controlplane::{TlsConfig, fine, obtain, supervise, webhook};
+use outrigger_identity::{Identity, Mode, Renewal};
+use outrigger_kube::Client;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::callers::Callers;
+use crate::config::Config;
+use crate::error::InjectorError;
+use crate::metrics::Metrics;
+use crate::registration;
+use crate::review::Reviewer;
+
+const LOG: &str = "dapr.injector";
+/// App id of the injector in its SPIFFE id.
+const APP_ID: &str = "dapr-injector";
+/// What the injector calls itself to the API.
+const AGENT: &str = concat!("outrigger-injector/", env!("CARGO_PKG_VERSION"));
+/// Connections of the webhook: API servers keep a few each.
+const CONNECTIONS: Limits = Limits {
+    connections: 1024,
+    per_source: 512,
+};
+/// Largest review, in bytes: a pod, as large as the API server takes one.
+const MAX_REVIEW: usize = 8 << 20;
+/// How long the list of service accounts is tried for, and the pause between two attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(500);
+/// Where the injector has a token of its own: then sidecars get one too.
+const TOKEN: &str = "/var/run/secrets/dapr.io/sentrytoken/token";
+
+/// An injector with its ports bound, ready to run.
+pub struct Injector {
+    webhook: Server,
+    healthz: Server,
+    metrics_server: Option<Server>,
+    identity: Identity,
+    renewal: Renewal,
+    client: Client,
+    reviewer: Reviewer,
+    health: Arc<Health>,
+    /// Ready once the API server knows whom to trust.
+    registered: Part,
+    /// Ready once all servers run.
+    parts: Vec<Part>,
+    drain: CancellationToken,
+}
+
+/// Addresses the servers are bound to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// The webhook.
+    pub webhook: SocketAddr,
+    /// `/healthz`.
+    pub healthz: SocketAddr,
+    /// Metrics, when on.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl Injector {
+    /// Reads the service accounts, obtains the identity, and binds every port. `env` reads the environment.
+    ///
+    /// # Errors
+    /// [`InjectorError`].
+    pub async fn build(
+        config: Config,
+        env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        drain: CancellationToken,
+    ) -> Result<Self, InjectorError> {
+        let client = Client::new(config.kubeconfig.as_deref(), AGENT).await?;
+        Self::with_client(client, config, env, drain).await
+    }
+
+    /// As [`Injector::build`], with a client of the cluster.
+    ///
+    /// # Errors
+    /// [`InjectorError`].
+    pub async fn with_client(
+        client: Client,
+        config: Config,
+        env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
+        drain: CancellationToken,
+    ) -> Result<Self, InjectorError> {
+        let mut health = Health::default();
+        let names = ["healthz-server", "security-provider", "injector-service"];
+        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
+        let registered = health.part("injector-webhook-configuration");
+        let webhook = Server::bind("webhook", "port", &config.webhook).await?;
+        let healthz = Server::bind("health", "healthz-port", &config.healthz).await?;
+        let metrics_server = match &config.metrics {
+            None => None,
+            Some(listen) => {
+                parts.push(health.part("metrics-exporter"));
+                Some(Server::bind("metrics", "metrics-port", listen).await?)
+            }
+        };
+        let callers = callers(&client, &config).await?;
+        let tls = TlsConfig {
+            trust_domain: config.trust_domain,
+            anchors: Some(config.anchors),
+            sentry_address: config.sentry_address,
+            mode: Mode::Kubernetes,
+        };
+        let (identity, renewal) = obtain(&tls, APP_ID, &config.settings.namespace, env, &drain).await?;
+        let reviewer = Reviewer {
+            settings: config.settings,
+            callers,
+            anchors: identity.anchors().clone(),
+            token: tokio::fs::try_exists(Path::new(TOKEN)).await.unwrap_or(false),
+            client: client.clone(),
+            metrics: Arc::default(),
+        };
+        Ok(Self {
+            webhook,
+            healthz,
+            metrics_server,
+            identity,
+            renewal,
+            client,
+            reviewer,
+            health: Arc::new(health),
+            registered,
+            parts,
+            drain,
+        })
+    }
+
+    /// Where the servers listen.
+    pub fn addresses(&self) -> Addresses {
+        Addresses {
+            webhook: self.webhook.address(),
+            healthz: self.healthz.address(),
+            metrics: self.metrics_server.as_ref().map(Server::address),
+        }
+    }
+
+    /// Serves until told to stop, then lets open reviews finish. Ends early only when a part cannot go on.
+    ///
+    /// # Errors
+    /// When it ended early.
+    pub async fn run(self) -> Result<(), InjectorError> {
+        let stop = self.drain.child_token();
+        let mut tasks = JoinSet::new();
+        tracing::info!(target: LOG, "Running the webhook on {}", self.webhook.address());
+        let metrics: Arc<Metrics> = Arc::clone(&self.reviewer.metrics);
+        tasks.spawn(fine(self.renewal.run(stop.clone())));
+        let anchors = self.identity.anchors().clone();
+        tasks.spawn(fine(registration::keep(
+            self.client,
+            anchors,
+            self.registered,
+            stop.clone(),
+        )));
+        let (reviewer, identity, token) = (Arc::new(self.reviewer), self.identity, stop.clone());
+        let allowed = webhook::Allowed {
+            connections: CONNECTIONS,
+            body: MAX_REVIEW,
+        };
+        tasks.spawn(fine(async move {
+            let handle = move |request: Request<_>| {
+                let reviewer = Arc::clone(&reviewer);
+                async move { reviewer.respond(request).await }
+            };
+            webhook::serve(self.webhook, allowed, &identity, token, handle).await;
+        }));
+        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
+        if let Some(server) = self.metrics_server {
+            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
+                metrics.render()
+            })));
+        }
+        self.parts.iter().for_each(|part| part.set(true));
+        let outcome = supervise(tasks, &stop).await;
+        self.parts.iter().for_each(|part| part.set(false));
+        outcome
+    }
+}
+
+/// Who may create pods with sidecars.
+async fn callers(client: &Client, config: &Config) -> Result<Callers, InjectorError> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        match config.accounts.uids(client).await {
+            Ok(uids) => {
+                let prefixes = config.prefixes.clone();
+                return Ok(Callers { uids, prefixes });
+            }
+            Err(error) if begun.elapsed() >= PATIENCE => return Err(InjectorError::Accounts(error)),
+            Err(error) => {
+                tracing::debug!(target: LOG, "cannot list service accounts: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What a pod becomes: operations (RFC 6902) that give it its sidecar. No I/O.
+
+mod arguments;
+mod components;
+mod container;
+mod environment;
+mod known;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use outrigger_kube::annotations::{
+    APP_ID, Annotations, CONTAINER, DEFAULT_GRPC_PORT, ENABLE_METRICS, ENABLED, GRPC_PORT, HTTP_PORT,
+    INJECTED, is_truthy, service_name,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::config::Settings;
+pub(crate) use known::warnings;
+
+/// What is known beside the pod and the settings.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// The root certificates, PEM.
+    pub trust_anchors: String,
+    /// Whether sidecars speak TLS to each other.
+    pub mtls: bool,
+    /// Whether sidecars prove who they are with a token of their own.
+    pub token: bool,
+    /// The components of the namespace, for pods that want containers of some.
+    pub components: Vec<Value>,
+}
+
+/// What is read of a pod.
+#[derive(Debug, Default, Deserialize)]
+pub struct Pod {
+    #[serde(default)]
+    metadata: PodMeta,
+    #[serde(default)]
+    spec: PodSpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct PodMeta {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct PodSpec {
+    #[serde(default)]
+    containers: Option<Vec<Container>>,
+    #[serde(default)]
+    volumes: Option<Vec<Named>>,
+    #[serde(default)]
+    tolerations: Option<Vec<Value>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    env: Option<Vec<Named>>,
+    #[serde(default)]
+    volume_mounts: Option<Vec<Mount>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Named {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mount {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    mount_path: String,
+}
+
+impl Pod {
+    /// Its annotations.
+    pub fn annotations(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.metadata.annotations.as_ref().unwrap_or(&NONE)
+    }
+
+    /// Its app id: by default its name.
+    pub fn app_id(&self) -> &str {
+        let given = Annotations(self.annotations())
+            .text(APP_ID)
+            .filter(|id| !id.is_empty());
+        given.or(self.metadata.name.as_deref()).unwrap_or_default()
+    }
+
+    /// Whether it wants containers of components.
+    pub fn wants_components(&self) -> bool {
+        self.needs_sidecar() && Annotations(self.annotations()).boolean(components::INJECT, false)
+    }
+
+    /// Whether it wants a sidecar and has none.
+    pub fn needs_sidecar(&self) -> bool {
+        Annotations(self.annotations()).boolean(ENABLED, false)
+            && !self
+                .containers()
+                .iter()
+                .any(|container| container.name == CONTAINER)
+    }
+
+    fn containers(&self) -> &[Container] {
+        self.spec.containers.as_deref().unwrap_or_default()
+    }
+
+    fn volumes(&self) -> &[Named] {
+        self.spec.volumes.as_deref().unwrap_or_default()
+    }
+
+    fn has_volume(&self, name: &str) -> bool {
+        self.volumes().iter().any(|volume| volume.name == name)
+    }
+}
+
+/// The operations that give a pod its sidecar; none where there is nothing to do.
+///
+/// # Errors
+/// What is wrong with its app id.
+pub fn operations(pod: &Pod, settings: &Settings, around: &Surroundings) -> Result<Vec<Value>, String> {
+    if !pod.needs_sidecar() {
+        return Ok(Vec::new());
+    }
+    service_name(pod.app_id())?;
+    let annotations = Annotations(pod.annotations());
+    let plan = volumes::Plan::new(pod, settings, around);
+    let extra = components::containers(pod, around, &plan);
+    let sidecar = container::sidecar(pod, settings, around, &plan);
+
+    let mut operations = Vec::new();
+    let mut add =
+        |path: String, value: Value| operations.push(json!({"op": "add", "path": path, "value": value}));
+    if pod.containers().is_empty() {
+        add("/spec/containers".to_owned(), json!([]));
+    }
+    if pod.metadata.labels.as_ref().is_none_or(BTreeMap::is_empty) {
+        add("/metadata/labels".to_owned(), json!({}));
+    }
+    let added = plan.volumes(pod, &extra);
+    match pod.volumes().is_empty() {
+        true if added.is_empty() => {}
+        true => add("/spec/volumes".to_owned(), added.into()),
+        false => added
+            .into_iter()
+            .for_each(|volume| add("/spec/volumes/-".to_owned(), volume)),
+    }
+    add("/spec/containers/-".to_owned(), sidecar);
+    let metrics = annotations.boolean(ENABLE_METRICS, true).to_string();
+    for (label, value) in [
+        (INJECTED, "true"),
+        (APP_ID, pod.app_id()),
+        ("dapr.io/metrics-enabled", &metrics),
+    ] {
+        add(
+            format!("/metadata/labels/{}", label.replace('/', "~1")),
+            value.into(),
+        );
+    }
+    add_to_apps(&mut add, pod, &plan);
+    add_to_components(&mut add, pod, &plan);
+    for container in extra {
+        add("/spec/containers/-".to_owned(), container);
+    }
+    Ok(operations)
+}
+
+/// Tells the pod's apps of their sidecar.
+fn add_to_apps(add: &mut impl FnMut(String, Value), pod: &Pod, plan: &volumes::Plan) {
+    let annotations = Annotations(pod.annotations());
+    for (index, app) in components::apps(pod) {
+        let environment = missing(app, app_environment(annotations));
+        add_to_list(add, index, "env", app.env.is_none(), environment);
+        let mount = plan.app_socket(app).into_iter().collect();
+        add_to_list(add, index, "volumeMounts", app.volume_mounts.is_none(), mount);
+    }
+}
+
+/// Gives the pod's components the folder of their sockets.
+fn add_to_components(add: &mut impl FnMut(String, Value), pod: &Pod, plan: &volumes::Plan) {
+    let Some(folder) = &plan.sockets else {
+        return;
+    };
+    for (index, component) in components::own(pod) {
+        let environment = missing(component, vec![environment::literal(components::FOLDER, folder)]);
+        add_to_list(add, index, "env", component.env.is_none(), environment);
+        let mount = plan.component_socket(component).into_iter().collect();
+        add_to_list(
+            add,
+            index,
+            "volumeMounts",
+            component.volume_mounts.is_none(),
+            mount,
+        );
+    }
+}
+
+/// Adds to a list of a container of the pod, which may not exist yet.
+fn add_to_list(
+    add: &mut impl FnMut(String, Value),
+    index: usize,
+    list: &str,
+    absent: bool,
+    items: Vec<Value>,
+) {
+    let path = format!("/spec/containers/{index}/{list}");
+    match absent {
+        _ if items.is_empty() => {}
+        true => add(path, items.into()),
+        false => items.into_iter().for_each(|item| add(format!("{path}/-"), item)),
+    }
+}
+
+/// The variables that a container has not got.
+fn missing(container: &Container, variables: Vec<Value>) -> Vec<Value> {
+    let known = |variable: &Value| {
+        let names = container.env.as_deref().unwrap_or_default();
+        names.iter().any(|known| variable["name"] == known.name)
+    };
+    variables
+        .into_iter()
+        .filter(|variable| !known(variable))
+        .collect()
+}
+
+/// What apps are told of their sidecar.
+fn app_environment(annotations: Annotations<'_>) -> Vec<Value> {
+    let grpc = annotations.number(GRPC_PORT).unwrap_or(DEFAULT_GRPC_PORT);
+    let mut variables = vec![
+        environment::literal("DAPR_HTTP_PORT", &HTTP_PORT.to_string()),
+        environment::literal("DAPR_GRPC_PORT", &grpc.to_string()),
+    ];
+    if let Some(protocol) = protocol(annotations) {
+        variables.push(environment::literal("APP_PROTOCOL", protocol));
+    }
+    variables
+}
+
+/// How the app is talked to; nothing where what is annotated is no protocol.
+fn protocol(annotations: Annotations<'_>) -> Option<&'static str> {
+    let tls = annotations.text("dapr.io/app-ssl").is_some_and(is_truthy);
+    let given = annotations
+        .text("dapr.io/app-protocol")
+        .unwrap_or_default()
+        .to_lowercase();
+    match (given.as_str(), tls) {
+        ("" | "http", false) => Some("http"),
+        ("" | "http", true) | ("https", _) => Some("https"),
+        ("grpc", false) => Some("grpc"),
+        ("grpc", true) | ("grpcs", _) => Some("grpcs"),
+        ("h2c", _) => Some("h2c"),
+        _ => None,
+    }
+}

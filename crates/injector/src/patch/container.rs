@@ -1,0 +1,177 @@
+//! The container of the sidecar.
+
+use outrigger_kube::annotations::{
+    Annotations, CONTAINER, DEFAULT_GRPC_PORT, DEFAULT_INTERNAL_GRPC_PORT, DEFAULT_METRICS_PORT, GRPC_PORT,
+    HTTP_PORT, INTERNAL_GRPC_PORT, METRICS_PORT,
+};
+use serde_json::{Map, Value, json};
+
+use super::arguments::arguments;
+use super::environment::variables;
+use super::known::is_quantity;
+use super::volumes::Plan;
+use super::{Pod, Surroundings};
+use crate::config::Settings;
+
+/// Port of the sidecar's health, for the cluster.
+pub(super) const PUBLIC_PORT: u16 = 3501;
+/// Port of the debugger.
+const DEBUG_PORT: i32 = 40000;
+const BINARY: &str = "/daprd";
+/// Set, a container on Windows has to install certificates, which takes an administrator.
+const CERTIFICATES: &str = "SSL_CERT_DIR";
+
+/// The container.
+pub(super) fn sidecar(pod: &Pod, settings: &Settings, around: &Surroundings, plan: &Plan) -> Value {
+    let annotations = Annotations(pod.annotations());
+    let environment = variables(annotations, settings, around, plan);
+    let debug = annotations.boolean("dapr.io/enable-debug", false);
+    let debug_port = annotations.number("dapr.io/debug-port").unwrap_or(DEBUG_PORT);
+    let (binary, args) = command(arguments(pod, settings, around), debug.then_some(debug_port));
+    let mut container = json!({
+        "name": CONTAINER,
+        "image": annotations.text("dapr.io/sidecar-image").filter(|image| !image.is_empty()).unwrap_or(&settings.image),
+        "imagePullPolicy": settings.pull_policy,
+        "ports": ports(annotations, debug.then_some(debug_port)),
+        "securityContext": security(annotations, settings, &environment),
+        "readinessProbe": probe(annotations, "readiness",
+            ("httpGet", json!({"path": "/v1.0/healthz", "port": PUBLIC_PORT}))),
+        "livenessProbe": probe(annotations, "liveness", ("tcpSocket", json!({"port": PUBLIC_PORT}))),
+        "env": environment,
+    });
+    let mounts = plan.mounts(pod);
+    if !mounts.is_empty() {
+        container["volumeMounts"] = mounts.into();
+    }
+    let tolerated = pod.spec.tolerations.as_deref().unwrap_or_default();
+    // Elsewhere the image may name an entry point, which a command would take the place of.
+    if settings
+        .tolerations
+        .iter()
+        .any(|wanted| tolerated.contains(wanted))
+    {
+        container["command"] = json!([binary]);
+        container["args"] = args.into();
+    } else {
+        container["args"] = std::iter::once(binary.to_owned())
+            .chain(args)
+            .collect::<Vec<_>>()
+            .into();
+    }
+    if let Some(resources) = resources(annotations) {
+        container["resources"] = resources;
+    }
+    container
+}
+
+/// The binary and its arguments; under the debugger, where there is a port for that.
+fn command(args: Vec<String>, debug: Option<i32>) -> (&'static str, Vec<String>) {
+    let Some(port) = debug else {
+        return (BINARY, args);
+    };
+    let listen = format!(":{port}");
+    let debugger = [
+        "--listen",
+        &listen,
+        "--accept-multiclient",
+        "--headless=true",
+        "--log",
+        "--api-version=2",
+        "exec",
+        BINARY,
+        "--",
+    ];
+    (
+        "/dlv",
+        debugger.into_iter().map(str::to_owned).chain(args).collect(),
+    )
+}
+
+fn ports(annotations: Annotations<'_>, debug: Option<i32>) -> Vec<Value> {
+    let number = |name, default| annotations.number(name).unwrap_or(default);
+    let mut all = vec![
+        ("dapr-http", i32::from(HTTP_PORT)),
+        ("dapr-grpc", number(GRPC_PORT, DEFAULT_GRPC_PORT)),
+        (
+            "dapr-internal",
+            number(INTERNAL_GRPC_PORT, DEFAULT_INTERNAL_GRPC_PORT),
+        ),
+        ("dapr-metrics", number(METRICS_PORT, DEFAULT_METRICS_PORT)),
+    ];
+    all.extend(debug.map(|port| ("dapr-debug", port)));
+    all.into_iter()
+        .map(|(name, port)| json!({"containerPort": port, "name": name}))
+        .collect()
+}
+
+fn probe(annotations: Annotations<'_>, kind: &str, (handler, settings): (&str, Value)) -> Value {
+    let number = |what: &str, default| {
+        annotations
+            .number(&format!("dapr.io/sidecar-{kind}-probe-{what}"))
+            .unwrap_or(default)
+    };
+    json!({
+        handler: settings,
+        "initialDelaySeconds": number("delay-seconds", 3),
+        "timeoutSeconds": number("timeout-seconds", 3),
+        "periodSeconds": number("period-seconds", 6),
+        "failureThreshold": number("threshold", 3),
+    })
+}
+
+fn security(annotations: Annotations<'_>, settings: &Settings, environment: &[Value]) -> Value {
+    let administrator = environment
+        .iter()
+        .any(|variable| variable["name"] == CERTIFICATES);
+    let mut context = json!({
+        "allowPrivilegeEscalation": false,
+        "runAsNonRoot": settings.run_as_non_root && !administrator,
+        "readOnlyRootFilesystem": settings.read_only_root && !administrator,
+    });
+    if administrator {
+        context["windowsOptions"] = json!({"runAsUserName": "ContainerAdministrator"});
+    } else {
+        for (field, id) in [
+            ("runAsUser", settings.run_as_user),
+            ("runAsGroup", settings.run_as_group),
+        ] {
+            if let Some(id) = id {
+                context[field] = id.into();
+            }
+        }
+    }
+    if let Some(profile) = annotations
+        .text("dapr.io/sidecar-seccomp-profile-type")
+        .filter(|text| !text.is_empty())
+    {
+        context["seccompProfile"] = json!({"type": profile});
+    }
+    if settings.drop_capabilities {
+        context["capabilities"] = json!({"drop": ["ALL"]});
+    }
+    context
+}
+
+/// Requests and limits; none at all when one of them cannot be read.
+fn resources(annotations: Annotations<'_>) -> Option<Value> {
+    let mut resources = Map::new();
+    for (kind, field) in [("request", "requests"), ("limit", "limits")] {
+        let mut amounts = Map::new();
+        for what in ["cpu", "memory"] {
+            let text = annotations
+                .text(&format!("dapr.io/sidecar-{what}-{kind}"))
+                .unwrap_or_default();
+            if text.is_empty() {
+                continue;
+            }
+            if !is_quantity(text) {
+                return None;
+            }
+            amounts.insert(what.to_owned(), text.into());
+        }
+        if !amounts.is_empty() {
+            resources.insert(field.to_owned(), amounts.into());
+        }
+    }
+    (!resources.is_empty()).then(|| resources.into())
+}

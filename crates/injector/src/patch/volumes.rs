@@ -1,0 +1,140 @@
+//! Volumes and mounts.
+
+use outrigger_kube::annotations::Annotations;
+use serde_json::{Value, json};
+
+use super::{Container, Pod, Surroundings, components};
+use crate::config::Settings;
+
+/// Where the app wants the sockets of the sidecar's API.
+pub(super) const SOCKET: &str = "dapr.io/unix-domain-socket-path";
+/// Where the sidecar makes them.
+pub(super) const SOCKET_FOLDER: &str = "/var/run/dapr-sockets";
+const SOCKET_VOLUME: &str = "dapr-unix-domain-socket";
+const TOKEN_VOLUME: &str = "dapr-identity-token";
+const TOKEN_FOLDER: &str = "/var/run/secrets/dapr.io/sentrytoken";
+/// Seconds that a token is valid for.
+const TOKEN_LASTS: u32 = 7200;
+const COMPONENTS_VOLUME: &str = "dapr-components-unix-domain-socket";
+
+/// What is mounted where.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Where the app has the sockets of the sidecar's API.
+    socket: Option<String>,
+    /// The audience of the token.
+    token: Option<String>,
+    /// Where components have their sockets.
+    pub(super) sockets: Option<String>,
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> Value {
+    match read_only {
+        true => json!({"name": name, "mountPath": path, "readOnly": true}),
+        false => json!({"name": name, "mountPath": path}),
+    }
+}
+
+impl Plan {
+    pub(super) fn new(pod: &Pod, settings: &Settings, around: &Surroundings) -> Self {
+        let annotations = Annotations(pod.annotations());
+        let text = |name: &str| {
+            annotations
+                .text(name)
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned)
+        };
+        let has_components =
+            components::own(pod).next().is_some() || components::wanted(pod, around).next().is_some();
+        let folder = || text("dapr.io/pluggable-components-sockets-folder");
+        Self {
+            socket: text(SOCKET),
+            token: around.token.then(|| settings.sentry_id.clone()),
+            sockets: has_components.then(|| folder().unwrap_or_else(|| settings.sockets_folder.clone())),
+        }
+    }
+
+    /// The volumes that the pod has not got.
+    pub(super) fn volumes(&self, pod: &Pod, extra: &[Value]) -> Vec<Value> {
+        let mut all = Vec::new();
+        if self.socket.is_some() {
+            all.push(json!({"name": SOCKET_VOLUME, "emptyDir": {"medium": "Memory"}}));
+        }
+        if let Some(audience) = &self.token {
+            let token = json!({"audience": audience, "expirationSeconds": TOKEN_LASTS, "path": "token"});
+            let sources = json!([{"serviceAccountToken": token}]);
+            all.push(json!({"name": TOKEN_VOLUME, "projected": {"defaultMode": 420, "sources": sources}}));
+        }
+        if self.sockets.is_some() {
+            all.push(json!({"name": COMPONENTS_VOLUME, "emptyDir": {}}));
+        }
+        let mounts = extra
+            .iter()
+            .filter_map(|container| container["volumeMounts"].as_array())
+            .flatten();
+        for name in mounts.filter_map(|mount| mount["name"].as_str()) {
+            if !all.iter().any(|volume| volume["name"] == name) {
+                all.push(json!({"name": name, "emptyDir": {}}));
+            }
+        }
+        all.retain(|volume| !volume["name"].as_str().is_some_and(|name| pod.has_volume(name)));
+        all
+    }
+
+    /// The mounts of the sidecar.
+    pub(super) fn mounts(&self, pod: &Pod) -> Vec<Value> {
+        let annotations = Annotations(pod.annotations());
+        let mut all = Vec::new();
+        for (annotation, read_only) in [
+            ("dapr.io/volume-mounts", true),
+            ("dapr.io/volume-mounts-rw", false),
+        ] {
+            for (name, path) in given(annotations.text(annotation).unwrap_or_default()) {
+                if pod.has_volume(name) {
+                    all.push(mount(name, path, read_only));
+                }
+            }
+        }
+        if self.socket.is_some() {
+            all.push(mount(SOCKET_VOLUME, SOCKET_FOLDER, false));
+        }
+        if self.token.is_some() {
+            all.push(mount(TOKEN_VOLUME, TOKEN_FOLDER, true));
+        }
+        all.extend(self.sockets_mount());
+        all
+    }
+
+    /// The mount of the sockets of components.
+    pub(super) fn sockets_mount(&self) -> Option<Value> {
+        self.sockets
+            .as_deref()
+            .map(|folder| mount(COMPONENTS_VOLUME, folder, false))
+    }
+
+    /// The mount for a component, where nothing is in its way.
+    pub(super) fn component_socket(&self, container: &Container) -> Option<Value> {
+        self.sockets_mount().filter(|mount| is_free(container, mount))
+    }
+
+    /// The mount for an app, where nothing is in its way.
+    pub(super) fn app_socket(&self, container: &Container) -> Option<Value> {
+        let mount = mount(SOCKET_VOLUME, self.socket.as_deref()?, false);
+        Some(mount).filter(|mount| is_free(container, mount))
+    }
+}
+
+fn is_free(container: &Container, mount: &Value) -> bool {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    !mounts
+        .iter()
+        .any(|known| mount["name"] == known.name || mount["mountPath"] == known.mount_path)
+}
+
+/// `name:path,...`; what is no such pair does not count.
+pub(super) fn given(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split(',').filter_map(|part| {
+        let (name, path) = part.trim().split_once(':')?;
+        (!path.contains(':')).then_some((name, path))
+    })
+}

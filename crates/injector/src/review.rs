@@ -1,0 +1,240 @@
+//! Reviews of pods: what the API server asks before it stores one.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use outrigger_controlplane::webhook::text;
+use outrigger_identity::TrustAnchors;
+use outrigger_kube::annotations::ENABLED;
+use outrigger_kube::{Client, Kind, is_object_name};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::callers::{Callers, User};
+use crate::config::Settings;
+use crate::metrics::{Metrics, Reason};
+use crate::patch::{self, Pod, Surroundings};
+
+const LOG: &str = "dapr.injector";
+/// Where the API server asks.
+const PATH: &str = "/mutate";
+const JSON: &str = "application/json";
+/// The Configuration of the control plane.
+const CONFIGURATION: &str = "daprsystem";
+
+/// Reviews pods.
+#[derive(Debug)]
+pub(crate) struct Reviewer {
+    pub(crate) settings: Settings,
+    pub(crate) callers: Callers,
+    pub(crate) anchors: TrustAnchors,
+    /// Whether sidecars prove who they are with a token of their own.
+    pub(crate) token: bool,
+    pub(crate) client: Client,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review {
+    api_version: String,
+    kind: String,
+    request: Asked,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked {
+    uid: String,
+    #[serde(default)]
+    kind: GroupKind,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    user_info: User,
+    #[serde(default)]
+    object: Value,
+    #[serde(default)]
+    dry_run: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+struct GroupKind {
+    #[serde(default)]
+    kind: String,
+}
+
+/// What the API server is told.
+#[derive(Debug, Default, PartialEq)]
+struct Verdict {
+    refused: Option<String>,
+    operations: Vec<Value>,
+    warnings: Vec<String>,
+}
+
+impl Reviewer {
+    /// Answers a request.
+    pub(crate) async fn respond(&self, request: Request<Bytes>) -> Response<Full<Bytes>> {
+        if request.uri().path() != PATH {
+            return text(StatusCode::NOT_FOUND, "pods are reviewed at /mutate");
+        }
+        self.metrics.requested();
+        if request.body().is_empty() {
+            return text(StatusCode::BAD_REQUEST, "empty body");
+        }
+        let content = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok());
+        if content != Some(JSON) {
+            return text(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "invalid Content-Type, expect `application/json`",
+            );
+        }
+        let body = match serde_json::from_slice::<Review>(request.body()) {
+            Ok(review) => {
+                let verdict = self.review(&review.request).await;
+                answer(&review, verdict)
+            }
+            Err(error) => {
+                tracing::error!(target: LOG, "cannot read a review: {error}");
+                let status = json!({"message": format!("cannot read the AdmissionReview: {error}")});
+                json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+                    "response": {"uid": "", "allowed": false, "status": status}})
+            }
+        };
+        let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
+        response
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, HeaderValue::from_static(JSON));
+        response
+    }
+
+    async fn review(&self, asked: &Asked) -> Verdict {
+        if asked.kind.kind != "Pod" {
+            tracing::error!(target: LOG, "asked to review {:?}: only pods get a sidecar", asked.kind.kind);
+            self.metrics.failed("", Reason::PodPatch);
+            return Verdict::default();
+        }
+        if !is_wanted(&asked.object) {
+            return Verdict::default();
+        }
+        let pod = match Pod::deserialize(&asked.object) {
+            Ok(pod) => pod,
+            Err(error) => return self.refuse("", format!("cannot read the pod: {error}")),
+        };
+        let app_id = pod.app_id();
+        if !self.callers.may(&asked.user_info) {
+            let User { username, .. } = &asked.user_info;
+            tracing::error!(
+                target: LOG,
+                "the pod of app {app_id:?} in {} gets no sidecar: {username:?} may not create such pods; add its service \
+                 account to dapr_sidecar_injector.allowedServiceAccounts", asked.namespace
+            );
+            self.metrics.failed(app_id, Reason::PodPatch);
+            return Verdict::default();
+        }
+        let around = match self.surroundings(&asked.namespace, &pod).await {
+            Ok(around) => around,
+            Err(error) => return self.refuse(app_id, error),
+        };
+        let operations = match patch::operations(&pod, &self.settings, &around) {
+            Ok(operations) => operations,
+            Err(error) => return self.refuse(app_id, error),
+        };
+        if operations.is_empty() {
+            return Verdict::default();
+        }
+        let warnings = patch::warnings(pod.annotations());
+        for warning in &warnings {
+            tracing::warn!(target: LOG, "pod of app {app_id:?} in {}: {warning}", asked.namespace);
+        }
+        // A trial changes nothing, so nothing is counted.
+        if asked.dry_run != Some(true) {
+            self.metrics.succeeded(app_id);
+        }
+        Verdict {
+            refused: None,
+            operations,
+            warnings,
+        }
+    }
+
+    fn refuse(&self, app_id: &str, reason: String) -> Verdict {
+        tracing::error!(target: LOG, "the pod of app {app_id:?} gets no sidecar: {reason}");
+        self.metrics.failed(app_id, Reason::Patch);
+        Verdict {
+            refused: Some(reason),
+            ..Verdict::default()
+        }
+    }
+
+    async fn surroundings(&self, namespace: &str, pod: &Pod) -> Result<Surroundings, String> {
+        let components = match pod.wants_components() {
+            false => Vec::new(),
+            true if !is_object_name(namespace) => return Err(format!("{namespace:?} is no namespace")),
+            true => {
+                let listed = self.client.all(Kind::COMPONENTS, Some(namespace), "").await;
+                listed.map_err(|error| format!("error when fetching components: {error}"))?
+            }
+        };
+        Ok(Surroundings {
+            namespace: namespace.to_owned(),
+            trust_anchors: self.anchors.current().pem().to_owned(),
+            mtls: self.mtls().await,
+            token: self.token,
+            components,
+        })
+    }
+
+    /// As the Configuration of the control plane says; on where that cannot be read.
+    async fn mtls(&self) -> bool {
+        let namespace = Some(self.settings.namespace.as_str());
+        let found = self
+            .client
+            .get::<Value>(Kind::CONFIGURATIONS, namespace, CONFIGURATION)
+            .await;
+        match found {
+            Ok(object) => object["spec"]["mtls"]["enabled"].as_bool().unwrap_or(true),
+            Err(error) => {
+                tracing::debug!(target: LOG, "mTLS is on: the Configuration {CONFIGURATION} cannot be read: {error}");
+                true
+            }
+        }
+    }
+}
+
+/// Whether a pod says that it wants a sidecar: with the one word for it. What cannot be read is looked at more closely.
+fn is_wanted(pod: &Value) -> bool {
+    match pod.as_object() {
+        Some(fields) if !fields.is_empty() => {
+            let enabled = pod["metadata"]["annotations"][ENABLED].as_str();
+            enabled.is_some_and(|text| text.eq_ignore_ascii_case("true"))
+        }
+        _ => true,
+    }
+}
+
+fn answer(review: &Review, verdict: Verdict) -> Value {
+    let mut response = json!({"uid": review.request.uid, "allowed": verdict.refused.is_none()});
+    if let Some(message) = verdict.refused {
+        response["status"] = json!({"message": message});
+    }
+    if !verdict.operations.is_empty() {
+        let patch = Value::from(verdict.operations).to_string();
+        response["patchType"] = "JSONPatch".into();
+        response["patch"] = STANDARD.encode(patch).into();
+    }
+    if !verdict.warnings.is_empty() {
+        response["warnings"] = verdict.warnings.into();
+    }
+    json!({"apiVersion": review.api_version, "kind": review.kind, "response": response})
+}
+
+#[cfg(test)]
+mod tests;

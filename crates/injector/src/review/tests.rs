@@ -1,0 +1,231 @@
+use http_body_util::BodyExt;
+use outrigger_identity::TrustBundle;
+use outrigger_identity::testing::{Algorithm, Authority};
+use outrigger_kube::testing::{Server, apply_patch};
+
+use super::*;
+
+const COMPONENT: &str = "/apis/dapr.io/v1alpha1/namespaces/shop/components/one";
+const SYSTEM: &str = "/apis/dapr.io/v1alpha1/namespaces/dapr-system/configurations/daprsystem";
+
+struct Webhook {
+    server: Server,
+    reviewer: Reviewer,
+    pem: String,
+}
+
+impl Webhook {
+    async fn start() -> Self {
+        let server = Server::start().await;
+        let pem = Authority::new("cluster.local", Algorithm::P256).root_pem();
+        let bundle = TrustBundle::from_pem(pem.as_bytes()).unwrap();
+        let reviewer = Reviewer {
+            settings: crate::config::Settings {
+                namespace: "dapr-system".to_owned(),
+                trust_domain: "cluster.local".to_owned(),
+                sentry_id: "spiffe://cluster.local/ns/dapr-system/dapr-sentry".to_owned(),
+                domain: "cluster.local".to_owned(),
+                image: "daprd:1".to_owned(),
+                pull_policy: "Always",
+                tolerations: Vec::new(),
+                actors: None,
+                reminders: None,
+                scheduler: false,
+                run_as_non_root: true,
+                run_as_user: None,
+                run_as_group: None,
+                read_only_root: true,
+                drop_capabilities: false,
+                downward: false,
+                sockets_folder: "/s".to_owned(),
+            },
+            callers: Callers {
+                uids: ["u1".to_owned()].into(),
+                ..Callers::default()
+            },
+            anchors: TrustAnchors::new(bundle),
+            token: false,
+            client: server.client(),
+            metrics: Arc::default(),
+        };
+        Self {
+            server,
+            reviewer,
+            pem,
+        }
+    }
+
+    async fn send(&self, content: &str, body: &str) -> (StatusCode, Value) {
+        let request = Request::post(PATH)
+            .header("content-type", content)
+            .body(Bytes::from(body.to_owned()));
+        let response = self.reviewer.respond(request.unwrap()).await;
+        let status = response.status();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    /// The answer to a review of a pod.
+    async fn review(&self, uid: &str, kind: &str, pod: &Value) -> Value {
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "r1",
+            "kind": {"group": "", "version": "v1", "kind": kind}, "namespace": "shop",
+            "userInfo": {"username": "someone", "uid": uid}, "object": pod}});
+        let (status, answer) = self.send(JSON, &review.to_string()).await;
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(
+            (&answer["kind"], &answer["response"]["uid"]),
+            (&json!("AdmissionReview"), &json!("r1"))
+        );
+        answer["response"].clone()
+    }
+
+    fn counted(&self, line: &str) -> bool {
+        let text = self.reviewer.metrics.render();
+        text.lines()
+            .any(|found| found == format!("dapr_injector_sidecar_injection_{line}"))
+    }
+}
+
+fn pod(annotations: Value) -> Value {
+    json!({"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "app"}]}})
+}
+
+fn enabled() -> Value {
+    pod(json!({"dapr.io/enabled": "True", "dapr.io/app-id": "cart"}))
+}
+
+fn patched(response: &Value, mut pod: Value) -> Value {
+    assert_eq!(
+        (&response["allowed"], &response["patchType"]),
+        (&json!(true), &json!("JSONPatch"))
+    );
+    let patch = STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+    apply_patch(&mut pod, &serde_json::from_slice(&patch).unwrap());
+    pod
+}
+
+#[tokio::test]
+async fn a_pod_gets_its_sidecar_with_the_current_anchors() {
+    let webhook = Webhook::start().await;
+    let response = webhook.review("u1", "Pod", &enabled()).await;
+    let pod = patched(&response, enabled());
+    let sidecar = &pod["spec"]["containers"][1];
+    assert_eq!(sidecar["name"], "daprd");
+    assert_eq!(sidecar["env"][1]["value"], webhook.pem);
+    assert!(
+        sidecar["args"]
+            .as_array()
+            .unwrap()
+            .contains(&json!("--enable-mtls")),
+        "on where nobody says otherwise"
+    );
+    assert!(webhook.counted("succeeded_total{app_id=\"cart\"} 1") && webhook.counted("requests_total 1"));
+    let again = webhook.review("u1", "Pod", &pod).await;
+    assert_eq!((&again["allowed"], &again["patch"]), (&json!(true), &Value::Null));
+
+    let next = Authority::new("cluster.local", Algorithm::P256);
+    webhook.reviewer.anchors.replace(next.bundle());
+    webhook.server.put(
+        SYSTEM,
+        json!({"metadata": {"name": "daprsystem"}, "spec": {"mtls": {"enabled": false}}}),
+    );
+    let rotated = patched(&webhook.review("u1", "Pod", &enabled()).await, enabled());
+    assert_eq!(
+        rotated["spec"]["containers"][1]["env"][1]["value"],
+        next.root_pem()
+    );
+    let args = rotated["spec"]["containers"][1]["args"]
+        .as_array()
+        .unwrap()
+        .clone();
+    assert!(!args.contains(&json!("--enable-mtls")));
+}
+
+#[tokio::test]
+async fn pods_of_others_and_other_kinds_stay_as_they_are() {
+    let webhook = Webhook::start().await;
+    for (uid, kind, pod) in [
+        ("u2", "Pod", enabled()),
+        ("u1", "Service", enabled()),
+        ("u1", "Pod", pod(json!({"dapr.io/enabled": "yes"}))),
+        ("u1", "Pod", pod(json!({}))),
+        ("u1", "Pod", json!({})),
+    ] {
+        let response = webhook.review(uid, kind, &pod).await;
+        assert_eq!(
+            (&response["allowed"], &response["patch"]),
+            (&json!(true), &Value::Null),
+            "{uid} {kind} {pod}"
+        );
+    }
+    assert!(webhook.counted("failed_total{app_id=\"cart\",reason=\"pod_patch\"} 1"));
+    assert!(webhook.counted("failed_total{app_id=\"\",reason=\"pod_patch\"} 1"));
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_have_its_sidecar_is_refused_with_the_reason() {
+    let webhook = Webhook::start().await;
+    let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "Cart!"}));
+    let response = webhook.review("u1", "Pod", &wrong).await;
+    assert_eq!(response["allowed"], false);
+    assert!(
+        response["status"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("invalid app id"),
+        "{response}"
+    );
+    assert!(webhook.counted("failed_total{app_id=\"Cart!\",reason=\"patch\"} 1"));
+
+    let components = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart",
+        "dapr.io/inject-pluggable-components": "true"}));
+    webhook.server.down(true);
+    let away = webhook.review("u1", "Pod", &components).await;
+    assert!(
+        away["status"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("error when fetching components"),
+        "{away}"
+    );
+    webhook.server.down(false);
+    let container = r#"{"image": "i:1"}"#;
+    let annotations = json!({"dapr.io/component-container": container});
+    webhook.server.put(
+        COMPONENT,
+        json!({"metadata": {"name": "one", "namespace": "shop", "annotations": annotations}}),
+    );
+    let patched = patched(&webhook.review("u1", "Pod", &components).await, components);
+    assert_eq!(patched["spec"]["containers"][2]["name"], "one");
+}
+
+#[tokio::test]
+async fn wrong_annotations_are_warned_of() {
+    let webhook = Webhook::start().await;
+    let wrong = pod(json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart", "dapr.io/app-port": "http"}));
+    let response = webhook.review("u1", "Pod", &wrong).await;
+    assert_eq!(response["allowed"], true);
+    assert!(
+        response["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("dapr.io/app-port"),
+        "{response}"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_answered_as_dapr_does() {
+    let webhook = Webhook::start().await;
+    assert_eq!(webhook.send(JSON, "").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(
+        webhook.send("application/json; charset=utf-8", "{}").await.0,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE
+    );
+    let (status, answer) = webhook.send(JSON, "[1]").await;
+    assert_eq!(
+        (status, &answer["response"]["allowed"]),
+        (StatusCode::OK, &json!(false))
+    );
+    assert!(answer["response"]["status"]["message"].is_string());
+}
