@@ -30,7 +30,7 @@ struct Actor<W> {
 }
 
 impl<W> Shard<W> {
-    /// Without actors; they are idle when no turn began for `idle_after`.
+    /// Without actors; they are idle when no turn began for `idle_after`, and never where that is [`Duration::MAX`].
     pub fn new(idle_after: Duration) -> Self {
         Self {
             actors: HashMap::new(),
@@ -58,8 +58,11 @@ impl<W> Shard<W> {
         let mut turns = Box::<Turns<W>>::default();
         let entered = turns.enter(reentry, waiter)?;
         let id: Arc<str> = id.into();
-        self.looks
-            .push(Reverse((now.saturating_add(self.idle_after), Arc::clone(&id))));
+        // Who is never idle is not looked at.
+        if self.idle_after != u64::MAX {
+            self.looks
+                .push(Reverse((now.saturating_add(self.idle_after), Arc::clone(&id))));
+        }
         let actor = Actor {
             turns: Some(turns),
             used: now,
@@ -201,6 +204,18 @@ mod tests {
         assert!(shard.is_empty());
         assert_eq!(idle(&mut shard, at(99)), []);
         assert_eq!(shard.next_look(), None);
+    }
+
+    #[test]
+    fn who_is_never_idle_is_not_looked_at() {
+        let mut shard = Shard::new(Duration::MAX);
+        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        shard.leave("a", ticket, at(1));
+        assert_eq!(shard.next_look(), None);
+        assert!(shard.is_active("a"));
+        let (ticket, _) = shard.enter("a", None, at(2), || 0).unwrap();
+        shard.deactivated("a", ticket, at(3));
+        assert!(shard.is_empty());
     }
 
     #[test]

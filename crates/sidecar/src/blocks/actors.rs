@@ -3,9 +3,11 @@
 
 mod app;
 mod call;
+mod durable;
 mod error;
 mod gate;
 mod host;
+pub mod internal;
 mod lifecycle;
 mod metrics;
 mod placement;
@@ -14,26 +16,29 @@ mod remote;
 mod serve;
 mod state;
 mod timers;
+mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use http::header::HeaderName;
 use outrigger_actors::ring::Tables;
 use outrigger_actors::settings::Settings;
 use outrigger_policy::path::validate_name;
 use outrigger_wire::runtime::v1 as proto;
-use tokio::sync::watch;
+use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
 pub use call::ActorCall;
 pub use error::ActorError;
+pub use internal::{InternalActors, Watched};
 pub use placement::Placement;
 pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
 pub use serve::Served;
 pub use state::{StateOperation, StateStep};
 pub use timers::TimerRequest;
+pub use watch::Told;
 
 use crate::app::AppChannel;
 use crate::blocks::state::State;
@@ -42,7 +47,7 @@ use crate::peer::Peers;
 use crate::resilience::Resilience;
 use crate::scheduler::Scheduler;
 use gate::Gate;
-use host::Hosted;
+use host::{Hosted, HostedType, Looks, Types};
 use metrics::ActorMetrics;
 use timers::Timers;
 
@@ -93,12 +98,16 @@ pub struct Actors {
     metrics: ActorMetrics,
     gate: Gate,
     tables: ArcSwap<Tables>,
-    /// `None` until it is known what the app hosts.
-    hosted: ArcSwapOption<Hosted>,
-    /// Names of the hosted types; `None` as above.
-    types: watch::Sender<Option<Arc<[String]>>>,
+    /// What is hosted now is made from these.
+    known_types: Mutex<Types>,
+    hosted: ArcSwap<Hosted>,
+    /// Whether it is known what the app hosts.
+    app_known: channel::Sender<bool>,
+    /// Names of the hosted types; `None` until there is anything to tell.
+    types: channel::Sender<Option<Arc<[String]>>>,
     /// What placement told all others.
-    announced: watch::Sender<Arc<[String]>>,
+    announced: channel::Sender<Arc<[String]>>,
+    looks: Arc<Looks>,
     is_connected: AtomicBool,
     timers: Timers,
     store: OnceLock<String>,
@@ -113,9 +122,12 @@ impl Actors {
             metrics,
             gate: Gate::new(),
             tables: ArcSwap::default(),
-            hosted: ArcSwapOption::empty(),
-            types: watch::channel(None).0,
-            announced: watch::channel(Arc::default()).0,
+            known_types: Mutex::default(),
+            hosted: ArcSwap::default(),
+            app_known: channel::Sender::new(false),
+            types: channel::Sender::new(None),
+            announced: channel::Sender::default(),
+            looks: Arc::default(),
             is_connected: AtomicBool::new(false),
             timers: Timers::default(),
             store: OnceLock::new(),
@@ -124,8 +136,8 @@ impl Actors {
         }
     }
 
-    /// Waits until it is known what the app hosts.
-    async fn known(&self) -> Result<Arc<Hosted>, ActorError> {
+    /// Whether there can be actors at all.
+    fn check_possible(&self) -> Result<(), ActorError> {
         if !self.with.placement {
             return Err(ActorError::NoPlacement);
         }
@@ -135,45 +147,99 @@ impl Actors {
         if self.ended.is_cancelled() {
             return Err(ActorError::Ended);
         }
-        if let Some(hosted) = &*self.hosted.load() {
-            return Ok(Arc::clone(hosted));
+        Ok(())
+    }
+
+    /// Whether actors can be called, and have a store for their state.
+    ///
+    /// # Errors
+    /// [`ActorError`]: why not.
+    pub fn check_available(&self) -> Result<(), ActorError> {
+        self.check_possible()?;
+        self.store().map(|_| ())
+    }
+
+    /// Waits until it is known whether the app hosts a type.
+    async fn known(&self, kind: &str) -> Result<Arc<Hosted>, ActorError> {
+        self.check_possible()?;
+        if !internal::is_reserved(kind) && !*self.app_known.borrow() {
+            let mut known = self.app_known.subscribe();
+            tokio::select! {
+                _known = known.wait_for(|known| *known) => {}
+                () = self.ended.cancelled() => return Err(ActorError::Ended),
+            }
         }
-        let mut types = self.types.subscribe();
-        tokio::select! {
-            _known = types.wait_for(Option::is_some) => {}
-            () = self.ended.cancelled() => return Err(ActorError::Ended),
-        }
-        self.hosted.load_full().ok_or(ActorError::Ended)
+        Ok(self.hosted.load_full())
+    }
+
+    /// Changes what is hosted here.
+    fn change_types(&self, change: impl FnOnce(&mut Types)) {
+        let mut known = self.known_types.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut known);
+        let hosted = Hosted::new(&known);
+        let is_told = known.app.is_some() || !known.internal.is_empty();
+        let names = is_told.then(|| Arc::clone(&hosted.names));
+        self.hosted.store(Arc::new(hosted));
+        self.types.send_replace(names);
     }
 
     /// Says what the app hosts.
     pub fn register(&self, settings: &Settings) {
+        self.replace(settings);
+    }
+
+    /// What the app hosted before comes back.
+    fn replace(&self, settings: &Settings) -> Vec<Arc<HostedType>> {
         for warning in &settings.warnings {
             tracing::warn!(target: LOG, "{warning}");
         }
-        let hosted = Hosted::new(settings, &self.metrics);
-        if !hosted.names.is_empty() {
-            tracing::info!(target: LOG, "Registering hosted actors: {:?}", hosted.names);
+        let mut names: Vec<_> = settings.types.keys().collect();
+        names.sort_unstable();
+        if !names.is_empty() {
+            tracing::info!(target: LOG, "Registering hosted actors: {names:?}");
         }
-        let names = Arc::clone(&hosted.names);
-        self.hosted.store(Some(Arc::new(hosted)));
-        self.types.send_replace(Some(names));
+        let of_app = settings.types.iter().filter(|(name, _)| {
+            let reserved = internal::is_reserved(name);
+            if reserved {
+                tracing::warn!(
+                    target: LOG,
+                    "the app names the actor type {name}, which is not for apps to host: it is ignored"
+                );
+            }
+            !reserved
+        });
+        let make = |(name, settings): (&String, &_)| {
+            Arc::new(HostedType::new(
+                name,
+                *settings,
+                self.metrics.of(name),
+                &self.looks,
+            ))
+        };
+        let types = of_app.map(make).collect();
+        let mut old = Vec::new();
+        self.change_types(|known| {
+            known.drain = settings.drain;
+            old = known.app.replace(types).unwrap_or_default();
+        });
+        self.app_known.send_replace(true);
+        old
     }
 
     /// The app cannot be called any more: its actors end, and it hosts none.
     pub async fn unregister(&self) {
-        let hosted = self.hosted.load_full();
         tracing::info!(target: LOG, "Unregistering hosted actors");
-        self.register(&Settings::none());
-        if let Some(hosted) = hosted {
-            self.halt(&hosted, |_, _| true).await;
-        }
+        let old = self.replace(&Settings::none());
+        self.halt(&old, |_, _| true).await;
     }
 
     /// Takes reminders that are due from now on.
     pub fn take_reminders(self: &Arc<Self>) {
         let due = Arc::new(reminders::Due(Arc::downgrade(self)));
         self.with.scheduler.deliver_reminders_to(due);
+        if self.with.scheduler.is_configured() {
+            tracing::info!(target: LOG, "Using Scheduler service for reminders.");
+        }
     }
 
     /// What the metadata API says.
@@ -187,12 +253,13 @@ impl Actors {
                 ..proto::ActorRuntime::default()
             };
         }
-        let Some(hosted) = self.hosted.load_full() else {
+        if !*self.app_known.borrow() {
             return proto::ActorRuntime {
                 runtime_status: Status::Initializing.into(),
                 ..proto::ActorRuntime::default()
             };
-        };
+        }
+        let hosted = self.hosted.load_full();
         let connected = self.is_connected.load(Ordering::Acquire);
         let count = |kind: &Arc<host::HostedType>| proto::ActiveActorsCount {
             r#type: kind.name.to_string(),

@@ -79,6 +79,7 @@ impl InternalApi {
                 "CallLocalStream" => self.call_local_stream(peer, request).await,
                 "CallLocal" => self.call_local(peer, request).await,
                 "CallActor" => Box::pin(self.call_actor(peer, request)).await,
+                "CallActorStream" => Box::pin(self.call_actor_stream(peer, request)).await,
                 "CallActorReminder" => Box::pin(self.call_actor_reminder(peer, request)).await,
                 _ => Err(Status::unimplemented(format!(
                     "{path} is not implemented by this sidecar"
@@ -171,6 +172,24 @@ impl InternalApi {
         };
         let answer = self.actors.serve_call(served).await?;
         Ok(streamed(grpc::frame(&answer), Body::Empty, 0))
+    }
+
+    async fn call_actor_stream(
+        &self,
+        peer: Option<&SpiffeId>,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let (parts, body) = request.into_parts();
+        let served = Served {
+            peer,
+            headers: &parts.headers,
+            tracer: &self.tracer,
+            message: self.message(body).await?,
+        };
+        let told = self.actors.serve_watch(served).await?;
+        let mut response = Response::new(grpc::server_stream(told));
+        response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
+        Ok(response)
     }
 
     async fn call_actor_reminder(

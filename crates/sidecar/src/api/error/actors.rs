@@ -54,6 +54,7 @@ impl From<ActorError> for ApiError {
             | ActorError::NoMethod(_)
             | ActorError::Invoke(_)
             | ActorError::Timeout
+            | ActorError::Internal(_)
             | ActorError::Peer(_) => (
                 "ERR_ACTOR_INVOKE_METHOD",
                 INTERNAL,

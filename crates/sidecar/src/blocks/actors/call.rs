@@ -9,6 +9,7 @@ use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 
+use super::gate::Claim;
 use super::host::Hosted;
 use super::{ActorError, Actors, REENTRANCY_ID, check};
 use crate::call::Reply;
@@ -68,7 +69,7 @@ impl Message<'_> {
 }
 
 /// Where an actor lives.
-enum Place {
+pub(super) enum Place {
     Here,
     There { address: Arc<str>, app_id: Arc<str> },
 }
@@ -85,7 +86,7 @@ impl Actors {
 
     /// Sends to an actor under the policies of its type.
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
-        let hosted = self.known().await?;
+        self.known(message.kind()).await?;
         let resilience = &self.with.resilience;
         let rules = resilience.policies.actor(message.kind());
         let builtin = (!rules.has_target).then(|| resilience.policies.builtin(Builtin::ActorNotFoundRetries));
@@ -95,7 +96,7 @@ impl Actors {
             let found = Attempts::new(builtin.map(Arc::as_ref), Key::NONE, &resilience.metrics);
             let sent = found.until(&self.ended).run(async |_| {
                 // The future of a call to the app is large.
-                let result = Box::pin(self.once(&hosted, message)).await;
+                let result = Box::pin(self.once(message)).await;
                 let outcome = outcome(&result);
                 (result, outcome)
             });
@@ -113,22 +114,20 @@ impl Actors {
             .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
     }
 
-    async fn once(&self, hosted: &Hosted, message: &Message<'_>) -> Result<Reply, ActorError> {
+    /// Waits until calls may begin, and begins one of this actor.
+    pub(super) async fn claim(&self, kind: &str, id: &str) -> Result<Claim, ActorError> {
+        let lane = self.hosted.load().get(kind).map_or(0, |kind| kind.lane(id));
+        tokio::select! {
+            claim = self.gate.enter(lane) => Ok(claim),
+            () = self.ended.cancelled() => Err(ActorError::Ended),
+        }
+    }
+
+    async fn once(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
         let (kind, id) = (message.kind(), message.id());
-        let lane = hosted.get(kind).map_or(0, |kind| kind.lane(id));
-        let claim = tokio::select! {
-            claim = self.gate.enter(lane) => claim,
-            () = self.ended.cancelled() => return Err(ActorError::Ended),
-        };
+        let claim = self.claim(kind, id).await?;
         match self.place(kind, id)? {
-            Place::Here => {
-                let here = pin!(self.here(message));
-                tokio::select! {
-                    biased;
-                    result = here => result,
-                    () = claim.cancelled() => Err(ActorError::Disseminating),
-                }
-            }
+            Place::Here => self.claimed(claim, message).await,
             Place::There { address, app_id } => {
                 drop(claim);
                 Box::pin(self.there(&address, &app_id, message)).await
@@ -136,7 +135,7 @@ impl Actors {
         }
     }
 
-    fn place(&self, kind: &str, id: &str) -> Result<Place, ActorError> {
+    pub(super) fn place(&self, kind: &str, id: &str) -> Result<Place, ActorError> {
         let tables = self.tables.load();
         let owner = tables.owner(kind, id).ok_or_else(|| ActorError::NoAddress {
             kind: kind.to_owned(),
@@ -158,17 +157,24 @@ impl Actors {
 
     /// Another sidecar sends to an actor that it takes for this one's. It goes no further.
     pub(super) async fn received(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
-        let hosted = self.known().await?;
+        self.known(message.kind()).await?;
         let (kind, id) = (message.kind(), message.id());
-        let lane = hosted.get(kind).map_or(0, |kind| kind.lane(id));
-        let claim = tokio::select! {
-            claim = self.gate.enter(lane) => claim,
-            () = self.ended.cancelled() => return Err(ActorError::Ended),
-        };
+        let claim = self.claim(kind, id).await?;
         if !self.is_here(kind, id) {
             return Err(ActorError::Moved);
         }
-        let here = pin!(self.here(message));
+        self.claimed(claim, message).await
+    }
+
+    /// An actor that lives here, for as long as the claim stands.
+    async fn claimed(&self, claim: Claim, message: &Message<'_>) -> Result<Reply, ActorError> {
+        let hosted = self.hosted.load_full();
+        let internal = hosted.get(message.kind()).and_then(|kind| kind.internal.as_ref());
+        if internal.is_some_and(|internal| internal.is_free(message)) {
+            drop(claim);
+            return self.here(&hosted, message).await;
+        }
+        let here = pin!(self.here(&hosted, message));
         tokio::select! {
             biased;
             result = here => result,
@@ -176,16 +182,18 @@ impl Actors {
         }
     }
 
-    /// An actor of this app: waits for its turn, and calls the app.
-    async fn here(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
-        // The table may be of a time when the app hosted another set of types.
-        let hosted = self.hosted.load_full().ok_or(ActorError::Ended)?;
+    /// An actor of this sidecar: waits for its turn, and calls the app, or the actor itself.
+    async fn here(&self, hosted: &Hosted, message: &Message<'_>) -> Result<Reply, ActorError> {
+        // The table may be of a time when another set of types was hosted.
         let Some(kind) = hosted.get(message.kind()) else {
             return Err(ActorError::NoAddress {
                 kind: message.kind().to_owned(),
                 id: message.id().to_owned(),
             });
         };
+        if let Some(internal) = &kind.internal {
+            return internal.send(kind, message).await;
+        }
         let given = message.reentry().filter(|id| !id.is_empty());
         let made = match (given, kind.settings.reentrancy) {
             (None, Some(_)) => Some(uuid::Uuid::new_v4().to_string()),
@@ -198,7 +206,7 @@ impl Actors {
 }
 
 /// How an attempt counts: only what looked in the wrong place is worth another one.
-fn outcome(result: &Result<Reply, ActorError>) -> Outcome {
+pub(super) fn outcome<T>(result: &Result<T, ActorError>) -> Outcome {
     match result {
         Ok(_) => Outcome::Success,
         Err(error) if error.is_about_place() => Outcome::Failure { code: None },

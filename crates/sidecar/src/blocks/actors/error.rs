@@ -51,6 +51,9 @@ pub enum ActorError {
     /// The sidecar that hosts the actor refused, or was not reached.
     #[error("rpc error: code = {:?} desc = {}", .0.code(), .0.message())]
     Peer(Status),
+    /// An internal actor refused.
+    #[error("{}", .0.message())]
+    Internal(Status),
     /// State of an actor that is not active here.
     #[error("actor instance is missing")]
     NotActive,
@@ -74,14 +77,27 @@ pub enum ActorError {
     Timer(String),
 }
 
+/// How Dapr's sidecars begin what an actor failed with.
+const INVOKING: &str = "error invoke actor method: ";
+
 impl ActorError {
+    /// What an internal actor said, here or at another sidecar: its code, and its text without what was put around it.
+    /// The code of one at a sidecar of Dapr is `Internal` in most cases.
+    pub fn said(&self) -> Option<(Code, &str)> {
+        let (Self::Internal(status) | Self::Peer(status)) = self else {
+            return None;
+        };
+        let text = status.message();
+        Some((status.code(), text.strip_prefix(INVOKING).unwrap_or(text)))
+    }
+
     /// Whether the rules that a user has for the type may help: the app, or the way to it, failed.
     pub(super) fn is_failure(&self) -> bool {
         matches!(self, Self::Invoke(_) | Self::Timeout | Self::Peer(_)) || self.is_about_place()
     }
 
     /// Whether the same call may succeed when it is made again: the actor was looked for in a wrong place.
-    pub(super) fn is_about_place(&self) -> bool {
+    pub fn is_about_place(&self) -> bool {
         match self {
             Self::NoAddress { .. } | Self::Moved | Self::Disseminating => true,
             Self::Peer(status) => match status.code() {

@@ -141,6 +141,15 @@ impl Gate {
         Draining(period)
     }
 
+    /// Completes when the gate is closed: what is only watched does not hold up a new table.
+    pub(super) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut is_open = self.is_open.subscribe();
+        async move {
+            // Without a gate nothing is watched either.
+            let _closed = is_open.wait_for(|open| !*open).await;
+        }
+    }
+
     /// Lets calls begin.
     pub(super) fn open(&self) {
         if !self.current.load().closed.load(Ordering::SeqCst) {

@@ -6,43 +6,52 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use outrigger_actors::settings::{Settings, TypeSettings};
+use outrigger_actors::settings::TypeSettings;
 use outrigger_actors::shard::Shard;
 use outrigger_actors::turns::{Reentry, Ticket, TooDeep};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::gate::LANES;
-use super::metrics::{ActorMetrics, TypeMetrics};
+use super::internal::Internal;
+use super::metrics::TypeMetrics;
 
 type Waker = oneshot::Sender<()>;
 
-/// The types that the app hosts.
+/// The types that are hosted here.
+#[derive(Default)]
 pub(super) struct Hosted {
-    types: HashMap<String, Arc<HostedType>>,
+    types: HashMap<Arc<str>, Arc<HostedType>>,
     /// Their names, sorted.
     pub(super) names: Arc<[String]>,
     /// How long calls may go on when actors move.
     pub(super) drain: Duration,
-    pub(super) looks: Arc<Looks>,
+}
+
+/// Where the types come from.
+#[derive(Default)]
+pub(super) struct Types {
+    /// Those of the app; `None` until it is known what it hosts.
+    pub(super) app: Option<Vec<Arc<HostedType>>>,
+    /// Those of the sidecar, by name.
+    pub(super) internal: HashMap<String, Arc<HostedType>>,
+    /// How long calls may go on when actors move.
+    pub(super) drain: Duration,
 }
 
 impl Hosted {
-    /// From the settings of the app.
-    pub(super) fn new(settings: &Settings, metrics: &ActorMetrics) -> Self {
-        let looks = Arc::<Looks>::default();
-        let make = |(name, settings): (&String, &TypeSettings)| {
-            let hosted = HostedType::new(name, *settings, metrics.of(name), Arc::clone(&looks));
-            (name.clone(), Arc::new(hosted))
-        };
-        let types: HashMap<_, _> = settings.types.iter().map(make).collect();
-        let mut names: Vec<_> = types.keys().cloned().collect();
+    /// Of the types that there are now.
+    pub(super) fn new(known: &Types) -> Self {
+        let all = known.app.iter().flatten().chain(known.internal.values());
+        let types: HashMap<_, _> = all
+            .map(|kind| (Arc::clone(&kind.name), Arc::clone(kind)))
+            .collect();
+        let mut names: Vec<_> = types.keys().map(ToString::to_string).collect();
         names.sort_unstable();
         Self {
             types,
             names: names.into(),
-            drain: settings.drain,
-            looks,
+            drain: known.drain,
         }
     }
 
@@ -53,7 +62,7 @@ impl Hosted {
 
     /// All types, in the order of their names.
     pub(super) fn types(&self) -> impl Iterator<Item = &Arc<HostedType>> {
-        self.names.iter().filter_map(|name| self.types.get(name))
+        self.names.iter().filter_map(|name| self.types.get(name.as_str()))
     }
 }
 
@@ -106,6 +115,8 @@ pub(super) struct HostedType {
     pub(super) name: Arc<str>,
     pub(super) settings: TypeSettings,
     pub(super) metrics: TypeMetrics,
+    /// Their code, where it is not the app's.
+    pub(super) internal: Option<Internal>,
     shards: [Mutex<Shard<Waker>>; LANES],
     looks: Arc<Looks>,
     hasher: RandomState,
@@ -119,14 +130,31 @@ pub(super) struct Turn<'a> {
 }
 
 impl HostedType {
-    fn new(name: &str, settings: TypeSettings, metrics: TypeMetrics, looks: Arc<Looks>) -> Self {
+    /// A type of the app.
+    pub(super) fn new(name: &str, settings: TypeSettings, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
         Self {
             name: name.into(),
             settings,
             metrics,
+            internal: None,
             shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
-            looks,
+            looks: Arc::clone(looks),
             hasher: RandomState::new(),
+        }
+    }
+
+    /// A type of the sidecar.
+    pub(super) fn internal(name: &str, internal: Internal, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
+        Self {
+            internal: Some(internal),
+            ..Self::new(name, Internal::SETTINGS, metrics, looks)
+        }
+    }
+
+    /// Ends the calls of a type of the sidecar; those of an app end by themselves.
+    pub(super) fn end(&self) {
+        if let Some(internal) = &self.internal {
+            internal.end();
         }
     }
 

@@ -7,7 +7,7 @@ use futures::stream::{self, StreamExt};
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::gate::LANES;
-use super::host::{Hosted, HostedType, Turn};
+use super::host::{HostedType, Turn};
 use super::{ActorError, Actors, LOG};
 
 /// Actors that are deactivated at once.
@@ -23,11 +23,8 @@ impl Actors {
         let mut types = self.types.subscribe();
         loop {
             types.mark_unchanged();
-            let Some(hosted) = self.hosted.load_full() else {
-                let _gone = types.changed().await;
-                continue;
-            };
-            let looks = Arc::clone(&hosted.looks);
+            let hosted = self.hosted.load_full();
+            let looks = &self.looks;
             match looks.take() {
                 Some(next) => tokio::select! {
                     () = sleep_until(next) => {}
@@ -70,6 +67,11 @@ impl Actors {
     }
 
     async fn deactivate(&self, kind: &HostedType, id: &str, turn: Turn<'_>) {
+        if let Some(internal) = &kind.internal {
+            internal.halt(id).await;
+            turn.deactivated();
+            return;
+        }
         match self.deactivate_in_app(&kind.name, id).await {
             Ok(()) => kind.metrics.deactivated.inc(),
             Err(error) => {
@@ -85,8 +87,8 @@ impl Actors {
     }
 
     /// Ends the active actors that are named by `wanted`, by type and id.
-    pub(super) async fn halt(&self, hosted: &Hosted, wanted: impl Fn(&str, &str) -> bool) {
-        let all = hosted.types().flat_map(|kind| {
+    pub(super) async fn halt(&self, types: &[Arc<HostedType>], wanted: impl Fn(&str, &str) -> bool) {
+        let all = types.iter().flat_map(|kind| {
             let ids = kind.ids(|id| wanted(&kind.name, id));
             ids.into_iter().map(move |id| (kind, id))
         });
@@ -102,6 +104,13 @@ impl Actors {
             }
         });
         halted.await;
+    }
+
+    /// Ends those of all actors here that are named by `wanted`.
+    pub(super) async fn halt_here(&self, wanted: impl Fn(&str, &str) -> bool) {
+        let hosted = self.hosted.load_full();
+        let types: Vec<_> = hosted.types().cloned().collect();
+        self.halt(&types, wanted).await;
     }
 
     async fn halt_one(&self, kind: &HostedType, id: &str) {

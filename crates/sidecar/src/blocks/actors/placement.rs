@@ -103,16 +103,11 @@ impl Actors {
         self.is_connected.store(false, Ordering::Release);
         let drain = self.drain_time();
         self.gate.close().end(drain).await;
-        if let Some(hosted) = self.hosted.load_full() {
-            self.halt(&hosted, |_, _| true).await;
-        }
+        self.halt_here(|_, _| true).await;
     }
 
     fn drain_time(&self) -> Duration {
-        self.hosted
-            .load()
-            .as_ref()
-            .map_or(Duration::ZERO, |hosted| hosted.drain)
+        self.hosted.load().drain
     }
 
     async fn connect_and_follow(&self, placement: &Placement, turn: usize, stop: &CancellationToken) -> End {
@@ -361,9 +356,7 @@ impl Session<'_> {
     async fn install(&mut self, tables: Tables) {
         let actors = self.actors;
         actors.tables.store(Arc::new(tables));
-        if let Some(hosted) = actors.hosted.load_full() {
-            actors.halt(&hosted, |kind, id| !actors.is_here(kind, id)).await;
-        }
+        actors.halt_here(|kind, id| !actors.is_here(kind, id)).await;
     }
 }
 

@@ -92,7 +92,7 @@ impl KnownReminder {
 impl Actors {
     /// Reminders are only for types that are hosted here.
     async fn check_hosted(&self, kind: &str) -> Result<(), ActorError> {
-        let hosted = self.known().await?;
+        let hosted = self.known(kind).await?;
         match hosted.get(kind) {
             Some(_) => Ok(()),
             None => Err(ReminderError::NotHosted.into()),
@@ -131,7 +131,10 @@ impl Actors {
         let job = scheduler.get(name, scheduler.of_actor(kind, id)).await;
         let job = job.map_err(|error| match error.code() {
             Code::NotFound => ReminderError::NotFound(name.to_owned()),
-            _ => ReminderError::Get(error.to_string()),
+            // The contract's text for a single reminder has the cause in its own frame.
+            _ => ReminderError::Get(format!(
+                "api error: code = Internal desc = failed to get job due to: {error}"
+            )),
         })?;
         Ok(KnownReminder {
             name: name.to_owned(),
@@ -249,7 +252,7 @@ impl Receiver for Due {
         };
         let sent = actors.send(&Message::Due(&reminder, "")).await;
         let hosted = actors.hosted.load_full();
-        if let Some(kind) = hosted.as_ref().and_then(|h| h.get(&reminder.actor_type)) {
+        if let Some(kind) = hosted.get(&reminder.actor_type) {
             kind.metrics.reminder_fired(sent.is_ok());
         }
         match sent {

@@ -23,12 +23,14 @@ const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/Ca
 pub(super) const CANCELLED: &str = "reminder has been canceled";
 
 /// Names that Dapr looks for in this spelling alone.
-const SPELLED: [(&str, &str); 5] = [
+const SPELLED: [(&str, &str); 7] = [
     ("dapr-reentrancy-id", "Dapr-Reentrancy-Id"),
     ("dapr-api-call", "Dapr-API-Call"),
     ("x-dapr-remote", "X-Dapr-Remote"),
     ("x-daprerrorresponseheader", "X-Daprerrorresponseheader"),
     ("x-daprremindercancel", "X-Daprremindercancel"),
+    ("duetime", "dueTime"),
+    ("purgeretentioncall", "PurgeRetentionCall"),
 ];
 
 /// Spells the names of metadata as Dapr looks for them.
@@ -86,7 +88,7 @@ impl Actors {
     }
 }
 
-fn failed(error: Status) -> Failed<Status> {
+pub(super) fn failed(error: Status) -> Failed<Status> {
     Failed {
         connection: error.code() == Code::Unavailable,
         repeatable: false,
@@ -99,7 +101,7 @@ pub(super) fn empty() -> Reply {
     Reply::new(AppStatus::Http(200), crate::body::Body::Empty)
 }
 
-fn request(call: &ActorCall) -> outrigger_wire::internals::v1::InternalInvokeRequest {
+pub(super) fn request(call: &ActorCall) -> outrigger_wire::internals::v1::InternalInvokeRequest {
     let mut metadata = call.metadata.clone();
     // Whoever gets it would take it for a header of the call to the app.
     metadata.remove(http::header::CONTENT_LENGTH);

@@ -35,36 +35,13 @@ impl Actors {
     /// The status that the other sidecar is told.
     pub async fn serve_call(&self, served: Served<'_>) -> Result<InternalInvokeResponse, Status> {
         self.admit(served.peer)?;
-        let unread = |error: &dyn std::fmt::Display| {
-            Status::invalid_argument(format!("parsing InternalInvokeRequest error: {error}"))
-        };
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
-        let (head, body) =
-            RequestHead::from_message(message, &Limits::default()).map_err(|error| unread(&error))?;
-        let Actor { kind, id } = head.actor.clone().unwrap_or_default();
-        check(&kind, &id).map_err(|error| status(&error))?;
-        let method = outrigger_policy::path::canonical(&head.method)
-            .map_err(|error| Status::invalid_argument(format!("invalid method: {error}")))?
-            .into_owned();
+        let mut call = call_of(message)?;
         let mut span = served
             .tracer
             .start(SpanKind::Server, "", &Parent::from_grpc(served.headers));
-        span.call_actor(&kind, &id, &method);
-        let from_grpc = head.is_from_grpc();
-        let mut metadata = head.metadata;
-        metadata.remove(names::API_TOKEN);
-        metadata.insert(REMOTE, HeaderValue::from_static("true"));
-        let call = ActorCall {
-            kind,
-            id,
-            method,
-            query: head.query,
-            content_type: head.content_type,
-            metadata,
-            from_grpc,
-            body,
-            trace: span.as_parent(),
-        };
+        span.call_actor(&call.kind, &call.id, &call.method);
+        call.trace = span.as_parent();
         let result = self.received(&Message::Call(&call)).await;
         if let Err(error) = &result {
             span.set_status(SpanStatus::Error(error.to_string()));
@@ -90,7 +67,7 @@ impl Actors {
     }
 
     /// Tables of placement are of one namespace: nobody outside has reason to call.
-    fn admit(&self, peer: Option<&SpiffeId>) -> Result<(), Status> {
+    pub(super) fn admit(&self, peer: Option<&SpiffeId>) -> Result<(), Status> {
         match peer {
             Some(peer) if *peer.namespace() != *self.with.namespace => {
                 Err(Status::permission_denied(format!(
@@ -104,14 +81,44 @@ impl Actors {
     }
 }
 
+pub(super) fn unread(error: &dyn std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("parsing InternalInvokeRequest error: {error}"))
+}
+
+/// A call as another sidecar made it, without a span.
+pub(super) fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Status> {
+    let (head, body) =
+        RequestHead::from_message(message, &Limits::default()).map_err(|error| unread(&error))?;
+    let Actor { kind, id } = head.actor.clone().unwrap_or_default();
+    check(&kind, &id).map_err(|error| status(&error))?;
+    let method = outrigger_policy::path::canonical(&head.method)
+        .map_err(|error| Status::invalid_argument(format!("invalid method: {error}")))?
+        .into_owned();
+    let from_grpc = head.is_from_grpc();
+    let mut metadata = head.metadata;
+    metadata.remove(names::API_TOKEN);
+    metadata.insert(REMOTE, HeaderValue::from_static("true"));
+    Ok(ActorCall {
+        kind,
+        id,
+        method,
+        query: head.query,
+        content_type: head.content_type,
+        metadata,
+        from_grpc,
+        body,
+        trace: Parent::default(),
+    })
+}
+
 /// A failure as the other sidecar is told.
-fn status(error: &ActorError) -> Status {
+pub(super) fn status(error: &ActorError) -> Status {
     let code = match error {
         ActorError::NoPlacement | ActorError::Ended => Code::Unavailable,
         ActorError::NoNamespace => Code::FailedPrecondition,
         ActorError::Illegal(_) => Code::InvalidArgument,
         ActorError::TooDeep(_) => Code::ResourceExhausted,
-        ActorError::Peer(status) => return status.clone(),
+        ActorError::Peer(status) | ActorError::Internal(status) => return status.clone(),
         other => return Status::internal(format!("error invoke actor method: {other}")),
     };
     Status::new(code, error.to_string())

@@ -93,7 +93,7 @@ impl Actors {
     pub async fn register_timer(self: &Arc<Self>, request: TimerRequest) -> Result<(), ActorError> {
         check(&request.kind, &request.id)?;
         check_name("name", &request.name)?;
-        let hosted = self.known().await?;
+        let hosted = self.known(&request.kind).await?;
         let Some(kind) = hosted.get(&request.kind) else {
             return Err(ActorError::Timer(format!(
                 "can't create timer for actor {}||{}: actor type not registered",
@@ -131,7 +131,7 @@ impl Actors {
     pub async fn unregister_timer(&self, kind: &str, id: &str, name: &str) -> Result<(), ActorError> {
         check(kind, id)?;
         check_name("name", name)?;
-        let hosted = self.known().await?;
+        let hosted = self.known(kind).await?;
         let key = (kind.to_owned(), id.to_owned(), name.to_owned());
         if self.timers.take(&key, None)
             && let Some(kind) = hosted.get(kind)
@@ -156,12 +156,7 @@ impl Actors {
         while let Some(times) = next {
             tokio::time::sleep(times.wait(Timestamp::now())).await;
             let fired = self.send(&Message::Due(&reminder, &request.callback)).await;
-            if let Some(kind) = self
-                .hosted
-                .load_full()
-                .as_ref()
-                .and_then(|h| h.get(&request.kind))
-            {
+            if let Some(kind) = self.hosted.load_full().get(&request.kind) {
                 kind.metrics.timer_fired(fired.is_ok());
             }
             match fired {
