@@ -3,6 +3,9 @@
 //! A source (an input binding, a watched configuration store) gives its events to an [`Inbox`]; the [`Engine`] makes the
 //! attempts, under one resiliency policy, and tells the source what came of each event.
 
+mod depth;
+mod intake;
+
 use std::collections::HashMap;
 use std::future::Future;
 use std::hash::Hash;
@@ -18,6 +21,9 @@ use tokio_util::sync::CancellationToken;
 use crate::app::Health;
 use crate::metrics::SidecarMetrics;
 use crate::resilience::{Attempt, Refused, Run};
+
+pub(crate) use depth::Depth;
+pub(crate) use intake::{Consumer, Ends, take};
 
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
 pub(crate) struct Inbox<K, E, A> {
@@ -114,6 +120,8 @@ pub(crate) struct Engine<'p, K, E, A> {
     metrics: &'p SidecarMetrics,
     /// Attempts wait while the app is unwell.
     health: Option<Health>,
+    /// Where it is shown how full it is.
+    depth: Option<Depth>,
     /// No more events come.
     closed: bool,
 }
@@ -143,6 +151,7 @@ pub(crate) fn engine<'p, K: Clone + Eq + Hash, E, A>(
         policy,
         metrics,
         health: None,
+        depth: None,
         closed: false,
     };
     let inbox = Inbox {
@@ -157,6 +166,13 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
     #[must_use]
     pub(crate) fn while_healthy(mut self, health: Health) -> Self {
         self.health = Some(health);
+        self
+    }
+
+    /// Shows how full it is.
+    #[must_use]
+    pub(crate) fn showing(mut self, depth: Depth) -> Self {
+        self.depth = Some(depth);
         self
     }
 
@@ -176,6 +192,9 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
             while let Some((id, event, limit)) = self.begin() {
                 let attempt = attempt(event, limit);
                 running.push(async move { (id, attempt.await) });
+            }
+            if let Some(depth) = &mut self.depth {
+                depth.show(self.queue.in_flight(), self.queue.held());
             }
             if self.closed && self.queue.held() == 0 {
                 return;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::breaker::{Breaker, BreakerSpec};
 use super::execution::Execution;
 use super::lru::Lru;
-use super::retry::RetrySpec;
+use super::retry::{Backoff, CodeMatch, RetrySpec};
 
 /// Which way data flows between the app and a component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -119,8 +119,13 @@ impl Display for Key<'_> {
 pub(super) enum Subject {
     App(String),
     Actor(String),
-    Component { name: String, direction: Direction },
+    Component {
+        name: String,
+        direction: Direction,
+    },
     Builtin(&'static str),
+    /// Something that is about to happen; see [`Policy::waiting`].
+    Awaited(&'static str),
 }
 
 /// The breakers of a target.
@@ -176,6 +181,33 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// Attempts until something has happened that is about to, with pauses that grow from `first` to `longest`, for
+    /// `limit`. No document changes it; that it has not happened yet is no failure, so attempts are not logged or counted.
+    pub fn waiting(name: &'static str, first: Duration, longest: Duration, limit: Duration) -> Self {
+        Self {
+            subject: Subject::Awaited(name),
+            target: String::new(),
+            resource: Arc::default(),
+            timeout: None,
+            retry: Some(Arc::new(RetrySpec {
+                backoff: Backoff::Exponential {
+                    initial: first,
+                    max: longest,
+                    max_elapsed: Some(limit),
+                },
+                max_retries: None,
+                matching: CodeMatch::default(),
+            })),
+            breakers: Breakers::None,
+            seed: Seed::random(),
+        }
+    }
+
+    /// Whether its retries are waits, not worth a line in the log.
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self.subject, Subject::Awaited(_))
+    }
+
     /// Starts one run of an operation. Where there is no policy there is no run: call the operation once.
     pub fn start<'p>(&'p self, key: Key<'p>, now: Instant) -> Execution<'p> {
         let breaker = self.breakers.find(key, now);
@@ -200,7 +232,7 @@ impl Policy {
     /// Labels of the resiliency metrics; built-in policies have none.
     pub fn labels(&self) -> Option<Labels<'_>> {
         let direction = match self.subject {
-            Subject::Builtin(_) => return None,
+            Subject::Builtin(_) | Subject::Awaited(_) => return None,
             Subject::Component { direction, .. } => direction,
             Subject::App(_) | Subject::Actor(_) => Direction::Outbound,
         };
@@ -225,7 +257,7 @@ impl Policy {
                 name,
                 direction: Direction::Outbound,
             } => format!("component[{name}] output"),
-            Subject::Builtin(name) => (*name).to_owned(),
+            Subject::Builtin(name) | Subject::Awaited(name) => (*name).to_owned(),
         }
     }
 }

@@ -372,3 +372,32 @@ fn policies_are_shared_between_threads() {
     shared::<Resiliency>();
     shared::<Policy>();
 }
+
+#[test]
+fn what_is_awaited_is_attempted_until_the_limit_and_counted_nowhere() {
+    let ms = Duration::from_millis;
+    let policy = Policy::waiting("outbox", ms(10), ms(100), ms(1000));
+    assert!(policy.is_waiting() && policy.labels().is_none());
+    let start = Instant::now();
+    let mut run = policy.start(Key::NONE, start);
+    let (mut now, mut pauses) = (start, Vec::new());
+    loop {
+        run.before(now).unwrap();
+        match run.after(Outcome::Failure { code: None }, now) {
+            Next::Retry { after, .. } => {
+                pauses.push(after);
+                now += after;
+            }
+            _ => break,
+        }
+    }
+    assert!(
+        pauses[0] <= ms(15) && pauses.iter().all(|pause| *pause <= ms(150)),
+        "{pauses:?}"
+    );
+    assert!(
+        now - start > ms(700) && now - start <= ms(1000),
+        "{:?}",
+        now - start
+    );
+}

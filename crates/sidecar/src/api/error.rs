@@ -11,6 +11,7 @@ mod lock;
 mod pubsub;
 mod secrets;
 mod state;
+mod workflow;
 
 use std::borrow::Cow;
 

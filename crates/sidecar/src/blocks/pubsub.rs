@@ -14,9 +14,9 @@ use outrigger_telemetry::trace::Tracer;
 use tokio::sync::watch;
 
 pub use broker::Broker;
-pub use envelope::Payload;
+pub use envelope::{Payload, event_time};
 pub use error::PublishError;
-pub use publish::{BulkPayload, Origin, Protocol, Target};
+pub use publish::{BulkPayload, Protocol, RequestContext, Target};
 pub use topics::Topics;
 
 use super::registry::{Placed, Registry};

@@ -7,6 +7,7 @@ mod category;
 mod cipher;
 mod error;
 mod key;
+mod outbox;
 mod query;
 
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::state::{
     Consistency, Delete, Feature, Get, Item, Operation as Step, QueryPage, Set, Transaction, Value,
 };
-use outrigger_component::{Pairs, StateStore};
+use outrigger_component::{Kind, Pairs, StateStore};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_telemetry::trace::Parent;
 
 pub use cipher::{Cipher, CipherError, KeyError, NamedKey};
 pub use error::StateError;
@@ -24,7 +26,9 @@ pub use key::{IllegalKey, Keys, SEPARATOR, original};
 #[cfg(feature = "fuzzing")]
 pub use query::fuzz_query;
 
+use self::outbox::{Outbox, Prepared, Relays, Settings, Transactions};
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
+use super::pubsub::PubSubs;
 use super::registry::{Placed, Registry};
 use crate::resilience::Resilience;
 
@@ -37,14 +41,21 @@ const FAMILIES: FamilyNames = FamilyNames {
 pub struct State {
     stores: Registry<Store>,
     resilience: Arc<Resilience>,
+    /// Where outboxes publish.
+    pubsubs: Arc<PubSubs>,
+    transactions: Arc<Transactions>,
+    relays: Relays,
 }
 
 impl State {
     /// Without stores; those to come are called under the policies and metrics of `resilience`.
-    pub fn new(resilience: Arc<Resilience>) -> Self {
+    pub fn new(pubsubs: Arc<PubSubs>, resilience: Arc<Resilience>) -> Self {
         Self {
             stores: Registry::default(),
             resilience,
+            pubsubs,
+            transactions: Arc::default(),
+            relays: Relays::default(),
         }
     }
 
@@ -55,9 +66,27 @@ impl State {
         component: Arc<dyn StateStore>,
         keys: Keys,
         cipher: Option<Cipher>,
+        outbox: Option<Settings>,
     ) -> Placed {
-        let store = Store::new(name, component, keys, cipher, &self.resilience);
-        self.stores.insert(name, store)
+        let has_outbox = outbox.is_some();
+        let outbox = outbox.map(|settings| {
+            let transactions = Arc::clone(&self.transactions);
+            let standing = self.relays.standing.clone();
+            Outbox::new(settings, Arc::clone(&self.pubsubs), transactions, standing)
+        });
+        let store = Store {
+            outbox,
+            ..Store::new(name, component, keys, cipher, &self.resilience)
+        };
+        let placed = self.stores.insert(name, store);
+        if !has_outbox {
+            return placed;
+        }
+        self.relays.changes.send_replace(());
+        let changes = Arc::clone(&self.relays.changes);
+        placed.then(move || {
+            changes.send_replace(());
+        })
     }
 
     /// The store of this name.
@@ -84,6 +113,7 @@ pub struct Store {
     cipher: Option<Arc<Cipher>>,
     outbound: Outbound,
     operations: Operations,
+    outbox: Option<Outbox>,
 }
 
 struct Operations {
@@ -152,6 +182,7 @@ impl Store {
             component,
             keys,
             cipher: cipher.map(Arc::new),
+            outbox: None,
         }
     }
 
@@ -319,11 +350,17 @@ impl Store {
         })
     }
 
-    /// All steps or none; of none at all nothing is asked of the store. Keys are the app's.
+    /// All steps or none; of none at all nothing is asked of the store. Keys are the app's. Where the store has an outbox,
+    /// what is written is published; `trace`: the span of the request.
     ///
     /// # Errors
     /// [`StateError`].
-    pub async fn transact(&self, mut operations: Vec<Step>, metadata: Pairs) -> Result<(), StateError> {
+    pub async fn transact(
+        &self,
+        mut operations: Vec<Step>,
+        metadata: Pairs,
+        trace: &Parent,
+    ) -> Result<(), StateError> {
         self.check_transactional()?;
         if operations.is_empty() {
             return Ok(());
@@ -334,15 +371,7 @@ impl Store {
                 Step::Delete(delete) => delete.key = self.stored(&delete.key)?,
             }
         }
-        if let Some(most) = self.component.max_operations().await
-            && operations.len() > most
-        {
-            return Err(StateError::TooManyOperations {
-                store: self.name.clone(),
-                count: operations.len(),
-                most,
-            });
-        }
+        self.check_count(operations.len()).await?;
         let value = |operation: &Step| match operation {
             Step::Set(set) => set.value.size(),
             Step::Delete(_) => 0,
@@ -358,10 +387,61 @@ impl Store {
                 .await
                 .map_err(StateError::Transaction)?;
         }
+        let done = match &self.outbox {
+            None => self.execute(operations, metadata).await,
+            Some(outbox) => {
+                let prepared = outbox.prepare(operations, trace);
+                return self.publish_and_execute(outbox, prepared, metadata).await;
+            }
+        };
+        done.map_err(StateError::Transaction)
+    }
+
+    async fn check_count(&self, count: usize) -> Result<(), StateError> {
+        match self.component.max_operations().await {
+            Some(most) if count > most => Err(StateError::TooManyOperations {
+                store: self.name.clone(),
+                count,
+                most,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn execute(&self, operations: Vec<Step>, metadata: Pairs) -> Result<(), Cause> {
         let transaction = &Transaction { operations, metadata };
         let component = &self.component;
         let attempt = || component.transact(transaction);
-        let done = self.outbound.run(&self.operations.transaction, attempt).await;
+        self.outbound.run(&self.operations.transaction, attempt).await
+    }
+
+    /// Publishes first: an event without a transaction is noticed, a transaction without its event would not be.
+    async fn publish_and_execute(
+        &self,
+        outbox: &Outbox,
+        prepared: Prepared,
+        metadata: Pairs,
+    ) -> Result<(), StateError> {
+        let Prepared { operations, events } = prepared;
+        if operations.is_empty() {
+            return Ok(());
+        }
+        self.check_count(operations.len()).await?;
+        let running = outbox.begin(&events);
+        if let Err(cause) = outbox.publish(events).await {
+            running.failed();
+            return Err(StateError::Outbox {
+                app_id: outbox.app_id().to_owned(),
+                cause,
+            });
+        }
+        let done = self.execute(operations, metadata).await;
+        // After any other error it may have been committed, by this attempt or by one before it.
+        if let Err(Cause::Component(error)) = &done
+            && (error.is_etag() || error.kind() == Kind::InvalidRequest)
+        {
+            running.failed();
+        }
         done.map_err(StateError::Transaction)
     }
 

@@ -30,7 +30,7 @@ use crate::app::{AppChannel, Health};
 use crate::resilience::Resilience;
 
 pub use self::stream::{Opened, Stream, StreamError};
-pub use self::wanted::{Origin, Wanted};
+pub use self::wanted::{SubscriptionType, Wanted};
 
 const LOG: &str = "dapr.runtime.processor.subscription";
 
@@ -148,6 +148,7 @@ impl Subscriptions {
                     }
                 }
             }
+            in_order_of_age(&mut declared, &state.declared);
             state.declared = declared;
         }
         self.reconcile();
@@ -353,6 +354,14 @@ impl Subscriptions {
     }
 }
 
+/// Subscriptions that stayed as they were come first, in their order; what is new or changed follows.
+fn in_order_of_age(declared: &mut [Arc<Wanted>], before: &[Arc<Wanted>]) {
+    declared.sort_by_cached_key(|wanted| {
+        let place = before.iter().position(|known| known == wanted);
+        place.unwrap_or(usize::MAX)
+    });
+}
+
 /// What the app's subscriptions come to: of declared ones to the same topic the first counts, and the app's own word
 /// replaces it.
 fn merged(declared: &[Arc<Wanted>], programmatic: &[Arc<Wanted>]) -> Vec<Arc<Wanted>> {
@@ -381,6 +390,20 @@ mod tests {
 
     fn wanted(topic: &str, path: &str) -> Arc<Wanted> {
         Arc::new(Wanted::to_path("broker", topic, path))
+    }
+
+    #[test]
+    fn a_changed_subscription_goes_behind_those_that_stay() {
+        let before = [wanted("a", "/a"), wanted("b", "/b"), wanted("c", "/c")];
+        let mut declared = [
+            wanted("d", "/d"),
+            wanted("a", "/changed"),
+            wanted("c", "/c"),
+            wanted("b", "/b"),
+        ];
+        in_order_of_age(&mut declared, &before);
+        let topics: Vec<_> = declared.iter().map(|wanted| wanted.topic.as_str()).collect();
+        assert_eq!(topics, ["b", "c", "d", "a"]);
     }
 
     #[test]

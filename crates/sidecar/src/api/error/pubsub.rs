@@ -134,11 +134,11 @@ impl ApiError {
     }
 
     /// A state transaction whose events could not be published.
-    pub fn outbox(cause: &str) -> Self {
+    pub fn outbox(app_id: String, cause: String) -> Self {
         let message = format!("error while publishing outbox message: {cause}");
         about("ERR_PUBLISH_OUTBOX", INTERNAL, message).with_detail(Detail::ErrorInfo {
             reason: "DAPR_PUBSUB_OUTBOX",
-            metadata: vec![("error".to_owned(), cause.to_owned())],
+            metadata: vec![("appID".to_owned(), app_id), ("error".to_owned(), cause)],
         })
     }
 

@@ -126,6 +126,7 @@ impl ApiError {
                 INTERNAL,
                 format!("error while executing state transaction: {cause}"),
             ),
+            StateError::Outbox { app_id, cause } => Self::outbox(app_id, cause),
         }
     }
 

@@ -65,7 +65,7 @@ impl Sender {
             pubsub: &self.pubsub,
             content_type,
             subject: given.subject,
-            time: Some(&time(&Zoned::now())),
+            time: Some(&event_time()),
             trace_parent: Some(parent),
             trace_state: Some(given.trace_state.unwrap_or(&state)),
             baggage: self.baggage.as_deref(),
@@ -83,7 +83,7 @@ impl Sender {
         event.set_default(member::SOURCE, SOURCE);
         event.set_default(member::TYPE, TYPE);
         event.set_default(member::SPEC_VERSION, SPEC_VERSION);
-        event.set_default(member::TIME, &time(&Zoned::now()));
+        event.set_default(member::TIME, &event_time());
         if event.get(member::TRACE_ID).is_none() {
             event.set(member::TRACE_ID, &parent);
             event.set(member::TRACE_PARENT, &parent);
@@ -168,6 +168,11 @@ impl<'a> Overrides<'a> {
 /// An id that nobody has to guess: no system call is worth it.
 pub(super) fn random_id() -> String {
     Builder::from_random_bytes(rand::random()).into_uuid().to_string()
+}
+
+/// Now, as envelopes say it.
+pub fn event_time() -> String {
+    time(&Zoned::now())
 }
 
 /// As Go writes RFC 3339: UTC is `Z`.

@@ -32,7 +32,7 @@ pub enum Protocol {
 
 /// What a request says besides what is to be published.
 #[derive(Debug, Clone)]
-pub struct Origin {
+pub struct RequestContext {
     /// How it came.
     pub protocol: Protocol,
     /// Its span.
@@ -91,6 +91,48 @@ impl PubSubs {
     }
 }
 
+impl PubSubs {
+    /// Publishes events that have their envelopes already, in their order and under the rules that hold for the app.
+    ///
+    /// # Errors
+    /// [`PublishError`]; of several events some may have been published.
+    pub async fn forward(
+        &self,
+        pubsub: &str,
+        topic: &str,
+        mut events: Vec<BulkEntry>,
+    ) -> Result<(), PublishError> {
+        let target = self.target(pubsub, topic, &Pairs::new())?;
+        target.check_allowed()?;
+        let stored = target.broker.stored_topic(topic).into_owned();
+        let started = Instant::now();
+        if events.len() > 1 {
+            let bulk = BulkPublish {
+                topic: stored,
+                entries: events,
+                metadata: Pairs::new(),
+            };
+            let sent = target.broker.send_bulk(bulk, Protocol::Grpc).await;
+            target
+                .broker
+                .published_bulk(topic, sent.is_ok(), started.elapsed());
+            return sent.map_err(|(cause, failed)| target.unpublished(cause, failed));
+        }
+        let Some(event) = events.pop() else {
+            return Ok(());
+        };
+        let message = Publish {
+            topic: stored,
+            data: event.data,
+            content_type: event.content_type,
+            metadata: event.metadata,
+        };
+        let sent = target.broker.send(&message, Protocol::Grpc).await;
+        target.broker.published(topic, sent.is_ok(), started.elapsed());
+        sent.map_err(|cause| target.unpublished(cause, Vec::new()))
+    }
+}
+
 impl Target<'_> {
     /// The topic, as apps name it.
     pub fn topic(&self) -> &str {
@@ -101,8 +143,8 @@ impl Target<'_> {
     ///
     /// # Errors
     /// [`PublishError`].
-    pub async fn publish(self, mut payload: Payload, origin: Origin) -> Result<(), PublishError> {
-        let (sender, protocol) = (self.sender(origin.trace, origin.baggage), origin.protocol);
+    pub async fn publish(self, mut payload: Payload, request: RequestContext) -> Result<(), PublishError> {
+        let (sender, protocol) = (self.sender(request.trace, request.baggage), request.protocol);
         let (data, metadata) = if self.is_raw {
             sender.raw(&mut payload.metadata);
             (payload.data, payload.metadata)
@@ -143,7 +185,7 @@ impl Target<'_> {
         self,
         mut entries: Vec<BulkPayload>,
         metadata: &Pairs,
-        origin: Origin,
+        request: RequestContext,
         span: &str,
     ) -> Result<(), PublishError> {
         let mut ids = HashSet::with_capacity(entries.len());
@@ -164,8 +206,8 @@ impl Target<'_> {
                 own.entry(name.clone()).or_insert_with(|| value.clone());
             }
         }
-        let protocol = origin.protocol;
-        let (entries, spans) = self.wrap_all(entries, origin, span).await?;
+        let protocol = request.protocol;
+        let (entries, spans) = self.wrap_all(entries, request, span).await?;
         let bulk = BulkPublish {
             topic: self.broker.stored_topic(&self.topic).into_owned(),
             entries,
@@ -190,11 +232,11 @@ impl Target<'_> {
     async fn wrap_all(
         &self,
         entries: Vec<BulkPayload>,
-        origin: Origin,
+        request: RequestContext,
         name: &str,
     ) -> Result<(Vec<BulkEntry>, Vec<Span>), PublishError> {
         if self.is_raw {
-            let sender = self.sender(origin.trace, None);
+            let sender = self.sender(request.trace, None);
             let raw = entries.into_iter().map(|BulkPayload { id, mut payload, .. }| {
                 sender.raw(&mut payload.metadata);
                 BulkEntry {
@@ -210,8 +252,11 @@ impl Target<'_> {
         let senders: Vec<Sender> = entries
             .iter()
             .map(|_| {
-                let span = self.pubsubs.tracer.start(SpanKind::Producer, name, &origin.trace);
-                let sender = self.sender(span.as_parent(), origin.baggage.clone());
+                let span = self
+                    .pubsubs
+                    .tracer
+                    .start(SpanKind::Producer, name, &request.trace);
+                let sender = self.sender(span.as_parent(), request.baggage.clone());
                 spans.push(span);
                 sender
             })

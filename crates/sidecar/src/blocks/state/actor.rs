@@ -1,7 +1,9 @@
 //! The store as that of actors: whole keys, and values as they are.
 
 use outrigger_component::Pairs;
-use outrigger_component::state::{Consistency, Feature, Get, Item, Operation as Step, Transaction};
+use outrigger_component::state::{
+    Consistency, Feature, Get, Item, KeyPage, KeysLike, Operation as Step, Transaction,
+};
 
 use super::Store;
 use crate::blocks::outbound::Cause;
@@ -29,6 +31,42 @@ impl Store {
         };
         let attempt = || self.component.get(request);
         self.outbound.run(&self.operations.get, attempt).await
+    }
+
+    /// Values by their whole keys, in the order of those; nothing is decrypted.
+    ///
+    /// # Errors
+    /// [`Cause`], also where a single value cannot be read.
+    pub async fn get_all_whole(
+        &self,
+        keys: Vec<String>,
+        metadata: Pairs,
+    ) -> Result<Vec<Option<Item>>, Cause> {
+        let request = |key| Get {
+            key,
+            consistency: Consistency::Unspecified,
+            metadata: metadata.clone(),
+        };
+        let requests = &keys.into_iter().map(request).collect::<Vec<_>>();
+        let attempt = || self.component.bulk_get(requests, 0);
+        let items = self.outbound.run(&self.operations.bulk_get, attempt).await?;
+        // Answers stand in the order of requests.
+        let items = items.into_iter().map(|item| item.item.map_err(Cause::from));
+        items.collect()
+    }
+
+    /// The most steps that a transaction may have; `None` = no limit.
+    pub async fn max_operations(&self) -> Option<usize> {
+        self.component.max_operations().await
+    }
+
+    /// Keys that match, as they are stored.
+    ///
+    /// # Errors
+    /// [`Cause`].
+    pub async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage, Cause> {
+        let attempt = || self.component.keys_like(request);
+        self.outbound.run(&self.operations.query, attempt).await
     }
 
     /// All steps or none, by whole keys; nothing is encrypted.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outrigger_component::state::Feature;
 
+use super::outbox::Settings;
 use super::{Cipher, Keys, NamedKey, State};
 use crate::components::{Category, OpenError, Opened, Opening, Properties, Step};
 
@@ -25,16 +26,18 @@ impl Category for State {
         if cipher.is_some() {
             tracing::info!(target: LOG, "Automatic encryption enabled for state store {name}");
         }
+        let namespace = opening.namespace().filter(|namespace| !namespace.is_empty());
+        let outbox = Settings::read(&properties, namespace.unwrap_or("default"), opening.app_id());
         let setup = opening.setup(properties)?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
         let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())
             .map_err(|error| opening.bad_key_prefix(error))?;
         let store = opening.build(&entry, setup).await?;
         let closing = Arc::clone(&store);
-        Ok(Opened::new(capabilities(store.features()))
-            .part(move || self.insert(&name, store, keys, cipher), async move {
-                closing.close().await
-            }))
+        Ok(Opened::new(capabilities(store.features())).part(
+            move || self.insert(&name, store, keys, cipher, outbox),
+            async move { closing.close().await },
+        ))
     }
 }
 

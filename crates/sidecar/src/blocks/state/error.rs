@@ -75,6 +75,13 @@ pub enum StateError {
     },
     /// The transaction failed; nothing of it happened.
     Transaction(Cause),
+    /// The events of the transaction could not be published; nothing of it happened.
+    Outbox {
+        /// The app.
+        app_id: String,
+        /// Why.
+        cause: String,
+    },
     /// The store cannot be queried.
     NoQueries {
         /// The store.

@@ -260,6 +260,7 @@ mod tests {
             metadata: Pairs::new(),
             content_type: None,
             trace: Parent::default(),
+            published: None,
             binary: None,
         }
     }

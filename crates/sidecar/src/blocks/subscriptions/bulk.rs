@@ -472,6 +472,7 @@ mod tests {
             content_type: None,
             trace: Parent::default(),
             binary: None,
+            published: None,
         })
     }
 

@@ -41,6 +41,8 @@ pub(super) struct Incoming {
     pub(super) content_type: Option<String>,
     /// The publisher's.
     pub(super) trace: Parent,
+    /// When, by the envelope.
+    pub(super) published: Option<Timestamp>,
     /// Attributes stand in the metadata, as JSON.
     pub(super) binary: Option<Vec<(String, String)>>,
 }
@@ -78,6 +80,7 @@ pub(super) fn prepare(wanted: &Wanted, pubsub: &str, topic: Arc<str>, message: &
         payload: message.data.clone(),
         content_type: message.content_type.clone(),
         trace: Parent::default(),
+        published: None,
         binary: None,
         topic,
         metadata,
@@ -105,6 +108,7 @@ fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
     };
     incoming.id = event.text(member::ID).unwrap_or_default().into_owned();
     incoming.trace = trace(&event, &incoming.metadata);
+    incoming.published = event.text(member::TIME).and_then(|text| text.parse().ok());
     if event.is_expired(Timestamp::now()) {
         tracing::warn!(
             target: LOG,

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use outrigger_telemetry::metrics::{Counter, Family, Histogram, Millis};
+use jiff::Timestamp;
+use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis};
 
 use crate::metrics::SidecarMetrics;
 
@@ -30,6 +31,7 @@ pub(super) struct IngressMetrics {
     bulk_events: Family<Counter, 3>,
     bulk_latencies: Family<Histogram<Millis>, 3>,
     dead_letters: Family<Counter, 3>,
+    lag: Family<Gauge, 2>,
 }
 
 impl IngressMetrics {
@@ -68,6 +70,11 @@ impl IngressMetrics {
                 "Messages that were published to a dead-letter topic.",
                 ["component", "success", "topic"],
             ),
+            lag: registry.gauge(
+                "component_pubsub_ingress_lag",
+                "Milliseconds between the publishing of the event that the app got last and that moment.",
+                ["component", "topic"],
+            ),
         }
     }
 
@@ -88,6 +95,13 @@ impl IngressMetrics {
         self.bulk_count.with(values).inc();
         self.bulk_events.with(values).inc();
         self.bulk_latencies.with(values).observe(elapsed);
+    }
+
+    /// The app gets an event that was published then.
+    pub(super) fn lag(&self, pubsub: &str, topic: &str, published: Timestamp) {
+        let elapsed = Timestamp::now().as_millisecond() - published.as_millisecond();
+        // Clocks of different machines differ.
+        self.lag.with([pubsub, topic]).set(elapsed.max(0));
     }
 
     /// A message was published to the dead-letter topic of a subscription, or not.

@@ -1,15 +1,11 @@
 //! One subscription at work: takes messages of a broker, delivers them, and tells the broker what came of each.
 
-use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::stream::{FuturesUnordered, StreamExt};
-use outrigger_component::pubsub::{
-    Delivery, Event, Lane, Message, Publish, Receipt, Subscribe, Subscription,
-};
+use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Subscription};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
 use tokio::sync::oneshot;
@@ -20,11 +16,11 @@ use super::bulk::Collector;
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepare};
 use super::metrics::{IngressMetrics, Status};
 use super::stream::Stream;
-use super::wanted::{Origin, Wanted};
+use super::wanted::{SubscriptionType, Wanted};
 use super::{Dependencies, LOG, Subscriptions};
 use crate::app::AppChannel;
 use crate::blocks::pubsub::Broker;
-use crate::delivery::{self, Ending, Inbox, Taken, Undelivered};
+use crate::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
 use crate::resilience::Attempt;
 
 /// Events of one subscription that the app is handling, unless the component says how many.
@@ -50,10 +46,8 @@ pub(super) struct Target {
     collector: Option<Collector>,
 }
 
-type Source = Inbox<Lane, Incoming, Handled>;
-
 /// What is left to do with a message.
-enum Rest {
+pub(super) enum Rest {
     /// The engine has it.
     Taken(Taken<Handled>),
     /// It does not go to the app.
@@ -183,54 +177,20 @@ impl Target {
         if let Some(collector) = &self.collector {
             collector.limit(limits.in_flight);
         }
-        let (inbox, engine) = delivery::engine(limits, self.policy.as_deref(), self.resilience_metrics());
+        let metrics = self.resilience_metrics();
+        let (inbox, engine) = delivery::engine(limits, self.policy.as_deref(), metrics);
+        let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
         let ending = CancellationToken::new();
-        let taking = self.take(subscription, inbox, stop, &ending);
+        let ends = Ends {
+            stop,
+            ending: &ending,
+        };
+        let taking = delivery::take(self, subscription, inbox, ends);
         let delivering = engine.run(&ending, Ending::FinishAttempts, |event, limit| {
             self.attempt(event, limit, &ending)
         });
-        let (stopped, ()) = tokio::join!(taking, delivering);
-        stopped
-    }
-
-    fn resilience_metrics(&self) -> &crate::metrics::SidecarMetrics {
-        &self.dependencies().resilience.metrics
-    }
-
-    /// Gives messages to the engine and settles them. `ending` ends the engine.
-    async fn take(
-        &self,
-        mut subscription: Subscription,
-        inbox: Source,
-        stop: &CancellationToken,
-        ending: &CancellationToken,
-    ) -> bool {
-        let mut settling = FuturesUnordered::new();
-        let stopped = loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break true,
-                Some(()) = settling.next(), if !settling.is_empty() => {}
-                event = subscription.next() => match event {
-                    None => break false,
-                    Some(Event::Message(Delivery { message, receipt })) => {
-                        let rest = self.offer(&inbox, &message).await;
-                        settling.push(self.settle(message, rest, receipt, (stop, ending)));
-                    }
-                    Some(Event::Revoked(revoked)) => {
-                        let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
-                        let is_gone = move |lane: &Lane| lane.partition.is_some_and(|it| gone.contains(&it));
-                        inbox.revoke(Box::new(is_gone)).await;
-                        drop(revoked.noted);
-                    }
-                },
-            }
-        };
-        subscription.drain();
-        ending.cancel();
-        drop(inbox);
-        while settling.next().await.is_some() {}
-        if let Err(error) = subscription.ended().await {
+        let ((stopped, ended), ()) = tokio::join!(taking, delivering);
+        if let Err(error) = ended {
             tracing::error!(
                 target: LOG,
                 "the subscription to topic {} of {} ended: {error}",
@@ -241,16 +201,15 @@ impl Target {
         stopped
     }
 
-    async fn offer(&self, inbox: &Source, message: &Message) -> Rest {
-        let topic = self.app_topic(&message.topic);
-        match prepare(&self.wanted, self.broker.name(), topic, message) {
-            Prepared::Ready(incoming) => match inbox.offer(message.lane.clone(), *incoming).await {
-                Ok(taken) => Rest::Taken(taken),
-                Err(_) => Rest::Ending,
-            },
-            Prepared::Dropped(why) => Rest::Dropped(why),
-            Prepared::Unreadable(why) => Rest::Unreadable(why),
-        }
+    fn resilience_metrics(&self) -> &crate::metrics::SidecarMetrics {
+        &self.dependencies().resilience.metrics
+    }
+
+    /// What orders a message. In bulks that is a key alone: the messages of a partition go to the app together.
+    fn lane(&self, message: &Message) -> Option<Lane> {
+        let lane = message.lane.as_ref();
+        let lane = lane.filter(|lane| self.collector.is_none() || lane.key.is_some());
+        lane.cloned()
     }
 
     /// The name that apps use for a topic of the broker.
@@ -259,73 +218,6 @@ impl Target {
         match stored.strip_prefix(prefix.as_ref()) {
             Some(topic) if !prefix.is_empty() => topic.into(),
             _ => Arc::clone(stored),
-        }
-    }
-
-    /// Waits for what comes of a message, and tells the broker.
-    async fn settle(
-        &self,
-        message: Message,
-        rest: Rest,
-        receipt: Receipt,
-        (stop, ending): (&CancellationToken, &CancellationToken),
-    ) {
-        let topic = self.app_topic(&message.topic);
-        let counted = |status, by_app| {
-            let metrics = self.metrics();
-            metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
-        };
-        let failed = match rest {
-            Rest::Ending => return receipt.give_back(),
-            Rest::Dropped(why) => {
-                let (why, by_app) = match why {
-                    Dropped::Expired => ("it has expired", false),
-                    Dropped::NoRoute => ("no route matches it", true),
-                };
-                counted(Status::Drop, by_app);
-                // It is done whether it can be kept or not.
-                let _kept = self.dead_letter(&message, why).await;
-                return receipt.acknowledge();
-            }
-            Rest::Unreadable(why) => {
-                tracing::error!(
-                    target: LOG,
-                    "error deserializing cloud event in pubsub {} and topic {topic}: {why}",
-                    self.wanted.pubsub
-                );
-                why
-            }
-            Rest::Taken(taken) => match taken.settled().await {
-                Ok(Handled::Done) => return receipt.acknowledge(),
-                Ok(Handled::Dropped(why)) => {
-                    return match self.dead_letter(&message, why).await {
-                        Kept::Failed => receipt.give_back(),
-                        Kept::Published | Kept::Nowhere => receipt.acknowledge(),
-                    };
-                }
-                // Its retries were cut short, or its client is gone: somebody else gets it.
-                Ok(Handled::Failed(_)) if stop.is_cancelled() || ending.is_cancelled() => {
-                    return receipt.give_back();
-                }
-                Err(Undelivered::Ending) => return receipt.give_back(),
-                Ok(Handled::Failed(why)) => why,
-                Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
-            },
-        };
-        match self.dead_letter(&message, &failed).await {
-            Kept::Published => {
-                counted(Status::Drop, false);
-                receipt.acknowledge();
-            }
-            Kept::Failed | Kept::Nowhere => {
-                counted(Status::Retry, false);
-                tracing::warn!(
-                    target: LOG,
-                    "a message of topic {topic} of {} goes back to the broker: {failed}",
-                    self.wanted.pubsub
-                );
-                receipt.give_back();
-            }
         }
     }
 
@@ -375,6 +267,12 @@ impl Target {
         limit: Attempt,
         ending: &CancellationToken,
     ) -> (Handled, Outcome) {
+        if limit.number == 1
+            && let Some(published) = event.published
+        {
+            self.metrics()
+                .lag(&self.wanted.pubsub, &self.wanted.topic, published);
+        }
         let attempted = match (&self.sink, &self.collector) {
             (Sink::App(app), Some(collector)) => {
                 return collector.attempt(self, app, event, limit, ending).await;
@@ -384,6 +282,84 @@ impl Target {
             (Sink::Stream(stream), _) => limit.within(pin!(stream.deliver(self, &event, ending))).await,
         };
         attempted.unwrap_or_else(timed_out)
+    }
+}
+
+impl Consumer for Target {
+    type Event = Incoming;
+    type Answer = Handled;
+    type Rest = Rest;
+
+    async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Rest {
+        let topic = self.app_topic(&message.topic);
+        match prepare(&self.wanted, self.broker.name(), topic, message) {
+            Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
+                Ok(taken) => Rest::Taken(taken),
+                Err(_) => Rest::Ending,
+            },
+            Prepared::Dropped(why) => Rest::Dropped(why),
+            Prepared::Unreadable(why) => Rest::Unreadable(why),
+        }
+    }
+
+    async fn settle(&self, message: Message, rest: Rest, receipt: Receipt, ends: Ends<'_>) {
+        let topic = self.app_topic(&message.topic);
+        let counted = |status, by_app| {
+            let metrics = self.metrics();
+            metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
+        };
+        let failed = match rest {
+            Rest::Ending => return receipt.give_back(),
+            Rest::Dropped(why) => {
+                let (why, by_app) = match why {
+                    Dropped::Expired => ("it has expired", false),
+                    Dropped::NoRoute => ("no route matches it", true),
+                };
+                counted(Status::Drop, by_app);
+                // It is done whether it can be kept or not.
+                let _kept = self.dead_letter(&message, why).await;
+                return receipt.acknowledge();
+            }
+            Rest::Unreadable(why) => {
+                tracing::error!(
+                    target: LOG,
+                    "error deserializing cloud event in pubsub {} and topic {topic}: {why}",
+                    self.wanted.pubsub
+                );
+                why
+            }
+            Rest::Taken(taken) => match taken.settled().await {
+                Ok(Handled::Done) => return receipt.acknowledge(),
+                Ok(Handled::Dropped(why)) => {
+                    return match self.dead_letter(&message, why).await {
+                        Kept::Failed => receipt.give_back(),
+                        Kept::Published | Kept::Nowhere => receipt.acknowledge(),
+                    };
+                }
+                // Its retries were cut short, or its client is gone: somebody else gets it.
+                Ok(Handled::Failed(_)) if ends.have_come() => {
+                    return receipt.give_back();
+                }
+                Err(Undelivered::Ending) => return receipt.give_back(),
+                Ok(Handled::Failed(why)) => why,
+                Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
+            },
+        };
+        match self.dead_letter(&message, &failed).await {
+            Kept::Published => {
+                counted(Status::Drop, false);
+                receipt.acknowledge();
+            }
+            Kept::Failed | Kept::Nowhere => {
+                counted(Status::Retry, false);
+                tracing::warn!(
+                    target: LOG,
+                    "a message of topic {topic} of {} goes back to the broker: {failed}",
+                    self.wanted.pubsub
+                );
+                receipt.give_back();
+            }
+        }
     }
 }
 
@@ -405,7 +381,7 @@ enum Kept {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if self.wanted.origin == Origin::Streaming {
+        if self.wanted.origin == SubscriptionType::Streaming {
             tracing::info!(
                 target: LOG,
                 "Unsubscribed from pubsub '{}' topic '{}'",

@@ -15,7 +15,7 @@ const BULK_WAIT: Duration = Duration::from_secs(1);
 
 /// Who wants a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Origin {
+pub enum SubscriptionType {
     /// A Subscription resource.
     Declared,
     /// The app, when it was asked.
@@ -56,7 +56,7 @@ impl Bulk {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wanted {
     /// Who wants it.
-    pub origin: Origin,
+    pub origin: SubscriptionType,
     /// Of the resource; empty where it comes from the app.
     pub name: String,
     /// The broker.
@@ -87,7 +87,7 @@ impl Wanted {
             format!("{place}: subscription {}: {error}", resource.name)
         })?;
         Ok(Self {
-            origin: Origin::Declared,
+            origin: SubscriptionType::Declared,
             name: resource.name.clone(),
             routes,
             ..Self::to_root(
@@ -120,7 +120,7 @@ impl Wanted {
     /// What a stream wants.
     pub fn streaming(pubsub: &str, topic: &str, dead_letter: &str, metadata: Pairs) -> Self {
         Self {
-            origin: Origin::Streaming,
+            origin: SubscriptionType::Streaming,
             ..Self::to_root(pubsub, topic, dead_letter, metadata, &BulkSubscribe::default())
         }
     }
@@ -131,7 +131,7 @@ impl Wanted {
             .iter()
             .any(|(name, value)| name.eq_ignore_ascii_case("rawPayload") && truthy(value));
         Self {
-            origin: Origin::Programmatic,
+            origin: SubscriptionType::Programmatic,
             name: String::new(),
             pubsub: pubsub.to_owned(),
             topic: topic.to_owned(),

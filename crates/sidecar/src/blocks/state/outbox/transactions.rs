@@ -1,0 +1,97 @@
+//! The transactions of this sidecar, for those who wait for their markers: when one ends, and which have failed.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_util::sync::CancellationToken;
+
+/// Events of failed transactions that are remembered.
+const MOST_FAILED: usize = 4096;
+
+/// What is known of transactions by the names of their markers.
+#[derive(Default)]
+pub(in super::super) struct Transactions(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// Cancelled when the transaction has ended.
+    running: HashMap<String, CancellationToken>,
+    failed: VecDeque<String>,
+}
+
+impl Transactions {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A transaction begins.
+    pub(super) fn begin(self: &Arc<Self>, markers: Vec<String>) -> Running {
+        let ended = CancellationToken::new();
+        let running = markers.iter().map(|marker| (marker.clone(), ended.clone()));
+        self.known().running.extend(running);
+        Running {
+            transactions: Arc::clone(self),
+            markers,
+            ended,
+        }
+    }
+
+    /// What is cancelled when the transaction of a marker ends; `None`: it is not under way here.
+    pub(super) fn running(&self, marker: &str) -> Option<CancellationToken> {
+        self.known().running.get(marker).cloned()
+    }
+
+    /// Whether the transaction of a marker is known to have failed.
+    pub(super) fn has_failed(&self, marker: &str) -> bool {
+        self.known().failed.iter().any(|failed| failed == marker)
+    }
+}
+
+/// A transaction under way. Dropped, it has ended, nobody knows how.
+pub(in super::super) struct Running {
+    transactions: Arc<Transactions>,
+    markers: Vec<String>,
+    ended: CancellationToken,
+}
+
+impl Running {
+    /// Nothing of it was stored or will be.
+    pub(in super::super) fn failed(self) {
+        let mut known = self.transactions.known();
+        known.failed.extend(self.markers.iter().cloned());
+        let surplus = known.failed.len().saturating_sub(MOST_FAILED);
+        known.failed.drain(..surplus);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut known = self.transactions.known();
+        for marker in &self.markers {
+            known.running.remove(marker);
+        }
+        drop(known);
+        self.ended.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_transaction_ended_is_known_as_long_as_there_is_room() {
+        let transactions = Arc::new(Transactions::default());
+        let running = transactions.begin(vec!["a".to_owned(), "b".to_owned()]);
+        let ended = transactions.running("b").unwrap();
+        assert!(transactions.running("c").is_none() && !ended.is_cancelled());
+        drop(running);
+        assert!(ended.is_cancelled() && transactions.running("a").is_none());
+        assert!(!transactions.has_failed("a"), "it may have been committed");
+        for number in 0..=MOST_FAILED {
+            transactions.begin(vec![number.to_string()]).failed();
+        }
+        assert!(!transactions.has_failed("0") && transactions.has_failed("1"));
+        assert!(transactions.known().running.is_empty());
+    }
+}
