@@ -16,6 +16,6 @@ pub use baggage::{BAGGAGE, Baggage, BaggageError};
 pub use context::{GRPC_TRACE_BIN, TRACEPARENT, TRACESTATE, TraceContext, TraceParent};
 pub use queue::SpanQueue;
 pub use sampler::Sampler;
-pub use span::{Span, SpanData, SpanKind, Status};
+pub use span::{Span, SpanData, SpanEvent, SpanKind, Status};
 pub use state::{MAX_TRACESTATE, TraceState};
 pub use tracer::{Parent, Tracer};

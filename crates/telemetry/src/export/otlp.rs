@@ -9,6 +9,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::Trac
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, InstrumentationScope, KeyValue};
 use opentelemetry_proto::tonic::resource::v1::Resource as OtlpResource;
+use opentelemetry_proto::tonic::trace::v1::span::Event;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span, Status as OtlpStatus};
 use prost::Message as _;
@@ -17,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tower::service_fn;
 
-use crate::trace::{SpanData, Status};
+use crate::trace::{SpanData, SpanEvent, Status};
 
 use super::ExportError;
 use super::dial::Dialer;
@@ -166,7 +167,17 @@ fn otlp_span(span: &SpanData) -> Span {
         start_time_unix_nano: unix_nanos(span.start),
         end_time_unix_nano: unix_nanos(span.end),
         attributes: span.attributes.iter().map(|(k, v)| key_value(k, v)).collect(),
+        events: span.events.iter().map(otlp_event).collect(),
         status: Some(status),
+        ..Default::default()
+    }
+}
+
+fn otlp_event(event: &SpanEvent) -> Event {
+    Event {
+        time_unix_nano: unix_nanos(event.time),
+        name: event.name.clone().into_owned(),
+        attributes: event.attributes.iter().map(|(k, v)| key_value(k, v)).collect(),
         ..Default::default()
     }
 }

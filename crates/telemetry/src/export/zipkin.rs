@@ -77,6 +77,13 @@ fn zipkin_span(span: &SpanData, service: &str) -> Value {
         "localEndpoint": { "serviceName": service },
         "tags": tags,
     });
+    if !span.events.is_empty() {
+        let annotations = span.events.iter().map(|event| {
+            let time = event.time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            json!({ "timestamp": micros(time), "value": event.name })
+        });
+        out["annotations"] = annotations.collect();
+    }
     if let Some(parent) = span.parent {
         out["parentId"] = format!("{:016x}", u64::from_be_bytes(parent)).into();
     }

@@ -60,9 +60,25 @@ pub struct SpanData {
     pub end: SystemTime,
     /// Attributes, each key once.
     pub attributes: Vec<(Text, Text)>,
+    /// What happened meanwhile, in order.
+    pub events: Vec<SpanEvent>,
     /// Outcome.
     pub status: Status,
 }
+
+/// Something that happened during a span.
+#[derive(Clone, Debug)]
+pub struct SpanEvent {
+    /// What.
+    pub name: Text,
+    /// When.
+    pub time: SystemTime,
+    /// Attributes, each key once.
+    pub attributes: Vec<(Text, Text)>,
+}
+
+/// Events that a span keeps; more are dropped.
+const MAX_EVENTS: usize = 128;
 
 /// A running span. Ends when dropped, or at [`Span::end`]. Only sampled spans record anything: every setter is a
 /// no-op on the others.
@@ -146,8 +162,41 @@ impl Span {
         }
     }
 
+    /// Notes that something happened now.
+    pub fn event(&mut self, name: impl Into<Text>, attributes: Vec<(Text, Text)>) {
+        if let Some(data) = self.data_mut().filter(|data| data.events.len() < MAX_EVENTS) {
+            data.events.push(SpanEvent {
+                name: name.into(),
+                time: SystemTime::now(),
+                attributes,
+            });
+        }
+    }
+
+    /// It began at another time than now.
+    pub fn set_start(&mut self, start: SystemTime) {
+        if let Some(data) = self.data_mut() {
+            data.start = start;
+        }
+    }
+
+    /// It goes on with a span that began in another process, or earlier in this one: the same id.
+    pub fn set_id(&mut self, id: [u8; 8]) {
+        if let Some(context) = &mut self.context {
+            context.span_id = id;
+        }
+        if let Some(data) = self.data_mut() {
+            data.context.span_id = id;
+        }
+    }
+
     /// Ends the span now.
     pub fn end(self) {}
+
+    /// Forgets what was recorded: the span goes on elsewhere.
+    pub fn discard(mut self) {
+        self.recording = None;
+    }
 
     /// Puts `traceparent` and `tracestate` into HTTP headers, replacing what is there.
     pub fn inject_http(&self, headers: &mut HeaderMap) {

@@ -219,6 +219,7 @@ impl Tracer {
                     start: now,
                     end: now,
                     attributes: Vec::with_capacity(8),
+                    events: Vec::new(),
                     status: Status::Unset,
                 },
                 tracer: self.inner.clone(),
@@ -271,6 +272,28 @@ mod tests {
             assert_eq!(data.state.as_ref().unwrap().as_str(), "x=1");
             assert!(data.end >= data.start);
         }
+    }
+
+    #[test]
+    fn a_span_goes_on_with_the_id_and_the_time_of_an_earlier_one() {
+        let (tracer, queue) = tracer(1.0);
+        let parent = Parent::from_text(SAMPLED, "");
+        let earlier = tracer.start_scoped("durabletask", SpanKind::Server, "a", &parent);
+        let id = earlier.context().unwrap().span_id;
+        earlier.discard();
+        let mut later = tracer.start_scoped("durabletask", SpanKind::Server, "a", &parent);
+        later.set_id(id);
+        later.set_start(SystemTime::UNIX_EPOCH);
+        later.event("seen", vec![("name".into(), "e".into())]);
+        assert_eq!(later.context().unwrap().span_id, id);
+        later.end();
+        let spans = queue.take();
+        assert_eq!(spans.len(), 1, "what was discarded is not exported");
+        assert_eq!(
+            (spans[0].context.span_id, spans[0].start),
+            (id, SystemTime::UNIX_EPOCH)
+        );
+        assert_eq!(spans[0].events[0].name, "seen");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::{CurrentSpan, describe_publish};
-use crate::blocks::pubsub::{BulkPayload, Origin, Payload, Protocol, PublishError};
+use crate::blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 
 impl DaprService {
     pub(super) async fn event_publish(
@@ -17,7 +17,7 @@ impl DaprService {
         request: Request<PublishEventRequest>,
     ) -> Result<Response<()>, Status> {
         describe_publish(&request, &request.get_ref().topic);
-        let origin = origin(&request);
+        let caller = request_context(&request);
         let message = request.into_inner();
         let target = self
             .blocks
@@ -29,7 +29,7 @@ impl DaprService {
             metadata: message.metadata,
         };
         let published = match target {
-            Ok(target) => target.publish(payload, origin).await,
+            Ok(target) => target.publish(payload, caller).await,
             Err(error) => Err(error),
         };
         published.map_err(|error| self.unpublished(error))?;
@@ -43,7 +43,7 @@ impl DaprService {
         span: &str,
     ) -> Result<Response<BulkPublishResponse>, Status> {
         describe_publish(&request, &request.get_ref().topic);
-        let origin = origin(&request);
+        let caller = request_context(&request);
         let message = request.into_inner();
         let entries = message.entries.into_iter().map(|entry| BulkPayload {
             id: entry.entry_id,
@@ -62,7 +62,7 @@ impl DaprService {
             Ok(target) => {
                 let entries = entries.collect();
                 target
-                    .publish_bulk(entries, &message.metadata, origin, span)
+                    .publish_bulk(entries, &message.metadata, caller, span)
                     .await
             }
             Err(error) => Err(error),
@@ -76,11 +76,11 @@ impl DaprService {
     }
 }
 
-fn origin<T>(request: &Request<T>) -> Origin {
+fn request_context<T>(request: &Request<T>) -> RequestContext {
     let span = request.extensions().get::<CurrentSpan>();
     // What is no baggage was refused before, or nobody traces.
     let baggage = Baggage::from_headers(request.metadata().as_ref()).ok().flatten();
-    Origin {
+    RequestContext {
         protocol: Protocol::Grpc,
         trace: span.map(|span| span.0.clone()).unwrap_or_default(),
         baggage: baggage.map(|(text, _)| Arc::from(text)),

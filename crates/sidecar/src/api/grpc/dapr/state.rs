@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::DaprService;
 use crate::api::error::ApiError;
-use crate::api::grpc::describe_database;
+use crate::api::grpc::{CurrentSpan, describe_database};
 use crate::blocks::state::{StateError, StepKind, Store};
 
 const SYSTEM: &str = "state";
@@ -117,8 +117,11 @@ impl DaprService {
 
     pub(super) async fn state_transact(
         &self,
-        request: ExecuteStateTransactionRequest,
+        request: Request<ExecuteStateTransactionRequest>,
     ) -> Result<Response<()>, Status> {
+        let span = request.extensions().get::<CurrentSpan>();
+        let trace = span.map(|span| span.0.clone()).unwrap_or_default();
+        let request = request.into_inner();
         let store = self.state_store(&request.store_name)?;
         let transactional = store.check_transactional();
         transactional.map_err(|error| self.state_error(error))?;
@@ -131,7 +134,7 @@ impl DaprService {
         });
         let steps = steps.collect::<Result<Vec<_>, _>>();
         let steps = steps.map_err(|error| self.state_error(error))?;
-        let done = store.transact(steps, request.metadata).await;
+        let done = store.transact(steps, request.metadata, &trace).await;
         done.map_err(|error| self.state_error(error))?;
         Ok(Response::new(()))
     }

@@ -1,0 +1,300 @@
+//! Executions of activities: one for all reminders that ask for it, however often they come.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tonic::Status;
+
+/// How long it is known that an execution is done.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// How long an execution goes on that no reminder waits for.
+const ALONE: Duration = Duration::from_secs(30);
+/// Executions that are remembered, at most.
+const MAX_REMEMBERED: usize = 1 << 16;
+
+/// What an execution consists of.
+#[async_trait]
+pub(super) trait Step: Send + Sync + 'static {
+    /// What it results in.
+    type Result: Send + Sync + 'static;
+
+    /// Does the work.
+    async fn run(&self) -> Result<Self::Result, Status>;
+
+    /// Tells who waits for it.
+    async fn deliver(&self, result: &Self::Result) -> Result<(), Status>;
+}
+
+/// `None` while it goes on.
+type Ending = Option<Result<(), Status>>;
+
+enum Known {
+    /// It goes on.
+    Running(watch::Receiver<Ending>),
+    /// Its result is there, and nobody could be told.
+    Undelivered(Arc<dyn Redeliver>),
+    /// It is over.
+    Done,
+}
+
+#[async_trait]
+trait Redeliver: Send + Sync {
+    async fn redeliver(&self) -> Result<(), Status>;
+}
+
+struct Undelivered<S: Step> {
+    step: S,
+    result: S::Result,
+}
+
+#[async_trait]
+impl<S: Step> Redeliver for Undelivered<S> {
+    async fn redeliver(&self) -> Result<(), Status> {
+        self.step.deliver(&self.result).await
+    }
+}
+
+#[derive(Default)]
+struct All {
+    by_key: HashMap<String, Known>,
+    /// What is over, in the order in which it is to be forgotten.
+    over: VecDeque<(Instant, String)>,
+}
+
+/// All executions.
+#[derive(Default)]
+pub(super) struct Executions {
+    all: Mutex<All>,
+}
+
+impl Executions {
+    fn locked(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Executes a step, or joins its execution. Whoever is dropped meanwhile leaves it to go on for a while.
+    pub(super) async fn join<S: Step>(self: &Arc<Self>, key: String, step: S) -> Result<(), Status> {
+        let mut ending = {
+            let mut all = self.locked();
+            all.forget();
+            match all.by_key.remove(&key) {
+                Some(Known::Done) => {
+                    all.by_key.insert(key, Known::Done);
+                    return Ok(());
+                }
+                // Its task is there as long as it is not over.
+                Some(Known::Running(ending)) => {
+                    all.by_key.insert(key, Known::Running(ending.clone()));
+                    ending
+                }
+                Some(Known::Undelivered(undelivered)) => {
+                    let (sender, ending) = watch::channel(None);
+                    all.by_key.insert(key.clone(), Known::Running(ending.clone()));
+                    let executions = Arc::clone(self);
+                    tokio::spawn(async move {
+                        let delivered = undelivered.redeliver().await;
+                        let known = match &delivered {
+                            Ok(()) => Some(Known::Done),
+                            Err(_) => Some(Known::Undelivered(undelivered)),
+                        };
+                        executions.end(key, known);
+                        sender.send_replace(Some(delivered));
+                    });
+                    ending
+                }
+                None => {
+                    let (sender, ending) = watch::channel(None);
+                    all.by_key.insert(key.clone(), Known::Running(ending.clone()));
+                    let executions = Arc::clone(self);
+                    tokio::spawn(executions.execute(key, step, sender));
+                    ending
+                }
+            }
+        };
+        let ended = ending.wait_for(Option::is_some).await;
+        let ended = ended.ok().and_then(|ended| (*ended).clone());
+        ended.unwrap_or_else(|| {
+            Err(Status::aborted(
+                "the execution of the activity ended without a result",
+            ))
+        })
+    }
+
+    async fn execute<S: Step>(self: Arc<Self>, key: String, step: S, sender: watch::Sender<Ending>) {
+        let ran = tokio::select! {
+            ran = step.run() => ran,
+            () = alone(&sender) => Err(Status::cancelled("nobody waits for the activity any more")),
+        };
+        let (known, ended) = match ran {
+            Err(error) => (None, Err(error)),
+            Ok(result) => match step.deliver(&result).await {
+                Ok(()) => (Some(Known::Done), Ok(())),
+                Err(error) => {
+                    let undelivered = Arc::new(Undelivered { step, result });
+                    (Some(Known::Undelivered(undelivered)), Err(error))
+                }
+            },
+        };
+        self.end(key, known);
+        sender.send_replace(Some(ended));
+    }
+
+    fn end(&self, key: String, known: Option<Known>) {
+        let mut all = self.locked();
+        let Some(known) = known else {
+            all.by_key.remove(&key);
+            return;
+        };
+        all.by_key.insert(key.clone(), known);
+        all.over.push_back((Instant::now(), key));
+        all.forget();
+    }
+}
+
+/// Completes when no reminder has waited for a while. The table of executions has one receiver of its own.
+async fn alone(sender: &watch::Sender<Ending>) {
+    const LOOK: Duration = Duration::from_secs(1);
+    let mut since = Instant::now();
+    loop {
+        if sender.receiver_count() > 1 {
+            since = Instant::now();
+        } else if since.elapsed() >= ALONE {
+            return;
+        }
+        sleep(LOOK).await;
+    }
+}
+
+impl All {
+    /// Forgets what was over long ago, and what is too much.
+    fn forget(&mut self) {
+        while let Some((at, key)) = self.over.front() {
+            if at.elapsed() < REMEMBERED && self.over.len() <= MAX_REMEMBERED {
+                return;
+            }
+            // An execution that goes on anew is not forgotten.
+            if !matches!(self.by_key.get(key), Some(Known::Running(_))) {
+                self.by_key.remove(key);
+            }
+            self.over.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[derive(Clone)]
+    struct Counted {
+        ran: Arc<AtomicUsize>,
+        delivered: Arc<AtomicUsize>,
+        may_run: Arc<Semaphore>,
+        fails: Arc<AtomicUsize>,
+    }
+
+    impl Counted {
+        fn new(permits: usize) -> Self {
+            Self {
+                ran: Arc::default(),
+                delivered: Arc::default(),
+                may_run: Arc::new(Semaphore::new(permits)),
+                fails: Arc::default(),
+            }
+        }
+
+        fn counts(&self) -> (usize, usize) {
+            (
+                self.ran.load(Ordering::SeqCst),
+                self.delivered.load(Ordering::SeqCst),
+            )
+        }
+    }
+
+    #[async_trait]
+    impl Step for Counted {
+        type Result = ();
+
+        async fn run(&self) -> Result<(), Status> {
+            self.may_run.acquire().await.unwrap().forget();
+            self.ran.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+
+        async fn deliver(&self, (): &()) -> Result<(), Status> {
+            if self.fails.load(Ordering::SeqCst) > 0 {
+                self.fails.fetch_sub(1, Ordering::SeqCst);
+                return Err(Status::unavailable("not now"));
+            }
+            self.delivered.fetch_add(1, Ordering::SeqCst);
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reminders_of_one_task_share_one_execution_which_is_remembered_for_a_minute() {
+        let executions = Arc::<Executions>::default();
+        let step = Counted::new(0);
+        let both = async {
+            tokio::join!(
+                executions.join("a".into(), step.clone()),
+                executions.join("a".into(), step.clone())
+            )
+        };
+        let release = async {
+            tokio::task::yield_now().await;
+            step.may_run.add_permits(9);
+        };
+        let ((one, two), ()) = tokio::join!(both, release);
+        assert!(one.is_ok() && two.is_ok());
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (1, 1));
+        executions.join("b".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (2, 2));
+        sleep(REMEMBERED).await;
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (3, 3));
+        assert_eq!(executions.locked().by_key.len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_result_that_was_not_delivered_is_delivered_without_running_again() {
+        let executions = Arc::<Executions>::default();
+        let step = Counted::new(9);
+        step.fails.store(2, Ordering::SeqCst);
+        assert!(executions.join("a".into(), step.clone()).await.is_err());
+        assert!(executions.join("a".into(), step.clone()).await.is_err());
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_runs_when_its_reminder_is_cut_off_is_delivered_and_what_waits_for_long_is_withdrawn() {
+        let executions = Arc::<Executions>::default();
+        let cut = |step: &Counted, key: &str| {
+            let (executions, step, key) = (Arc::clone(&executions), step.clone(), key.to_owned());
+            async move {
+                tokio::time::timeout(Duration::from_secs(1), executions.join(key, step))
+                    .await
+                    .is_err()
+            }
+        };
+        let (runs, waits) = (Counted::new(0), Counted::new(0));
+        assert!(cut(&runs, "runs").await && cut(&waits, "waits").await);
+        runs.may_run.add_permits(1);
+        sleep(Duration::from_secs(40)).await;
+        assert_eq!(runs.counts(), (1, 1));
+        waits.may_run.add_permits(1);
+        sleep(Duration::from_secs(40)).await;
+        assert_eq!(waits.counts(), (0, 0));
+        assert!(!executions.locked().by_key.contains_key("waits"));
+    }
+}

@@ -1,0 +1,466 @@
+//! Work for the workers of the app: turns of workflows and runs of activities, each given to one of the streams that the
+//! workers have open, and waited for until the worker answers or its stream ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outrigger_wire::durabletask::work_item::Request;
+use outrigger_wire::durabletask::{
+    ActivityRequest, ActivityResponse, OrchestratorRequest, OrchestratorResponse, WorkItem,
+};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+
+/// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
+pub const MAX_WORK: usize = 1 << 16;
+
+/// The work was not done: the stream of its worker ended, there is too much of it, or the sidecar ends. It is to be tried
+/// again later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cancelled {
+    /// The stream that the work was sent on ended before the worker answered.
+    #[error("the worker that had it disconnected")]
+    Disconnected,
+    /// More work than is kept.
+    #[error(
+        "{MAX_WORK} pieces of work wait for workers already; start more workers, or limit what is started"
+    )]
+    TooMuch,
+    /// The sidecar ends.
+    #[error("the sidecar ends")]
+    Ended,
+}
+
+/// How much may be with workers at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Turns of workflows; `None` = no limit.
+    pub turns: Option<usize>,
+    /// Activities; `None` = no limit.
+    pub activities: Option<usize>,
+}
+
+/// What a worker's answer is matched by, as the contract has it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Turn(String),
+    Activity(String, i32),
+}
+
+/// What a worker answered.
+enum Answer {
+    Turn(OrchestratorResponse),
+    Activity(ActivityResponse),
+}
+
+/// A piece of work, from when somebody waits for it to when nobody does any more.
+struct Piece {
+    key: Key,
+    /// What is sent; `None` once it was.
+    item: Option<WorkItem>,
+    answer: oneshot::Sender<Result<Answer, Cancelled>>,
+    /// The stream that it was sent on.
+    stream: Option<u64>,
+}
+
+#[derive(Default)]
+struct Work {
+    /// Of the next piece, and of the next stream.
+    next: u64,
+    pieces: HashMap<u64, Piece>,
+    /// The latest piece of each key is the one that an answer is for.
+    by_key: HashMap<Key, u64>,
+    /// Pieces that no stream has taken, in the order in which they came.
+    waiting: VecDeque<u64>,
+    ended: bool,
+}
+
+impl Work {
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Takes a piece out, wherever it is.
+    fn take(&mut self, number: u64) -> Option<Piece> {
+        let piece = self.pieces.remove(&number)?;
+        if self.by_key.get(&piece.key) == Some(&number) {
+            self.by_key.remove(&piece.key);
+        }
+        if piece.item.is_some() {
+            self.waiting.retain(|waiting| *waiting != number);
+        }
+        Some(piece)
+    }
+}
+
+/// The work of one app, and the streams of its workers.
+pub struct WorkQueue {
+    work: Mutex<Work>,
+    /// There is work that no stream has taken.
+    arrived: Notify,
+    turns: Option<Semaphore>,
+    activities: Option<Semaphore>,
+    streams: AtomicUsize,
+}
+
+impl WorkQueue {
+    /// Without work.
+    pub fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Self {
+            work: Mutex::default(),
+            arrived: Notify::new(),
+            turns: limits.turns.map(Semaphore::new),
+            activities: limits.activities.map(Semaphore::new),
+            streams: AtomicUsize::new(0),
+        })
+    }
+
+    /// Has a worker run a turn of a workflow. Dropping the future withdraws the work.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub async fn orchestrate(&self, request: OrchestratorRequest) -> Result<OrchestratorResponse, Cancelled> {
+        let _permit = permit(self.turns.as_ref()).await?;
+        let key = Key::Turn(request.instance_id.clone());
+        match self.work(key, Request::OrchestratorRequest(request)).await? {
+            Answer::Turn(response) => Ok(response),
+            // Keys of the two kinds are never the same.
+            Answer::Activity(_) => Err(Cancelled::Disconnected),
+        }
+    }
+
+    /// Has a worker run an activity. Dropping the future withdraws the work.
+    ///
+    /// # Errors
+    /// [`Cancelled`].
+    pub async fn execute(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
+        let _permit = permit(self.activities.as_ref()).await?;
+        let instance = request.orchestration_instance.as_ref();
+        let instance = instance.map(|instance| instance.instance_id.clone());
+        let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
+        match self.work(key, Request::ActivityRequest(request)).await? {
+            Answer::Activity(response) => Ok(response),
+            Answer::Turn(_) => Err(Cancelled::Disconnected),
+        }
+    }
+
+    async fn work(&self, key: Key, request: Request) -> Result<Answer, Cancelled> {
+        let (answer, answered) = oneshot::channel();
+        let number = {
+            let mut work = self.locked();
+            if work.ended {
+                return Err(Cancelled::Ended);
+            }
+            if work.pieces.len() >= MAX_WORK {
+                return Err(Cancelled::TooMuch);
+            }
+            let number = work.number();
+            work.by_key.insert(key.clone(), number);
+            work.waiting.push_back(number);
+            let item = WorkItem {
+                request: Some(request),
+                // A worker that hands it back answers this piece, and no later one of the same key.
+                completion_token: number.to_string(),
+            };
+            let piece = Piece {
+                key,
+                item: Some(item),
+                answer,
+                stream: None,
+            };
+            work.pieces.insert(number, piece);
+            number
+        };
+        self.arrived.notify_one();
+        let _withdrawn = Withdraw { queue: self, number };
+        answered.await.unwrap_or(Err(Cancelled::Disconnected))
+    }
+
+    /// A worker has run a turn; whether somebody waited for that.
+    pub fn turn_done(&self, response: OrchestratorResponse) -> bool {
+        let key = Key::Turn(response.instance_id.clone());
+        let token = response.completion_token.clone();
+        self.done(&key, &token, Answer::Turn(response))
+    }
+
+    /// A worker has run an activity; whether somebody waited for that.
+    pub fn activity_done(&self, response: ActivityResponse) -> bool {
+        let key = Key::Activity(response.instance_id.clone(), response.task_id);
+        let token = response.completion_token.clone();
+        self.done(&key, &token, Answer::Activity(response))
+    }
+
+    fn done(&self, key: &Key, token: &str, answer: Answer) -> bool {
+        let piece = {
+            let mut work = self.locked();
+            let Some(number) = work.by_key.get(key).copied() else {
+                return false;
+            };
+            let is_earlier = !token.is_empty() && token != number.to_string();
+            let is_unsent = work.pieces.get(&number).is_some_and(|piece| piece.item.is_some());
+            // What was not sent yet cannot be what the worker answers.
+            if is_earlier || is_unsent {
+                return false;
+            }
+            work.take(number)
+        };
+        piece.is_some_and(|piece| piece.answer.send(Ok(answer)).is_ok())
+    }
+
+    /// Opens a stream of work.
+    pub fn open(self: &Arc<Self>) -> WorkStream {
+        self.streams.fetch_add(1, Ordering::AcqRel);
+        let number = self.locked().number();
+        WorkStream {
+            queue: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// How many streams are open.
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::Acquire)
+    }
+
+    /// How much work waits for a stream to take it.
+    pub fn waiting(&self) -> usize {
+        self.locked().waiting.len()
+    }
+
+    /// Cancels all work, and takes no more.
+    pub fn end(&self) {
+        let pieces = {
+            let mut work = self.locked();
+            work.ended = true;
+            work.waiting.clear();
+            work.by_key.clear();
+            std::mem::take(&mut work.pieces)
+        };
+        for piece in pieces.into_values() {
+            // Who does not wait any more needs no answer.
+            let _gone = piece.answer.send(Err(Cancelled::Ended));
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn permit(limit: Option<&Semaphore>) -> Result<Option<SemaphorePermit<'_>>, Cancelled> {
+    match limit {
+        None => Ok(None),
+        // It is never closed.
+        Some(limit) => limit.acquire().await.map(Some).map_err(|_| Cancelled::Ended),
+    }
+}
+
+/// Nobody waits for the piece any more.
+struct Withdraw<'a> {
+    queue: &'a WorkQueue,
+    number: u64,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        self.queue.locked().take(self.number);
+    }
+}
+
+/// One worker's stream of work. When it is dropped, what was sent on it and not answered is cancelled.
+pub struct WorkStream {
+    queue: Arc<WorkQueue>,
+    number: u64,
+}
+
+impl WorkStream {
+    /// The next piece of work, which is this stream's from now on.
+    pub async fn next(&self) -> WorkItem {
+        loop {
+            let arrived = self.queue.arrived.notified();
+            if let Some(item) = self.take() {
+                return item;
+            }
+            arrived.await;
+        }
+    }
+
+    fn take(&self) -> Option<WorkItem> {
+        let mut work = self.queue.locked();
+        let number = work.waiting.pop_front()?;
+        let more = !work.waiting.is_empty();
+        let piece = work.pieces.get_mut(&number)?;
+        piece.stream = Some(self.number);
+        let item = piece.item.take();
+        drop(work);
+        if more {
+            // Notices of several pieces may have become one.
+            self.queue.arrived.notify_one();
+        }
+        item
+    }
+}
+
+impl Drop for WorkStream {
+    fn drop(&mut self) {
+        self.queue.streams.fetch_sub(1, Ordering::AcqRel);
+        let lost: Vec<_> = {
+            let mut work = self.queue.locked();
+            let of_this =
+                |(number, piece): (&u64, &Piece)| (piece.stream == Some(self.number)).then_some(*number);
+            let numbers: Vec<_> = work.pieces.iter().filter_map(of_this).collect();
+            numbers
+                .into_iter()
+                .filter_map(|number| work.take(number))
+                .collect()
+        };
+        for piece in lost {
+            let _gone = piece.answer.send(Err(Cancelled::Disconnected));
+        }
+        // A notice that this stream had and did not use is another's.
+        self.queue.arrived.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use outrigger_wire::durabletask::OrchestrationInstance;
+
+    use super::*;
+
+    fn turn(instance: &str) -> OrchestratorRequest {
+        OrchestratorRequest {
+            instance_id: instance.to_owned(),
+            ..OrchestratorRequest::default()
+        }
+    }
+
+    fn activity(instance: &str, task: i32) -> ActivityRequest {
+        ActivityRequest {
+            orchestration_instance: Some(OrchestrationInstance {
+                instance_id: instance.to_owned(),
+                execution_id: None,
+            }),
+            task_id: task,
+            ..ActivityRequest::default()
+        }
+    }
+
+    fn turned(instance: &str, token: &str) -> OrchestratorResponse {
+        OrchestratorResponse {
+            instance_id: instance.to_owned(),
+            completion_token: token.to_owned(),
+            ..OrchestratorResponse::default()
+        }
+    }
+
+    fn acted(instance: &str, task: i32) -> ActivityResponse {
+        ActivityResponse {
+            instance_id: instance.to_owned(),
+            task_id: task,
+            ..ActivityResponse::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn work_goes_to_one_stream_and_its_answer_back() {
+        let queue = WorkQueue::new(Limits::default());
+        let (one, two) = (queue.open(), queue.open());
+        assert_eq!(queue.streams(), 2);
+        let mut first = std::pin::pin!(queue.orchestrate(turn("a")));
+        let mut second = std::pin::pin!(queue.execute(activity("a", 3)));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert!(second.as_mut().now_or_never().is_none());
+        assert!(!queue.turn_done(turned("a", "")), "it was not sent yet");
+        let (a, b) = (one.next().await, two.next().await);
+        assert!(matches!(a.request, Some(Request::OrchestratorRequest(_))));
+        assert!(matches!(b.request, Some(Request::ActivityRequest(_))));
+        assert!(one.next().now_or_never().is_none());
+        assert!(!queue.activity_done(acted("a", 4)), "another task");
+        assert!(queue.activity_done(acted("a", 3)));
+        assert!(queue.turn_done(turned("a", &a.completion_token)));
+        assert!(!queue.turn_done(turned("a", "")), "once");
+        assert!(first.await.is_ok());
+        assert_eq!(second.await.unwrap().task_id, 3);
+        assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
+        let queue = WorkQueue::new(Limits::default());
+        let stream = queue.open();
+        let mut sent = std::pin::pin!(queue.orchestrate(turn("a")));
+        assert!(sent.as_mut().now_or_never().is_none());
+        stream.next().await;
+        let mut unsent = std::pin::pin!(queue.orchestrate(turn("b")));
+        assert!(unsent.as_mut().now_or_never().is_none());
+        drop(stream);
+        assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
+        assert!(unsent.as_mut().now_or_never().is_none());
+        let stream = queue.open();
+        stream.next().await;
+        assert!(queue.turn_done(turned("b", "")));
+        assert!(unsent.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
+        let queue = WorkQueue::new(Limits::default());
+        let stream = queue.open();
+        let mut earlier = Box::pin(queue.orchestrate(turn("a")));
+        assert!(earlier.as_mut().now_or_never().is_none());
+        let old = stream.next().await;
+        drop(earlier);
+        let mut later = std::pin::pin!(queue.orchestrate(turn("a")));
+        assert!(later.as_mut().now_or_never().is_none());
+        let new = stream.next().await;
+        assert!(!queue.turn_done(turned("a", &old.completion_token)));
+        assert!(queue.turn_done(turned("a", &new.completion_token)));
+        assert!(later.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn limits_hold_work_back() {
+        let queue = WorkQueue::new(Limits {
+            turns: None,
+            activities: Some(1),
+        });
+        let stream = queue.open();
+        let mut one = std::pin::pin!(queue.execute(activity("a", 1)));
+        let mut two = std::pin::pin!(queue.execute(activity("a", 2)));
+        assert!(one.as_mut().now_or_never().is_none());
+        assert!(two.as_mut().now_or_never().is_none());
+        stream.next().await;
+        assert!(stream.next().now_or_never().is_none());
+        assert!(queue.activity_done(acted("a", 1)));
+        assert!(one.await.is_ok());
+        assert!(two.as_mut().now_or_never().is_none());
+        stream.next().await;
+        assert!(queue.activity_done(acted("a", 2)));
+        assert!(two.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_is_not_sent() {
+        let queue = WorkQueue::new(Limits::default());
+        let mut dropped = Box::pin(queue.orchestrate(turn("a")));
+        assert!(dropped.as_mut().now_or_never().is_none());
+        assert_eq!(queue.waiting(), 1);
+        drop(dropped);
+        assert_eq!(queue.waiting(), 0);
+        let stream = queue.open();
+        assert!(stream.next().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn an_end_cancels_everything() {
+        let queue = WorkQueue::new(Limits::default());
+        let mut waiting = std::pin::pin!(queue.orchestrate(turn("a")));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        queue.end();
+        assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
+        assert_eq!(queue.orchestrate(turn("a")).await.unwrap_err(), Cancelled::Ended);
+    }
+}

@@ -1,0 +1,104 @@
+//! Reminders of the actors of workflows.
+
+use std::time::Duration;
+
+use outrigger_wire::common::v1::job_failure_policy::Policy;
+use outrigger_wire::common::v1::{JobFailurePolicy, JobFailurePolicyConstant};
+use outrigger_wire::scheduler::v1::Job;
+use prost_types::{Any, Timestamp};
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Status};
+
+use super::engine::{Engine, again, now};
+
+/// How long a scheduler that does not answer is asked again.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two attempts: first, and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+impl Engine {
+    /// Sets a reminder, in place of one of its name. One that fails comes again every second, for good.
+    pub(super) async fn remind(
+        &self,
+        kind: &str,
+        id: &str,
+        name: &str,
+        due: Option<Timestamp>,
+        data: Option<Any>,
+    ) -> Result<(), Status> {
+        let job = Job {
+            due_time: Some(spelled(due)),
+            data,
+            failure_policy: Some(JobFailurePolicy {
+                policy: Some(Policy::Constant(JobFailurePolicyConstant {
+                    interval: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+                    max_retries: None,
+                })),
+            }),
+            ..Job::default()
+        };
+        let actors = self.actors().map_err(again)?;
+        let (mut pause, most) = PAUSES;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let Err(error) = actors.set_reminder(kind, id, name, job.clone()).await else {
+                return Ok(());
+            };
+            let passes = matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded);
+            if !passes || Instant::now() + pause > end {
+                let text = format!("reminder {name} of actor {kind}||{id} was not stored: {error}");
+                return Err(again(text));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(most);
+        }
+    }
+
+    /// Removes a reminder; that there is none is fine.
+    pub(super) async fn forget(&self, kind: &str, id: &str, name: &str) -> Result<(), Status> {
+        let deleted = self
+            .actors()
+            .map_err(again)?
+            .delete_reminder(kind, id, name)
+            .await;
+        deleted.map_err(|error| {
+            again(format!(
+                "reminder {name} of actor {kind}||{id} was not deleted: {error}"
+            ))
+        })
+    }
+
+    /// Removes all reminders of an actor; `prefix`: of all actors whose ids begin so.
+    pub(super) async fn forget_all(&self, kind: &str, id: &str, prefix: bool) -> Result<(), Status> {
+        let deleted = self
+            .actors()
+            .map_err(again)?
+            .delete_reminders(kind, id, prefix)
+            .await;
+        deleted.map_err(|error| {
+            again(format!(
+                "reminders of actor {kind}||{id} were not deleted: {error}"
+            ))
+        })
+    }
+}
+
+/// RFC 3339. Fractions of a second are kept: a timer is not early.
+fn spelled(due: Option<Timestamp>) -> String {
+    let due = due.unwrap_or_else(now);
+    let due = jiff::Timestamp::new(due.seconds, due.nanos.clamp(0, 999_999_999));
+    due.unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn due_times_are_rfc_3339() {
+        let at = |seconds, nanos| spelled(Some(Timestamp { seconds, nanos }));
+        assert_eq!(at(0, 0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(1_700_000_000, 250_000_000), "2023-11-14T22:13:20.25Z");
+        assert_eq!(at(i64::MAX, 0), "9999-12-30T22:00:00.999999999Z");
+    }
+}

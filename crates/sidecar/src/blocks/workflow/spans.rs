@@ -1,0 +1,220 @@
+//! The spans of workflows. That of an execution is the same in all of its turns, wherever they run: its id stands in the
+//! history. It is exported with the last one.
+
+use std::ops::{Deref, DerefMut};
+use std::time::SystemTime;
+
+use outrigger_telemetry::trace::{Span, SpanKind, Status, Tracer};
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{
+    ActivityRequest, ActivityResponse, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
+};
+use outrigger_workflow::facts::Facts;
+use outrigger_workflow::{Instance, Outcome, Turn};
+use prost_types::Timestamp;
+
+use super::{SCOPE, parent_of, span_name};
+
+/// A span that is exported only when it is ended: work that is cut off is done again.
+pub(super) struct Unended(Span);
+
+impl Unended {
+    /// Exports it.
+    pub(super) fn end(mut self) {
+        std::mem::replace(&mut self.0, Span::none()).end();
+    }
+}
+
+impl Deref for Unended {
+    type Target = Span;
+
+    fn deref(&self) -> &Span {
+        &self.0
+    }
+}
+
+impl DerefMut for Unended {
+    fn deref_mut(&mut self) -> &mut Span {
+        &mut self.0
+    }
+}
+
+impl Drop for Unended {
+    fn drop(&mut self) {
+        std::mem::replace(&mut self.0, Span::none()).discard();
+    }
+}
+
+/// The span of the execution that a turn belongs to. What nobody samples is none.
+pub(super) fn turn_span(tracer: &Tracer, id: &str, turn: &mut Turn) -> Unended {
+    let Some((start, at)) = started(turn.facts()) else {
+        return Unended(Span::none());
+    };
+    let parent = parent_of(start.parent_trace_context.as_ref());
+    if !parent.context.is_some_and(|context| context.is_sampled()) {
+        return Unended(Span::none());
+    }
+    let version = start.version.as_deref().unwrap_or_default();
+    let name = span_name("orchestration", &start.name, version);
+    let mut span = tracer.start_scoped(SCOPE, SpanKind::Server, &name, &parent);
+    span.set("durabletask.type", "orchestration");
+    span.set("durabletask.task.name", start.name.clone());
+    span.set("durabletask.task.instance_id", id.to_owned());
+    span.set("durabletask.task.version", version.to_owned());
+    if let Some(at) = at.and_then(|at| SystemTime::try_from(at).ok()) {
+        span.set_start(at);
+    }
+    let known = start.orchestration_span_id.as_deref().and_then(span_id);
+    if let Some(known) = known.filter(|_| !turn.begins_execution()) {
+        span.set_id(known);
+    } else if let Some(context) = span.context() {
+        turn.set_span(&context.span_id_hex());
+    }
+    for event in turn.events() {
+        note(&mut span, event);
+    }
+    Unended(span)
+}
+
+fn started(facts: &Facts) -> Option<(ExecutionStartedEvent, Option<Timestamp>)> {
+    let started = facts.started.as_ref()?;
+    Some((started.event.clone(), started.at))
+}
+
+fn span_id(hex: &str) -> Option<[u8; 8]> {
+    let id = u64::from_str_radix(hex, 16).ok().filter(|_| hex.len() == 16)?;
+    Some(id.to_be_bytes())
+}
+
+/// What came from outside is an event of the span.
+fn note(span: &mut Span, event: &HistoryEvent) {
+    if !span.is_recording() {
+        return;
+    }
+    let reason = |input: &Option<String>| vec![("reason".into(), input.clone().unwrap_or_default().into())];
+    match &event.event_type {
+        Some(EventType::EventRaised(raised)) => {
+            let size = raised.input.as_ref().map_or(0, String::len);
+            let attributes = vec![
+                ("name".into(), raised.name.clone().into()),
+                ("size".into(), size.to_string().into()),
+            ];
+            span.event("Received external event", attributes);
+        }
+        Some(EventType::ExecutionSuspended(suspended)) => {
+            span.event("Execution suspended", reason(&suspended.input));
+        }
+        Some(EventType::ExecutionResumed(resumed)) => {
+            span.event("Execution resumed", reason(&resumed.input));
+        }
+        _ => {}
+    }
+}
+
+/// Says what came of a turn; whether the execution is over with it, and so its span.
+pub(super) fn tell(span: &mut Span, outcome: &Outcome) -> bool {
+    if let Some(stalled) = &outcome.stalled {
+        let why = stalled.description.clone().unwrap_or_default();
+        let attributes = vec![
+            ("reason".into(), stalled.reason().as_str_name().into()),
+            ("description".into(), why.into()),
+        ];
+        span.event("Execution stalled", attributes);
+        return false;
+    }
+    let Some(completed) = &outcome.facts().completed else {
+        return false;
+    };
+    span.set("durabletask.runtime_status", shown(completed.status()));
+    if let Some(failure) = &completed.event.failure_details {
+        span.set_status(Status::Error(failure.error_message.clone()));
+    }
+    true
+}
+
+/// Ends the span of an execution that goes on as a new one.
+pub(super) fn end_continued(mut span: Unended) {
+    span.set(
+        "durabletask.runtime_status",
+        shown(OrchestrationStatus::ContinuedAsNew),
+    );
+    span.end();
+}
+
+fn shown(status: OrchestrationStatus) -> &'static str {
+    status.as_str_name().trim_start_matches("ORCHESTRATION_STATUS_")
+}
+
+/// The spans of timers that fired with a turn: from when they were created until now.
+pub(super) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, turn: &Turn) {
+    if !execution.is_recording() {
+        return;
+    }
+    for event in turn.events() {
+        let Some(EventType::TimerFired(fired)) = &event.event_type else {
+            continue;
+        };
+        let mut span = tracer.start_scoped(SCOPE, SpanKind::Internal, "timer", &execution.as_parent());
+        span.set("durabletask.type", "timer");
+        span.set("durabletask.task.task_id", fired.timer_id.to_string());
+        span.set("durabletask.task.instance_id", instance.id.clone());
+        if let Some(at) = fired
+            .fire_at
+            .and_then(|at| jiff::Timestamp::new(at.seconds, at.nanos).ok())
+        {
+            span.set("durabletask.fire_at", at.to_string());
+        }
+        let created = instance.history().into_iter().find(|event| {
+            event.event_id == fired.timer_id && matches!(event.event_type, Some(EventType::TimerCreated(_)))
+        });
+        let created = created.and_then(|created| created.timestamp);
+        if let Some(at) = created.and_then(|at| SystemTime::try_from(at).ok()) {
+            span.set_start(at);
+        }
+    }
+}
+
+/// The span of a run of an activity, which the worker's own spans are parts of.
+pub(super) fn activity_span(tracer: &Tracer, request: &mut ActivityRequest) -> Unended {
+    let parent = parent_of(request.parent_trace_context.as_ref());
+    if !parent.context.is_some_and(|context| context.is_sampled()) {
+        return Unended(Span::none());
+    }
+    let version = request.version.clone().unwrap_or_default();
+    let name = span_name("activity", &request.name, &version);
+    let mut span = tracer.start_scoped(SCOPE, SpanKind::Server, &name, &parent);
+    let instance = request.orchestration_instance.as_ref();
+    span.set("durabletask.type", "activity");
+    span.set("durabletask.task.name", request.name.clone());
+    span.set("durabletask.task.task_id", request.task_id.to_string());
+    span.set(
+        "durabletask.task.instance_id",
+        instance.map_or_else(String::new, |instance| instance.instance_id.clone()),
+    );
+    span.set("durabletask.task.version", version);
+    request.parent_trace_context = super::trace_context(&span);
+    Unended(span)
+}
+
+/// Ends the span of an activity that was answered.
+pub(super) fn end_activity(mut span: Unended, response: &ActivityResponse) {
+    if let Some(failure) = &response.failure_details {
+        span.set_status(Status::Error(failure.error_message.clone()));
+    }
+    span.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::span_id;
+
+    #[test]
+    fn span_ids_are_sixteen_digits() {
+        assert_eq!(
+            span_id("00f067aa0ba902b7"),
+            Some([0, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7])
+        );
+        assert_eq!(span_id("f067aa0ba902b7"), None);
+        assert_eq!(span_id("00f067aa0ba902bx"), None);
+    }
+}
