@@ -16,6 +16,7 @@ pub mod registry;
 pub mod secrets;
 pub mod state;
 pub mod subscriptions;
+pub mod workflow;
 
 use std::sync::Arc;
 
@@ -94,7 +95,7 @@ impl Blocks {
             max_answer: dependencies.max_answer,
         });
         Self {
-            state: Arc::new(State::new(resilience())),
+            state: Arc::new(State::new(Arc::clone(&pubsub), resilience())),
             secrets: Arc::new(Secrets::new(settings.secrets.clone(), resilience())),
             configuration: Arc::new(Configurations::new(app, health, resilience())),
             locks: Arc::new(Locks::new(resilience())),

@@ -18,8 +18,12 @@ pub use flags::usage;
 pub use invalid::{Exit, Invalid};
 pub use port::stable_port;
 
-/// The contract version: what `--version`, `/v1.0/metadata` and the tools that read them report.
-pub const VERSION: &str = "1.17.13";
+/// What `--version`, `/v1.0/metadata` and the tools that read them report: the version of the contract in a build of
+/// `scripts/dist`, and in any other what Dapr's own development builds say.
+pub const VERSION: &str = match option_env!("OUTRIGGER_CONTRACT_VERSION") {
+    Some(version) => version,
+    None => "edge",
+};
 
 /// Where the sidecar runs, and with that where its resources come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

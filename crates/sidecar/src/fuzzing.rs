@@ -13,3 +13,8 @@ pub fn state_bodies(body: &[u8]) {
 pub fn state_query(text: &[u8]) {
     crate::blocks::state::fuzz_query(text);
 }
+
+/// Reads `body` as a bulk to be published.
+pub fn publish_bulk(body: &[u8]) {
+    crate::api::http::fuzz_publish_bulk(&Bytes::copy_from_slice(body));
+}

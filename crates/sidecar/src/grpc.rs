@@ -2,10 +2,11 @@
 //! that payload bytes are forwarded and never copied.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures::stream::{self, BoxStream, StreamExt};
 use http::header::{CONTENT_TYPE, HeaderName, TE};
 use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body::Body as HttpBody;
-use http_body_util::BodyExt;
+use http_body::{Body as HttpBody, Frame};
+use http_body_util::{BodyExt, StreamBody};
 use outrigger_policy::path::grpc_method;
 use outrigger_telemetry::trace::Baggage;
 use prost::Message;
@@ -108,6 +109,24 @@ pub fn put_status(status: &Status, headers: &mut HeaderMap) {
     if status.add_header(headers).is_err() {
         headers.insert(GRPC_STATUS, HeaderValue::from_static("13"));
     }
+}
+
+/// The messages of a call with many answers, and how it ends.
+pub fn server_stream<M: Message + 'static>(messages: BoxStream<'static, Result<M, Status>>) -> Body {
+    let frames = stream::unfold(Some(messages), |state| async move {
+        let mut messages = state?;
+        let (next, rest) = match messages.next().await {
+            Some(Ok(message)) => (Frame::data(frame(&message)), Some(messages)),
+            Some(Err(status)) => {
+                let mut trailers = HeaderMap::new();
+                put_status(&status, &mut trailers);
+                (Frame::trailers(trailers), None)
+            }
+            None => (Frame::trailers(ok_trailers()), None),
+        };
+        Some((Ok::<_, BoxError>(next), rest))
+    });
+    Body::stream(StreamBody::new(frames))
 }
 
 /// The `grpc-status: 0` trailer.

@@ -175,6 +175,9 @@ impl<'p> Run<'p> {
         };
         for event in execution.take_events() {
             self.metrics.policy_event(execution.policy(), &event);
+            if execution.policy().is_waiting() {
+                continue;
+            }
             match event {
                 Event::RetryStarted { after } => tracing::warn!(
                     target: LOG,

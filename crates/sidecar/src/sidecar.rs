@@ -23,7 +23,9 @@ use crate::blocks::actors::{Actors, Placement};
 use crate::blocks::bindings::Bindings;
 use crate::blocks::configuration::Configurations;
 use crate::blocks::jobs::Jobs;
+use crate::blocks::state::State;
 use crate::blocks::subscriptions::Subscriptions;
+use crate::blocks::workflow::Workflows;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
@@ -117,6 +119,7 @@ pub struct Sidecar {
     reloaders: Mutex<Vec<Reloader>>,
     bindings: Arc<Bindings>,
     actors: Arc<Actors>,
+    workflows: Arc<Workflows>,
     /// Until it is followed.
     placement: Option<Placement>,
     jobs: Arc<Jobs>,
@@ -124,6 +127,7 @@ pub struct Sidecar {
     /// Met when the schedulers are known, or there are none.
     schedulers_known: Option<Condition>,
     subscriptions: Arc<Subscriptions>,
+    state: Arc<State>,
     renewal: Option<Renewal>,
     certificate: Option<CertificateWatch>,
 }
@@ -149,6 +153,7 @@ impl Sidecar {
         self.start_background(&mut parts);
         self.start_resolver().await;
         self.start_scheduler(&mut parts);
+        self.start_outbox(&mut parts).await;
         self.servers.start(&self.readiness, &mut parts)?;
         self.readiness.outbound_ready();
         let mut reload_failed = self.start_reloading(&mut parts);
@@ -220,6 +225,21 @@ impl Sidecar {
         parts.add(Stage::Events, "jobs that the app handles", || {}, drained);
     }
 
+    /// Follows the internal topics of state stores with an outbox. They end with the calls, whose transactions they send on.
+    async fn start_outbox(&self, parts: &mut Parts) {
+        self.state.begin_outbox().await;
+        let Tasks { tasks, stop } = parts.tasks(Stage::Reload, "the stores that have an outbox");
+        tasks.spawn(Arc::clone(&self.state).follow_outbox(stop));
+        let (ending, draining) = (Arc::clone(&self.state), Arc::clone(&self.state));
+        let drained = async move { draining.outbox_drained().await };
+        parts.add(
+            Stage::Calls,
+            "events of the outbox",
+            move || ending.end_outbox(),
+            drained,
+        );
+    }
+
     /// Follows changes of resources, where that is wanted; what comes back is why that cannot go on.
     fn start_reloading(&mut self, parts: &mut Parts) -> tokio::sync::mpsc::Receiver<ReloadError> {
         let (failed, failures) = tokio::sync::mpsc::channel(1);
@@ -252,6 +272,9 @@ impl Sidecar {
         parts.add(Stage::Reading, "subscriptions", reading, async {});
         let handled = async move { handling.drained().await };
         parts.add(Stage::Events, "events of subscriptions", || {}, handled);
+        let (ending, ended) = (Arc::clone(&self.workflows), Arc::clone(&self.workflows));
+        let ended = async move { ended.has_ended().await };
+        parts.add(Stage::Events, "workers of workflows", move || ending.end(), ended);
         let (stopping, watching) = (Arc::clone(&self.configuration), Arc::clone(&self.configuration));
         let stop = move || stopping.stop();
         let stopped = async move { watching.stopped().await };

@@ -1,8 +1,10 @@
 //! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
 
 mod dapr;
+mod taskhub;
 mod unary;
 
+use std::convert::Infallible;
 use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -14,12 +16,14 @@ use http_body_util::BodyExt;
 use outrigger_policy::apilist::ApiList;
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 use tonic::body::Body as TonicBody;
 use tonic::{Code, Status};
 use tower::ServiceExt;
 
 pub use dapr::DaprService;
+pub use taskhub::TaskHub;
 
 use crate::admit::{Token, hidden};
 use crate::body::Body;
@@ -53,6 +57,8 @@ pub struct GrpcApi {
     pub dapr: Arc<DaprService>,
     /// The same behind the generated server, for streams and whatever else is not simple.
     pub streams: DaprServer<DaprService>,
+    /// `TaskHubSidecarService`.
+    pub task_hub: TaskHubSidecarServiceServer<TaskHub>,
     /// What may be called.
     pub list: ApiList,
     /// The token callers must present.
@@ -159,6 +165,9 @@ impl Handler for GrpcApi {
         };
         let (response, code) = if method.starts_with(DAPR) {
             self.serve(request, &method, started).await
+        } else if method.starts_with(taskhub::SERVICE) {
+            // Boxed: it is off the path of the calls that apps make most.
+            Box::pin(self.serve_task_hub(request, &method, started)).await
         } else {
             // Boxed: calls of the service should not carry room for a proxied one.
             let response = Box::pin(self.proxy.outbound(request)).await;
@@ -169,6 +178,23 @@ impl Handler for GrpcApi {
         self.log
             .grpc(&method, user_agent, started.elapsed(), code as i32, false);
         response
+    }
+}
+
+/// A call of a generated server. What is too large for it is refused with the contract's code.
+async fn by_generated<S>(server: S, request: Request<Body>) -> Response<TonicBody>
+where
+    S: tower::Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
+{
+    let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+    let response = match server.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let refused = Status::from_header_map(response.headers());
+    match refused.as_ref().and_then(too_large) {
+        Some(status) => status.into_http(),
+        None => response,
     }
 }
 
@@ -238,17 +264,39 @@ impl GrpcApi {
         (response, code)
     }
 
+    /// A call of the service of workflows.
+    async fn serve_task_hub(
+        &self,
+        mut request: Request<Body>,
+        method: &str,
+        started: Instant,
+    ) -> (Response<Body>, Code) {
+        let (mut span, baggage) = match self.start_span(&request, method) {
+            Ok(started) => started,
+            Err(status) => return (grpc::status_response(&status), status.code()),
+        };
+        let received = message_length(request.body());
+        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
+        let response = by_generated(self.task_hub.clone(), request).await;
+        let mut response = response.map(Body::stream);
+        let status = grpc::early_status(&response);
+        let code = status.as_ref().map_or(Code::Ok, Status::code);
+        if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
+            span.set_status(SpanStatus::Error(status.message().to_owned()));
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        if method != taskhub::GET_WORK_ITEMS {
+            self.metrics
+                .grpc_server(method, code, started.elapsed(), received, 0);
+        }
+        (response, code)
+    }
+
     /// A call of the service by way of the generated server.
     async fn generated(&self, request: Request<Body>) -> Response<Body> {
-        let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
-        let mut response = match self.streams.clone().oneshot(request).await {
-            Ok(response) => response,
-            Err(never) => match never {},
-        };
-        let refused = Status::from_header_map(response.headers());
-        if let Some(status) = refused.as_ref().and_then(too_large) {
-            response = status.into_http();
-        }
+        let mut response = by_generated(self.streams.clone(), request).await;
         match response.extensions_mut().remove::<Trailers>() {
             Some(Trailers(more)) => response.map(|body| {
                 Body::stream(body.map_frame(move |mut frame| {

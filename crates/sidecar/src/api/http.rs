@@ -18,6 +18,7 @@ mod secrets;
 mod state;
 mod subtle;
 mod verb;
+mod workflow;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -36,6 +37,8 @@ use outrigger_telemetry::trace::{
 };
 
 pub use cors::Cors;
+#[cfg(feature = "fuzzing")]
+pub use publish::fuzz_bulk as fuzz_publish_bulk;
 pub use route::{Endpoint, Routes};
 #[cfg(feature = "fuzzing")]
 pub use state::fuzz_bodies as fuzz_state_bodies;
@@ -48,6 +51,7 @@ use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Chain;
+use crate::blocks::workflow::Workflows;
 use crate::body::{self, Body, BoxError};
 use crate::headers::names;
 use crate::life::{Readiness, Shutdown};
@@ -78,6 +82,8 @@ pub struct HttpApi {
     pub blocks: Blocks,
     /// Actors.
     pub actors: Arc<Actors>,
+    /// Workflows.
+    pub workflows: Arc<Workflows>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// What is ready.

@@ -8,7 +8,8 @@ use outrigger_wire::runtime::v1 as proto;
 
 use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Endpoints;
-use crate::blocks::subscriptions::{Origin, Subscriptions, Wanted};
+use crate::blocks::subscriptions::{SubscriptionType, Subscriptions, Wanted};
+use crate::blocks::workflow::Workflows;
 use crate::components::{Components, Registered};
 use crate::config::{App, AppProtocol, VERSION};
 use crate::scheduler::Scheduler;
@@ -42,6 +43,8 @@ pub struct Reported {
     pub components: Arc<Components>,
     /// Actors of the app.
     pub actors: Arc<Actors>,
+    /// Workflows of the app.
+    pub workflows: Arc<Workflows>,
     /// The schedulers it is connected to.
     pub scheduler: Arc<Scheduler>,
     /// Subscriptions of the app.
@@ -153,7 +156,9 @@ impl Metadata {
             actor_runtime: Some(actors),
             scheduler: (!connected_addresses.is_empty())
                 .then_some(proto::MetadataScheduler { connected_addresses }),
-            workflows: Some(proto::MetadataWorkflows::default()),
+            workflows: Some(proto::MetadataWorkflows {
+                connected_workers: i32::try_from(self.reported.workflows.workers()).unwrap_or(i32::MAX),
+            }),
         }
     }
 }
@@ -180,9 +185,9 @@ fn subscription_message(wanted: &Wanted) -> proto::PubsubSubscription {
             path: path.to_owned(),
         });
     let origin = match wanted.origin {
-        Origin::Declared => proto::PubsubSubscriptionType::Declarative,
-        Origin::Programmatic => proto::PubsubSubscriptionType::Programmatic,
-        Origin::Streaming => proto::PubsubSubscriptionType::Streaming,
+        SubscriptionType::Declared => proto::PubsubSubscriptionType::Declarative,
+        SubscriptionType::Programmatic => proto::PubsubSubscriptionType::Programmatic,
+        SubscriptionType::Streaming => proto::PubsubSubscriptionType::Streaming,
     };
     proto::PubsubSubscription {
         pubsub_name: wanted.pubsub.clone(),

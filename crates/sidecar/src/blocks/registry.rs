@@ -54,6 +54,11 @@ impl<T: Send + Sync + 'static> Registry<T> {
         self.entries.load().is_empty()
     }
 
+    /// All entries, in no order.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.entries.load().values().cloned().collect()
+    }
+
     /// All names, sorted.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<_> = self.entries.load().keys().cloned().collect();

@@ -21,6 +21,14 @@ pub(crate) struct Missing {
 }
 
 impl Properties {
+    #[cfg(test)]
+    pub(crate) fn found(items: Vec<NameValue>) -> Self {
+        Self {
+            items,
+            missing: Vec::new(),
+        }
+    }
+
     /// Why an item has no value, where that is a secret's fault.
     pub(crate) fn cause(&self, name: &str) -> Option<&str> {
         let missing = self.missing.iter().find(|missing| missing.item == name);

@@ -49,13 +49,13 @@ impl Sidecar {
     ) -> Result<Self, SidecarError> {
         let started = Instant::now();
         let counts = IdentityCounts::default();
-        let origin = match config.mode {
+        let environment = match config.mode {
             Mode::Standalone => {
                 let settings = resources::read_configuration(&config, &env, &control).await?;
                 let sockets = Sockets::bind(&config)?;
                 let secured = secure(&config, &env, &control, &counts).await?;
                 tracing::info!(target: LOG, "standalone mode configured");
-                Origin {
+                Environment {
                     settings,
                     sockets,
                     towards_control: secured.identity.clone(),
@@ -74,7 +74,7 @@ impl Sidecar {
                     // Only the control plane is spoken to with it.
                     secured.identity = None;
                 }
-                Origin {
+                Environment {
                     settings,
                     sockets,
                     towards_control,
@@ -84,14 +84,14 @@ impl Sidecar {
             }
         };
         tracing::info!(target: LOG, "app id: {}", config.app_id);
-        let all_metrics = Metrics::new(&metrics_config(&config, &origin.settings))?;
+        let all_metrics = Metrics::new(&metrics_config(&config, &environment.settings))?;
         counts.start(&all_metrics);
         let parts = Parts {
             config,
             env,
             control,
             shutdown,
-            origin,
+            environment,
             all_metrics,
             started,
         };
@@ -105,13 +105,13 @@ struct Parts {
     env: Env,
     control: Handle,
     shutdown: Shutdown,
-    origin: Origin,
+    environment: Environment,
     all_metrics: Arc<Metrics>,
     started: Instant,
 }
 
 /// What depends on where the sidecar runs.
-struct Origin {
+struct Environment {
     settings: Configuration,
     sockets: Sockets,
     secured: Secured,
@@ -128,17 +128,17 @@ impl Parts {
             env,
             control,
             shutdown,
-            origin,
+            environment,
             all_metrics,
             started,
         } = self;
-        let Origin {
+        let Environment {
             settings,
             sockets,
             secured,
             towards_control,
             operator,
-        } = origin;
+        } = environment;
         let settings = Arc::new(settings);
         let (tracer, pipeline) = export::build(tracing_config(&settings), &config.app_id, |n| env(n))?;
         // Watched before they are read: no change is missed.
@@ -211,6 +211,7 @@ impl Parts {
         let reloaders = reloaders.collect();
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
         let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
+        let workflows = shared.workflows(&config, &actors);
         let apis = shared.apis(
             &config,
             &blocks,
@@ -218,6 +219,7 @@ impl Parts {
                 endpoints,
                 components: Arc::clone(&components),
                 actors: Arc::clone(&actors),
+                workflows: Arc::clone(&workflows),
                 scheduler: Arc::clone(&scheduler),
                 subscriptions: Arc::clone(&blocks.subscriptions),
             },
@@ -265,11 +267,13 @@ impl Parts {
             reloaders: Mutex::new(reloaders),
             bindings: blocks.bindings,
             actors,
+            workflows,
             placement,
             jobs: blocks.jobs,
             scheduler,
             schedulers_known: Some(schedulers_known),
             subscriptions: blocks.subscriptions,
+            state: blocks.state,
             renewal: secured.renewal,
             certificate,
         })

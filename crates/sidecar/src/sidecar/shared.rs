@@ -7,15 +7,18 @@ use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
-use outrigger_resources::configuration::{ACTOR_STATE_TTL, Configuration};
+use outrigger_resources::configuration::{
+    ACTOR_STATE_TTL, Configuration, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
+};
 use outrigger_telemetry::trace::Tracer;
+use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
 use super::settings::{api_log, host_address, host_name};
 use super::{LOG, SidecarError};
 use crate::access::Access;
 use crate::admit::Token;
-use crate::api::grpc::{DaprService, GrpcApi};
+use crate::api::grpc::{DaprService, GrpcApi, TaskHub};
 use crate::api::http::{Cors, HttpApi, Routes};
 use crate::app::{AppChannel, Health};
 use crate::blocks::Blocks;
@@ -24,6 +27,8 @@ use crate::blocks::bindings::Dependencies;
 use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
 use crate::blocks::metadata::{Metadata, Reported};
 use crate::blocks::middleware::Middlewares;
+use crate::blocks::workflow::metrics::WorkflowMetrics;
+use crate::blocks::workflow::{self, Workflows};
 use crate::components::Components;
 use crate::config::{App, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
@@ -172,6 +177,21 @@ impl Shared {
         }))
     }
 
+    /// The workflows of the app, whose instances are actors.
+    pub(super) fn workflows(&self, config: &Config, actors: &Arc<Actors>) -> Arc<Workflows> {
+        let features = &self.settings.features;
+        Workflows::new(workflow::Dependencies {
+            app_id: Arc::clone(&self.app_id),
+            namespace: Arc::clone(&self.namespace),
+            actors: Arc::clone(actors),
+            settings: self.settings.workflow,
+            remote_results: features.enabled(WORKFLOWS_REMOTE_ACTIVITY_REMINDER),
+            tracer: self.tracer.clone(),
+            metrics: Arc::new(WorkflowMetrics::new(&self.metrics.all().registry)),
+            max_message: config.api.max_body_size,
+        })
+    }
+
     pub(super) fn endpoints(&self, config: &Config, specs: Vec<EndpointSpec>) -> Arc<Endpoints> {
         let common = EndpointCommon {
             max_concurrency: config.app.max_concurrency,
@@ -196,6 +216,7 @@ impl Shared {
     ) -> Apis {
         let invoker = self.invoker(Arc::clone(&reported.endpoints));
         let actors = &Arc::clone(&reported.actors);
+        let workflows = &Arc::clone(&reported.workflows);
         let proxy = self.proxy();
         let metadata = Arc::new(Metadata::new(
             &self.app_id,
@@ -218,6 +239,7 @@ impl Shared {
             invoker: Arc::clone(&invoker),
             blocks: blocks.clone(),
             actors: Arc::clone(actors),
+            workflows: Arc::clone(workflows),
             metadata: Arc::clone(&metadata),
             readiness: readiness.clone(),
             shutdown: shutdown.clone(),
@@ -226,13 +248,20 @@ impl Shared {
             invoker,
             blocks: blocks.clone(),
             actors: Arc::clone(actors),
+            workflows: Arc::clone(workflows),
             metadata,
             shutdown: shutdown.clone(),
             metrics: Arc::clone(&self.metrics),
             max_message: self.max_message,
             warned: AtomicBool::new(false),
         });
+        let task_hub = TaskHub {
+            workflows: Arc::clone(workflows),
+        };
         let grpc = GrpcApi {
+            task_hub: TaskHubSidecarServiceServer::new(task_hub)
+                .max_decoding_message_size(self.max_message)
+                .max_encoding_message_size(usize::MAX),
             streams: DaprServer::from_arc(Arc::clone(&dapr))
                 .max_decoding_message_size(self.max_message)
                 .max_encoding_message_size(self.max_message),

@@ -2,9 +2,11 @@
 
 pub mod app;
 pub mod client;
+pub mod control;
 pub mod grpc;
 pub mod net;
 pub mod placement;
+pub mod worker;
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 pub use app::App;
 pub use client::{Answer, get, post, request};
+pub use control::Control;
 pub use net::{Net, Node, Plan};
 pub use placement::Placement;
 

@@ -5,6 +5,7 @@ mod bindings;
 mod configuration;
 mod conversation;
 mod crypto;
+mod invoke;
 mod jobs;
 mod lock;
 mod publish;
@@ -13,14 +14,12 @@ mod secrets;
 mod state;
 mod subscriptions;
 mod subtle;
+mod workflow;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use http::{HeaderMap, HeaderValue, StatusCode};
-use outrigger_policy::status::{grpc_from_http, reason_phrase};
-use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
-use outrigger_wire::invoke::method_of;
+use outrigger_wire::common::v1::InvokeResponse;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
     BulkPublishRequest, BulkPublishResponse, ConversationRequest, ConversationRequestAlpha2,
@@ -31,39 +30,35 @@ use outrigger_wire::runtime::v1::{
     GetActorReminderResponse, GetActorStateRequest, GetActorStateResponse, GetBulkSecretRequest,
     GetBulkSecretResponse, GetBulkStateRequest, GetBulkStateResponse, GetConfigurationRequest,
     GetConfigurationResponse, GetJobRequest, GetJobResponse, GetMetadataRequest, GetMetadataResponse,
-    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, InvokeActorRequest,
-    InvokeActorResponse, InvokeBindingRequest, InvokeBindingResponse, InvokeServiceRequest,
-    ListActorRemindersRequest, ListActorRemindersResponse, ListJobsRequestAlpha1, ListJobsResponseAlpha1,
-    PublishEventRequest, QueryStateRequest, QueryStateResponse, RegisterActorReminderRequest,
-    RegisterActorTimerRequest, SaveStateRequest, ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest,
-    ShutdownRequest, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
+    GetSecretRequest, GetSecretResponse, GetStateRequest, GetStateResponse, GetWorkflowRequest,
+    GetWorkflowResponse, InvokeActorRequest, InvokeActorResponse, InvokeBindingRequest,
+    InvokeBindingResponse, InvokeServiceRequest, ListActorRemindersRequest, ListActorRemindersResponse,
+    ListJobsRequestAlpha1, ListJobsResponseAlpha1, PauseWorkflowRequest, PublishEventRequest,
+    PurgeWorkflowRequest, QueryStateRequest, QueryStateResponse, RaiseEventWorkflowRequest,
+    RegisterActorReminderRequest, RegisterActorTimerRequest, ResumeWorkflowRequest, SaveStateRequest,
+    ScheduleJobRequest, ScheduleJobResponse, SetMetadataRequest, ShutdownRequest, StartWorkflowRequest,
+    StartWorkflowResponse, SubscribeConfigurationRequest, SubscribeConfigurationResponse,
     SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsResponseAlpha1, SubtleDecryptRequest,
     SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse, SubtleGetKeyRequest,
     SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
     SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
-    SubtleWrapKeyResponse, TryLockRequest, TryLockResponse, UnlockRequest, UnlockResponse,
-    UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
+    SubtleWrapKeyResponse, TerminateWorkflowRequest, TryLockRequest, TryLockResponse, UnlockRequest,
+    UnlockResponse, UnregisterActorReminderRequest, UnregisterActorRemindersByTypeRequest,
     UnregisterActorRemindersByTypeResponse, UnregisterActorTimerRequest, UnsubscribeConfigurationRequest,
     UnsubscribeConfigurationResponse,
 };
 use tonic::codegen::BoxStream;
-use tonic::metadata::MetadataMap;
-use tonic::{Code, Request, Response, Status, Streaming};
-use tonic_types::{ErrorDetails, StatusExt};
+use tonic::{Request, Response, Status, Streaming};
 
-use super::{CurrentSpan, Trailers};
+use super::CurrentSpan;
 use crate::api::error::ApiError;
 use crate::blocks::Blocks;
 use crate::blocks::actors::Actors;
 use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
-use crate::call::{AppStatus, Call, Reply, any_bytes};
-use crate::headers::{grpc_to_internal, internal_to_grpc, names};
+use crate::blocks::workflow::Workflows;
 use crate::life::Shutdown;
 use crate::metrics::SidecarMetrics;
-
-/// Longest part of an HTTP app's error body that a status carries, bytes.
-const MAX_ERROR_BODY: usize = 63;
 
 /// The service; methods of blocks that are not here yet answer `Unimplemented`.
 pub struct DaprService {
@@ -73,6 +68,8 @@ pub struct DaprService {
     pub blocks: Blocks,
     /// Actors.
     pub actors: Arc<Actors>,
+    /// Workflows.
+    pub workflows: Arc<Workflows>,
     /// The metadata block.
     pub metadata: Arc<Metadata>,
     /// Ends the process.
@@ -91,31 +88,7 @@ impl Dapr for DaprService {
         &self,
         request: Request<InvokeServiceRequest>,
     ) -> Result<Response<InvokeResponse>, Status> {
-        if !self.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                target: "dapr.runtime.grpc.api",
-                "[DEPRECATION NOTICE] InvokeService is deprecated and will be removed in the future, \
-                 please use proxy mode instead."
-            );
-        }
-        let trace = request
-            .extensions()
-            .get::<CurrentSpan>()
-            .map(|s| s.0.clone())
-            .unwrap_or_default();
-        let (metadata, _, message) = request.into_parts();
-        let InvokeServiceRequest { id, message } = message;
-        let message = message.unwrap_or_default();
-        let method = outrigger_policy::path::canonical(&message.method);
-        let method = match method {
-            Ok(method) => method.into_owned(),
-            Err(error) => return Err(self.failed(&id, &format!("invalid method: {error}"))),
-        };
-        let call = call(method, message, metadata.into_headers(), trace);
-        match self.invoker.invoke(&id, call).await {
-            Ok(reply) => self.answer(reply).await,
-            Err(error) => Err(self.failed(&id, &error.to_string())),
-        }
+        self.service_invoke(request).await
     }
 
     async fn get_state(
@@ -151,7 +124,7 @@ impl Dapr for DaprService {
         &self,
         request: Request<ExecuteStateTransactionRequest>,
     ) -> Result<Response<()>, Status> {
-        self.state_transact(request.into_inner()).await
+        self.state_transact(request).await
     }
 
     async fn query_state_alpha1(
@@ -462,6 +435,112 @@ impl Dapr for DaprService {
         }
     }
 
+    async fn start_workflow_alpha1(
+        &self,
+        request: Request<StartWorkflowRequest>,
+    ) -> Result<Response<StartWorkflowResponse>, Status> {
+        self.workflow_start(request).await
+    }
+
+    async fn get_workflow_alpha1(
+        &self,
+        request: Request<GetWorkflowRequest>,
+    ) -> Result<Response<GetWorkflowResponse>, Status> {
+        self.workflow_get(request.into_inner()).await
+    }
+
+    async fn raise_event_workflow_alpha1(
+        &self,
+        request: Request<RaiseEventWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.workflow_raise(request.into_inner()).await
+    }
+
+    async fn purge_workflow_alpha1(
+        &self,
+        request: Request<PurgeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_purge(id).await)
+    }
+
+    async fn terminate_workflow_alpha1(
+        &self,
+        request: Request<TerminateWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_terminate(id).await)
+    }
+
+    async fn pause_workflow_alpha1(
+        &self,
+        request: Request<PauseWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_pause(id).await)
+    }
+
+    async fn resume_workflow_alpha1(
+        &self,
+        request: Request<ResumeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_resume(id).await)
+    }
+
+    async fn start_workflow_beta1(
+        &self,
+        request: Request<StartWorkflowRequest>,
+    ) -> Result<Response<StartWorkflowResponse>, Status> {
+        self.workflow_start(request).await
+    }
+
+    async fn get_workflow_beta1(
+        &self,
+        request: Request<GetWorkflowRequest>,
+    ) -> Result<Response<GetWorkflowResponse>, Status> {
+        self.workflow_get(request.into_inner()).await
+    }
+
+    async fn raise_event_workflow_beta1(
+        &self,
+        request: Request<RaiseEventWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        self.workflow_raise(request.into_inner()).await
+    }
+
+    async fn purge_workflow_beta1(
+        &self,
+        request: Request<PurgeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_purge(id).await)
+    }
+
+    async fn terminate_workflow_beta1(
+        &self,
+        request: Request<TerminateWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_terminate(id).await)
+    }
+
+    async fn pause_workflow_beta1(
+        &self,
+        request: Request<PauseWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_pause(id).await)
+    }
+
+    async fn resume_workflow_beta1(
+        &self,
+        request: Request<ResumeWorkflowRequest>,
+    ) -> Result<Response<()>, Status> {
+        let id = &request.get_ref().instance_id;
+        self.workflow_done(self.workflows.manage_resume(id).await)
+    }
+
     async fn shutdown(&self, request: Request<ShutdownRequest>) -> Result<Response<()>, Status> {
         let forced = request
             .metadata()
@@ -472,107 +551,10 @@ impl Dapr for DaprService {
     }
 }
 
-fn call(
-    method: String,
-    message: InvokeRequest,
-    headers: HeaderMap,
-    trace: outrigger_telemetry::trace::Parent,
-) -> Call {
-    let http = message.http_extension.unwrap_or_default();
-    let data = message.data.unwrap_or_default();
-    let mut metadata = grpc_to_internal(headers);
-    metadata.insert(http::header::CONTENT_TYPE, crate::grpc::CONTENT_TYPE_GRPC);
-    Call {
-        method,
-        octets: None,
-        verb: method_of(http.verb()),
-        query: http.querystring,
-        content_type: HeaderValue::try_from(message.content_type)
-            .ok()
-            .filter(|v| !v.is_empty()),
-        type_url: data.type_url,
-        metadata,
-        from_grpc: true,
-        body: bytes::Bytes::from(data.value).into(),
-        trace,
-    }
-}
-
 impl DaprService {
-    fn failed(&self, id: &str, cause: &str) -> Status {
-        self.fail(&ApiError::invoke(id, StatusCode::INTERNAL_SERVER_ERROR, cause))
-    }
-
     /// Counts an error by its code.
     fn fail(&self, error: &ApiError) -> Status {
         self.metrics.error_code(error.counted_as(), error.category);
         error.status()
     }
-
-    async fn answer(&self, reply: Reply) -> Result<Response<InvokeResponse>, Status> {
-        let from_http = matches!(reply.status, AppStatus::Http(_));
-        let data = reply.body.collect_up_to(self.max_message).await;
-        let data = data.map_err(|e| crate::grpc::body_status(&e))?;
-        let mut headers = internal_to_grpc(reply.headers, from_http);
-        let status = match reply.status {
-            AppStatus::Http(code) => {
-                headers.insert(names::HTTP_STATUS, HeaderValue::from(code));
-                http_failure(code, &data)
-            }
-            AppStatus::Grpc { code: 0, .. } => None,
-            AppStatus::Grpc {
-                code,
-                message,
-                details,
-            } => Some(grpc_failure(code, &message, details)),
-        };
-        let trailers = Trailers(internal_to_grpc(reply.trailers, false));
-        if let Some(mut status) = status {
-            *status.metadata_mut() = MetadataMap::from_headers(headers);
-            status.set_source(Arc::new(trailers));
-            return Err(status);
-        }
-        let content_type = reply
-            .content_type
-            .as_ref()
-            .and_then(|v| v.to_str().ok())
-            .unwrap_or_default();
-        let message = InvokeResponse {
-            data: Some(any_bytes(reply.type_url, data)),
-            content_type: content_type.to_owned(),
-        };
-        let mut extensions = http::Extensions::new();
-        if !trailers.0.is_empty() {
-            extensions.insert(trailers);
-        }
-        let metadata = MetadataMap::from_headers(headers);
-        Ok(Response::from_parts(metadata, message, extensions))
-    }
-}
-
-/// An HTTP app's failure as a gRPC status; `None` for success.
-fn http_failure(code: u16, body: &[u8]) -> Option<Status> {
-    let grpc = Code::from(grpc_from_http(code));
-    if grpc == Code::Ok {
-        return None;
-    }
-    let phrase = reason_phrase(code);
-    let shown = String::from_utf8_lossy(&body[..body.len().min(MAX_ERROR_BODY)]).into_owned();
-    let metadata = [
-        ("http.code".to_owned(), code.to_string()),
-        ("http.error_message".to_owned(), shown),
-    ];
-    let details = ErrorDetails::with_error_info(phrase, "dapr.io", metadata);
-    Some(Status::with_error_details(grpc, phrase, details))
-}
-
-/// A gRPC app's failure, details untouched.
-fn grpc_failure(code: i32, message: &str, details: Vec<prost_types::Any>) -> Status {
-    use prost::Message;
-    let status = tonic_types::pb::Status {
-        code,
-        message: message.to_owned(),
-        details,
-    };
-    Status::with_details(Code::from(code), message, status.encode_to_vec().into())
 }

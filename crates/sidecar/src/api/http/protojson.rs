@@ -25,11 +25,12 @@ const REFLECTION: usize = 4;
 /// Where messages are.
 const PACKAGES: [&str; 2] = ["dapr.proto.runtime.v1", "dapr.proto.internals.v1"];
 /// The files whose messages are used, and what they import.
-const FILES: [&str; 4] = [
+const FILES: [&str; 5] = [
     "dapr/proto/internals/v1/jobs.proto",
     "dapr/proto/runtime/v1/ai.proto",
     "dapr/proto/runtime/v1/crypto.proto",
     "dapr/proto/runtime/v1/jobs.proto",
+    "dapr/proto/runtime/v1/workflow.proto",
 ];
 
 /// Descriptors of the messages, made when the first is needed.

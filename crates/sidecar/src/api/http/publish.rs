@@ -18,7 +18,7 @@ use super::json::{Object, Of, parse, read, value};
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, empty_response, json_response};
-use crate::blocks::pubsub::{BulkPayload, Origin, Payload, Protocol, PublishError};
+use crate::blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 use crate::body::Body;
 
 const GROUP: &str = "publish";
@@ -112,6 +112,24 @@ fn entries(body: &Bytes) -> Result<Result<Vec<BulkPayload>, String>, serde_json:
     Ok(entries.map(|Of(entry)| entry.into_payload(body)).collect())
 }
 
+/// Reads `body` as a bulk.
+///
+/// # Panics
+///
+/// When a payload of JSON is no part of the body.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_bulk(body: &Bytes) {
+    match entries(body) {
+        Err(error) => drop(unread(body, &error)),
+        Ok(read) => {
+            for BulkPayload { payload, .. } in read.unwrap_or_default() {
+                let is_part = body.as_ptr_range().contains(&payload.data.as_ptr());
+                assert!(!is_json(&payload.content_type) || payload.data == "null" || is_part);
+            }
+        }
+    }
+}
+
 /// What is wrong with a bulk that cannot be read, where tools match the text as the contract has it.
 fn unread(body: &[u8], error: &serde_json::Error) -> String {
     match body.trim_ascii().first() {
@@ -135,7 +153,7 @@ impl HttpApi {
         context.span.publish(&topic);
         let metadata = super::query_metadata(context.request.uri().query());
         let target = self.blocks.pubsub.target(&pubsub, &topic, &metadata)?;
-        let origin = origin(&context);
+        let caller = request_context(&context);
         let (head, body) = context.request.into_parts();
         let content_type = head.headers.get(CONTENT_TYPE);
         let content_type = content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
@@ -147,7 +165,7 @@ impl HttpApi {
             content_type: content_type.unwrap_or_default(),
             metadata,
         };
-        target.publish(payload, origin).await?;
+        target.publish(payload, caller).await?;
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
@@ -156,7 +174,7 @@ impl HttpApi {
         context.span.publish(&topic);
         let metadata = super::query_metadata(context.request.uri().query());
         let target = self.blocks.pubsub.target(&pubsub, &topic, &metadata)?;
-        let origin = origin(&context);
+        let caller = request_context(&context);
         let path = clean_escaped_path(context.request.uri().path()).into_owned();
         let body = context.request.into_body().collect_up_to(usize::MAX).await;
         let body = body.map_err(|error| ApiError::unread_event(&pubsub, &topic, error.to_string()))?;
@@ -164,7 +182,7 @@ impl HttpApi {
             .await
             .map_err(|error| ApiError::unread_bulk(&pubsub, &topic, &self.app_id, &unread(&body, &error)))?;
         let entries = entries.map_err(|cause| ApiError::bulk_event(&pubsub, &topic, &self.app_id, &cause))?;
-        match target.publish_bulk(entries, &metadata, origin, &path).await {
+        match target.publish_bulk(entries, &metadata, caller, &path).await {
             Ok(()) => Ok(empty_response(StatusCode::NO_CONTENT)),
             Err(error) => self.unpublished(error),
         }
@@ -213,11 +231,11 @@ fn topic(context: &Context<'_>) -> Result<String, ApiError> {
     Ok(topic)
 }
 
-fn origin(context: &Context<'_>) -> Origin {
+fn request_context(context: &Context<'_>) -> RequestContext {
     // What is no baggage was refused before, or nobody traces.
     let baggage = super::baggage(context.request.headers()).ok().flatten();
     let baggage = baggage.as_ref().and_then(|value| value.to_str().ok());
-    Origin {
+    RequestContext {
         protocol: Protocol::Http,
         trace: context.span.as_parent(),
         baggage: baggage.map(Arc::from),

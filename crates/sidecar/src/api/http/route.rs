@@ -7,7 +7,7 @@ use outrigger_policy::escape::query_unescape;
 
 use super::{
     Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
-    publish, secrets, state, subtle,
+    publish, secrets, state, subtle, workflow,
 };
 use crate::api::error::ApiError;
 use crate::body::Body;
@@ -26,11 +26,15 @@ static TABLES: &[&[Endpoint]] = &[
     conversation::ROUTES,
     publish::ROUTES,
     jobs::ROUTES,
+    workflow::STABLE,
+    workflow::BETA,
+    workflow::ALPHA,
     meta::ROUTES,
 ];
 /// Versions, as lists of allowed routes name them and as paths do.
-const V1: (&str, &str) = ("v1", "v1.0");
-const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
+pub(super) const V1: (&str, &str) = ("v1", "v1.0");
+pub(super) const BETA1: (&str, &str) = ("v1beta1", "v1.0-beta1");
+pub(super) const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
 /// Parameters of a path at most.
 const PARAMETERS: usize = 3;
 /// A last segment of a pattern that stands for all that is left of a path, slashes included.

@@ -120,6 +120,7 @@ impl HttpApi {
     }
 
     async fn transact_state(&self, context: Context<'_>) -> Answer {
+        let trace = context.span.as_parent();
         let (store, query, body) = self.store_and_body(context, json::undecoded).await?;
         store
             .check_transactional()
@@ -128,7 +129,7 @@ impl HttpApi {
         let (steps, metadata) = read
             .map_err(json::undecoded)?
             .map_err(|error| self.state_error(error))?;
-        self.done(store.transact(steps, metadata).await)
+        self.done(store.transact(steps, metadata, &trace).await)
     }
 
     async fn query_state(&self, context: Context<'_>) -> Answer {

@@ -468,7 +468,7 @@ fn kubernetes_takes_any_app_id() {
 fn printing_commands_need_no_valid_settings() {
     assert_eq!(
         command(&["--version"], &[]),
-        Ok(Command::Version("1.17.13".to_owned()))
+        Ok(Command::Version(VERSION.to_owned()))
     );
     assert!(
         matches!(command(&["--help"], &[]), Ok(Command::Help(text)) if text.starts_with("Usage of daprd:"))
@@ -481,7 +481,8 @@ fn printing_commands_need_no_valid_settings() {
         panic!("build info")
     };
     assert_eq!(text.lines().count(), 3);
-    assert!(text.starts_with("Version: 1.17.13\nGit Commit: "), "{text}");
+    let head = format!("Version: {VERSION}\nGit Commit: ");
+    assert!(text.starts_with(&head), "{text}");
 }
 
 #[test]

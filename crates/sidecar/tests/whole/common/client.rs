@@ -33,6 +33,17 @@ impl Answer {
         }
     }
 
+    /// The same where the connection may break off.
+    pub async fn try_read(response: Response<Incoming>) -> Option<Self> {
+        let (head, body) = response.into_parts();
+        let body = within(body.collect()).await.ok()?;
+        Some(Self {
+            status: head.status,
+            headers: head.headers,
+            body: body.to_bytes(),
+        })
+    }
+
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap()
     }
@@ -85,6 +96,14 @@ pub fn post(target: &str, body: impl Into<Body>) -> Request<Body> {
 pub async fn send(port: u16, request: Request<Body>) -> Result<Response<Incoming>, hyper::Error> {
     let mut sender = http1_client(port).await;
     within(sender.send_request(with_host(request))).await
+}
+
+/// The same where the server may end at any moment.
+pub async fn try_send(port: u16, request: Request<Body>) -> Option<Response<Incoming>> {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    tokio::spawn(connection);
+    within(sender.send_request(with_host(request))).await.ok()
 }
 
 /// Adds the header that HTTP/1.1 requires.

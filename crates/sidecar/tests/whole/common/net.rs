@@ -260,6 +260,16 @@ impl Plan<'_> {
     }
 
     fn config(&self, ports: Ports, folder: &TempDir) -> (Config, Env) {
+        let (arguments, env) = self.arguments(ports, folder);
+        let lookup: Env = Arc::new(move |name| env.get(name).cloned());
+        match Config::from_args(arguments, |name| lookup(name), |note| panic!("{note}")) {
+            Ok(Command::Run(config)) => (*config, lookup),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The command line and the environment, with the files that they name in place.
+    fn arguments(&self, ports: Ports, folder: &TempDir) -> (Vec<String>, HashMap<String, String>) {
         let configuration = folder.path().join("config.yaml");
         let registry = self.net.registry();
         let resources = folder.path().join("resources");
@@ -306,10 +316,31 @@ impl Plan<'_> {
         }
         env.insert("DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK".into(), "true".into());
         arguments.extend(self.flags.iter().cloned());
-        let lookup: Env = Arc::new(move |name| env.get(name).cloned());
-        match Config::from_args(arguments, |name| lookup(name), |note| panic!("{note}")) {
-            Ok(Command::Run(config)) => (*config, lookup),
-            other => panic!("{other:?}"),
+        (arguments, env)
+    }
+
+    /// Starts it as a process of its own, which can be killed, and waits until it is ready.
+    pub async fn spawn(self) -> Process {
+        let mut tries = 0;
+        loop {
+            let ports = self.ports.unwrap_or_else(Ports::free);
+            let folder = tempfile::tempdir().unwrap();
+            let (arguments, env) = self.arguments(ports, &folder);
+            let log = std::fs::File::create(folder.path().join("log")).unwrap();
+            let child = std::process::Command::new(env!("CARGO_BIN_EXE_daprd"))
+                .args(arguments)
+                .envs(env)
+                .stdin(std::process::Stdio::null())
+                .stdout(log.try_clone().unwrap())
+                .stderr(log)
+                .spawn()
+                .unwrap();
+            let mut process = Process { ports, child, folder };
+            if process.is_ready().await {
+                return process;
+            }
+            tries += 1;
+            assert!(tries < 50, "the sidecar does not start: {}", process.log());
         }
     }
 
@@ -374,6 +405,50 @@ impl Plan<'_> {
             panic!("the sidecar ended at once");
         }
         Ok(node)
+    }
+}
+
+/// A sidecar in a process of its own; killed, as by SIGKILL, when dropped.
+pub struct Process {
+    pub ports: Ports,
+    child: std::process::Child,
+    folder: TempDir,
+}
+
+impl Process {
+    /// Waits until it is ready; false when it has ended, as it does where somebody took its ports.
+    async fn is_ready(&mut self) -> bool {
+        let mut is_over = false;
+        eventually(async || {
+            is_over = self.child.try_wait().unwrap().is_some();
+            let open = async || TcpStream::connect(("127.0.0.1", self.ports.http)).await.is_ok();
+            is_over
+                || (open().await
+                    && self
+                        .try_ask(get("/v1.0/healthz"))
+                        .await
+                        .is_some_and(|a| a.status == 204))
+        })
+        .await;
+        !is_over
+    }
+
+    /// The answer to a request to the HTTP API; `None` where the process ends before.
+    pub async fn try_ask(&self, request: Request<Body>) -> Option<Answer> {
+        let answer = client::try_send(self.ports.http, request).await?;
+        Answer::try_read(answer).await
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _already_over = self.child.kill();
+        let _status = self.child.wait();
     }
 }
 

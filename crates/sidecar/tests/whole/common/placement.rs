@@ -181,7 +181,13 @@ impl Rounds {
     }
 
     fn ended(&mut self, number: u64) {
-        if self.streams.remove(&number).is_some() && !self.streams.is_empty() {
+        if self.streams.remove(&number).is_none() {
+            return;
+        }
+        if self.streams.is_empty() {
+            // Nobody is left who could answer.
+            self.phase = None;
+        } else {
             self.begin();
         }
     }

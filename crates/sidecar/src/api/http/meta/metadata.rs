@@ -42,7 +42,12 @@ pub(super) fn json(message: proto::GetMetadataResponse) -> Value {
         let addresses = json!({ "connected_addresses": scheduler.connected_addresses });
         all.insert("scheduler".into(), addresses);
     }
-    all.insert("workflows".into(), json!({}));
+    let workers = message.workflows.unwrap_or_default().connected_workers;
+    let workflows = match workers {
+        0 => json!({}),
+        workers => json!({ "connectedWorkers": workers }),
+    };
+    all.insert("workflows".into(), workflows);
     Value::Object(all)
 }
 

@@ -1,0 +1,116 @@
+//! A worker of workflows, as SDKs are: a stream of work, and answers by calls. Workflows are functions that are run from the
+//! beginning in every turn (`replay`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::{
+    ActivityRequest, ActivityResponse, GetWorkItemsRequest, TaskFailureDetails, WorkItem,
+};
+use prost::Message;
+use tokio::task::JoinSet;
+
+use super::{Node, grpc};
+use crate::replay::{Context, End, turn};
+
+type Workflow = Box<dyn Fn(&mut Context) -> Option<End> + Send + Sync>;
+type Activity = Box<dyn Fn(&ActivityRequest) -> Result<String, String> + Send + Sync>;
+
+/// What a worker can do.
+#[derive(Default)]
+pub struct Tasks {
+    workflows: HashMap<&'static str, Workflow>,
+    activities: HashMap<&'static str, Activity>,
+    /// Names of the activities that were run, in order.
+    ran: Mutex<Vec<String>>,
+}
+
+/// A connected worker; it goes when it is dropped.
+pub struct Worker {
+    serving: JoinSet<()>,
+}
+
+impl Tasks {
+    pub fn workflow(
+        mut self,
+        name: &'static str,
+        workflow: impl Fn(&mut Context) -> Option<End> + Send + Sync + 'static,
+    ) -> Self {
+        self.workflows.insert(name, Box::new(workflow));
+        self
+    }
+
+    pub fn activity(
+        mut self,
+        name: &'static str,
+        activity: impl Fn(&ActivityRequest) -> Result<String, String> + Send + Sync + 'static,
+    ) -> Self {
+        self.activities.insert(name, Box::new(activity));
+        self
+    }
+
+    pub fn ran(&self) -> Vec<String> {
+        self.ran.lock().unwrap().clone()
+    }
+
+    fn run(&self, item: WorkItem) -> (&'static str, Vec<u8>) {
+        let token = item.completion_token;
+        match item.request.expect("a work item has a request") {
+            Work::OrchestratorRequest(request) => {
+                let mut response = turn(request, &|context| {
+                    let workflow = self.workflows.get(context.name.as_str());
+                    workflow.unwrap_or_else(|| panic!("no workflow {}", context.name))(context)
+                });
+                response.completion_token = token;
+                ("CompleteOrchestratorTask", response.encode_to_vec())
+            }
+            Work::ActivityRequest(request) => {
+                self.ran.lock().unwrap().push(request.name.clone());
+                let activity = self.activities.get(request.name.as_str());
+                let ran = activity.unwrap_or_else(|| panic!("no activity {}", request.name))(&request);
+                let (result, failure) = match ran {
+                    Ok(result) => (Some(result), None),
+                    Err(message) => (None, Some(message)),
+                };
+                let response = ActivityResponse {
+                    instance_id: request.orchestration_instance.unwrap().instance_id,
+                    task_id: request.task_id,
+                    result,
+                    failure_details: failure.map(|error_message| TaskFailureDetails {
+                        error_type: "Refused".to_owned(),
+                        error_message,
+                        ..TaskFailureDetails::default()
+                    }),
+                    completion_token: token,
+                };
+                ("CompleteActivityTask", response.encode_to_vec())
+            }
+        }
+    }
+}
+
+impl Worker {
+    pub async fn connect(node: &Node, work: &Arc<Tasks>) -> Self {
+        let port = node.ports.grpc;
+        let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+        let mut stream = grpc::start(port, "/TaskHubSidecarService/GetWorkItems", &[], sent.into()).await;
+        let (mut serving, work) = (JoinSet::new(), Arc::clone(work));
+        serving.spawn(async move {
+            let mut answers = JoinSet::new();
+            while let Some(message) = grpc::next(stream.body_mut()).await {
+                let item = WorkItem::decode(message).unwrap();
+                let work = Arc::clone(&work);
+                answers.spawn(async move {
+                    let (method, answer) = work.run(item);
+                    grpc::call(port, &format!("/TaskHubSidecarService/{method}"), &[], &[&answer]).await;
+                });
+            }
+        });
+        Self { serving }
+    }
+
+    pub async fn leave(mut self) {
+        self.serving.shutdown().await;
+    }
+}

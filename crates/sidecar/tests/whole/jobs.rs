@@ -1,0 +1,321 @@
+//! Jobs of whole sidecars: scheduled through both APIs, kept and triggered by a real scheduler, handled by apps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use outrigger_wire::runtime::v1::{
+    DeleteJobRequest, DeleteJobResponse, GetJobRequest, GetJobResponse, Job, JobEventRequest,
+    JobEventResponse, ScheduleJobRequest, ScheduleJobResponse,
+};
+use prost::Message;
+use prost_types::Any;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+use tonic::{Code, Status};
+
+use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, grpc, post, request, within};
+
+const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
+
+async fn schedule(node: &Node, name: &str, job: &Value) -> Answer {
+    node.ask(post(&format!("/v1.0-alpha1/jobs/{name}"), job.to_string()))
+        .await
+}
+
+/// A job that was taken.
+async fn scheduled(node: &Node, name: &str, job: &Value) {
+    let answer = schedule(node, name, job).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+}
+
+async fn found(node: &Node, name: &str) -> Answer {
+    node.ask(get(&format!("/v1.0-alpha1/jobs/{name}"))).await
+}
+
+async fn call(node: &Node, method: &str, message: &impl Message) -> grpc::Outcome {
+    let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
+    grpc::unary(node.ports.grpc, &path, &[], message).await
+}
+
+/// An app that answers jobs with what `status` says of the path and how often that came before.
+async fn handling(status: impl Fn(&str, usize) -> u16 + Send + Sync + 'static) -> App {
+    let (status, seen) = (Arc::new(status), Arc::<std::sync::Mutex<Vec<String>>>::default());
+    App::start(move |request: Request<Incoming>| {
+        let path = request.uri().path().to_owned();
+        let before = {
+            let mut seen = seen.lock().unwrap();
+            seen.push(path.clone());
+            seen.iter().filter(|one| **one == path).count() - 1
+        };
+        let status = if request.method() == Method::POST {
+            status(&path, before)
+        } else {
+            404
+        };
+        async move { app::text(status, "") }
+    })
+    .await
+}
+
+fn times(app: &App, path: &str) -> usize {
+    app.seen().iter().filter(|seen| seen.target == path).count()
+}
+
+#[tokio::test]
+async fn a_job_is_kept_until_its_last_trigger() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let app = App::start(move |request: Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            if request.method() != Method::POST {
+                return app::text(404, "");
+            }
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let kind = head.headers["content-type"].to_str().unwrap().to_owned();
+            tell.send((head.uri.path().to_owned(), kind, body)).unwrap();
+            app::text(200, "")
+        }
+    })
+    .await;
+    let node = control
+        .with_scheduler(net.sidecar("me").app(app.port))
+        .start()
+        .await;
+    let job = json!({"schedule": "@every 1s", "dueTime": "0s", "repeats": 2, "data": {"n": [1, 2.5]}});
+    scheduled(&node, "soundings", &job).await;
+    let known = found(&node, "soundings").await;
+    assert_eq!(known.status, 200, "{}", known.text());
+    let known = known.json();
+    assert_eq!(
+        (&known["name"], &known["schedule"], &known["repeats"]),
+        (&json!("soundings"), &json!("@every 1s"), &json!(2))
+    );
+    assert_eq!(known["data"]["value"], json!({"n": [1, 2.5]}));
+    for _ in 0..2 {
+        let (path, kind, body) = within(told.recv()).await.unwrap();
+        assert_eq!(
+            (path.as_str(), kind.as_str()),
+            ("/job/soundings", "application/json")
+        );
+        assert_eq!(
+            serde_json::from_slice::<Value>(&body).unwrap(),
+            json!({"n": [1, 2.5]})
+        );
+    }
+    eventually(async || found(&node, "soundings").await.status == 500).await;
+    found(&node, "soundings")
+        .await
+        .error(500, "DAPR_SCHEDULER_GET_JOB");
+    let labels = ["operation=\"job_trigger_op\""];
+    let done = node.metric("dapr_component_job_success_count", &labels).await;
+    assert_eq!(done, Some(2.0));
+}
+
+#[tokio::test]
+async fn what_is_no_job_has_the_code_of_the_contract() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let app = handling(|_, _| 200).await;
+    let node = control
+        .with_scheduler(net.sidecar("me").app(app.port))
+        .start()
+        .await;
+    let kept = json!({"dueTime": "1h"});
+    scheduled(&node, "kept", &kept).await;
+    for (name, job, status, code) in [
+        (
+            "a",
+            json!({"name": "b", "dueTime": "1h"}),
+            400,
+            "DAPR_SCHEDULER_JOB_NAME",
+        ),
+        ("a", json!({}), 400, "DAPR_SCHEDULER_SCHEDULE_EMPTY"),
+        (
+            "a",
+            json!({"schedule": "every tide"}),
+            500,
+            "DAPR_SCHEDULER_SCHEDULE_JOB",
+        ),
+        (
+            "a",
+            json!({"dueTime": "2h", "ttl": "1h"}),
+            500,
+            "DAPR_SCHEDULER_SCHEDULE_JOB",
+        ),
+        ("kept", kept.clone(), 409, "DAPR_SCHEDULER_SCHEDULE_JOB"),
+    ] {
+        let answer = schedule(&node, name, &job).await;
+        answer.error(status, code);
+        let info = answer.json()["details"][0].clone();
+        assert_eq!(
+            (&info["reason"], &info["metadata"]["appID"]),
+            (&json!(code), &json!("me")),
+            "{job}"
+        );
+    }
+    let over = json!({"dueTime": "2h", "overwrite": true});
+    scheduled(&node, "kept", &over).await;
+    assert_eq!(found(&node, "kept").await.json()["dueTime"], "2h");
+    let delete = || request("DELETE", "/v1.0-alpha1/jobs/kept", &[], "");
+    assert_eq!(node.ask(delete()).await.status, 204);
+    found(&node, "kept").await.error(500, "DAPR_SCHEDULER_GET_JOB");
+}
+
+#[tokio::test]
+async fn over_grpc_a_job_carries_any_message() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let app = App::start(move |request: Request<Incoming>| {
+        let tell = tell.clone();
+        async move {
+            if request.uri().path() != ON_JOB {
+                return grpc::failure(&Status::unimplemented("not this app"));
+            }
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let message = grpc::messages(body).remove(0);
+            tell.send(JobEventRequest::decode(message).unwrap()).unwrap();
+            grpc::ok(&JobEventResponse {})
+        }
+    })
+    .await;
+    let plan = net.sidecar("me").app(app.port).flag("--app-protocol=grpc");
+    let node = control.with_scheduler(plan).start().await;
+    let data = Any {
+        type_url: "type.googleapis.com/shop.v1.Order".to_owned(),
+        value: b"\x08\x07".to_vec(),
+    };
+    let request = ScheduleJobRequest {
+        job: Some(Job {
+            name: "order".to_owned(),
+            due_time: Some("0s".to_owned()),
+            data: Some(data.clone()),
+            ..Job::default()
+        }),
+        overwrite: false,
+    };
+    call(&node, "ScheduleJobAlpha1", &request)
+        .await
+        .message::<ScheduleJobResponse>();
+    let event = within(told.recv()).await.unwrap();
+    assert_eq!(
+        (event.name.as_str(), event.method.as_str()),
+        ("order", "job/order")
+    );
+    assert_eq!(
+        (event.content_type.as_str(), event.data),
+        (data.type_url.as_str(), Some(data.clone()))
+    );
+    let later = ScheduleJobRequest {
+        job: Some(Job {
+            name: "later".to_owned(),
+            due_time: Some("1h".to_owned()),
+            ..Job::default()
+        }),
+        ..request
+    };
+    call(&node, "ScheduleJobAlpha1", &later)
+        .await
+        .message::<ScheduleJobResponse>();
+    let named = |name: &str| name.to_owned();
+    let known = call(&node, "GetJobAlpha1", &GetJobRequest { name: named("later") }).await;
+    let known = known.message::<GetJobResponse>().job.unwrap();
+    assert_eq!(known.due_time.as_deref(), Some("1h"));
+    let gone = call(
+        &node,
+        "DeleteJobAlpha1",
+        &DeleteJobRequest { name: named("later") },
+    )
+    .await;
+    gone.message::<DeleteJobResponse>();
+    let missing = call(&node, "GetJobAlpha1", &GetJobRequest { name: named("later") }).await;
+    assert_eq!(missing.status.code(), Code::Internal);
+    let again = call(&node, "ScheduleJobAlpha1", &ScheduleJobRequest::default()).await;
+    assert_eq!(again.status.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_job_that_the_app_fails_at_follows_its_policy() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let app = handling(|path, before| match path {
+        "/job/again" if before < 2 => 500,
+        "/job/never" => 500,
+        "/job/unknown" => 404,
+        _ => 200,
+    })
+    .await;
+    let node = control
+        .with_scheduler(net.sidecar("me").app(app.port))
+        .start()
+        .await;
+    let constant =
+        json!({"dueTime": "0s", "failurePolicy": {"constant": {"interval": "1s", "maxRetries": 5}}});
+    let drop = json!({"dueTime": "0s", "failurePolicy": {"drop": {}}});
+    for (name, job) in [("again", &constant), ("never", &drop), ("unknown", &constant)] {
+        scheduled(&node, name, job).await;
+    }
+    for name in ["again", "never", "unknown"] {
+        eventually(async || found(&node, name).await.status == 500).await;
+    }
+    let counts = ["again", "never", "unknown"].map(|name| times(&app, &format!("/job/{name}")));
+    assert_eq!(counts, [3, 1, 1]);
+}
+
+/// Invariant: a job that was taken is triggered, late rather than never, although its scheduler was killed.
+#[tokio::test]
+async fn a_scheduler_that_was_killed_goes_on_where_it_was() {
+    let (net, mut control) = (Net::plain(), Control::start().await);
+    let app = handling(|_, _| 200).await;
+    let node = control
+        .with_scheduler(net.sidecar("me").app(app.port))
+        .start()
+        .await;
+    scheduled(&node, "tide", &json!({"schedule": "@every 1s"})).await;
+    scheduled(&node, "once", &json!({"dueTime": "1s"})).await;
+    eventually(async || times(&app, "/job/tide") > 0).await;
+    control.scheduler.kill();
+    let before = times(&app, "/job/tide");
+    control.start_scheduler().await;
+    eventually(async || times(&app, "/job/tide") > before + 1 && times(&app, "/job/once") == 1).await;
+    scheduled(&node, "after", &json!({"dueTime": "0s"})).await;
+    eventually(async || times(&app, "/job/after") == 1).await;
+}
+
+/// Invariant: what a sidecar was killed over is triggered again, beside whichever sidecar of the app is there.
+#[tokio::test]
+async fn a_job_that_a_killed_sidecar_had_comes_again() {
+    let (net, control) = (Net::plain(), Control::start().await);
+    let open = Arc::new(Semaphore::new(0));
+    let (waiting, begun) = (Arc::clone(&open), Arc::new(AtomicUsize::new(0)));
+    let counting = Arc::clone(&begun);
+    let stuck = App::start(move |request: Request<Incoming>| {
+        let (waiting, counting) = (Arc::clone(&waiting), Arc::clone(&counting));
+        async move {
+            if request.method() == Method::POST {
+                counting.fetch_add(1, Ordering::SeqCst);
+                waiting.acquire().await.unwrap().forget();
+            }
+            app::text(404, "")
+        }
+    })
+    .await;
+    let first = control
+        .with_scheduler(net.sidecar("me").app(stuck.port))
+        .start()
+        .await;
+    scheduled(&first, "order", &json!({"dueTime": "0s"})).await;
+    eventually(async || begun.load(Ordering::SeqCst) == 1).await;
+    drop(first);
+    drop(stuck);
+    let app = handling(|_, _| 200).await;
+    let second = control
+        .with_scheduler(net.sidecar("me").app(app.port))
+        .start()
+        .await;
+    eventually(async || times(&app, "/job/order") == 1).await;
+    eventually(async || found(&second, "order").await.status == 500).await;
+    assert_eq!(times(&app, "/job/order"), 1);
+}

@@ -1,0 +1,501 @@
+//! The transactional outbox: what is stored is published, and nothing else is, whatever ends when.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
+use http_body_util::BodyExt;
+use outrigger_wire::common::v1::StateItem;
+use outrigger_wire::runtime::v1::{ExecuteStateTransactionRequest, TransactionalStateOperation};
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::client::try_send;
+use crate::common::{Answer, App, Net, Node, Plan, app, eventually, get, grpc, post, request};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const TRANSACTION: &str = "/v1.0/state/store/transaction";
+
+/// The files of the components that outlive their sidecars.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(format!("{name}.db"))
+    }
+
+    fn component(&self, name: &str, kind: &str, more: &str) -> String {
+        format!(
+            "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {name}\nspec:\n  type: {kind}.sqlite\n  \
+             version: v1\n  metadata:\n  - name: connectionString\n    value: '{}'\n{more}",
+            self.path(name).display()
+        )
+    }
+
+    /// A broker whose messages come again soon.
+    fn broker(&self, name: &str) -> String {
+        let again = property("visibilityTimeout", "1s") + &property("redeliverInterval", "200ms");
+        self.component(name, "pubsub", &again)
+    }
+
+    /// A store that publishes to `orders`.
+    fn store(&self, more: &str) -> String {
+        let outbox = property("outboxPublishPubsub", "broker") + &property("outboxPublishTopic", "orders");
+        self.component(
+            "store",
+            "state",
+            &(outbox + &property("busyTimeout", "30s") + more),
+        )
+    }
+
+    fn open(&self, name: &str) -> Connection {
+        let connection = Connection::open(self.path(name)).unwrap();
+        connection.busy_timeout(Duration::from_secs(10)).unwrap();
+        connection
+    }
+
+    /// Messages of a broker that are not settled.
+    fn unsettled(&self, name: &str) -> i64 {
+        let count = "SELECT count(*) FROM pubsub_deliveries";
+        self.open(name).query_row(count, [], |row| row.get(0)).unwrap()
+    }
+
+    /// The keys in the store that begin with a text.
+    fn keys(&self, begin: &str) -> Vec<String> {
+        let store = self.open("store");
+        let mut keys = store
+            .prepare("SELECT key FROM state WHERE key LIKE ?1 || '%' ORDER BY key")
+            .unwrap();
+        let keys = keys.query_map([begin], |row| row.get(0)).unwrap();
+        keys.map(Result::unwrap).collect()
+    }
+
+    fn markers(&self) -> Vec<String> {
+        self.keys("outbox-")
+    }
+
+    /// Nobody else writes to a file until what comes back is dropped.
+    fn lock(&self, name: &str) -> Lock {
+        let connection = self.open(name);
+        connection.execute_batch("BEGIN IMMEDIATE").unwrap();
+        Lock(connection)
+    }
+}
+
+struct Lock(Connection);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.0.execute_batch("ROLLBACK").unwrap();
+    }
+}
+
+fn property(name: &str, value: &str) -> String {
+    format!("  - name: {name}\n    value: '{value}'\n")
+}
+
+fn subscription(pubsub: &str, topic: &str) -> String {
+    format!(
+        "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: to-{topic}\nspec:\n  pubsubname: {pubsub}\n  \
+         topic: {topic}\n  routes: {{default: /{topic}}}\n"
+    )
+}
+
+/// The events that an app got at `/orders`.
+type Got = Arc<Mutex<Vec<Value>>>;
+
+async fn keeping() -> (App, Got) {
+    let got = Got::default();
+    let kept = Arc::clone(&got);
+    let app = App::start(move |request| {
+        let kept = Arc::clone(&kept);
+        async move {
+            if request.method() != Method::POST {
+                return app::text(404, "");
+            }
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            app::text(200, "")
+        }
+    })
+    .await;
+    (app, got)
+}
+
+fn payloads(got: &Got) -> Vec<Value> {
+    let got = got.lock().unwrap();
+    got.iter().map(|event| event["data"].clone()).collect()
+}
+
+/// With the store, its broker, and an app that subscribes to what is published.
+fn plan<'n>(net: &'n Net, app: &App, files: &Files, more: &str) -> Plan<'n> {
+    net.sidecar("me")
+        .app(app.port)
+        .resource(&files.broker("broker"))
+        .resource(&files.store(more))
+        .resource(&subscription("broker", "orders"))
+}
+
+fn upsert(key: &str, value: &Value) -> Value {
+    json!({"operation": "upsert", "request": {"key": key, "value": value}})
+}
+
+fn body(operations: &[Value]) -> String {
+    json!({ "operations": operations }).to_string()
+}
+
+async fn transact(node: &Node, operations: &[Value]) -> Answer {
+    node.ask(post(TRANSACTION, body(operations))).await
+}
+
+#[tokio::test]
+async fn what_is_stored_is_published_once_and_leaves_no_marker() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let node = plan(&net, &app, &files, "").start().await;
+    let operations = [
+        json!({"operation": "upsert", "request": {"key": "a", "value": "first", "metadata": {
+            "type": "order.created", "id": "mine", "data": "mine"}}}),
+        json!({"operation": "upsert", "request": {"key": "b", "value": {"n": 1}, "contentType": "application/json"}}),
+        json!({"operation": "upsert", "request": {"key": "b", "value": {"shown": true}, "contentType":
+            "application/json", "metadata": {"outbox.projection": "true"}}}),
+        json!({"operation": "delete", "request": {"key": "c"}}),
+    ];
+    let sent = request(
+        "POST",
+        TRANSACTION,
+        &[PARENT, "tracestate: vendor=1"],
+        body(&operations),
+    );
+    assert_eq!(node.ask(sent).await.status, 204);
+    eventually(async || got.lock().unwrap().len() == 2).await;
+    let mut events = got.lock().unwrap().clone();
+    events.sort_by_key(|event| event["data"].is_object());
+    let (first, second) = (&events[0], &events[1]);
+    assert_eq!(
+        (&first["data"], &second["data"]),
+        (&json!("first"), &json!({"shown": true}))
+    );
+    assert_eq!(
+        (&first["type"], &second["type"]),
+        (&json!("order.created"), &json!("com.dapr.event.sent"))
+    );
+    assert_eq!(
+        (&first["datacontenttype"], &second["datacontenttype"]),
+        (&json!("text/plain"), &json!("application/json"))
+    );
+    for event in [first, second] {
+        assert!(event["id"].as_str().unwrap().starts_with("outbox-"), "{event}");
+        assert_eq!(
+            (&event["topic"], &event["pubsubname"], &event["source"]),
+            (&json!("orders"), &json!("broker"), &json!("me"))
+        );
+        assert_eq!(event["tracestate"], "vendor=1");
+        assert!(event["traceid"].as_str().unwrap().contains(TRACE), "{event}");
+    }
+    let headers = app.last();
+    assert!(
+        headers.header("traceparent").unwrap().contains(TRACE),
+        "the trace goes on"
+    );
+    assert_eq!(node.ask(get("/v1.0/state/store/b")).await.text(), r#"{"n":1}"#);
+    eventually(async || files.markers().is_empty() && files.unsettled("broker") == 0).await;
+    assert_eq!(got.lock().unwrap().len(), 2);
+    let metadata = node.ask(get("/v1.0/metadata")).await.json();
+    assert_eq!(
+        metadata["subscriptions"].as_array().unwrap().len(),
+        1,
+        "only the app's own"
+    );
+}
+
+#[tokio::test]
+async fn over_grpc_it_is_the_same_and_needs_no_app() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let _reader = net
+        .sidecar("reader")
+        .app(app.port)
+        .resource(&files.broker("broker"))
+        .resource(&subscription("broker", "orders"))
+        .start()
+        .await;
+    let writer = net
+        .sidecar("writer")
+        .resource(&files.broker("broker"))
+        .resource(&files.store(""))
+        .start()
+        .await;
+    let item = |value: &'static str, metadata: &[(&str, &str)]| TransactionalStateOperation {
+        operation_type: "upsert".to_owned(),
+        request: Some(StateItem {
+            key: "k".to_owned(),
+            value: value.into(),
+            metadata: metadata
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect(),
+            ..StateItem::default()
+        }),
+    };
+    let transaction = ExecuteStateTransactionRequest {
+        store_name: "store".to_owned(),
+        operations: vec![item("2", &[]), item("3", &[("outbox.projection", "true")])],
+        ..ExecuteStateTransactionRequest::default()
+    };
+    let method = "/dapr.proto.runtime.v1.Dapr/ExecuteStateTransaction";
+    let outcome = grpc::unary(writer.ports.grpc, method, &[], &transaction).await;
+    outcome.message::<()>();
+    eventually(async || payloads(&got) == [json!("3")]).await;
+    assert_eq!(writer.ask(get("/v1.0/state/store/k")).await.text(), "2");
+    let plain = post("/v1.0/state/store", r#"[{"key":"saved","value":1}]"#);
+    assert_eq!(writer.ask(plain).await.status, 204);
+    eventually(async || files.unsettled("broker") == 0).await;
+    assert_eq!(payloads(&got), [json!("3")], "only transactions are published");
+}
+
+#[tokio::test]
+async fn a_transaction_that_fails_publishes_nothing_and_leaves_nothing() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let node = plan(&net, &app, &files, "").start().await;
+    assert_eq!(transact(&node, &[upsert("k", &json!(1))]).await.status, 204);
+    eventually(async || payloads(&got) == [json!("1")]).await;
+    let stale = json!({"operation": "upsert", "request": {"key": "k", "value": 2, "etag": "wrong"}});
+    transact(&node, &[stale])
+        .await
+        .error(500, "ERR_STATE_TRANSACTION");
+    // Well before anybody would give up waiting for its marker.
+    let settled = eventually(async || files.unsettled("broker") == 0);
+    tokio::time::timeout(Duration::from_secs(8), settled)
+        .await
+        .unwrap();
+    assert_eq!(payloads(&got), [json!("1")]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_published_is_not_stored() {
+    let (files, net) = (Files::new(), Net::plain());
+    let refusing = files.broker("broker") + &property("publishingScopes", "me=orders");
+    for (broker, cause) in [
+        (None, "pubsub broker is not found"),
+        (
+            Some(refusing),
+            "topic defaultmeordersoutbox is not allowed for app id me",
+        ),
+    ] {
+        let plan = net.sidecar("me").resource(&files.store(""));
+        let node = match broker {
+            Some(broker) => plan.resource(&broker).start().await,
+            None => plan.start().await,
+        };
+        let answer = transact(&node, &[upsert("k", &json!(1))]).await;
+        let message = answer.error(500, "ERR_PUBLISH_OUTBOX");
+        assert!(
+            message.starts_with("error while publishing outbox message: "),
+            "{message}"
+        );
+        assert!(message.contains(cause), "{message}");
+        let details = &answer.json()["details"];
+        assert_eq!(details.as_array().unwrap().len(), 1, "{details}");
+        assert_eq!(details[0]["reason"], "DAPR_PUBSUB_OUTBOX");
+        assert_eq!(details[0]["metadata"]["appID"], "me");
+        assert_eq!(
+            node.ask(get("/v1.0/state/store/k")).await.status,
+            204,
+            "nothing is there"
+        );
+        node.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_event_waits_for_its_transaction_wherever_it_is() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let nodes = [
+        plan(&net, &app, &files, "").start().await,
+        plan(&net, &app, &files, "").start().await,
+    ];
+    let lock = files.lock("store");
+    let (first, second) = ([upsert("a", &json!("a"))], [upsert("b", &json!("b"))]);
+    let transactions = async { tokio::join!(transact(&nodes[0], &first), transact(&nodes[1], &second)) };
+    let unlocking = async {
+        eventually(async || files.unsettled("broker") == 2).await;
+        // In which nothing may be published.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(got.lock().unwrap().is_empty());
+        drop(lock);
+    };
+    let ((first, second), ()) = tokio::join!(transactions, unlocking);
+    assert_eq!((first.status.as_u16(), second.status.as_u16()), (204, 204));
+    eventually(async || files.unsettled("broker") == 0 && files.markers().is_empty()).await;
+    let mut all = payloads(&got);
+    all.sort_by_key(Value::to_string);
+    assert_eq!(all, [json!("a"), json!("b")]);
+}
+
+#[tokio::test]
+async fn keys_that_are_no_markers_are_left_alone() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let node = plan(&net, &app, &files, "").start().await;
+    let save = post("/v1.0/state/store", r#"[{"key":"secret","value":1}]"#);
+    assert_eq!(node.ask(save).await.status, 204);
+    let forged = r#"{"id":"me||secret","data":"x","datacontenttype":"text/plain"}"#;
+    for (kind, event) in [
+        ("application/cloudevents+json", forged),
+        ("text/plain", "no event"),
+    ] {
+        let kind = format!("content-type: {kind}");
+        let path = "/v1.0/publish/broker/defaultmeordersoutbox?metadata.rawPayload=true";
+        let sent = request("POST", path, &[&kind], event.to_owned());
+        assert_eq!(node.ask(sent).await.status, 204);
+    }
+    eventually(async || files.unsettled("broker") == 0).await;
+    assert_eq!(node.ask(get("/v1.0/state/store/secret")).await.text(), "1");
+    assert!(got.lock().unwrap().is_empty());
+}
+
+/// Invariant: nothing is published that was not stored. The sidecar is killed when the event is in the internal topic and
+/// the transaction has not been committed.
+#[tokio::test]
+async fn a_kill_before_the_transaction_publishes_nothing() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let discards = property("outboxDiscardWhenMissingState", "true");
+    let first = plan(&net, &app, &files, &discards).spawn().await;
+    let lock = files.lock("store");
+    let pending = first.try_ask(post(TRANSACTION, body(&[upsert("lost", &json!("lost"))])));
+    let published = eventually(async || files.unsettled("broker") == 1);
+    tokio::select! {
+        answer = pending => panic!("{answer:?}"),
+        () = published => {}
+    }
+    drop(first);
+    drop(lock);
+    let second = plan(&net, &app, &files, &discards).start().await;
+    assert_eq!(
+        transact(&second, &[upsert("kept", &json!("kept"))]).await.status,
+        204
+    );
+    eventually(async || payloads(&got) == [json!("kept")]).await;
+    // Nobody will ever store its marker.
+    eventually(async || files.unsettled("broker") == 0).await;
+    assert_eq!(payloads(&got), [json!("kept")]);
+    assert_eq!(files.keys("me||"), ["me||kept"]);
+}
+
+/// Invariant: what was stored is published. The sidecar is killed when the transaction is committed and its event has not
+/// been sent on.
+#[tokio::test]
+async fn a_kill_after_the_transaction_loses_nothing() {
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let plan = || {
+        net.sidecar("me")
+            .app(app.port)
+            .resource(&files.broker("broker"))
+            .resource(&files.broker("internal"))
+            .resource(&files.store(&property("outboxPubsub", "internal")))
+            .resource(&subscription("broker", "orders"))
+    };
+    let first = plan().spawn().await;
+    let lock = files.lock("broker");
+    let answer = first
+        .try_ask(post(TRANSACTION, body(&[upsert("k", &json!("kept"))])))
+        .await;
+    assert_eq!(answer.unwrap().status, 204);
+    assert_eq!((files.markers().len(), files.unsettled("internal")), (1, 1));
+    drop(first);
+    drop(lock);
+    assert!(got.lock().unwrap().is_empty());
+    let _second = plan().start().await;
+    eventually(async || payloads(&got) == [json!("kept")]).await;
+    eventually(async || files.markers().is_empty() && files.unsettled("internal") == 0).await;
+}
+
+/// Sends transactions one after another until the sidecar on a port is gone; the values of those that it confirmed.
+async fn load(port: u16, name: String) -> Vec<String> {
+    let mut confirmed = Vec::new();
+    for number in 0.. {
+        let value = format!("{name}-{number}");
+        let transaction = post(TRANSACTION, body(&[upsert(&value, &json!(value))]));
+        let answer = match try_send(port, transaction).await {
+            Some(answer) => Answer::try_read(answer).await,
+            None => None,
+        };
+        match answer {
+            Some(answer) if answer.status == 204 => confirmed.push(value),
+            Some(answer) => panic!("{}", answer.text()),
+            None => break,
+        }
+    }
+    confirmed
+}
+
+/// Invariants, over kills at any moment under load: each transaction that was confirmed is stored and its event comes to
+/// the app; no event comes whose value was not stored; no event is left behind, and neither is a marker but for an event
+/// that was sent on.
+#[tokio::test]
+async fn kills_under_load_lose_nothing_and_invent_nothing() {
+    const KILLS: u64 = 8;
+    let (files, net) = (Files::new(), Net::plain());
+    let (app, got) = keeping().await;
+    let discards = property("outboxDiscardWhenMissingState", "true");
+    let mut confirmed = Vec::new();
+    for round in 0..KILLS {
+        let process = plan(&net, &app, &files, &discards).spawn().await;
+        let port = process.ports.http;
+        let workers: Vec<_> = (0..3)
+            .map(|worker| tokio::spawn(load(port, format!("{round}-{worker}"))))
+            .collect();
+        let before = got.lock().unwrap().len();
+        eventually(async || got.lock().unwrap().len() > before + 5).await;
+        // Any moment will do.
+        tokio::time::sleep(Duration::from_millis(37 * (round + 1) % 100)).await;
+        drop(process);
+        for worker in workers {
+            confirmed.extend(worker.await.unwrap());
+        }
+    }
+    let last = plan(&net, &app, &files, &discards).start().await;
+    eventually(async || {
+        let got = payloads(&got);
+        confirmed.iter().all(|value| got.contains(&json!(value)))
+    })
+    .await;
+    eventually(async || files.unsettled("broker") == 0).await;
+    last.stop().await.unwrap();
+    let stored = files.keys("me||");
+    for value in payloads(&got) {
+        let key = format!("me||{}", value.as_str().unwrap());
+        assert!(stored.contains(&key), "{key} was published and not stored");
+    }
+    for value in &confirmed {
+        assert!(stored.contains(&format!("me||{value}")), "{value} was confirmed");
+    }
+    let sent: Vec<_> = got
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|event| event["id"].as_str().unwrap().to_owned())
+        .collect();
+    for marker in files.markers() {
+        assert!(sent.contains(&marker), "{marker} waits for nobody");
+    }
+    println!(
+        "{} transactions confirmed over {KILLS} kills, {} events of {} values, {} markers left",
+        confirmed.len(),
+        sent.len(),
+        stored.len(),
+        files.markers().len()
+    );
+}

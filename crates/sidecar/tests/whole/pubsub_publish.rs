@@ -1,0 +1,422 @@
+//! Publishing through both APIs: what is refused and how, and what subscribers get of what is not.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
+use http_body_util::BodyExt;
+use outrigger_wire::runtime::v1::{BulkPublishRequest, BulkPublishRequestEntry, PublishEventRequest};
+use serde_json::{Value, json};
+use tonic::Code;
+
+use crate::common::{App, Net, Node, app, eventually, grpc, post, request};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const PARENT: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const DAPR: &str = "/dapr.proto.runtime.v1.Dapr";
+const MEMORY: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: \
+                      pubsub.in-memory\n  version: v1\n";
+
+fn sqlite(file: &Path) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: pubsub.sqlite\n  \
+         version: v1\n  metadata:\n  - name: connectionString\n    value: '{}'\n",
+        file.display()
+    )
+}
+
+/// Everything that is published to `a` comes to `/a`; `metadata`: a flow mapping.
+fn subscription(metadata: &str) -> String {
+    format!(
+        "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: to-a\nspec:\n  pubsubname: broker\n  topic: \
+         a\n  routes: {{default: /a}}\n  metadata: {metadata}\n"
+    )
+}
+
+type Got = Arc<Mutex<Vec<Value>>>;
+
+/// An app that keeps the events it gets.
+async fn keeping() -> (App, Got) {
+    let got = Got::default();
+    let kept = Arc::clone(&got);
+    let app = App::start(move |request| {
+        let kept = Arc::clone(&kept);
+        async move {
+            if request.method() != Method::POST {
+                return app::text(404, "");
+            }
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            kept.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            app::text(200, "")
+        }
+    })
+    .await;
+    (app, got)
+}
+
+async fn subscriber(net: &Net, app: &App) -> Node {
+    let plan = net.sidecar("me").app(app.port).resource(MEMORY);
+    plan.resource(&subscription("{}")).start().await
+}
+
+/// The event that came after `count` others.
+async fn event(got: &Got, count: usize) -> Value {
+    eventually(async || got.lock().unwrap().len() > count).await;
+    got.lock().unwrap()[count].clone()
+}
+
+async fn publish(node: &Node, query: &str, headers: &[&str], body: &str) {
+    let path = format!("/v1.0/publish/broker/a{query}");
+    let answer = node.ask(request("POST", &path, headers, body.to_owned())).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+}
+
+#[tokio::test]
+async fn what_is_refused_has_the_code_of_the_contract() {
+    let net = Net::plain();
+    let scoped = format!("{MEMORY}  metadata:\n  - name: publishingScopes\n    value: me=a\n");
+    let node = net.sidecar("me").resource(&scoped).start().await;
+    let event = "content-type: application/cloudevents+json";
+    for (path, header, body, status, code, reason, message) in [
+        (
+            "none/a",
+            "x: y",
+            "x",
+            404,
+            "ERR_PUBSUB_NOT_FOUND",
+            "NOT_FOUND",
+            "pubsub none is not found",
+        ),
+        (
+            "broker/b",
+            "x: y",
+            "x",
+            403,
+            "ERR_PUBSUB_FORBIDDEN",
+            "FORBIDDEN",
+            "topic b is not allowed for app id me",
+        ),
+        (
+            "broker/a?metadata.rawPayload=perhaps",
+            "x: y",
+            "x",
+            400,
+            "ERR_PUBSUB_REQUEST_METADATA",
+            "METADATA_DESERIALIZATION",
+            "failed deserializing metadata. Error: rawPayload value must be a valid boolean: actual is 'perhaps'",
+        ),
+        (
+            "broker/a",
+            event,
+            "[]",
+            500,
+            "ERR_PUBSUB_CLOUD_EVENTS_SER",
+            "CLOUD_EVENT_CREATION",
+            "cannot create cloudevent",
+        ),
+    ] {
+        let sent = request(
+            "POST",
+            &format!("/v1.0/publish/{path}"),
+            &[header],
+            body.to_owned(),
+        );
+        let answer = node.ask(sent).await;
+        assert_eq!(answer.error(status, code), message, "{path}");
+        let details = answer.json()["details"].clone();
+        let info = details
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|detail| detail["reason"].is_string());
+        assert_eq!(info.unwrap()["reason"], format!("DAPR_PUBSUB_{reason}"), "{path}");
+    }
+    for (pubsub, topic, code, message) in [
+        (
+            "broker",
+            "b",
+            Code::PermissionDenied,
+            "topic b is not allowed for app id me",
+        ),
+        (
+            "broker",
+            "",
+            Code::InvalidArgument,
+            "topic is empty in pubsub broker",
+        ),
+        ("", "a", Code::InvalidArgument, "pubsub name is empty"),
+        ("none", "a", Code::InvalidArgument, "pubsub none is not found"),
+    ] {
+        let refused = PublishEventRequest {
+            pubsub_name: pubsub.to_owned(),
+            topic: topic.to_owned(),
+            ..PublishEventRequest::default()
+        };
+        let outcome = grpc::unary(node.ports.grpc, &format!("{DAPR}/PublishEvent"), &[], &refused).await;
+        let status = (outcome.status.code(), outcome.status.message());
+        assert_eq!(status, (code, message), "{pubsub}/{topic}");
+    }
+}
+
+#[tokio::test]
+async fn bulks_that_are_none_are_refused_as_a_whole() {
+    let net = Net::plain();
+    let node = net.sidecar("me").resource(MEMORY).start().await;
+    for (body, reason) in [
+        ("{}", "UNMARSHAL_EVENTS"),
+        ("[", "UNMARSHAL_EVENTS"),
+        (
+            r#"[{"entryId":"1","event":1,"contentType":"text/plain"}]"#,
+            "MARSHAL_ENVELOPE",
+        ),
+        (
+            r#"[{"entryId":"1","event":"%","contentType":"application/octet-stream"}]"#,
+            "MARSHAL_ENVELOPE",
+        ),
+        (
+            r#"[{"entryId":"1","event":"x","contentType":""}]"#,
+            "MARSHAL_ENVELOPE",
+        ),
+        (r#"[{"event":"x","contentType":"text/plain"}]"#, "MARSHAL_EVENTS"),
+        (
+            r#"[{"entryId":"1","event":"x","contentType":"text/plain"},{"entryId":"1","event":"y","contentType":"text/plain"}]"#,
+            "MARSHAL_EVENTS",
+        ),
+    ] {
+        let answer = node.ask(post("/v1.0/publish/bulk/broker/a", body)).await;
+        answer.error(400, "ERR_PUBSUB_EVENTS_SER");
+        let details = answer.json()["details"].clone();
+        let info = details
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|detail| detail["reason"].is_string());
+        assert_eq!(info.unwrap()["reason"], format!("DAPR_PUBSUB_{reason}"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_payload_gets_an_envelope_that_the_caller_can_say_more_of() {
+    let net = Net::plain();
+    let (app, got) = keeping().await;
+    let node = subscriber(&net, &app).await;
+    publish(&node, "", &[], "plain").await;
+    let plain = event(&got, 0).await;
+    assert_eq!(plain["data"], "plain");
+    assert_eq!(
+        (
+            &plain["source"],
+            &plain["type"],
+            &plain["datacontenttype"],
+            &plain["specversion"]
+        ),
+        (
+            &json!("me"),
+            &json!("com.dapr.event.sent"),
+            &json!("text/plain"),
+            &json!("1.0")
+        )
+    );
+    assert_eq!(
+        (&plain["topic"], &plain["pubsubname"]),
+        (&json!("a"), &json!("broker"))
+    );
+    let own = "?metadata.cloudevent.id=mine&metadata.cloudevent.source=there&metadata.CloudEvent.type=kind&metadata.\
+               cloudevent.subject=it";
+    publish(&node, own, &["content-type: application/json"], r#"{"n":1}"#).await;
+    let own = event(&got, 1).await;
+    assert_eq!(
+        (
+            &own["id"],
+            &own["source"],
+            &own["type"],
+            &own["subject"],
+            &own["data"]
+        ),
+        (
+            &json!("mine"),
+            &json!("there"),
+            &json!("kind"),
+            &json!("it"),
+            &json!({"n": 1})
+        )
+    );
+    let complete = r#"{"id":"7","type":"whole","source":"s","specversion":"1.0","topic":"elsewhere","data":5,"more":[1]}"#;
+    publish(
+        &node,
+        "",
+        &["content-type: application/cloudevents+json"],
+        complete,
+    )
+    .await;
+    let whole = event(&got, 2).await;
+    assert_eq!(
+        (
+            &whole["id"],
+            &whole["type"],
+            &whole["data"],
+            &whole["more"],
+            &whole["topic"]
+        ),
+        (&json!("7"), &json!("whole"), &json!(5), &json!([1]), &json!("a"))
+    );
+    publish(&node, "", &["content-type: application/octet-stream"], "bytes").await;
+    assert_eq!(event(&got, 3).await["data_base64"], "Ynl0ZXM=");
+    let published = PublishEventRequest {
+        pubsub_name: "broker".to_owned(),
+        topic: "a".to_owned(),
+        data: r#"{"n":2}"#.into(),
+        data_content_type: "application/json".to_owned(),
+        metadata: [("cloudevent.type".to_owned(), "grpc".to_owned())].into(),
+    };
+    let method = format!("{DAPR}/PublishEvent");
+    grpc::unary(node.ports.grpc, &method, &[], &published)
+        .await
+        .message::<()>();
+    let over_grpc = event(&got, 4).await;
+    assert_eq!(
+        (&over_grpc["data"], &over_grpc["type"]),
+        (&json!({"n": 2}), &json!("grpc"))
+    );
+    let labels = ["component=\"broker\"", "topic=\"a\"", "success=\"true\""];
+    let count = node.metric("dapr_component_pubsub_egress_count", &labels).await;
+    assert_eq!(count, Some(5.0));
+}
+
+#[tokio::test]
+async fn a_raw_payload_stays_as_it_is() {
+    let net = Net::plain();
+    let (app, got) = keeping().await;
+    let plan = net.sidecar("me").app(app.port).resource(MEMORY);
+    let node = plan.resource(&subscription("{rawPayload: 'true'}")).start().await;
+    publish(&node, "?metadata.rawPayload=true", &[PARENT], "no envelope").await;
+    let raw = event(&got, 0).await;
+    assert_eq!(raw["data_base64"], "bm8gZW52ZWxvcGU=");
+    assert_eq!(raw["datacontenttype"], "application/octet-stream");
+    assert!(raw["traceid"].as_str().unwrap().contains(TRACE), "{raw}");
+    assert!(
+        app.last().header("traceparent").unwrap().contains(TRACE),
+        "the trace goes on"
+    );
+}
+
+#[tokio::test]
+async fn the_trace_and_its_baggage_go_from_the_publisher_to_the_subscriber() {
+    for sampling in ["0", "1"] {
+        let net = Net::plain();
+        let (app, got) = keeping().await;
+        let plan = net
+            .sidecar("me")
+            .app(app.port)
+            .resource(MEMORY)
+            .resource(&subscription("{}"));
+        let node = plan
+            .spec(&format!("  tracing:\n    samplingRate: \"{sampling}\""))
+            .start()
+            .await;
+        let headers = [PARENT, "tracestate: vendor=1", "baggage: user=alice"];
+        publish(&node, "", &headers, "x").await;
+        let one = event(&got, 0).await;
+        assert!(one["traceparent"].as_str().unwrap().contains(TRACE), "{one}");
+        assert_eq!(one["traceid"], one["traceparent"]);
+        assert_eq!(
+            (&one["tracestate"], &one["baggage"]),
+            (&json!("vendor=1"), &json!("user=alice"))
+        );
+        let seen = app.last();
+        assert!(seen.header("traceparent").unwrap().contains(TRACE));
+        assert_eq!(seen.header("tracestate"), Some("vendor=1"));
+        let entry = r#"[{"entryId":"1","event":"x","contentType":"text/plain"}]"#;
+        let bulk = request("POST", "/v1.0/publish/bulk/broker/a", &headers, entry.to_owned());
+        assert_eq!(node.ask(bulk).await.status, 204);
+        let of_bulk = event(&got, 1).await;
+        assert!(
+            of_bulk["traceparent"].as_str().unwrap().contains(TRACE),
+            "{of_bulk}"
+        );
+        assert_eq!(of_bulk["baggage"], "user=alice");
+        assert!(app.last().header("traceparent").unwrap().contains(TRACE));
+    }
+}
+
+#[tokio::test]
+async fn of_a_bulk_what_failed_is_listed_and_the_rest_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::plain();
+    let (app, got) = keeping().await;
+    let plan = net.sidecar("me").app(app.port);
+    let node = plan
+        .resource(&sqlite(&folder.path().join("broker.db")))
+        .resource(&subscription("{}"))
+        .start()
+        .await;
+    let entry = |id: &str, ttl: &str| json!({"entryId": id, "event": id, "contentType": "text/plain", "metadata": {"ttlInSeconds": ttl}});
+    let entries = json!([entry("good", "60"), entry("bad", "soon"), entry("better", "60")]);
+    let answer = node
+        .ask(post("/v1.0/publish/bulk/broker/a", entries.to_string()))
+        .await;
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    let told = answer.json();
+    assert_eq!(told["errorCode"], "ERR_PUBSUB_PUBLISH_MESSAGE");
+    let failed = told["failedEntries"].as_array().unwrap();
+    assert_eq!(
+        (failed.len(), &failed[0]["entryId"]),
+        (1, &json!("bad")),
+        "{told}"
+    );
+    assert!(failed[0]["error"].as_str().unwrap().contains("soon"), "{told}");
+    assert_eq!(answer.header("metadata.responsedata"), Some(answer.text()));
+    let entry = |id: &str, ttl: &str| BulkPublishRequestEntry {
+        entry_id: id.to_owned(),
+        event: id.to_owned().into(),
+        content_type: "text/plain".to_owned(),
+        metadata: [("ttlInSeconds".to_owned(), ttl.to_owned())].into(),
+    };
+    let bulk = BulkPublishRequest {
+        pubsub_name: "broker".to_owned(),
+        topic: "a".to_owned(),
+        entries: vec![entry("worse", "-1"), entry("best", "60")],
+        ..BulkPublishRequest::default()
+    };
+    let method = format!("{DAPR}/BulkPublishEvent");
+    let outcome = grpc::unary(node.ports.grpc, &method, &[], &bulk).await;
+    assert_eq!(outcome.status.code(), Code::Internal);
+    assert!(outcome.status.message().contains("worse"), "{:?}", outcome.status);
+    let came = || {
+        let got = got.lock().unwrap();
+        let mut all: Vec<_> = got
+            .iter()
+            .map(|event| event["data"].as_str().unwrap().to_owned())
+            .collect();
+        all.sort_unstable();
+        all
+    };
+    eventually(async || came() == ["best", "better", "good"]).await;
+}
+
+/// What has expired is worth nothing, whether the broker knows of times to live or the sidecar has to look.
+#[tokio::test]
+async fn what_has_expired_does_not_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let net = Net::plain();
+    let (app, got) = keeping().await;
+    let plan = || {
+        let plan = net.sidecar("me").app(app.port);
+        plan.resource(&broker).resource(&subscription("{}"))
+    };
+    // The group stands from the first subscription on.
+    plan().start().await.stop().await.unwrap();
+    let writer = net.sidecar("writer").resource(&broker).start().await;
+    publish(&writer, "?metadata.ttlInSeconds=1", &[], "late").await;
+    publish(&writer, "?metadata.ttlInSeconds=60", &[], "in time").await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let _reader = plan().start().await;
+    assert_eq!(event(&got, 0).await["data"], "in time");
+    let expired = r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"expiration":"2001-01-01T00:00:00Z"}"#;
+    let headers = ["content-type: application/cloudevents+json"];
+    publish(&writer, "", &headers, expired).await;
+    publish(&writer, "", &[], "last").await;
+    assert_eq!(event(&got, 1).await["data"], "last");
+}

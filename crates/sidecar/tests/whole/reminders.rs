@@ -1,0 +1,334 @@
+//! Actors with the real control plane: reminders, timers, state with a time to live, hosts that come, move and are killed.
+
+use std::sync::Arc;
+
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use outrigger_wire::runtime::v1::{
+    GetActorReminderRequest, GetActorReminderResponse, RegisterActorReminderRequest,
+    UnregisterActorReminderRequest,
+};
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, grpc, post, request};
+
+const TTL: &str = "  features:\n  - name: ActorStateTTL\n    enabled: true\n";
+
+/// A store that outlives its sidecars.
+fn store(folder: &std::path::Path) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: state.sqlite\n  version: \
+         v1\n  metadata:\n  - name: actorStateStore\n    value: 'true'\n  - name: connectionString\n    value: '{}'\n",
+        folder.join("state.db").display()
+    )
+}
+
+/// What hosts got, in order: which, the method of the request, path and body.
+type Got = Arc<std::sync::Mutex<Vec<(String, String, String)>>>;
+
+/// An app `name` that hosts actors of type `T` and keeps what it gets in `got`.
+async fn host(name: &str, got: &Got) -> App {
+    let (name, got) = (name.to_owned(), Arc::clone(got));
+    App::start(move |request: Request<Incoming>| {
+        let (name, got) = (name.clone(), Arc::clone(&got));
+        async move {
+            let target = format!("{} {}", request.method(), request.uri());
+            if request.uri().path() == "/dapr/config" {
+                return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"1s"}"#);
+            }
+            if request.method() == Method::GET {
+                return app::text(404, "");
+            }
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let body = String::from_utf8(body.to_vec()).unwrap();
+            got.lock().unwrap().push((name, target, body));
+            app::text(200, "")
+        }
+    })
+    .await
+}
+
+async fn sidecar(net: &Net, control: &Control, store: &str, id: &str, app: &App) -> Node {
+    let plan = net.sidecar(id).app(app.port).resource(store).spec(TTL);
+    control.with_both(plan).start().await
+}
+
+async fn invoke(node: &Node, id: &str) -> Answer {
+    node.ask(post(&format!("/v1.0/actors/T/{id}/method/m"), "")).await
+}
+
+/// Waits until an actor can be called.
+async fn until_placed(node: &Node, id: &str) {
+    eventually(async || invoke(node, id).await.status == 200).await;
+}
+
+fn count(got: &Got, host: &str, target: &str) -> usize {
+    let got = got.lock().unwrap();
+    let at = got
+        .iter()
+        .filter(|(name, seen, _)| name == host && seen == target);
+    at.count()
+}
+
+/// The hosts that a request came to.
+fn hosts(got: &Got, target: &str) -> Vec<String> {
+    let got = got.lock().unwrap();
+    let mut hosts: Vec<_> = got
+        .iter()
+        .filter(|(_, seen, _)| seen == target)
+        .map(|(name, ..)| name.clone())
+        .collect();
+    hosts.dedup();
+    hosts
+}
+
+async fn call(node: &Node, method: &str, message: &impl Message) -> grpc::Outcome {
+    let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
+    grpc::unary(node.ports.grpc, &path, &[], message).await
+}
+
+#[tokio::test]
+async fn a_reminder_comes_until_it_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let app = host("one", &got).await;
+    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    until_placed(&node, "1").await;
+    let path = "/v1.0/actors/T/1/reminders/wake";
+    let reminder = json!({"dueTime": "0s", "period": "1s", "data": {"n": 1}});
+    assert_eq!(node.ask(post(path, reminder.to_string())).await.status, 204);
+    let fired = "PUT /actors/T/1/method/remind/wake";
+    eventually(async || count(&got, "one", fired) > 1).await;
+    let body = {
+        let got = got.lock().unwrap();
+        got.iter()
+            .find(|(_, target, _)| target == fired)
+            .unwrap()
+            .2
+            .clone()
+    };
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(body["data"], json!({"n": 1}));
+    let known = node.ask(get(path)).await;
+    assert_eq!(known.status, 200, "{}", known.text());
+    assert_eq!(known.json()["data"], json!({"n": 1}));
+    assert_eq!(node.ask(request("DELETE", path, &[], "")).await.status, 204);
+    node.ask(get(path))
+        .await
+        .error(404, "ERR_ACTOR_REMINDER_NOT_FOUND");
+    let register = RegisterActorReminderRequest {
+        actor_type: "T".to_owned(),
+        actor_id: "1".to_owned(),
+        name: "grpc".to_owned(),
+        due_time: "0s".to_owned(),
+        period: "R2/PT1S".to_owned(),
+        data: b"{\"a\":2}".to_vec().into(),
+        ..RegisterActorReminderRequest::default()
+    };
+    call(&node, "RegisterActorReminder", &register)
+        .await
+        .message::<()>();
+    let wanted = GetActorReminderRequest {
+        actor_type: "T".to_owned(),
+        actor_id: "1".to_owned(),
+        name: "grpc".to_owned(),
+    };
+    call(&node, "GetActorReminder", &wanted)
+        .await
+        .message::<GetActorReminderResponse>();
+    eventually(async || count(&got, "one", "PUT /actors/T/1/method/remind/grpc") == 2).await;
+    let back = UnregisterActorReminderRequest {
+        actor_type: "T".to_owned(),
+        actor_id: "1".to_owned(),
+        name: "grpc".to_owned(),
+    };
+    call(&node, "UnregisterActorReminder", &back)
+        .await
+        .message::<()>();
+}
+
+#[tokio::test]
+async fn malformed_periods_and_unknown_types_have_the_codes_of_the_contract() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let app = host("one", &got).await;
+    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    until_placed(&node, "1").await;
+    for (path, body, status, code) in [
+        (
+            "T/1/reminders/r",
+            json!({"dueTime": "soon"}),
+            500,
+            "ERR_ACTOR_REMINDER_CREATE",
+        ),
+        (
+            "T/1/reminders/r",
+            json!({"dueTime": "0s", "period": "R0/PT1S"}),
+            500,
+            "ERR_ACTOR_REMINDER_CREATE",
+        ),
+        (
+            "T/1/timers/t",
+            json!({"dueTime": "0s", "period": "often"}),
+            500,
+            "ERR_ACTOR_TIMER_CREATE",
+        ),
+    ] {
+        let answer = node
+            .ask(post(&format!("/v1.0/actors/{path}"), body.to_string()))
+            .await;
+        answer.error(status, code);
+    }
+    let answer = node.ask(post("/v1.0/actors/T/1/reminders/r", "{")).await;
+    answer.error(400, "ERR_MALFORMED_REQUEST");
+}
+
+#[tokio::test]
+async fn state_may_end_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let app = host("one", &got).await;
+    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    until_placed(&node, "1").await;
+    let upsert = |key: &str, metadata: Value| json!({"operation": "upsert", "request": {"key": key, "value": "x", "metadata": metadata}});
+    let operations = json!([
+        upsert("short", json!({"ttlInSeconds": "1"})),
+        upsert("long", json!({"ttlInSeconds": "600"})),
+        upsert("kept", json!({})),
+    ]);
+    let saved = node
+        .ask(post("/v1.0/actors/T/1/state", operations.to_string()))
+        .await;
+    assert_eq!(saved.status, 204, "{}", saved.text());
+    let long = node.ask(get("/v1.0/actors/T/1/state/long")).await;
+    assert!(
+        long.header("metadata.ttlexpiretime").is_some(),
+        "{:?}",
+        long.headers
+    );
+    let kept = node.ask(get("/v1.0/actors/T/1/state/kept")).await;
+    assert!(kept.header("metadata.ttlexpiretime").is_none());
+    let status = async |key: &str| {
+        node.ask(get(&format!("/v1.0/actors/T/1/state/{key}")))
+            .await
+            .status
+    };
+    eventually(async || status("short").await == 204).await;
+    assert_eq!(
+        (status("long").await.as_u16(), status("kept").await.as_u16()),
+        (200, 200)
+    );
+}
+
+/// Invariant: an actor whose host was killed lives on elsewhere, with its state and its reminder.
+#[tokio::test]
+async fn a_killed_host_loses_neither_state_nor_reminder() {
+    // Replicas of one app: state belongs to the app.
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let store = store(folder.path());
+    let apps = [host("one", &got).await, host("two", &got).await];
+    let first = sidecar(&net, &control, &store, "me", &apps[0]).await;
+    until_placed(&first, "1").await;
+    let set = json!([{"operation": "upsert", "request": {"key": "k", "value": 7}}]);
+    assert_eq!(
+        first
+            .ask(post("/v1.0/actors/T/1/state", set.to_string()))
+            .await
+            .status,
+        204
+    );
+    let reminder = json!({"dueTime": "0s", "period": "1s"});
+    let path = "/v1.0/actors/T/1/reminders/wake";
+    assert_eq!(first.ask(post(path, reminder.to_string())).await.status, 204);
+    let fired = "PUT /actors/T/1/method/remind/wake";
+    eventually(async || count(&got, "one", fired) > 0).await;
+    let second = sidecar(&net, &control, &store, "me", &apps[1]).await;
+    drop(first);
+    eventually(async || count(&got, "two", fired) > 0).await;
+    until_placed(&second, "1").await;
+    let state = second.ask(get("/v1.0/actors/T/1/state/k")).await;
+    assert_eq!((state.status.as_u16(), state.text()), (200, "7"));
+}
+
+/// Invariant: actors move to a host that comes, each is in one place, and every call is answered.
+#[tokio::test]
+async fn actors_move_to_a_host_that_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let store = store(folder.path());
+    let apps = [host("one", &got).await, host("two", &got).await];
+    let first = sidecar(&net, &control, &store, "one", &apps[0]).await;
+    until_placed(&first, "0").await;
+    for id in 0..20 {
+        assert_eq!(invoke(&first, &id.to_string()).await.status, 200);
+    }
+    let second = sidecar(&net, &control, &store, "two", &apps[1]).await;
+    let moved = || {
+        let ids = 0..20;
+        ids.filter(|id| count(&got, "one", &format!("DELETE /actors/T/{id}")) > 0)
+            .collect::<Vec<_>>()
+    };
+    eventually(async || !moved().is_empty()).await;
+    for id in 0..20 {
+        for node in [&first, &second] {
+            let answer = invoke(node, &id.to_string()).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    }
+    let moved = moved();
+    assert!(moved.len() < 20, "some stay");
+    for id in 0..20 {
+        let hosts = hosts(&got, &format!("PUT /actors/T/{id}/method/m"));
+        let expected: &[&str] = if moved.contains(&id) {
+            &["one", "two"]
+        } else {
+            &["one"]
+        };
+        assert_eq!(hosts, expected, "{id}");
+    }
+}
+
+/// Invariant: with placement gone and back, and the scheduler gone and back, actors are called and reminded again.
+#[tokio::test]
+async fn a_control_plane_that_was_killed_is_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, mut control, got) = (Net::plain(), Control::start().await, Got::default());
+    let app = host("one", &got).await;
+    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    until_placed(&node, "1").await;
+    let reminder = json!({"dueTime": "0s", "period": "1s"});
+    let path = "/v1.0/actors/T/1/reminders/wake";
+    assert_eq!(node.ask(post(path, reminder.to_string())).await.status, 204);
+    let fired = "PUT /actors/T/1/method/remind/wake";
+    eventually(async || count(&got, "one", fired) > 0).await;
+    control.placement.kill();
+    control.start_placement().await;
+    until_placed(&node, "2").await;
+    control.scheduler.kill();
+    control.start_scheduler().await;
+    let before = count(&got, "one", fired);
+    eventually(async || count(&got, "one", fired) > before + 1).await;
+    assert_eq!(node.ask(get("/v1.0/healthz")).await.status, 204);
+}
+
+/// Invariant: a host in order of leaving ends its actors; a timer ends with them.
+#[tokio::test]
+async fn a_timer_ends_with_its_actor() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, got) = (Net::plain(), Control::start().await, Got::default());
+    let app = host("one", &got).await;
+    let node = sidecar(&net, &control, &store(folder.path()), "me", &app).await;
+    until_placed(&node, "1").await;
+    let timer = json!({"dueTime": "0s", "period": "50ms", "callback": "c"});
+    let path = "/v1.0/actors/T/1/timers/t";
+    assert_eq!(node.ask(post(path, timer.to_string())).await.status, 204);
+    let fired = "PUT /actors/T/1/method/timer/t";
+    eventually(async || count(&got, "one", fired) > 2).await;
+    node.stop().await.unwrap();
+    let got = got.lock().unwrap();
+    let last = got.last().unwrap();
+    assert_eq!(last.1, "DELETE /actors/T/1", "nothing comes after its end");
+}

@@ -1,0 +1,418 @@
+//! The APIs of workflows on whole sidecars: the management API, the service that SDKs speak, and the streams of workers.
+
+use http::Response;
+use hyper::body::Incoming;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Do;
+use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::{
+    CompleteOrchestrationAction, CreateInstanceRequest, GetInstanceHistoryRequest,
+    GetInstanceHistoryResponse, GetInstanceRequest, GetInstanceResponse, GetWorkItemsRequest,
+    ListInstanceIDsRequest, ListInstanceIDsResponse, OrchestrationStatus, OrchestratorAction,
+    OrchestratorRequest, OrchestratorResponse, RaiseEventRequest, WorkItem,
+};
+use outrigger_wire::runtime::v1 as runtime;
+use prost::Message;
+use serde_json::json;
+use tonic::Code;
+
+use crate::common::grpc::{self, Outcome};
+use crate::common::{Control, Net, Node, Placement, eventually, get, post};
+
+const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  \
+                     type: state.sqlite\n  version: v1\n  metadata:\n  - name: connectionString\n    value: 'FILE'\n  \
+                     - name: actorStateStore\n    value: 'true'\n";
+const KIND: &str = "dapr.internal.default.shop.workflow";
+
+/// What sidecars with workflows need.
+struct World {
+    net: Net,
+    placement: Placement,
+    control: Control,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self {
+            net: Net::plain(),
+            placement: Placement::start().await,
+            control: Control::scheduler().await,
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    /// A sidecar of the app `shop`; all share a store.
+    async fn sidecar(&self) -> Node {
+        let file = self.folder.path().join("state.db");
+        let store = STORE.replace("FILE", &file.display().to_string());
+        let plan = self.net.sidecar("shop").resource(&store);
+        let plan = self.control.with_scheduler(plan).flag(&self.placement.flag());
+        plan.start().await
+    }
+
+    async fn hosts(&self, count: usize) {
+        eventually(async || self.placement.has(KIND, count)).await;
+    }
+}
+
+/// A worker as SDKs are: it has a stream of work open, and answers by calls.
+struct Worker {
+    port: u16,
+    work: Response<Incoming>,
+}
+
+impl Worker {
+    async fn connect(node: &Node) -> Self {
+        let port = node.ports.grpc;
+        let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+        let work = grpc::start(port, "/TaskHubSidecarService/GetWorkItems", &[], sent.into()).await;
+        Self { port, work }
+    }
+
+    /// The next turn that it is to run, and the token that is to be handed back.
+    async fn turn(&mut self) -> (OrchestratorRequest, String) {
+        let message = grpc::next(self.work.body_mut())
+            .await
+            .expect("the stream goes on");
+        let item = WorkItem::decode(message).unwrap();
+        match item.request {
+            Some(Work::OrchestratorRequest(request)) => (request, item.completion_token),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers that the workflow is done.
+    async fn complete(&self, instance: &str, token: &str, result: &str) {
+        let done = CompleteOrchestrationAction {
+            orchestration_status: OrchestrationStatus::Completed.into(),
+            result: Some(result.to_owned()),
+            ..CompleteOrchestrationAction::default()
+        };
+        self.answer(
+            instance,
+            token,
+            vec![OrchestratorAction {
+                id: 0,
+                orchestrator_action_type: Some(Do::CompleteOrchestration(done)),
+                ..OrchestratorAction::default()
+            }],
+        )
+        .await;
+    }
+
+    async fn answer(&self, instance: &str, token: &str, actions: Vec<OrchestratorAction>) {
+        let response = OrchestratorResponse {
+            instance_id: instance.to_owned(),
+            actions,
+            completion_token: token.to_owned(),
+            ..OrchestratorResponse::default()
+        };
+        let answered = hub(self.port, "CompleteOrchestratorTask", &response).await;
+        assert_eq!(answered.status.code(), Code::Ok, "{:?}", answered.status);
+    }
+}
+
+async fn hub(port: u16, method: &str, message: &impl Message) -> Outcome {
+    grpc::unary(port, &format!("/TaskHubSidecarService/{method}"), &[], message).await
+}
+
+async fn dapr(node: &Node, method: &str, message: &impl Message) -> Outcome {
+    let path = format!("/dapr.proto.runtime.v1.Dapr/{method}");
+    grpc::unary(node.ports.grpc, &path, &[], message).await
+}
+
+async fn status(node: &Node, id: &str) -> serde_json::Value {
+    let answer = node.ask(get(&format!("/v1.0/workflows/dapr/{id}"))).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()
+}
+
+#[tokio::test]
+async fn without_placement_there_are_no_workflows() {
+    let net = Net::plain();
+    let node = net.sidecar("shop").start().await;
+    for version in ["v1.0", "v1.0-beta1", "v1.0-alpha1"] {
+        let start = post(&format!("/{version}/workflows/dapr/w/start"), "");
+        node.ask(start).await.error(400, "ERR_ACTOR_NO_PLACEMENT");
+        let about = get(&format!("/{version}/workflows/dapr/a"));
+        node.ask(about).await.error(400, "ERR_ACTOR_NO_PLACEMENT");
+        for what in ["pause", "resume", "terminate", "purge", "raiseEvent/e"] {
+            let asked = post(&format!("/{version}/workflows/dapr/a/{what}"), "");
+            node.ask(asked).await.error(400, "ERR_ACTOR_NO_PLACEMENT");
+        }
+    }
+    let refused = dapr(
+        &node,
+        "StartWorkflowBeta1",
+        &runtime::StartWorkflowRequest::default(),
+    )
+    .await;
+    assert_eq!(refused.status.code(), Code::Unavailable);
+    let refused = hub(node.ports.grpc, "GetWorkItems", &GetWorkItemsRequest {}).await;
+    assert_eq!(refused.status.code(), Code::Unavailable);
+    assert!(
+        refused
+            .status
+            .message()
+            .starts_with("unable to establish work item stream")
+    );
+    let hello = hub(node.ports.grpc, "Hello", &()).await;
+    assert_eq!(hello.status.code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn requests_that_cannot_be_are_refused_with_the_contracts_codes() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    for (id, code) in [
+        ("a%20b", "ERR_INSTANCE_ID_INVALID"),
+        ("a:b", "ERR_INSTANCE_ID_INVALID"),
+        (&"x".repeat(65), "ERR_INSTANCE_ID_TOO_LONG"),
+    ] {
+        let start = post(&format!("/v1.0/workflows/dapr/w/start?instanceID={id}"), "");
+        node.ask(start).await.error(400, code);
+    }
+    let unknown = node.ask(get("/v1.0/workflows/dapr/nobody")).await;
+    let text = unknown.error(404, "ERR_INSTANCE_ID_NOT_FOUND");
+    assert_eq!(
+        text,
+        "unable to find workflow with the provided instance ID: nobody"
+    );
+    let unnamed = dapr(
+        &node,
+        "StartWorkflowBeta1",
+        &runtime::StartWorkflowRequest::default(),
+    )
+    .await;
+    assert_eq!(unnamed.status.code(), Code::InvalidArgument);
+    assert_eq!(unnamed.status.message(), "workflow name is not configured");
+    let late = runtime::StartWorkflowRequest {
+        workflow_name: "w".to_owned(),
+        options: [("dapr.workflow.start_time".to_owned(), "soon".to_owned())].into(),
+        ..runtime::StartWorkflowRequest::default()
+    };
+    let late = dapr(&node, "StartWorkflowAlpha1", &late).await;
+    assert_eq!(late.status.code(), Code::Internal);
+    assert!(late.status.message().contains("RFC3339"), "{:?}", late.status);
+    let about = runtime::GetWorkflowRequest {
+        instance_id: "nobody".to_owned(),
+        ..runtime::GetWorkflowRequest::default()
+    };
+    let found: runtime::GetWorkflowResponse = dapr(&node, "GetWorkflowBeta1", &about).await.message();
+    let nothing = runtime::GetWorkflowResponse {
+        instance_id: "nobody".to_owned(),
+        ..runtime::GetWorkflowResponse::default()
+    };
+    assert_eq!(found, nothing);
+    let raised = runtime::RaiseEventWorkflowRequest {
+        instance_id: "a".to_owned(),
+        ..runtime::RaiseEventWorkflowRequest::default()
+    };
+    let raised = dapr(&node, "RaiseEventWorkflowBeta1", &raised).await;
+    assert_eq!(raised.status.code(), Code::InvalidArgument);
+    assert_eq!(raised.status.message(), "missing workflow event name");
+    let paused = dapr(
+        &node,
+        "PauseWorkflowBeta1",
+        &runtime::PauseWorkflowRequest::default(),
+    )
+    .await;
+    assert_eq!(paused.status.message(), "no instance ID was provided");
+    let about = GetInstanceRequest {
+        instance_id: "nobody".to_owned(),
+        get_inputs_and_outputs: true,
+    };
+    let found: GetInstanceResponse = hub(node.ports.grpc, "GetInstance", &about).await.message();
+    assert!(!found.exists);
+    let history = GetInstanceHistoryRequest {
+        instance_id: "nobody".to_owned(),
+    };
+    let history = hub(node.ports.grpc, "GetInstanceHistory", &history).await;
+    assert_eq!(history.status.code(), Code::NotFound);
+    assert_eq!(history.status.message(), "workflow instance 'nobody' not found");
+}
+
+#[tokio::test]
+async fn types_are_hosted_while_a_worker_is_connected() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let workers = async || {
+        let metadata = node.ask(get("/v1.0/metadata")).await.json();
+        metadata["workflows"].clone()
+    };
+    assert_eq!(workers().await, json!({}));
+    let one = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let two = Worker::connect(&node).await;
+    eventually(async || workers().await == json!({"connectedWorkers": 2})).await;
+    drop(one);
+    eventually(async || workers().await == json!({"connectedWorkers": 1})).await;
+    assert!(world.placement.has(KIND, 1));
+    drop(two);
+    world.hosts(0).await;
+    assert_eq!(workers().await, json!({}));
+    let _again = Worker::connect(&node).await;
+    world.hosts(1).await;
+}
+
+#[tokio::test]
+async fn an_instance_is_started_run_described_and_purged() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut worker = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let started = node
+        .ask(post(
+            "/v1.0/workflows/dapr/order/start?instanceID=a",
+            r#"{"n":1}"#,
+        ))
+        .await;
+    assert_eq!(started.status, 202, "{}", started.text());
+    assert_eq!(started.json(), json!({"instanceID": "a"}));
+    let (turn, token) = worker.turn().await;
+    assert_eq!(turn.instance_id, "a");
+    assert!(turn.past_events.is_empty());
+    let begun = turn.new_events.iter().find_map(|event| match &event.event_type {
+        Some(EventType::ExecutionStarted(begun)) => Some(begun),
+        _ => None,
+    });
+    let begun = begun.expect("it begins");
+    assert_eq!(
+        (begun.name.as_str(), begun.input.as_deref()),
+        ("order", Some(r#"{"n":1}"#))
+    );
+    assert_eq!(status(&node, "a").await["runtimeStatus"], "PENDING");
+    worker.complete("a", &token, "\"done\"").await;
+    let about = GetInstanceRequest {
+        instance_id: "a".to_owned(),
+        get_inputs_and_outputs: true,
+    };
+    let ended = hub(node.ports.grpc, "WaitForInstanceCompletion", &about).await;
+    let ended: GetInstanceResponse = ended.message();
+    let state = ended.orchestration_state.expect("a state");
+    assert_eq!(state.orchestration_status(), OrchestrationStatus::Completed);
+    assert_eq!(state.output.as_deref(), Some("\"done\""));
+    let described = status(&node, "a").await;
+    assert_eq!(described["runtimeStatus"], "COMPLETED");
+    assert_eq!(described["workflowName"], "order");
+    let properties = &described["properties"];
+    assert_eq!(properties["dapr.workflow.input"], r#"{"n":1}"#);
+    assert_eq!(properties["dapr.workflow.output"], "\"done\"");
+    let history = GetInstanceHistoryRequest {
+        instance_id: "a".to_owned(),
+    };
+    let history = hub(node.ports.grpc, "GetInstanceHistory", &history).await;
+    let history: GetInstanceHistoryResponse = history.message();
+    assert_eq!(history.events.len(), 3, "{history:?}");
+    let listed = hub(
+        node.ports.grpc,
+        "ListInstanceIDs",
+        &ListInstanceIDsRequest::default(),
+    )
+    .await;
+    let listed: ListInstanceIDsResponse = listed.message();
+    assert_eq!(listed.instance_ids, ["a"]);
+    let purged = node.ask(post("/v1.0/workflows/dapr/a/purge", "")).await;
+    assert_eq!(purged.status, 202, "{}", purged.text());
+    let gone = node.ask(get("/v1.0/workflows/dapr/a")).await;
+    gone.error(404, "ERR_INSTANCE_ID_NOT_FOUND");
+    for what in ["purge", "terminate"] {
+        let asked = node
+            .ask(post(&format!("/v1.0/workflows/dapr/a/{what}"), ""))
+            .await;
+        asked.error(404, "ERR_INSTANCE_ID_NOT_FOUND");
+    }
+    let raised = RaiseEventRequest {
+        instance_id: "a".to_owned(),
+        name: "e".to_owned(),
+        input: None,
+    };
+    let raised = hub(node.ports.grpc, "RaiseEvent", &raised).await;
+    assert!(
+        raised.status.message().ends_with("no such instance exists"),
+        "{:?}",
+        raised.status
+    );
+    for (operation, status, times) in [
+        ("create_workflow", "success", 1.0),
+        ("purge_workflow", "success", 1.0),
+        ("add_event", "failed", 2.0),
+    ] {
+        let labels = [
+            r#"app_id="shop""#,
+            &format!(r#"operation="{operation}""#),
+            &format!(r#"status="{status}""#),
+        ];
+        let counted = node
+            .metric("dapr_runtime_workflow_operation_count", &labels)
+            .await;
+        assert_eq!(counted, Some(times), "{operation}");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_is_reached_through_a_sidecar_that_does_not_host_it() {
+    let world = World::new().await;
+    let (here, there) = (world.sidecar().await, world.sidecar().await);
+    let mut worker = Worker::connect(&there).await;
+    world.hosts(1).await;
+    let request = CreateInstanceRequest {
+        instance_id: "far".to_owned(),
+        name: "order".to_owned(),
+        ..CreateInstanceRequest::default()
+    };
+    let port = here.ports.grpc;
+    let starting = tokio::spawn(async move { hub(port, "StartInstance", &request).await });
+    let (turn, token) = worker.turn().await;
+    assert_eq!(turn.instance_id, "far");
+    assert!(!starting.is_finished(), "it is told when the instance runs");
+    worker.complete("far", &token, "1").await;
+    let started = starting.await.unwrap();
+    assert_eq!(started.status.code(), Code::Ok, "{:?}", started.status);
+    let about = GetInstanceRequest {
+        instance_id: "far".to_owned(),
+        get_inputs_and_outputs: false,
+    };
+    let ended = hub(port, "WaitForInstanceCompletion", &about).await;
+    let ended: GetInstanceResponse = ended.message();
+    let state = ended.orchestration_state.expect("a state");
+    assert_eq!(state.orchestration_status(), OrchestrationStatus::Completed);
+    assert_eq!(state.output, None, "it was not asked for");
+    let raised = RaiseEventRequest {
+        instance_id: "nobody".to_owned(),
+        name: "e".to_owned(),
+        input: None,
+    };
+    let raised = hub(port, "RaiseEvent", &raised).await;
+    assert!(
+        raised.status.message().ends_with("no such instance exists"),
+        "{:?}",
+        raised.status
+    );
+}
+
+#[tokio::test]
+async fn work_that_a_worker_leaves_goes_to_another() {
+    let world = World::new().await;
+    let node = world.sidecar().await;
+    let mut first = Worker::connect(&node).await;
+    world.hosts(1).await;
+    let started = node
+        .ask(post("/v1.0/workflows/dapr/order/start?instanceID=a", ""))
+        .await;
+    assert_eq!(started.status, 202, "{}", started.text());
+    let (_, old) = first.turn().await;
+    let mut second = Worker::connect(&node).await;
+    drop(first);
+    let (turn, new) = second.turn().await;
+    assert_eq!(turn.instance_id, "a");
+    assert_ne!(old, new);
+    // What the first one worked out meanwhile is of an execution that is not the one that counts.
+    second.complete("a", &old, "\"old\"").await;
+    assert_eq!(status(&node, "a").await["runtimeStatus"], "PENDING");
+    second.complete("a", &new, "\"new\"").await;
+    eventually(async || status(&node, "a").await["runtimeStatus"] == "COMPLETED").await;
+    let output = status(&node, "a").await["properties"]["dapr.workflow.output"].clone();
+    assert_eq!(output, "\"new\"");
+}
