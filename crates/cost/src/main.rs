@@ -55,6 +55,10 @@ fn main() -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
+    // As in a sidecar, whose log does not take what libraries trace: without a subscriber they would format it.
+    let silent = tracing::subscriber::NoSubscriber::new();
+    // Nobody has set another one.
+    let _first = tracing::subscriber::set_global_default(silent);
     match execute(&values) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -1,4 +1,4 @@
-//! The servers under attack: sentry, placement, a sidecar without mTLS, and one with, each a process.
+//! The servers under attack: sentry, placement, a scheduler, a sidecar without mTLS, and one with, each a process.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -82,9 +82,12 @@ impl Fleet {
             let server = fleet.start_sidecar(process, &sentry, &anchors);
             fleet.servers.push((process, server));
         }
-        let placement = fleet.start_placement(&sentry);
-        fleet.servers.push((Process::Placement, placement));
-        for process in sidecars.into_iter().chain([Process::Placement]) {
+        let services = [Process::Placement, Process::Scheduler];
+        for process in services {
+            let server = fleet.start_service(process, &sentry);
+            fleet.servers.push((process, server));
+        }
+        for process in sidecars.into_iter().chain(services) {
             if !fleet.is_up(process).await {
                 return None;
             }
@@ -134,7 +137,7 @@ impl Fleet {
             Process::SocketSidecar => {
                 arguments.push(format!("--unix-domain-socket={}", self.folder.path().display()));
             }
-            Process::Sidecar | Process::Sentry | Process::Placement => {
+            Process::Sidecar | Process::Sentry | Process::Placement | Process::Scheduler => {
                 arguments.push("--enable-profiling".to_owned())
             }
         }
@@ -142,8 +145,9 @@ impl Fleet {
         Server::start(binary, &arguments, &env, &folder.join("log"))
     }
 
-    fn start_placement(&self, sentry: &str) -> Server {
-        let folder = self.folder.path().join("placement");
+    /// A service that has an identity of sentry.
+    fn start_service(&self, process: Process, sentry: &str) -> Server {
+        let folder = self.folder.path().join(format!("{process:?}"));
         std::fs::create_dir(&folder).unwrap();
         let mut arguments = vec![
             "--tls-enabled".to_owned(),
@@ -155,8 +159,14 @@ impl Fleet {
             "--listen-address=127.0.0.1".to_owned(),
             "--log-level=warn".to_owned(),
         ];
-        arguments.extend(self.port_flags(Process::Placement));
-        let binary = env!("CARGO_BIN_EXE_hostile-placement");
+        arguments.extend(self.port_flags(process));
+        let binary = if process == Process::Scheduler {
+            arguments.push("--etcd-client-listen-address=127.0.0.1".to_owned());
+            arguments.push(format!("--etcd-data-dir={}", folder.join("jobs").display()));
+            env!("CARGO_BIN_EXE_hostile-scheduler")
+        } else {
+            env!("CARGO_BIN_EXE_hostile-placement")
+        };
         Server::start(binary, &arguments, &[], &folder.join("log"))
     }
 
@@ -220,7 +230,8 @@ impl Fleet {
 
     /// What the servers have printed, for who reads the failure of a test.
     pub fn print_logs(&self) {
-        for name in ["sentry", "placement", "Sidecar", "SecureSidecar", "SocketSidecar"] {
+        let sidecars = ["Sidecar", "SecureSidecar", "SocketSidecar"];
+        for name in ["sentry", "Placement", "Scheduler"].into_iter().chain(sidecars) {
             let log = std::fs::read_to_string(self.folder.path().join(name).join("log"));
             println!("--- {name}\n{}", log.unwrap_or_default());
         }

@@ -17,6 +17,8 @@ pub enum Process {
     Sentry,
     /// The placement service, with mTLS.
     Placement,
+    /// The scheduler, with mTLS.
+    Scheduler,
 }
 
 /// What a client has to do before it is heard.
@@ -231,6 +233,42 @@ pub const LISTENERS: &[Listener] = &[
         speaks: &[Http1],
         honest: Request::Get("/metrics"),
     },
+    Listener {
+        name: "scheduler gRPC",
+        process: Process::Scheduler,
+        flag: "port",
+        socket: None,
+        security: Security::Mutual,
+        speaks: &[Http2],
+        honest: Request::Call("/dapr.proto.scheduler.v1.Scheduler/ListJobs"),
+    },
+    Listener {
+        name: "scheduler etcd API",
+        process: Process::Scheduler,
+        flag: "etcd-client-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http2],
+        honest: Request::Call("/etcdserverpb.KV/Range"),
+    },
+    Listener {
+        name: "scheduler health",
+        process: Process::Scheduler,
+        flag: "healthz-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/healthz"),
+    },
+    Listener {
+        name: "scheduler metrics",
+        process: Process::Scheduler,
+        flag: "metrics-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/metrics"),
+    },
 ];
 
 impl Listener {
@@ -277,7 +315,12 @@ fn listening(id: u32) -> BTreeSet<u16> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_table_names_every_listener() {
     let fleet = Fleet::start().await;
-    for process in [Process::Sidecar, Process::Sentry, Process::Placement] {
+    for process in [
+        Process::Sidecar,
+        Process::Sentry,
+        Process::Placement,
+        Process::Scheduler,
+    ] {
         let named: BTreeSet<u16> = LISTENERS
             .iter()
             .filter(|listener| listener.process == process)

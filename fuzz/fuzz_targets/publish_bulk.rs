@@ -1,0 +1,6 @@
+//! The JSON of a bulk to be published: no input panics, and JSON payloads stay parts of the body.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|body: &[u8]| outrigger_sidecar::fuzzing::publish_bulk(body));
