@@ -1,8 +1,9 @@
 """The demo's HTTP app: Python's standard library and nothing else.
 
-usage: python3 app.py PORT
+usage: python3 app.py PORT SIDECAR_PORT
 
-Every request is answered with what was seen of it, as JSON. GET /times/NAME tells how often /NAME was POSTed.
+Every request is answered with what was seen of it, as JSON. GET /times/NAME tells how often /NAME was POSTed, or PUT.
+The app hosts actors of the type Boat, whose method `sail` counts its calls in the actor's state.
 """
 import collections
 import http.server
@@ -11,8 +12,25 @@ import platform
 import signal
 import sys
 import threading
+import urllib.request
 
+SIDECAR = f"http://127.0.0.1:{sys.argv[2]}"
+ACTORS = {"entities": ["Boat"], "actorIdleTimeout": "1h"}
 POSTED, COUNTING = collections.Counter(), threading.Lock()
+
+def sidecar(path, body=None):
+    """GET without a body, else POST; nothing where there is nothing."""
+    with urllib.request.urlopen(urllib.request.Request(SIDECAR + path, body), timeout=10) as answer:
+        return json.loads(answer.read() or b"null")
+
+
+def sail(actor):
+    """Turns of one actor come one after another: nobody writes between the reading and the writing."""
+    calls = (sidecar(f"/v1.0/{actor}/state/calls") or 0) + 1
+    change = [{"operation": "upsert", "request": {"key": "calls", "value": calls}}]
+    sidecar(f"/v1.0/{actor}/state", json.dumps(change).encode())
+    return calls
+
 
 class App(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -31,15 +49,19 @@ class App(http.server.BaseHTTPRequestHandler):
 
     def answer(self):
         body = self.body()
-        # The sidecar asks these two of every app; this one has no such settings.
-        status = 404 if self.path in ("/dapr/config", "/dapr/subscribe") else 200
+        # The sidecar asks every app what it subscribes to; here resources say that. What leaks is refused.
+        status = {"/dapr/subscribe": 404, "/leaking": 500}.get(self.path, 200)
         seen = {
             "stack": f"Python {platform.python_version()} http.server",
             "path": self.path,
             "text": body.decode(errors="replace"),
             "caller": self.headers.get("dapr-caller-app-id", ""),
         }
-        if self.command == "POST":
+        if self.path == "/dapr/config":
+            seen = ACTORS
+        if self.command == "PUT" and self.path.endswith("/method/sail"):
+            seen["calls"] = sail(self.path.removesuffix("/method/sail").strip("/"))
+        if self.command in ("POST", "PUT"):
             with COUNTING:
                 POSTED[self.path] += 1
         if self.path.startswith("/times/"):

@@ -1,4 +1,4 @@
-//! The CA, a scheduler, two apps and their sidecars: start, ready, stop.
+//! The CA, a scheduler, placement, two apps and their sidecars: start, ready, stop.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use tokio::process::Command;
 
 use crate::Failure;
 use crate::bindings;
+use crate::events;
 use crate::process::{Process, free_ports};
 use crate::stores;
 
@@ -17,6 +18,8 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(crate) struct Binaries {
     pub(crate) sentry: PathBuf,
     pub(crate) scheduler: PathBuf,
+    /// With it both sidecars are ours: there are events on our own broker, and actors.
+    pub(crate) placement: Option<PathBuf>,
     pub(crate) http_sidecar: PathBuf,
     pub(crate) grpc_sidecar: PathBuf,
 }
@@ -46,10 +49,12 @@ impl Fleet {
         let Binaries {
             sentry,
             scheduler,
+            placement,
             http_sidecar,
             grpc_sidecar,
         } = binaries;
-        for program in [sentry, scheduler, http_sidecar, grpc_sidecar] {
+        let programs = [sentry, scheduler, http_sidecar, grpc_sidecar];
+        for program in programs.into_iter().chain(placement) {
             if !program.is_file() {
                 return Err(format!(
                     "{} does not exist; build it, or name a folder with --bin-dir",
@@ -108,20 +113,27 @@ struct Started {
 
 impl Started {
     async fn start_in(binaries: &Binaries, dir: &Path) -> Result<Self, Failure> {
-        let [python_port, rust_port] = free_ports().await?;
+        let [python_port, rust_port, python_sidecar, rust_sidecar] = free_ports().await?;
         // Peers are found by multicast: the suffix keeps two demos on one network apart.
         let suffix: u16 = rand::random();
         let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
         let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir).await?;
 
         let (clock, scheduler_port) = scheduler(&binaries.scheduler, dir, sentry_port).await?;
+        let placed = match &binaries.placement {
+            Some(program) => Some(placement(program, dir, sentry_port).await?),
+            None => None,
+        };
 
         let resources = dir.join("resources");
         std::fs::create_dir(&resources)?;
         stores::write_resources(dir, &resources)?;
         bindings::write_resources(dir, &resources, &python_id)?;
+        if placed.is_some() {
+            events::write_resources(dir, &resources, &python_id)?;
+        }
 
-        let mut http_app = http_app(python_port, dir)?;
+        let mut http_app = http_app(python_port, python_sidecar, dir)?;
         http_app.listening(python_port).await?;
         let mut grpc_app = grpc_app(rust_port, dir)?;
         grpc_app.listening(rust_port).await?;
@@ -130,17 +142,20 @@ impl Started {
             dir,
             sentry_port,
             scheduler_port,
+            placement_port: placed.as_ref().map(|(_, port)| *port),
             anchors: &anchors,
         };
         let python = App {
             id: &python_id,
             port: python_port,
+            sidecar: python_sidecar,
             protocol: "http",
             peer: &rust_id,
         };
         let rust = App {
             id: &rust_id,
             port: rust_port,
+            sidecar: rust_sidecar,
             protocol: "grpc",
             peer: &python_id,
         };
@@ -152,11 +167,14 @@ impl Started {
         second
             .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", rust.http))
             .await?;
+        let mut processes = vec![ca, clock];
+        processes.extend(placed.map(|(process, _)| process));
+        processes.extend([http_app, grpc_app, first, second]);
         Ok(Self {
             python,
             python_app: python_port,
             rust,
-            processes: vec![ca, clock, http_app, grpc_app, first, second],
+            processes,
         })
     }
 }
@@ -218,12 +236,37 @@ async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Proc
     Ok((process, port))
 }
 
-fn http_app(port: u16, dir: &Path) -> Result<Process, Failure> {
+/// A placement service with an identity of the CA; returns it with its port.
+async fn placement(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
+    let [port, healthz, metrics, replicas] = free_ports().await?;
+    let mut command = Command::new(program);
+    command
+        .arg("--trust-anchors-file")
+        .arg(dir.join("credentials").join("ca.crt"))
+        .args([
+            "--tls-enabled",
+            "--trust-domain=localhost",
+            &format!("--sentry-address=localhost:{sentry_port}"),
+            &format!("--port={port}"),
+            &format!("--listen-address={LOOPBACK}"),
+            &format!("--healthz-port={healthz}"),
+            &format!("--metrics-port={metrics}"),
+            &format!("--initial-cluster=dapr-placement-0={LOOPBACK}:{replicas}"),
+        ]);
+    let mut process = Process::start("placement", command, dir)?;
+    process
+        .healthy(&format!("http://{LOOPBACK}:{healthz}/healthz"))
+        .await?;
+    Ok((process, port))
+}
+
+/// `sidecar`: the port of its sidecar's HTTP API.
+fn http_app(port: u16, sidecar: u16, dir: &Path) -> Result<Process, Failure> {
     let script = dir.join("app.py");
     std::fs::write(&script, APP_PY)?;
     let python = std::env::var("DEMO_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let mut command = Command::new(&python);
-    command.arg(script).arg(port.to_string());
+    command.arg(script).args([port.to_string(), sidecar.to_string()]);
     Process::start("app-python", command, dir).map_err(|error| {
         format!("{error}\nThe HTTP app needs Python 3: install it, or name it in DEMO_PYTHON").into()
     })
@@ -240,12 +283,15 @@ struct Launch<'a> {
     dir: &'a Path,
     sentry_port: u16,
     scheduler_port: u16,
+    placement_port: Option<u16>,
     anchors: &'a str,
 }
 
 struct App<'a> {
     id: &'a str,
     port: u16,
+    /// The port of its sidecar's HTTP API.
+    sidecar: u16,
     protocol: &'a str,
     /// The only app that may call this one.
     peer: &'a str,
@@ -255,7 +301,8 @@ impl Launch<'_> {
     async fn sidecar(&self, program: &Path, app: &App<'_>) -> Result<(Sidecar, Process), Failure> {
         let config = self.dir.join(format!("{}.yaml", app.id));
         std::fs::write(&config, access_control(app.peer))?;
-        let [http, grpc, internal, metrics] = free_ports().await?;
+        let [grpc, internal, metrics] = free_ports().await?;
+        let http = app.sidecar;
         let mut command = Command::new(program);
         let resources = self.dir.join("resources");
         command
@@ -281,6 +328,9 @@ impl Launch<'_> {
                 "--control-plane-trust-domain=localhost",
                 "--control-plane-namespace=default",
             ]);
+        if let Some(port) = self.placement_port {
+            command.arg(format!("--placement-host-address={LOOPBACK}:{port}"));
+        }
         command
             .env("DAPR_TRUST_ANCHORS", self.anchors)
             .env("DAPR_HOST_IP", LOOPBACK);

@@ -1,9 +1,12 @@
-//! Starts the CA, a scheduler, two sidecars and two apps, makes every kind of call between them, keeps state, reads a
-//! secret, is woken by a clock, writes a file, has a job triggered, and stops them again.
+//! Starts the CA, a scheduler, placement, two sidecars and two apps, makes every kind of call between them, keeps state,
+//! reads a secret, is woken by a clock, writes a file, has a job triggered, publishes events, calls an actor, and stops
+//! them again.
 
+mod actors;
 mod app;
 mod bindings;
 mod calls;
+mod events;
 mod fleet;
 mod jobs;
 mod matrix;
@@ -25,7 +28,7 @@ mod echo {
 }
 
 const USAGE: &str = "\
-usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd, sentry and scheduler (default: beside this binary)
+usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd, sentry, scheduler and placement (default: beside this binary)
        outrigger-demo matrix --ours DIR --peer DIR  sidecars and CAs of two folders in every mixture
        outrigger-demo app-grpc PORT                 the gRPC app alone
        DEMO_PYTHON names the interpreter of the HTTP app (default: python3)";
@@ -69,14 +72,19 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     let binaries = Binaries {
         sentry,
         scheduler: dir.join("scheduler"),
+        placement: Some(dir.join("placement")),
         http_sidecar: daprd.clone(),
         grpc_sidecar: daprd,
     };
     println!(
-        "Starting the CA, a scheduler, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
+        "Starting the CA, a scheduler, placement, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
     );
     let fleet = Fleet::start(&binaries).await?;
-    let called = everything(&fleet).await;
+    let called = async {
+        everything(&fleet).await?;
+        own(&fleet).await
+    };
+    let called = called.await;
     let ended = fleet.stop(called.is_ok()).await;
     called.and(ended)?;
     println!("Every call was answered by the right app, and everything ended cleanly.");
@@ -89,6 +97,12 @@ async fn everything(fleet: &Fleet) -> Result<(), Failure> {
     stores::all(fleet).await?;
     bindings::all(fleet).await?;
     jobs::all(fleet).await
+}
+
+/// What only our own sidecars do: the broker is ours.
+async fn own(fleet: &Fleet) -> Result<(), Failure> {
+    events::all(fleet).await?;
+    actors::all(fleet).await
 }
 
 fn beside_this_binary() -> Result<PathBuf, Failure> {

@@ -15,6 +15,7 @@ pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
             let binaries = Binaries {
                 sentry: ca_dir.join("sentry"),
                 scheduler: ours.join("scheduler"),
+                placement: None,
                 http_sidecar: http_dir.join("daprd"),
                 grpc_sidecar: grpc_dir.join("daprd"),
             };

@@ -36,7 +36,11 @@ pub(crate) fn write_resources(dir: &Path, resources: &Path) -> Result<(), Failur
     };
     let file = dir.join("state.db");
     let file = file.to_string_lossy();
-    let properties = [("connectionString", &*file), ("keyPrefix", "none")];
+    let properties = [
+        ("connectionString", &*file),
+        ("keyPrefix", "none"),
+        ("actorStateStore", "true"),
+    ];
     std::fs::write(
         resources.join("state.yaml"),
         component(STATE, "state.sqlite", &properties),

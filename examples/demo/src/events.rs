@@ -1,0 +1,101 @@
+//! Publish/subscribe on the embedded broker, a file that both sidecars use: events find their way by rules, and what the
+//! app refuses goes to the dead letters.
+
+use std::path::Path;
+
+use http_body_util::Full;
+use hyper::Request;
+use outrigger_wire::runtime::v1::PublishEventRequest;
+use outrigger_wire::runtime::v1::dapr_client::DaprClient;
+use serde_json::{Value, json};
+use tonic::transport::Endpoint;
+
+use crate::Failure;
+use crate::bindings::until_posted;
+use crate::calls::send;
+use crate::fleet::Fleet;
+
+const BROKER: &str = "signals";
+const TOPIC: &str = "sightings";
+const DEAD: &str = "wrecks";
+
+/// Writes the broker, which is everybody's, and the subscriptions of the app `reader`.
+pub(crate) fn write_resources(dir: &Path, resources: &Path, reader: &str) -> Result<(), Failure> {
+    let file = dir.join("signals.db");
+    let broker = format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {BROKER}\nspec:\n  type: pubsub.sqlite\n  \
+         version: v1\n  metadata:\n    - name: connectionString\n      value: '{}'\n",
+        file.display()
+    );
+    let subscription = |topic: &str, more: &str| {
+        format!(
+            "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: to-{topic}\nspec:\n  pubsubname: \
+             {BROKER}\n  topic: {topic}\n{more}scopes:\n  - {reader}\n"
+        )
+    };
+    let rules = format!(
+        "  deadLetterTopic: {DEAD}\n  routes:\n    rules:\n      - match: event.data.kind == 'storm'\n        path: \
+         /storm\n      - match: event.data.kind == 'leak'\n        path: /leaking\n    default: /calm\n"
+    );
+    let all = [
+        broker,
+        subscription(TOPIC, &rules),
+        subscription(DEAD, "  routes:\n    default: /wrecks\n"),
+    ];
+    std::fs::write(resources.join("events.yaml"), all.join("---\n"))?;
+    Ok(())
+}
+
+/// Publishes beside both apps, and sees where each event comes to the HTTP app; prints a line for each.
+pub(crate) async fn all(fleet: &Fleet) -> Result<(), Failure> {
+    over_grpc(fleet, &json!({"kind": "storm"})).await?;
+    until_posted(fleet, "storm", 1).await?;
+    line(
+        "event, routed",
+        "published over gRPC beside one app; the rule kind == 'storm' sent it to POST /storm of the other",
+    );
+    over_http(fleet, &json!({"kind": "breeze"})).await?;
+    until_posted(fleet, "calm", 1).await?;
+    line(
+        "event, by default",
+        "published over HTTP; no rule matched: POST /calm",
+    );
+    over_grpc(fleet, &json!({"kind": "leak"})).await?;
+    let refused = until_posted(fleet, "leaking", 1).await?;
+    until_posted(fleet, "wrecks", 1).await?;
+    line(
+        "event, dead letter",
+        &format!("the app refused it {refused} time with 500; it went to the topic {DEAD}: POST /wrecks"),
+    );
+    Ok(())
+}
+
+fn line(name: &str, what: &str) {
+    println!("{name:24} {what}");
+}
+
+async fn over_grpc(fleet: &Fleet, data: &Value) -> Result<(), Failure> {
+    let grpc = Endpoint::from_shared(format!("http://127.0.0.1:{}", fleet.rust.grpc))?.connect_lazy();
+    let request = PublishEventRequest {
+        pubsub_name: BROKER.into(),
+        topic: TOPIC.into(),
+        data: data.to_string().into(),
+        data_content_type: "application/json".into(),
+        ..PublishEventRequest::default()
+    };
+    DaprClient::new(grpc).publish_event(request).await?;
+    Ok(())
+}
+
+async fn over_http(fleet: &Fleet, data: &Value) -> Result<(), Failure> {
+    let url = format!(
+        "http://127.0.0.1:{}/v1.0/publish/{BROKER}/{TOPIC}",
+        fleet.python.http
+    );
+    let request = Request::post(&url).header("content-type", "application/json");
+    let (status, answer) = send(request.body(Full::from(data.to_string()))?).await?;
+    if status != 204 {
+        return Err(format!("{url}: status {status}: {}", String::from_utf8_lossy(&answer)).into());
+    }
+    Ok(())
+}
