@@ -15,9 +15,9 @@ build: ## release binaries: daprd, sentry, scheduler, placement and the demo
 	@scripts/need cargo cc make
 	scripts/build
 
-demo: ## the CA, a scheduler, two sidecars with mTLS and two apps; every kind of call, state, a secret, bindings, a job
+demo: ## the CA, a scheduler, placement, two sidecars with mTLS, two apps; every kind of call, state, events, a job, an actor
 	@scripts/need cargo cc make python3
-	@echo "building daprd, sentry, scheduler and the demo: some minutes the first time"
+	@echo "building daprd, sentry, scheduler, placement and the demo: some minutes the first time"
 	scripts/build
 	@echo
 	@$(RELEASE)/outrigger-demo run
