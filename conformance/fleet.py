@@ -108,6 +108,12 @@ class Fleet:
             self.problems.append(f"{name} did not end cleanly: {status}")
         return status
 
+    def kill(self, name):
+        """Ends a process without a word to it."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
     def start(self, name, command, env=None, **options):
         """Starts a process whose output goes to a log named after it; `options` are those of Popen."""
         with open(self.dir / f"{name}.log", "wb") as log:
@@ -147,6 +153,41 @@ class Fleet:
         process = self.start(f"daprd-{name}", command, env)
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
+
+    def scheduler(self, name="scheduler", binaries=None, folder=None, flags=()):
+        """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
+        a new one unless named; what is there already is taken over."""
+        port, healthz, metrics, client, peers = free_ports(5)
+        folder = pathlib.Path(folder or self.dir / f"data-{name}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # The id and the scheme stay the same: etcd keeps who its members are.
+        members = f"--etcd-initial-cluster=dapr-scheduler-server-0=http{'s' * self.sentry}://{HOST}:{peers}"
+        self.start(name, [
+            pathlib.Path(binaries or self.binaries) / "scheduler", "--id=dapr-scheduler-server-0", f"--port={port}",
+            f"--listen-address={HOST}", f"--healthz-port={healthz}", f"--metrics-port={metrics}",
+            f"--etcd-data-dir={folder}", f"--etcd-client-port={client}", members,
+            f"--override-broadcast-host-port={HOST}:{port}", *self._of_the_control_plane(name), *flags])
+        self._healthy(name, f"http://{HOST}:{healthz}/healthz")
+        return f"--scheduler-host-address={HOST}:{port}"
+
+    def placement(self, name="placement", binaries=None):
+        """Starts a placement service and waits until it is healthy; the flag for sidecars that use it."""
+        port, healthz, metrics, replicas = free_ports(4)
+        self.start(name, [
+            pathlib.Path(binaries or self.binaries) / "placement", f"--port={port}", f"--listen-address={HOST}",
+            f"--healthz-port={healthz}", f"--metrics-port={metrics}",
+            f"--initial-cluster=dapr-placement-0={HOST}:{replicas}", *self._of_the_control_plane(name)])
+        self._healthy(name, f"http://{HOST}:{healthz}/healthz")
+        return f"--placement-host-address={HOST}:{port}"
+
+    def _of_the_control_plane(self, name):
+        """The flags that give a service its identity."""
+        if not self.sentry:
+            return []
+        flags = ["--tls-enabled", "--trust-domain=localhost", f"--sentry-address=localhost:{self.sentry_port}",
+                 f"--trust-anchors-file={self.dir / 'credentials' / 'ca.crt'}"]
+        # etcd reads its certificates from files.
+        return [*flags, f"--identity-directory-write={self.dir / f'identity-{name}'}"] if "scheduler" in name else flags
 
     def _start_sentry(self):
         credentials = self.dir / "credentials"
