@@ -122,14 +122,14 @@ class Fleet:
                 **options)
         return self.processes[name]
 
-    def app(self, name, command, port, env=None, **options):
-        """Starts an app and waits until its port accepts connections."""
+    def app(self, name, command, port, env=None, patience=READY_SECONDS, **options):
+        """Starts an app and waits until its port accepts connections, for some seconds."""
         self.start(name, command, env, **options)
 
         def listening():
             with socket.create_connection((HOST, port), 1):
                 return True
-        self.until(name, listening, f"port {port}")
+        self.until(name, listening, f"port {port}", patience)
 
     def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None,
                 ports=None):
@@ -209,9 +209,9 @@ class Fleet:
                 return 200 <= answer.status < 300
         self.until(name, answered, url)
 
-    def until(self, name, condition, what):
+    def until(self, name, condition, what, patience=READY_SECONDS):
         """Waits until a condition holds, as long as the process it is about lives."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patience
         while True:
             try:
                 if condition():

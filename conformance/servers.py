@@ -11,6 +11,9 @@ import subprocess
 
 from fleet import HOST, free_ports
 
+# A virtual machine on a busy computer takes long to start.
+BROKER_SECONDS = 300
+
 
 class Missing(Exception):
     """A server that is not installed here; the text says how to get it."""
@@ -104,7 +107,7 @@ class RabbitMq:
             "RABBITMQ_DIST_PORT": str(between), "RABBITMQ_MNESIA_BASE": str(folder), "RABBITMQ_LOG_BASE": str(folder),
             "RABBITMQ_LOGS": "-", "RABBITMQ_CONFIG_FILE": str(folder / "rabbit.conf"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins")}
-        fleet.app(f"app-{name}", [program], self.port, env)
+        fleet.app(f"app-{name}", [program], self.port, env, BROKER_SECONDS)
         self.url = f"amqp://guest:guest@{HOST}:{self.port}"
 
 
@@ -133,4 +136,4 @@ class Kafka:
                    "-cp", f"{jars}/*"]
         subprocess.run([*machine, "kafka.tools.StorageTool", "format", "-t", "b3V0cmlnZ2VyLXRlc3RzIQ", "-c", settings],
                        check=True, capture_output=True)
-        fleet.app(f"app-{name}", [*machine, "kafka.Kafka", settings], port)
+        fleet.app(f"app-{name}", [*machine, "kafka.Kafka", settings], port, patience=BROKER_SECONDS)
