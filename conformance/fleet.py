@@ -154,10 +154,10 @@ class Fleet:
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
 
-    def scheduler(self, name="scheduler", binaries=None, folder=None, flags=()):
+    def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
         """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
-        a new one unless named; what is there already is taken over."""
-        port, healthz, metrics, client, peers = free_ports(5)
+        a new one unless named; what is there already is taken over. `ports` are five, of one that ended."""
+        port, healthz, metrics, client, peers = ports or free_ports(5)
         folder = pathlib.Path(folder or self.dir / f"data-{name}")
         folder.mkdir(mode=0o700, exist_ok=True)
         # The id and the scheme stay the same: etcd keeps who its members are.
