@@ -1,4 +1,4 @@
-"""Starts a CA, sidecars and apps as processes on free loopback ports, and stops them again."""
+"""Starts a CA, placement, a scheduler, sidecars and apps as processes on free loopback ports, and stops them again."""
 
 import json
 import os
@@ -64,6 +64,8 @@ class Fleet:
         self.suffix = uuid.uuid4().hex[:6]
         self.processes = {}
         self.problems = []
+        # What sidecars are told of the parts of the control plane that run.
+        self.addresses = []
 
     def __enter__(self):
         try:
@@ -136,7 +138,8 @@ class Fleet:
             pathlib.Path(binaries or self.binaries) / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
             f"--dapr-http-port={http}", f"--dapr-grpc-port={grpc}", f"--dapr-internal-grpc-port={internal}",
             f"--dapr-listen-addresses={HOST}", f"--dapr-internal-grpc-listen-address={HOST}",
-            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false", *flags]
+            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false",
+            *self.addresses, *flags]
         env = {"DAPR_HOST_IP": HOST, **(env or {})}
         if self.sentry:
             command += ["--enable-mtls", f"--sentry-address=localhost:{self.sentry_port}",
@@ -147,6 +150,23 @@ class Fleet:
         process = self.start(f"daprd-{name}", command, env)
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
+
+    def control_plane(self):
+        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both."""
+        replicas, client = free_ports(2)
+        self._service("placement", f"--initial-cluster=dapr-placement-0={HOST}:{replicas}")
+        self._service("scheduler", f"--etcd-data-dir={self.dir / 'jobs'}", f"--etcd-client-port={client}")
+
+    def _service(self, name, *flags):
+        port, healthz, metrics = free_ports(3)
+        command = [self.binaries / name, f"--port={port}", f"--listen-address={HOST}", f"--healthz-port={healthz}",
+                   f"--metrics-port={metrics}", *flags]
+        if self.sentry:
+            command += ["--tls-enabled", "--trust-domain=localhost", f"--sentry-address=localhost:{self.sentry_port}",
+                        f"--trust-anchors-file={self.dir / 'credentials' / 'ca.crt'}"]
+        self.start(name, command)
+        self._healthy(name, f"http://{HOST}:{healthz}/healthz")
+        self.addresses.append(f"--{name}-host-address={HOST}:{port}")
 
     def _start_sentry(self):
         credentials = self.dir / "credentials"
