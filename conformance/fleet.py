@@ -1,4 +1,4 @@
-"""Starts a CA, sidecars and apps as processes on free loopback ports, and stops them again."""
+"""Starts a CA, placement, a scheduler, sidecars and apps as processes on free loopback ports, and stops them again."""
 
 import json
 import os
@@ -64,6 +64,8 @@ class Fleet:
         self.suffix = uuid.uuid4().hex[:6]
         self.processes = {}
         self.problems = []
+        # What sidecars are told of the parts of the control plane that run.
+        self.addresses = []
 
     def __enter__(self):
         try:
@@ -142,7 +144,8 @@ class Fleet:
             pathlib.Path(binaries or self.binaries) / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
             f"--dapr-http-port={http}", f"--dapr-grpc-port={grpc}", f"--dapr-internal-grpc-port={internal}",
             f"--dapr-listen-addresses={HOST}", f"--dapr-internal-grpc-listen-address={HOST}",
-            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false", *flags]
+            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false",
+            *self.addresses, *flags]
         env = {"DAPR_HOST_IP": HOST, **(env or {})}
         if self.sentry:
             command += ["--enable-mtls", f"--sentry-address=localhost:{self.sentry_port}",
@@ -153,6 +156,10 @@ class Fleet:
         process = self.start(f"daprd-{name}", command, env)
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
+
+    def control_plane(self):
+        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both."""
+        self.addresses += [self.placement(), self.scheduler()]
 
     def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
         """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
