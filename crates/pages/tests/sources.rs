@@ -65,7 +65,7 @@ fn named(page: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_error_code_has_a_row() {
-    let text = text(|name| name == "sidecar" || name.starts_with("component"));
+    let text = text(|name| ["sidecar", "transport"].contains(&name) || name.starts_with("component"));
     let page = Page::read("errors.md");
     let listed = named(page.text());
     let codes: BTreeSet<String> = quoted(&text, "\"ERR_")
@@ -83,6 +83,7 @@ fn every_error_code_has_a_row() {
 fn every_variable_has_a_row() {
     let parts = [
         "sidecar",
+        "transport",
         "sentry",
         "scheduler",
         "placement",

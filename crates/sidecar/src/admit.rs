@@ -1,12 +1,11 @@
 //! Who may use the APIs.
 
 use http::HeaderMap;
+use outrigger_transport::headers::names;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
-
-use crate::headers::names;
 
 /// `DAPR_API_TOKEN`. Comparison takes the same time for every wrong token of any length.
 pub struct Token(Option<[u8; 32]>);

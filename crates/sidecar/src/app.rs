@@ -11,14 +11,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::http::{HeaderValue, Request, Response};
+use outrigger_transport::body::Body;
+use outrigger_transport::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 
 use crate::blocks::middleware::Middlewares;
-use crate::body::Body;
 use crate::call::{Call, Reply};
 use crate::config::{App, AppProtocol};
-use crate::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
 use crate::metrics::SidecarMetrics;
 
 pub use http::{reply as http_reply, request_headers as http_request_headers};
@@ -63,7 +63,7 @@ pub enum AppError {
     #[error("the request cannot be sent to the app: {0}")]
     Request(#[from] ::http::Error),
     /// Connection trouble.
-    #[error("{}", crate::error::chain(.0))]
+    #[error("{}", outrigger_transport::error::chain(.0))]
     Send(#[from] SendError),
     /// The request body could not be read.
     #[error("reading the request body: {0}")]
@@ -231,7 +231,7 @@ impl AppChannel {
         let response = pool
             .send(request)
             .await
-            .map_err(|e| crate::grpc::send_status(&e))?;
+            .map_err(|e| outrigger_transport::grpc::send_status(&e))?;
         Ok(match permit {
             Some(permit) => response.map(|body| body.hold(permit)),
             None => response,

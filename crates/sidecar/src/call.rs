@@ -7,9 +7,8 @@ use http::{HeaderMap, HeaderValue, Method};
 use outrigger_http2::target::escape_all;
 use outrigger_policy::escape::path_escape;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
 use prost_types::Any;
-
-use crate::body::Body;
 
 /// A request on its way to an app.
 pub struct Call {

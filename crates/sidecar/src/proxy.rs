@@ -10,15 +10,15 @@ use outrigger_identity::SpiffeId;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
 use outrigger_policy::target::Target;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
+use outrigger_transport::body::{Body, Failure, Next, Replay};
+use outrigger_transport::grpc;
+use outrigger_transport::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
+use outrigger_transport::peer::{CallError, Failed, Instance, PeerError, Peers};
 use tonic::{Code, Status};
 
 use crate::access::Access;
 use crate::app::AppChannel;
-use crate::body::{Body, Failure, Next, Replay};
-use crate::grpc;
-use crate::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
 use crate::metrics::SidecarMetrics;
-use crate::peer::{CallError, Failed, Instance, PeerError, Peers};
 use crate::resilience::{Attempts, Resilience, grpc_outcome};
 
 /// Forwards calls by the app id in their metadata.

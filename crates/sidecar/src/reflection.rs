@@ -4,11 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use outrigger_transport::body::Body;
 use tonic::body::Body as TonicBody;
 use tonic::service::Routes;
 use tower::ServiceExt;
-
-use crate::body::Body;
 
 /// `grpc.reflection` v1 and v1alpha over the whole contract. The descriptors are read with the first question: few
 /// sidecars are ever asked, and read descriptors take more memory than everything else of an idle sidecar.
@@ -34,7 +33,7 @@ impl Reflection {
         let built = self.0.get_or_init(|| routes().map_err(|e| e.to_string()));
         let routes = match built {
             Ok(routes) => routes.clone(),
-            Err(error) => return crate::grpc::status_response(&tonic::Status::internal(error)),
+            Err(error) => return outrigger_transport::grpc::status_response(&tonic::Status::internal(error)),
         };
         let request =
             request.map(|body| TonicBody::new(body.map_err(|e| tonic::Status::internal(e.to_string()))));

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 use outrigger_discovery::{BuildError, FatalError};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_telemetry::export::Pipeline;
+use outrigger_transport::listen::BindError;
+use outrigger_transport::peer::Peers;
 use tokio::runtime::Handle;
 
 use crate::app::{AppChannel, Health, HealthSetter};
@@ -29,9 +31,7 @@ use crate::blocks::workflow::Workflows;
 use crate::components::Components;
 use crate::config::Config;
 use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
-use crate::listen::BindError;
 use crate::operator::OperatorError;
-use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
 use crate::scheduler::Scheduler;
 use crate::sidecar::app_life::AppLife;

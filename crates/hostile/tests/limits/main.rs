@@ -41,6 +41,7 @@ const CRATES: &[&str] = &[
     "sentry",
     "sidecar",
     "telemetry",
+    "transport",
     "webclient",
 ];
 /// Words in the names of constants that are limits.

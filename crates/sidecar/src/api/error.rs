@@ -15,10 +15,10 @@ mod workflow;
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
-use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response, StatusCode};
 use outrigger_component::Answer;
+use outrigger_transport::body::Body;
+use outrigger_transport::response::{bytes_response, text_response};
 use prost::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -26,7 +26,6 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::blocks::metadata::MetadataError;
-use crate::body::Body;
 
 pub use actors::actor_status;
 
@@ -443,31 +442,6 @@ impl Detail {
 /// A JSON response.
 pub fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
     bytes_response(status, JSON, body.to_string().into())
-}
-
-/// A response with a media type.
-pub fn bytes_response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
-}
-
-/// A plain text response as Go's `http.Error` writes it: with a newline at the end.
-pub fn text_response(status: StatusCode, text: &str) -> Response<Body> {
-    const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-    let mut response = bytes_response(status, TEXT, format!("{text}\n").into());
-    response
-        .headers_mut()
-        .insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    response
-}
-
-/// A response without a body.
-pub fn empty_response(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::Empty);
-    *response.status_mut() = status;
-    response
 }
 
 /// A gRPC status as the JSON that HTTP callers of a gRPC app get: proto3 JSON of `google.rpc.Status`, details of

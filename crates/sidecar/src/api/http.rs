@@ -35,6 +35,10 @@ use outrigger_telemetry::apilog::{ApiLog, HttpCall};
 use outrigger_telemetry::trace::{
     Baggage, BaggageError, Parent, Span, SpanKind, Status as SpanStatus, Tracer,
 };
+use outrigger_transport::body::{self, Body, BoxError};
+use outrigger_transport::headers::names;
+use outrigger_transport::listen::{Client, Handler};
+use outrigger_transport::response::{empty_response, text_response};
 
 pub use cors::Cors;
 #[cfg(feature = "fuzzing")]
@@ -44,7 +48,7 @@ pub use route::{Endpoint, Routes};
 pub use state::fuzz_bodies as fuzz_state_bodies;
 
 use self::route::{Match, Parameters};
-use super::error::{ApiError, empty_response, text_response};
+use super::error::ApiError;
 use crate::admit::Token;
 use crate::blocks::Blocks;
 use crate::blocks::actors::Actors;
@@ -52,10 +56,7 @@ use crate::blocks::invoke::Invoker;
 use crate::blocks::metadata::Metadata;
 use crate::blocks::middleware::Chain;
 use crate::blocks::workflow::Workflows;
-use crate::body::{self, Body, BoxError};
-use crate::headers::names;
 use crate::life::{Readiness, Shutdown};
-use crate::listen::{Client, Handler};
 use crate::metrics::SidecarMetrics;
 
 /// The HTTP API of a sidecar.

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use http::HeaderMap;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::grpc;
+use outrigger_transport::headers::{internal_to_grpc, names};
 use prost::Message;
 use tonic::{Code, Status};
 
 use super::{AppChannel, Transport};
-use crate::grpc;
-use crate::headers::{internal_to_grpc, names};
 
 impl AppChannel {
     /// Calls `path`, `/package.Service/Method`, as a child of `trace`.

@@ -4,6 +4,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use outrigger_transport::conn::H2Pool;
+use outrigger_transport::grpc::{self, Failed, Unary};
+use outrigger_transport::headers::{grpc_to_internal, internal_to_grpc, names};
 use outrigger_wire::common::v1::{HttpExtension, InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::verb_of;
 use prost::Message;
@@ -12,9 +15,6 @@ use tonic_types::pb::Status as RpcStatus;
 
 use super::{AppChannel, AppError};
 use crate::call::{AppStatus, Call, Reply, any_bytes};
-use crate::conn::H2Pool;
-use crate::grpc::{self, Failed, Unary};
-use crate::headers::{grpc_to_internal, internal_to_grpc, names};
 
 const HEALTH_CHECK: &str = "/dapr.proto.runtime.v1.AppCallbackHealthCheck/HealthCheck";
 const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
@@ -104,7 +104,7 @@ fn failure(failed: Failed) -> Reply {
     Reply {
         headers: grpc_to_internal(failed.headers),
         trailers: grpc_to_internal(failed.trailers),
-        ..Reply::new(status, crate::body::Body::Empty)
+        ..Reply::new(status, outrigger_transport::body::Body::Empty)
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, Method, Request, Response, Uri, Version};
+use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::headers::{internal_to_http, names, strip_hop_by_hop};
 
 use outrigger_telemetry::trace::Parent;
 
 use super::{AppChannel, AppError, Transport};
-use crate::body::{Body, BoxError};
 use crate::call::{AppStatus, Call, Reply};
-use crate::headers::{internal_to_http, names, strip_hop_by_hop};
 
 pub(super) async fn send(channel: &AppChannel, call: Call) -> Result<Reply, AppError> {
     let target = call.target();

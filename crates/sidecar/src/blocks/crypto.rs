@@ -18,6 +18,7 @@ use futures::stream::Stream;
 use outrigger_component::crypto::{Parameters, Sealed};
 use outrigger_component::{CryptoProvider, Error};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_transport::body::BoxError;
 
 pub use document::Output;
 #[cfg(feature = "fuzzing")]
@@ -28,7 +29,6 @@ use self::scheme::{FileKey, LONGEST_HEADER, Manifest, NoKey};
 use self::segments::Direction;
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
 use super::registry::{Placed, Registry};
-use crate::body::BoxError;
 use crate::components::{Category, OpenError, Opened, Opening};
 use crate::resilience::Resilience;
 

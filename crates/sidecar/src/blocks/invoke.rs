@@ -12,19 +12,19 @@ use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
 use outrigger_policy::target::{Target, TargetError};
+use outrigger_transport::body::{Body, Failure, REPLAY_LIMIT};
+use outrigger_transport::conn::mostly_has_body;
+use outrigger_transport::headers::{names, strip_identities};
+use outrigger_transport::peer::{CallError, Failed, Peers};
 use tonic::{Code, Status};
 
 pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
 use repeat::Repeatable;
 
 use crate::app::{AppChannel, AppError};
-use crate::body::{Body, Failure, REPLAY_LIMIT};
 use crate::call::{AppStatus, Call, Reply};
-use crate::conn::mostly_has_body;
-use crate::headers::{names, strip_identities};
 use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
 use crate::metrics::SidecarMetrics;
-use crate::peer::{CallError, Failed, Peers};
 use crate::resilience::{Attempts, Refused, Resilience};
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();

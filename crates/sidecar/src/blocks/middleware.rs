@@ -10,9 +10,9 @@ use http_body_util::BodyExt;
 use outrigger_component::Middleware;
 use outrigger_component::middleware::{self, Next, full};
 use outrigger_resources::configuration::{Configuration, Handler};
+use outrigger_transport::body::{Body, BoxError};
 
 use super::registry::{Placed, Registry};
-use crate::body::{Body, BoxError};
 use crate::components::{Category, OpenError, Opened, Opening};
 
 const LOG: &str = "dapr.middleware.http";

@@ -2,6 +2,10 @@
 
 use bytes::{Bytes, BytesMut};
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::{Body, Replay};
+use outrigger_transport::conn::SendError;
+use outrigger_transport::grpc;
+use outrigger_transport::peer::Instance;
 use outrigger_wire::internals::v1::InternalInvokeResponse;
 use outrigger_wire::invoke::{self, Chunk, Limits, RequestHead, RequestParts, ResponseHead, verb_of};
 use prost::Message;
@@ -9,11 +13,7 @@ use prost_types::Any;
 use tonic::{Code, Status};
 
 use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
-use crate::body::{Body, Replay};
 use crate::call::{AppStatus, Call, Reply};
-use crate::conn::SendError;
-use crate::grpc;
-use crate::peer::Instance;
 
 const CALL_LOCAL: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
 const CALL_LOCAL_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocalStream";
@@ -34,7 +34,7 @@ enum Source {
 }
 
 /// Writes the head of `call` and prepares its body. `repeatable` keeps what a streamed body has sent, up to
-/// [`crate::body::REPLAY_LIMIT`], so that another attempt is possible.
+/// [`outrigger_transport::body::REPLAY_LIMIT`], so that another attempt is possible.
 ///
 /// # Errors
 /// Metadata too large for a frame.

@@ -8,6 +8,10 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response};
 use outrigger_identity::SpiffeId;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
+use outrigger_transport::body::Body;
+use outrigger_transport::grpc::{self, CONTENT_TYPE_GRPC};
+use outrigger_transport::headers::{names, put_identities, wants_events};
+use outrigger_transport::listen::{Client, Handler};
 use outrigger_wire::internals::v1::InternalInvokeRequest;
 use outrigger_wire::invoke::{
     self, Chunk, Limits, RequestHead, ResponseHead, ResponseParts, Verb, method_of,
@@ -19,11 +23,7 @@ use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inli
 use crate::access::Access;
 use crate::app::AppChannel;
 use crate::blocks::actors::{Actors, Served};
-use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
-use crate::grpc::{self, CONTENT_TYPE_GRPC};
-use crate::headers::{names, put_identities, wants_events};
-use crate::listen::{Client, Handler};
 use crate::metrics::SidecarMetrics;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;

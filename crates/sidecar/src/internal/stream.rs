@@ -8,12 +8,11 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderName};
 use http_body::{Body as HttpBody, Frame};
+use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::grpc::ok_trailers;
+use outrigger_transport::stall::{Patience, UNREAD_TIMEOUT};
 use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
 use tonic::{Code, Status};
-
-use crate::body::{Body, BoxError};
-use crate::grpc::ok_trailers;
-use crate::stall::{Patience, UNREAD_TIMEOUT};
 
 #[cfg(test)]
 mod tests;
@@ -144,7 +143,10 @@ impl HttpBody for ChunkStream {
                         // The head is gone; only the status can still say that the body is not whole.
                         self.finish = Finish::Done;
                         let mut trailers = HeaderMap::new();
-                        crate::grpc::put_status(&crate::grpc::body_status(&error), &mut trailers);
+                        outrigger_transport::grpc::put_status(
+                            &outrigger_transport::grpc::body_status(&error),
+                            &mut trailers,
+                        );
                         return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                     }
                     Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -250,7 +252,7 @@ impl MessageStream {
                         self.check_trailers(&frame.into_trailers().unwrap_or_default())?;
                     }
                 },
-                Some(Err(error)) => return Poll::Ready(Err(crate::grpc::body_status(&error))),
+                Some(Err(error)) => return Poll::Ready(Err(outrigger_transport::grpc::body_status(&error))),
                 None => {
                     self.ended = true;
                     self.frames
@@ -285,7 +287,7 @@ impl MessageStream {
     }
 
     fn check_trailers(&self, trailers: &HeaderMap) -> Result<(), Status> {
-        if self.direction == Direction::Request || crate::grpc::says_ok(trailers) {
+        if self.direction == Direction::Request || outrigger_transport::grpc::says_ok(trailers) {
             return Ok(());
         }
         match Status::from_header_map(trailers) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use outrigger_transport::conn::{Channel, SendError};
 use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
 use outrigger_wire::scheduler::v1::{
     DeleteByMetadataRequest, DeleteByNamePrefixRequest, DeleteJobRequest, GetJobRequest, Job, JobMetadata,
@@ -15,7 +16,6 @@ use tonic::{Code, Response, Status};
 
 use super::Scheduler;
 use super::hosts::Host;
-use crate::conn::{Channel, SendError};
 
 /// Limit of a call, with the time until schedulers are known and reached.
 const CALL: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl SchedulerError {
 /// What a status says, or why there was none.
 pub(super) fn described(status: &Status) -> String {
     match unsent(status) {
-        Some(error) => crate::error::chain(error),
+        Some(error) => outrigger_transport::error::chain(error),
         None => status.message().to_owned(),
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outrigger_identity::{Expect, server_name};
+use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
 use outrigger_wire::scheduler::v1::WatchHostsRequest;
 use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
 use super::{LOG, Scheduler, Settings};
-use crate::conn::{Channel, Dialer, H2Pool, KeepAlive};
 use crate::life::Condition;
 
 /// Time to open a connection, TLS included.

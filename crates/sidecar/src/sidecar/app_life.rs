@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_actors::settings::Settings;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
+use outrigger_transport::headers::names;
 use tokio::sync::oneshot;
 
 use super::LOG;
@@ -15,10 +17,8 @@ use crate::blocks::actors::Actors;
 use crate::blocks::bindings::Bindings;
 use crate::blocks::jobs::Jobs;
 use crate::blocks::subscriptions::Subscriptions;
-use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
-use crate::headers::names;
 use crate::life::Tasks;
 
 /// Largest answer to `GET /dapr/config`, bytes.

@@ -11,6 +11,7 @@ use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
+use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
@@ -26,7 +27,6 @@ use crate::blocks::metadata;
 use crate::components::{self, Components};
 use crate::config::{Config, Mode};
 use crate::life::{Readiness, Shutdown};
-use crate::listen::Versions;
 use crate::metrics::SidecarMetrics;
 use crate::operator::Operator;
 use crate::reload::{

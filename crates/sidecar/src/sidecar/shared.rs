@@ -11,6 +11,7 @@ use outrigger_resources::configuration::{
     ACTOR_STATE_TTL, Configuration, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 use outrigger_telemetry::trace::Tracer;
+use outrigger_transport::peer::Peers;
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
@@ -34,7 +35,6 @@ use crate::config::{App, AppProtocol, Config, Mode};
 use crate::internal::InternalApi;
 use crate::life::{Readiness, Shutdown};
 use crate::metrics::SidecarMetrics;
-use crate::peer::Peers;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 use crate::resilience::Resilience;

@@ -48,8 +48,8 @@ use body::Unread;
 use requests::{Calling, Exchange, Framing, Requests, Times};
 
 use super::{Client, HEAD_TIMEOUT, Handler, Options, Versions, h2c, http2};
-use crate::api::error::text_response;
 use crate::body::{Body, BoxError};
+use crate::response::text_response;
 
 /// Room that the head limit leaves beyond `--read-buffer-size`, as Go's server has it.
 const HEAD_SLACK: usize = 4096;

@@ -4,14 +4,14 @@
 use std::pin::Pin;
 
 use http::{HeaderMap, Request, Response};
+use outrigger_transport::body::Body;
+use outrigger_transport::grpc::{self, CONTENT_TYPE_GRPC};
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use prost::Message;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::{DaprService, Trailers};
-use crate::body::Body;
-use crate::grpc::{self, CONTENT_TYPE_GRPC};
 
 /// How the service answers a message.
 type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;

@@ -8,16 +8,17 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_policy::path::canonical;
 use outrigger_policy::path::clean_escaped_path;
+use outrigger_transport::body::Body;
+use outrigger_transport::headers::{internal_to_http, strip_hop_by_hop};
+use outrigger_transport::response::{bytes_response, empty_response};
 
 pub(super) use reminders::ROUTES as REMINDERS;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};
-use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
+use crate::api::error::{ApiError, JSON};
 use crate::blocks::actors::{API_CALL, ActorCall, TimerRequest};
-use crate::body::Body;
 use crate::call::{AppStatus, Reply};
-use crate::headers::{internal_to_http, strip_hop_by_hop};
 
 const GROUP: &str = "actors";
 const STATES: &[&str] = &["actors", "{actorType}", "{actorId}", "state"];

@@ -5,13 +5,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
 use outrigger_component::go_json::{Html, canonical};
+use outrigger_transport::response::{bytes_response, empty_response};
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use super::json::{Object, Of, parse, read, undecoded, value};
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
+use crate::api::error::{ApiError, JSON};
 use crate::blocks::bindings::attach_trace;
 
 pub(super) static ROUTES: &[Endpoint] = &[invoke(Method::POST), invoke(Method::PUT)];

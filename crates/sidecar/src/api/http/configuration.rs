@@ -2,11 +2,12 @@
 
 use http::{Method, StatusCode};
 use outrigger_component::Pairs;
+use outrigger_transport::response::empty_response;
 use serde_json::{Map, Value, json};
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, query_metadata};
-use crate::api::error::{ApiError, empty_response, json_response};
+use crate::api::error::{ApiError, json_response};
 use crate::blocks::configuration::{ConfigurationError, item_json};
 
 /// Each route in the two versions that mean the same.

@@ -5,10 +5,10 @@ use http::header::{
     ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use outrigger_transport::body::Body;
+use outrigger_transport::response::empty_response;
 
 use super::verb::standard;
-use crate::api::error::empty_response;
-use crate::body::Body;
 use crate::config;
 
 const METHODS: [Method; 7] = [

@@ -9,14 +9,15 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use outrigger_resources::value::truthy;
+use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::response::bytes_response;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, bytes_response};
+use crate::api::error::ApiError;
 use crate::blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output, Provider};
-use crate::body::{Body, BoxError};
 
 const KEY: &str = "dapr-key-name";
 const ALGORITHM: &str = "dapr-key-wrap-algorithm";

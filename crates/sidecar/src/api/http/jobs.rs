@@ -1,6 +1,7 @@
 //! `/v1.0-alpha1/jobs/…`.
 
 use http::{Method, StatusCode};
+use outrigger_transport::response::empty_response;
 use outrigger_wire::internals::v1::JobHttpRequest;
 use outrigger_wire::runtime::v1::Job;
 use prost::Message;
@@ -8,7 +9,6 @@ use prost_types::Any;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
-use crate::api::error::empty_response;
 
 pub(super) static ROUTES: &[Endpoint] = &[
     job(Method::POST, "ScheduleJob", |api, context| {

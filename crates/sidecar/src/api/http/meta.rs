@@ -4,12 +4,13 @@ mod metadata;
 
 use futures::future::{BoxFuture, FutureExt, ready};
 use http::{HeaderMap, Method, StatusCode};
+use outrigger_transport::body::TooLarge;
+use outrigger_transport::response::empty_response;
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, empty_response, json_response};
+use crate::api::error::{ApiError, json_response};
 use crate::blocks::metadata::{MAX_VALUE, MetadataError};
-use crate::body::TooLarge;
 
 /// The group of health in allow and deny lists.
 pub(super) const HEALTH: &str = "healthz";

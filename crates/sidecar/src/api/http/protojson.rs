@@ -6,6 +6,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use http::{Request, StatusCode};
 use outrigger_component::offload::offload;
+use outrigger_transport::body::Body;
+use outrigger_transport::response::bytes_response;
 use prost::Message;
 use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{
@@ -15,8 +17,7 @@ use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::HttpApi;
 use super::route::Answer;
-use crate::api::error::{ApiError, JSON, bytes_response};
-use crate::body::Body;
+use crate::api::error::{ApiError, JSON};
 
 /// From here on numbers have an exponent.
 const WRITTEN_OUT_BELOW: f64 = 1e21;

@@ -4,13 +4,13 @@ use futures::future::BoxFuture;
 use http::{Method, Response, StatusCode};
 use outrigger_policy::apilist::ApiList;
 use outrigger_policy::escape::query_unescape;
+use outrigger_transport::body::Body;
 
 use super::{
     Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
     publish, secrets, state, subtle, workflow,
 };
 use crate::api::error::ApiError;
-use crate::body::Body;
 
 /// The routes of all blocks, in the order in which they are tried.
 static TABLES: &[&[Endpoint]] = &[

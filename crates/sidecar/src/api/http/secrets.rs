@@ -1,11 +1,12 @@
 //! `/v1.0/secrets/…`.
 
 use http::{Method, StatusCode};
+use outrigger_transport::response::empty_response;
 use serde_json::json;
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi, query_metadata};
-use crate::api::error::{empty_response, json_response};
+use crate::api::error::json_response;
 
 /// A secret named `bulk` cannot be asked for alone: the first route that fits is taken.
 pub(super) static ROUTES: &[Endpoint] = &[

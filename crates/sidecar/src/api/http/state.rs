@@ -14,12 +14,13 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use outrigger_component::Pairs;
 use outrigger_component::offload::offload;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Item};
+use outrigger_transport::body::Body;
+use outrigger_transport::response::{bytes_response, empty_response};
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};
-use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
+use crate::api::error::{ApiError, JSON};
 use crate::blocks::state::{StateError, Store};
-use crate::body::Body;
 
 pub(super) static ROUTES: &[Endpoint] = &[
     stable(Method::GET, ITEM, "GetState", |api, context| {

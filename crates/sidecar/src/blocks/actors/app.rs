@@ -9,6 +9,7 @@ use outrigger_component::go_json::{Html, canonical};
 use outrigger_policy::resiliency::{Key, Outcome};
 use outrigger_resources::value::truthy;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
 use outrigger_wire::internals::v1::Reminder;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -16,7 +17,6 @@ use serde_json::value::RawValue;
 use super::call::Message;
 use super::{ActorError, Actors, CANCEL, REENTRANCY_ID};
 use crate::app::AppError;
-use crate::body::Body;
 use crate::call::{AppStatus, Call, Reply};
 use crate::resilience::Attempts;
 

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use http::HeaderValue;
 use outrigger_actors::settings::TypeSettings;
+use outrigger_transport::body::Body;
 use prost_types::Any;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -16,7 +17,6 @@ use tonic::Status;
 use super::call::Message;
 use super::host::{HostedType, Turn};
 use super::{ActorCall, ActorError, Actors, LOG};
-use crate::body::Body;
 use crate::call::{AppStatus, Reply};
 
 /// How the names of the types begin that no app may host.

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use http::HeaderValue;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::grpc;
+use outrigger_transport::peer::{Failed, PeerError};
 use outrigger_wire::internals::v1::{InternalInvokeResponse, ListStringValue};
 use outrigger_wire::invoke::{Actor, Limits, RequestHead, ResponseHead, Verb};
 use prost::Message as _;
@@ -13,8 +15,6 @@ use tonic::{Code, Status};
 use super::call::Message;
 use super::{ActorCall, ActorError, Actors};
 use crate::call::{AppStatus, Reply};
-use crate::grpc;
-use crate::peer::{Failed, PeerError};
 
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
 const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder";
@@ -98,7 +98,7 @@ pub(super) fn failed(error: Status) -> Failed<Status> {
 
 /// A reply without anything.
 pub(super) fn empty() -> Reply {
-    Reply::new(AppStatus::Http(200), crate::body::Body::Empty)
+    Reply::new(AppStatus::Http(200), outrigger_transport::body::Body::Empty)
 }
 
 pub(super) fn request(call: &ActorCall) -> outrigger_wire::internals::v1::InternalInvokeRequest {

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use outrigger_identity::SpiffeId;
 use outrigger_telemetry::trace::{Parent, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_transport::headers::names;
 use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Reminder};
 use outrigger_wire::invoke::{Actor, Limits, RequestHead, ResponseHead};
 use prost::Message as _;
@@ -14,7 +15,6 @@ use super::call::Message;
 use super::remote::{CANCELLED, spell};
 use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name};
 use crate::call::{AppStatus, Reply};
-use crate::headers::names;
 
 /// A call of another sidecar.
 pub struct Served<'a> {
@@ -126,7 +126,7 @@ pub(super) fn status(error: &ActorError) -> Status {
 
 async fn response(reply: Reply, limit: usize) -> Result<InternalInvokeResponse, Status> {
     let body = reply.body.collect_up_to(limit).await;
-    let body = body.map_err(|error| crate::grpc::body_status(&error))?;
+    let body = body.map_err(|error| outrigger_transport::grpc::body_status(&error))?;
     let (status_code, status_message) = match reply.status {
         AppStatus::Http(code) => (code.into(), String::new()),
         AppStatus::Grpc { code, message, .. } => (code, message),

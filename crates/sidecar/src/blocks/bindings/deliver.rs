@@ -12,6 +12,7 @@ use outrigger_component::{Error, Kind, Pairs};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_telemetry::trace::{Parent, TraceContext};
+use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
 use outrigger_wire::runtime::v1::{BindingEventRequest, BindingEventResponse};
 
@@ -20,7 +21,6 @@ use super::{Bindings, LOG};
 use crate::app::{AppChannel, AppError};
 use crate::call::{AppStatus, Call};
 use crate::delivery::Inbox;
-use crate::headers;
 use crate::resilience::{Attempt, grpc_outcome};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";

@@ -7,11 +7,11 @@ use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
 use futures::stream::{self, BoxStream, Stream, StreamExt};
 use outrigger_component::offload::offload;
+use outrigger_transport::body::BoxError;
 
 use super::CryptoError;
 use super::scheme::{LONGEST_HEADER, NAME};
 use super::segments::{Direction, SegmentError, Segments};
-use crate::body::BoxError;
 
 /// Most bytes of input that are taken before they are worked on, give or take a piece.
 const BATCH: usize = 256 << 10;

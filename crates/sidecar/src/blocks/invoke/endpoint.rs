@@ -9,6 +9,8 @@ use futures::future::BoxFuture;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyDataStream;
+use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::conn::{MAX_FIELDS, tell_framing};
 use reqwest::{ClientBuilder, redirect};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -17,9 +19,7 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use crate::app::{http_reply, http_request_headers, unverified_config};
 use crate::blocks::middleware::Middlewares;
-use crate::body::{Body, BoxError};
 use crate::call::{Call, Reply};
-use crate::conn::{MAX_FIELDS, tell_framing};
 use crate::metrics::SidecarMetrics;
 
 /// Time to connect and to shake hands, each.
@@ -272,7 +272,7 @@ fn below(base: &str, call: &Call) -> String {
 /// An error and its causes. Tools match the words before those of a certificate that was refused.
 fn described(error: &(dyn std::error::Error + 'static)) -> String {
     const REFUSED: &str = "invalid peer certificate";
-    crate::error::chain(error).replacen(
+    outrigger_transport::error::chain(error).replacen(
         REFUSED,
         &format!("tls: failed to verify certificate: {REFUSED}"),
         1,

@@ -2,8 +2,8 @@
 
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::{Body, Replay};
 
-use crate::body::{Body, Replay};
 use crate::call::Call;
 
 /// Hands out a [`Call`] per attempt. Only what may be repeated is copied.

@@ -7,6 +7,7 @@ use http::{HeaderValue, Method};
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_telemetry::trace::{Parent, Span};
+use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::TopicEventResponse;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus;
 use serde::Deserialize;
@@ -18,7 +19,6 @@ use super::target::Target;
 use super::{LOG, message};
 use crate::app::{AppChannel, AppError};
 use crate::call::{AppStatus, Call};
-use crate::headers;
 use crate::resilience::grpc_outcome;
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";

@@ -15,6 +15,7 @@ use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::topic_event_bulk_request_entry::Event as EntryEvent;
 use outrigger_wire::runtime::v1::{
     TopicEventBulkRequest, TopicEventBulkRequestEntry, TopicEventBulkResponse,
@@ -32,7 +33,6 @@ use super::target::{Target, timed_out};
 use super::wanted::Bulk;
 use super::{LOG, message};
 use crate::app::AppChannel;
-use crate::headers;
 use crate::resilience::{Attempt, grpc_outcome};
 
 const ON_BULK: &str = "/dapr.proto.runtime.v1.AppCallback/OnBulkTopicEvent";

@@ -6,6 +6,8 @@ use outrigger_component::Pairs;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_resources::subscription::{BulkSubscribe, Routes, Rule};
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
+use outrigger_transport::headers::names;
 use outrigger_wire::runtime::v1::{ListTopicSubscriptionsResponse, TopicSubscription};
 use serde::Deserialize;
 use tonic::Code;
@@ -13,9 +15,7 @@ use tonic::Code;
 use super::wanted::Said;
 use super::{Dependencies, LOG, Wanted};
 use crate::app::{AppChannel, AppError};
-use crate::body::Body;
 use crate::call::{AppStatus, Call};
-use crate::headers::names;
 use crate::resilience::{Attempts, grpc_outcome};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";

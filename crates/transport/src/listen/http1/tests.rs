@@ -12,9 +12,9 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Times, serve_timed};
-use crate::api::error::empty_response;
 use crate::body::{Body, BoxError};
 use crate::listen::{Client as Caller, Handler, Options, Versions};
+use crate::response::empty_response;
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(30);

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use outrigger_component::state::Value;
 use outrigger_policy::path::canonical;
+use outrigger_transport::headers::grpc_to_internal;
 use outrigger_wire::runtime::v1::{
     ExecuteActorStateTransactionRequest, GetActorStateRequest, GetActorStateResponse, InvokeActorRequest,
     InvokeActorResponse, RegisterActorTimerRequest, UnregisterActorTimerRequest,
@@ -14,7 +15,6 @@ use super::super::CurrentSpan;
 use super::DaprService;
 use crate::api::error::{ApiError, actor_status};
 use crate::blocks::actors::{API_CALL, ActorCall, ActorError, StateOperation, StateStep, TimerRequest};
-use crate::headers::grpc_to_internal;
 
 impl DaprService {
     pub(super) async fn actor_invoke(
@@ -57,7 +57,7 @@ impl DaprService {
         let reply = self.actors.invoke(&call).await;
         let reply = reply.map_err(|error| self.actor_failed(error))?;
         let data = reply.body.collect_up_to(self.max_message).await;
-        let data = data.map_err(|error| crate::grpc::body_status(&error))?;
+        let data = data.map_err(|error| outrigger_transport::grpc::body_status(&error))?;
         Ok(Response::new(InvokeActorResponse { data }))
     }
 

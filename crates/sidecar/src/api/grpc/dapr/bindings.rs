@@ -4,6 +4,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
 use outrigger_telemetry::trace::Baggage;
+use outrigger_transport::headers::names;
 use outrigger_wire::runtime::v1::{InvokeBindingRequest, InvokeBindingResponse};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
@@ -12,7 +13,6 @@ use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::{CurrentSpan, describe_database};
 use crate::blocks::bindings::attach_trace;
-use crate::headers::names;
 
 impl DaprService {
     pub(super) async fn binding_invoke(

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use outrigger_policy::status::{grpc_from_http, reason_phrase};
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::headers::{grpc_to_internal, internal_to_grpc, names};
 use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use outrigger_wire::invoke::method_of;
 use outrigger_wire::runtime::v1::InvokeServiceRequest;
@@ -17,7 +18,6 @@ use super::super::{CurrentSpan, Trailers};
 use super::DaprService;
 use crate::api::error::ApiError;
 use crate::call::{AppStatus, Call, Reply, any_bytes};
-use crate::headers::{grpc_to_internal, internal_to_grpc, names};
 
 /// Longest part of an HTTP app's error body that a status carries, bytes.
 const MAX_ERROR_BODY: usize = 63;
@@ -26,7 +26,10 @@ fn call(method: String, message: InvokeRequest, headers: HeaderMap, trace: Paren
     let http = message.http_extension.unwrap_or_default();
     let data = message.data.unwrap_or_default();
     let mut metadata = grpc_to_internal(headers);
-    metadata.insert(http::header::CONTENT_TYPE, crate::grpc::CONTENT_TYPE_GRPC);
+    metadata.insert(
+        http::header::CONTENT_TYPE,
+        outrigger_transport::grpc::CONTENT_TYPE_GRPC,
+    );
     Call {
         method,
         octets: None,
@@ -82,7 +85,7 @@ impl DaprService {
     async fn answer(&self, reply: Reply) -> Result<Response<InvokeResponse>, Status> {
         let from_http = matches!(reply.status, AppStatus::Http(_));
         let data = reply.body.collect_up_to(self.max_message).await;
-        let data = data.map_err(|e| crate::grpc::body_status(&e))?;
+        let data = data.map_err(|e| outrigger_transport::grpc::body_status(&e))?;
         let mut headers = internal_to_grpc(reply.headers, from_http);
         let status = match reply.status {
             AppStatus::Http(code) => {

@@ -2,11 +2,12 @@
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use outrigger_transport::response::{bytes_response, empty_response};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{body, three, v1, whole};
-use crate::api::error::{ApiError, JSON, bytes_response, empty_response};
+use crate::api::error::{ApiError, JSON};
 use crate::api::http::route::{Answer, Endpoint, Handler};
 use crate::api::http::{Context, HttpApi, json};
 use crate::blocks::actors::{KnownReminder, ReminderRequest};
