@@ -69,11 +69,13 @@ impl Body {
     }
 
     /// Keeps `permit` taken until the body is consumed or dropped.
+    #[inline]
     pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
         Self::Held(Box::new(Held::new(self, Guard(Kept::Permit(permit)))))
     }
 
     /// Runs `on_end` when the body is consumed or dropped.
+    #[inline]
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
         let guard = Guard(Kept::Call(OnDrop(Some(Box::new(on_end)))));
         Self::Held(Box::new(Held::new(self, guard)))
@@ -85,6 +87,7 @@ impl Body {
     }
 
     /// The exact length where it is known.
+    #[inline]
     pub fn known_length(&self) -> Option<u64> {
         self.size_hint().exact()
     }
@@ -138,6 +141,7 @@ async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BoxError> {
 }
 
 impl From<Bytes> for Body {
+    #[inline]
     fn from(bytes: Bytes) -> Self {
         if bytes.is_empty() {
             Self::Empty
@@ -148,18 +152,21 @@ impl From<Bytes> for Body {
 }
 
 impl From<String> for Body {
+    #[inline]
     fn from(text: String) -> Self {
         Bytes::from(text).into()
     }
 }
 
 impl From<&'static str> for Body {
+    #[inline]
     fn from(text: &'static str) -> Self {
         Bytes::from_static(text.as_bytes()).into()
     }
 }
 
 impl From<Incoming<RecvStream>> for Body {
+    #[inline]
     fn from(incoming: Incoming<RecvStream>) -> Self {
         match incoming {
             Incoming::Empty => Self::Empty,
@@ -173,6 +180,7 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
 
+    #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -195,6 +203,7 @@ impl HttpBody for Body {
         }
     }
 
+    #[inline]
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Empty => true,
@@ -209,6 +218,7 @@ impl HttpBody for Body {
         }
     }
 
+    #[inline]
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Empty => SizeHint::with_exact(0),
@@ -287,6 +297,7 @@ pub struct TooLarge {
 }
 
 /// Stops `body` once it grows past `limit` bytes, where it may.
+#[inline]
 pub fn limit(body: &mut Body, limit: usize) {
     if body.known_length().is_some_and(|length| length <= limit as u64) {
         return;
@@ -327,6 +338,7 @@ struct ReplayState {
 
 impl Replay {
     /// Makes `body` repeatable.
+    #[inline]
     pub fn new(body: Body) -> Self {
         let hint = body.size_hint();
         Self(Arc::new(Mutex::new(ReplayState {
@@ -340,6 +352,7 @@ impl Replay {
     }
 
     /// The body for the next attempt, from the first byte; `None` when too much has gone already.
+    #[inline]
     pub fn attempt(&self) -> Option<Body> {
         let state = lock(&self.0);
         if state.lost {
@@ -353,6 +366,7 @@ impl Replay {
     }
 
     /// Whether another attempt is possible.
+    #[inline]
     pub fn can_repeat(&self) -> bool {
         !lock(&self.0).lost
     }

@@ -19,12 +19,14 @@ use crate::body::Body;
 pub const MAX_FIELDS: usize = 500;
 
 /// Whether requests of a method mostly have a body, and tell when they have none (RFC 9110 section 8.6).
+#[inline]
 pub fn mostly_has_body(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
 
 /// Says how the body of a request is framed where hyper does not: it tells no length where there is no body, which
 /// requests of some methods have to (RFC 9110 section 8.6), and takes a GET with a body of unknown length for one without.
+#[inline]
 pub fn tell_framing(request: &mut Request<Body>) {
     let (method, length) = (request.method(), request.body().known_length());
     if length == Some(0) && mostly_has_body(method) {

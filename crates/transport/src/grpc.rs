@@ -24,6 +24,7 @@ const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
 pub const PREFIX: usize = 5;
 
 /// True for `application/grpc` and its forms with a codec (`+proto`).
+#[inline]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(CONTENT_TYPE)
@@ -34,6 +35,7 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 ///
 /// # Errors
 /// `InvalidArgument` when the path does not name one method in one way.
+#[inline]
 pub fn method(request: &Request<Body>) -> Result<&str, Status> {
     let path = request.uri().path_and_query().map_or("", |path| path.as_str());
     grpc_method(path).map_err(|error| Status::invalid_argument(error.to_string()))
@@ -67,6 +69,7 @@ pub fn frame(message: &impl Message) -> Bytes {
 ///
 /// # Errors
 /// `Internal` when the body is not exactly one uncompressed message.
+#[inline]
 pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
     if body.is_empty() {
         return Err(Status::internal("the peer answered OK without a message"));
@@ -86,6 +89,7 @@ pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
 }
 
 /// A gRPC request to `path` (`/package.Service/Method`), with the headers every call carries.
+#[inline]
 pub fn request(path: &'static str, body: Body) -> Request<Body> {
     let mut request = Request::new(body);
     *request.method_mut() = http::Method::POST;
@@ -97,6 +101,7 @@ pub fn request(path: &'static str, body: Body) -> Request<Body> {
 }
 
 /// The response that says how a call ended without any message.
+#[inline]
 pub fn status_response(status: &Status) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
@@ -130,6 +135,7 @@ pub fn server_stream<M: Message + 'static>(messages: BoxStream<'static, Result<M
 }
 
 /// The `grpc-status: 0` trailer.
+#[inline]
 pub fn ok_trailers() -> HeaderMap {
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert(GRPC_STATUS, OK);
@@ -137,12 +143,14 @@ pub fn ok_trailers() -> HeaderMap {
 }
 
 /// Whether headers or trailers hold the status of success; a status with more to say is left to [`Status`].
+#[inline]
 pub fn says_ok(headers: &HeaderMap) -> bool {
     headers.get(GRPC_STATUS).is_some_and(|status| status == OK)
 }
 
 /// The status a response head carries already: trailers-only responses and plain HTTP errors. `None` = it is in
 /// the trailers still to come.
+#[inline]
 pub fn early_status(response: &Response<Body>) -> Option<Status> {
     if let Some(status) = Status::from_header_map(response.headers()) {
         return Some(status);

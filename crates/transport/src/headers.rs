@@ -127,6 +127,7 @@ fn is_binary(name: &HeaderName) -> bool {
 }
 
 /// Whether a caller asks for server-sent events, and for nothing else.
+#[inline]
 pub fn wants_events(headers: &HeaderMap) -> bool {
     headers.get(header::ACCEPT).is_some_and(|accept| {
         let accept = accept.as_bytes().trim_ascii();

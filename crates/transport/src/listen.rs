@@ -213,6 +213,7 @@ pub struct Client {
 
 impl Client {
     /// It has proved who it is, or sent a whole head of a request.
+    #[inline]
     fn prove(&self) {
         if let Some(place) = &self.place {
             place.prove();
@@ -220,6 +221,7 @@ impl Client {
     }
 
     /// Its connection does not make room for others while `busy`.
+    #[inline]
     fn keep_while(&self, busy: impl Fn() -> bool + Send + Sync + 'static) {
         if let Some(place) = &self.place {
             place.keep_while(busy);

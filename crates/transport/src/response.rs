@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use crate::body::Body;
 
 /// A response with a media type.
+#[inline]
 pub fn bytes_response(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -25,6 +26,7 @@ pub fn text_response(status: StatusCode, text: &str) -> Response<Body> {
 }
 
 /// A response without a body.
+#[inline]
 pub fn empty_response(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = status;

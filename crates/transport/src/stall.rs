@@ -20,11 +20,13 @@ pub struct Patience {
 
 impl Patience {
     /// The peer did something: the next wait begins anew.
+    #[inline]
     pub fn renew(&mut self) {
         self.waiting = false;
     }
 
     /// Ready when `limit` has passed since the first poll after [`Patience::renew`]; `what` did not happen in it.
+    #[inline]
     pub fn poll(&mut self, limit: Duration, what: &'static str, cx: &mut Context<'_>) -> Poll<io::Error> {
         let timer = self.timer.get_or_insert_with(|| {
             self.waiting = true;
@@ -40,6 +42,7 @@ impl Patience {
     }
 
     /// What a write comes to if it must not wait for longer than [`UNREAD_TIMEOUT`].
+    #[inline]
     pub fn of_write(
         &mut self,
         written: Poll<io::Result<usize>>,

@@ -164,6 +164,7 @@ impl Dialer {
 
 impl Io {
     /// The TCP connection below.
+    #[inline]
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Self::Tcp(stream) => stream,
@@ -181,6 +182,7 @@ impl Io {
 }
 
 impl AsyncRead for Io {
+    #[inline]
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -190,6 +192,7 @@ impl AsyncRead for Io {
 }
 
 impl AsyncWrite for Io {
+    #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
@@ -197,6 +200,7 @@ impl AsyncWrite for Io {
         }
     }
 
+    #[inline]
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -208,6 +212,7 @@ impl AsyncWrite for Io {
         }
     }
 
+    #[inline]
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
@@ -215,6 +220,7 @@ impl AsyncWrite for Io {
         }
     }
 
+    #[inline]
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
@@ -222,6 +228,7 @@ impl AsyncWrite for Io {
         }
     }
 
+    #[inline]
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),

@@ -211,6 +211,7 @@ impl HttpBody for PooledBody {
     type Data = Bytes;
     type Error = BoxError;
 
+    #[inline]
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -222,10 +223,12 @@ impl HttpBody for PooledBody {
         frame
     }
 
+    #[inline]
     fn is_end_stream(&self) -> bool {
         self.body.is_over()
     }
 
+    #[inline]
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }

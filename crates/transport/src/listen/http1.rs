@@ -238,6 +238,7 @@ impl<H: Handler> Calls<H> {
 }
 
 impl Calling {
+    #[inline]
     fn answer(self, response: Response<Body>) -> Response<Answer> {
         response.map(|body| Answer::new(body, self))
     }
@@ -271,6 +272,7 @@ async fn with_body<H: Handler>(
 }
 
 /// What could be understood in two ways, or not at all.
+#[inline]
 fn refuse(request: &Request<Incoming>, two_framings: bool) -> Option<Response<Body>> {
     let mut hosts = request.headers().get_all(HOST).iter();
     let mut encodings = request.headers().get_all(TRANSFER_ENCODING).iter();

@@ -81,6 +81,7 @@ impl<H: Handler> Service<RecvStream> for Calls<H> {
         self.client.keep_while(is_busy);
     }
 
+    #[inline]
     fn reason(error: BoxError) -> Reason {
         Body::reset_reason(error)
     }

@@ -29,6 +29,7 @@ pub struct Received {
 pub(super) struct Unread(Arc<Mutex<Option<Incoming>>>);
 
 impl Received {
+    #[inline]
     pub(super) fn new(incoming: Incoming, unread: Unread) -> Self {
         Self {
             incoming: Some(incoming),
@@ -38,6 +39,7 @@ impl Received {
 }
 
 impl Drop for Received {
+    #[inline]
     fn drop(&mut self) {
         let left = self.incoming.take();
         *self.unread.0.lock().unwrap_or_else(PoisonError::into_inner) = left;
@@ -46,6 +48,7 @@ impl Drop for Received {
 
 impl Unread {
     /// Whether there is one.
+    #[inline]
     pub(super) fn is_left(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -73,6 +76,7 @@ impl Body for Received {
     type Data = Bytes;
     type Error = hyper::Error;
 
+    #[inline]
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -87,10 +91,12 @@ impl Body for Received {
         Poll::Ready(frame)
     }
 
+    #[inline]
     fn is_end_stream(&self) -> bool {
         self.incoming.as_ref().is_none_or(Body::is_end_stream)
     }
 
+    #[inline]
     fn size_hint(&self) -> SizeHint {
         match &self.incoming {
             Some(incoming) => incoming.size_hint(),

@@ -26,6 +26,7 @@ enum At {
 
 impl Chunks {
     /// Whether the body is over.
+    #[inline]
     pub(super) fn ended(self) -> bool {
         self.at == At::Ended
     }
@@ -34,6 +35,7 @@ impl Chunks {
     ///
     /// # Errors
     /// What is wrong with it.
+    #[inline]
     pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
         let mut taken = 0;
         while let Some(&byte) = bytes.get(taken).filter(|_| !self.ended()) {
@@ -53,6 +55,7 @@ impl Chunks {
         Ok(taken)
     }
 
+    #[inline]
     fn step(&mut self, byte: u8) -> Result<At, &'static str> {
         const LINE: &str = "a line of the chunked body does not end with CR LF";
         Ok(match (self.at, byte) {

@@ -6,6 +6,7 @@ use memchr::memchr;
 use outrigger_http2::target::escape;
 
 /// Where the first head in `bytes` ends, behind its empty line; the first `seen` bytes were looked at before.
+#[inline]
 pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {
     let start = start(bytes);
     // An empty line is up to three bytes long, with the end of the one before it.
@@ -22,6 +23,7 @@ pub(super) fn end(bytes: &[u8], seen: usize) -> Option<usize> {
 }
 
 /// Empty lines before a request mean nothing.
+#[inline]
 fn start(bytes: &[u8]) -> usize {
     let first = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n'));
     first.unwrap_or(bytes.len())

@@ -81,12 +81,14 @@ struct CurrentRequest {
 }
 
 impl Exchange {
+    #[inline]
     fn current(&self) -> MutexGuard<'_, CurrentRequest> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The service has a request whose body is framed like this. Returns how many bytes of it are here already, and
     /// whether its head told another framing too.
+    #[inline]
     pub(super) fn begin(&self, framing: Framing, version: Version) -> (usize, bool) {
         let mut current = self.current();
         current.framing = Some(framing);
@@ -95,20 +97,24 @@ impl Exchange {
     }
 
     /// A call begins.
+    #[inline]
     pub(super) fn calling(self: &Arc<Self>) -> Calling {
         self.calling.store(true, Ordering::Relaxed);
         Calling(Arc::clone(self))
     }
 
     /// Whether a request has been taken, and its answer has not been written whole.
+    #[inline]
     pub(super) fn is_calling(&self) -> bool {
         self.is_unwritten() || self.calling.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn is_unwritten(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed)
     }
 
+    #[inline]
     fn head(&self, two_framings: bool, buffered: usize) {
         *self.current() = CurrentRequest {
             framing: None,
@@ -118,6 +124,7 @@ impl Exchange {
         };
     }
 
+    #[inline]
     fn framing(&self) -> (Option<Framing>, bool) {
         let mut current = self.current();
         (current.framing.take(), current.interim)
@@ -374,6 +381,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
         Poll::Pending
     }
 
+    #[inline]
     fn is_calling(&self) -> bool {
         self.exchange.is_calling()
     }
