@@ -49,8 +49,8 @@ pub use manage::{Action, WorkflowError};
 pub use purge::Purged;
 pub use workers::WorkItems;
 
-use crate::blocks::actors::internal::PROTOBUF;
-use crate::blocks::actors::{ActorCall, ActorError, Actors};
+use crate::actors::internal::PROTOBUF;
+use crate::actors::{ActorCall, ActorError, Actors};
 use engine::methods;
 use metrics::{Operation, WorkflowMetrics};
 use queue::{Limits, WorkQueue};

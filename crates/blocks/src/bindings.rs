@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use outrigger_component::bindings::{Invoke, Invoked};
 use outrigger_component::{InputBinding, OutputBinding, Pairs};
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::{Parent, Tracer};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::input::{Input, Phase, Phases};
 use self::output::Output;
-use super::registry::{Placed, Registry};
-use crate::app::{AppChannel, Health};
-use crate::resilience::Resilience;
 
 pub use output::BindingError;
 

@@ -10,18 +10,18 @@ use async_trait::async_trait;
 use outrigger_component::configuration::{Items, Request};
 use outrigger_component::{ConfigurationStore, Pairs};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::delivery::item_json;
+pub use self::delivery::item_json;
 
 use self::delivery::App;
 use self::watch::{Receiver, Watch, Watches};
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Placed, Registry};
-use crate::app::{AppChannel, Health};
-use crate::components::{Category, OpenError, Opened, Opening};
-use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_configuration_count",

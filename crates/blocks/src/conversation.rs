@@ -12,13 +12,13 @@ use outrigger_component::Conversation;
 use outrigger_component::conversation::{Choice, Message, Request, Response, Role};
 use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_wire::runtime::v1 as proto;
 use prost::Message as _;
 
 use super::outbound::{FamilyNames, Operation, Outbound};
-use super::registry::{Placed, Registry};
-use crate::components::{Category, OpenError, Opened, Opening};
-use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_conversation_count",

@@ -18,6 +18,9 @@ use futures::stream::Stream;
 use outrigger_component::crypto::{Parameters, Sealed};
 use outrigger_component::{CryptoProvider, Error};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_transport::body::BoxError;
 
 pub use document::Output;
@@ -28,9 +31,6 @@ pub use scheme::{Cipher, Wrapping};
 use self::scheme::{FileKey, LONGEST_HEADER, Manifest, NoKey};
 use self::segments::Direction;
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Placed, Registry};
-use crate::components::{Category, OpenError, Opened, Opening};
-use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_crypto_count",

@@ -12,6 +12,11 @@ use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
 use outrigger_policy::target::{Target, TargetError};
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call, Reply};
+use outrigger_runtime::internal::{OpenRequest, RemoteError, call_remote, open_request};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::{Attempts, Refused, Resilience};
 use outrigger_transport::body::{Body, Failure, REPLAY_LIMIT};
 use outrigger_transport::conn::mostly_has_body;
 use outrigger_transport::headers::{names, strip_identities};
@@ -20,12 +25,6 @@ use tonic::{Code, Status};
 
 pub use endpoint::{Common as EndpointCommon, EndpointError, EndpointSpec, Endpoints};
 use repeat::Repeatable;
-
-use crate::app::{AppChannel, AppError};
-use crate::call::{AppStatus, Call, Reply};
-use crate::internal::{OpenRequest, RemoteError, call_remote, open_request};
-use crate::metrics::SidecarMetrics;
-use crate::resilience::{Attempts, Refused, Resilience};
 
 const SWITCHING_PROTOCOLS: u16 = StatusCode::SWITCHING_PROTOCOLS.as_u16();
 /// What callers are told of an app that answers 101.

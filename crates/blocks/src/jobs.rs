@@ -4,6 +4,9 @@ mod deliver;
 
 use std::sync::Arc;
 
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::scheduler::{Scheduler, SchedulerError};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_wire::runtime::v1::Job;
 use outrigger_wire::scheduler::v1 as scheduled;
@@ -11,9 +14,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::deliver::Deliveries;
-use crate::app::{AppChannel, Health};
-use crate::metrics::SidecarMetrics;
-use crate::scheduler::{Scheduler, SchedulerError};
 
 const LOG: &str = "dapr.runtime.jobs";
 

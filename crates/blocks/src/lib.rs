@@ -1,6 +1,6 @@
-//! The building blocks: each written once, called by both APIs.
+//! The building blocks: each written once, called by both APIs. Those that have their place in the cluster, actors and
+//! workflows, stand in `crates/blocks-actors`.
 
-pub mod actors;
 pub mod bindings;
 pub mod configuration;
 pub mod conversation;
@@ -8,30 +8,26 @@ pub mod crypto;
 pub mod invoke;
 pub mod jobs;
 pub mod lock;
-pub mod metadata;
-pub mod middleware;
 pub mod outbound;
 pub mod pubsub;
-pub mod registry;
 pub mod secrets;
 pub mod state;
 pub mod subscriptions;
-pub mod workflow;
 
 use std::sync::Arc;
 
 use outrigger_resources::configuration::{Configuration, SUBTLE_CRYPTO};
+use outrigger_runtime::app::Health;
+use outrigger_runtime::components::Category;
+use outrigger_runtime::middleware::Middlewares;
+use outrigger_runtime::scheduler::Scheduler;
 
-use crate::app::Health;
-use crate::components::Category;
-use crate::scheduler::Scheduler;
 use bindings::{Bindings, Dependencies};
 use configuration::Configurations;
 use conversation::Conversations;
 use crypto::Crypto;
 use jobs::Jobs;
 use lock::Locks;
-use middleware::Middlewares;
 use pubsub::PubSubs;
 use secrets::Secrets;
 use state::State;
@@ -113,8 +109,8 @@ impl Blocks {
     }
 
     /// The categories of components, each with the block that opens and uses them.
-    pub(crate) fn categories(&self) -> [Arc<dyn Category>; 9] {
-        [
+    pub fn categories(&self) -> Vec<Arc<dyn Category>> {
+        vec![
             Arc::clone(&self.state) as _,
             Arc::clone(&self.secrets) as _,
             Arc::clone(&self.configuration) as _,

@@ -7,12 +7,12 @@ use async_trait::async_trait;
 use outrigger_component::LockStore;
 use outrigger_component::lock::Unlocked;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 
 use super::outbound::{Cause, Outbound};
-use super::registry::{Placed, Registry};
 use super::state::{IllegalKey, SEPARATOR};
-use crate::components::{Category, OpenError, Opened, Opening};
-use crate::resilience::Resilience;
 
 /// Why a lock was neither taken nor refused, neither freed nor kept.
 #[derive(Debug)]

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 use outrigger_component::state::BulkError;
 use outrigger_component::{Answer, Error, Kind};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::{Attempts, Refused, Resilience};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
-
-use crate::metrics::SidecarMetrics;
-use crate::resilience::{Attempts, Refused, Resilience};
 
 /// Why a component did not do what it was asked.
 #[derive(Debug)]

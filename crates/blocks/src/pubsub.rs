@@ -10,6 +10,8 @@ mod topics;
 use std::sync::Arc;
 
 use outrigger_component::PubSub;
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::Tracer;
 use tokio::sync::watch;
 
@@ -18,9 +20,6 @@ pub use envelope::{Payload, event_time};
 pub use error::PublishError;
 pub use publish::{BulkPayload, Protocol, RequestContext, Target};
 pub use topics::Topics;
-
-use super::registry::{Placed, Registry};
-use crate::resilience::Resilience;
 
 /// Every broker of the sidecar.
 pub struct PubSubs {

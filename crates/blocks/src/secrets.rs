@@ -8,11 +8,11 @@ use outrigger_component::secrets::Feature;
 use outrigger_component::{Pairs, SecretStore};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_resources::configuration::SecretScope;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening, SecretStores};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
-use super::registry::{Placed, Registry};
-use crate::components::{Category, OpenError, Opened, Opening};
-use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_secret_count",
@@ -88,12 +88,6 @@ impl Secrets {
         self.stores.insert(name, store)
     }
 
-    /// A store without the rules that are for the app: components read their own secrets from it.
-    pub fn component(&self, name: &str) -> Option<Arc<dyn SecretStore>> {
-        let store = self.stores.get(name)?;
-        Some(Arc::clone(&store.component))
-    }
-
     fn store(&self, name: &str) -> Result<Arc<Store>, SecretError> {
         self.stores.get(name).ok_or_else(|| {
             if self.stores.is_empty() {
@@ -146,6 +140,14 @@ impl Secrets {
         })?;
         secrets.retain(|key, _| found.allows(key));
         Ok(secrets)
+    }
+}
+
+/// Without the rules that are for the app.
+impl SecretStores for Secrets {
+    fn component(&self, name: &str) -> Option<Arc<dyn SecretStore>> {
+        let store = self.stores.get(name)?;
+        Some(Arc::clone(&store.component))
     }
 }
 

@@ -18,6 +18,8 @@ use outrigger_component::state::{
 };
 use outrigger_component::{Kind, Pairs, StateStore};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::Parent;
 
 pub use cipher::{Cipher, CipherError, KeyError, NamedKey};
@@ -29,8 +31,6 @@ pub use query::fuzz_query;
 use self::outbox::{Outbox, Prepared, Relays, Settings, Transactions};
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
 use super::pubsub::PubSubs;
-use super::registry::{Placed, Registry};
-use crate::resilience::Resilience;
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_state_count",

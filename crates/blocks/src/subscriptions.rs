@@ -18,6 +18,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outrigger_resources::Subscription;
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::Tracer;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -26,8 +28,6 @@ use tokio_util::task::TaskTracker;
 use self::metrics::IngressMetrics;
 use self::target::{Sink, Target};
 use super::pubsub::{Broker, PubSubs};
-use crate::app::{AppChannel, Health};
-use crate::resilience::Resilience;
 
 pub use self::stream::{Opened, Stream, StreamError};
 pub use self::wanted::{SubscriptionType, Wanted};

@@ -1,22 +1,29 @@
+//! The life of components, with every block: which are started, in which order, with which properties; how they change
+//! and end.
+#![expect(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use outrigger_blocks::Blocks;
+use outrigger_blocks::bindings::Dependencies;
 use outrigger_component::catalog::{Entry, Version};
 use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setup, secrets::Feature};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
+use outrigger_runtime::app::Health;
+use outrigger_runtime::components::{Components, Context, Registered, StartError};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Middlewares;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_runtime::scheduler::{self, Scheduler};
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_telemetry::trace::Tracer;
-
-use super::*;
-use crate::app::Health;
-use crate::blocks::bindings::Dependencies;
-use crate::blocks::middleware::Middlewares;
-use crate::metrics::SidecarMetrics;
-use crate::resilience::Resilience;
-use crate::scheduler::{self, Scheduler};
 
 /// Has one secret, `token`, whose value is the store's own property `value`.
 struct Vault(String);
@@ -137,6 +144,10 @@ fn dependent(name: &str, store: &str, secret: &str) -> Component {
 }
 
 fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
+    with_blocks(seen).0
+}
+
+fn with_blocks(seen: &Arc<Mutex<Vec<String>>>) -> (Components, Blocks) {
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
     let policies = Resiliency::build(&[], "app").0;
     let resilience = Arc::new(Resilience { policies, metrics });
@@ -183,7 +194,8 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
         true,
         dependencies,
     );
-    Components::new(context, blocks)
+    let secrets = Arc::clone(&blocks.secrets) as _;
+    (Components::new(context, blocks.categories(), secrets), blocks)
 }
 
 /// What was started, or why not, and with which values.
@@ -289,10 +301,10 @@ async fn kinds_are_known_or_wrong() {
 #[tokio::test]
 async fn components_come_change_and_go() {
     let seen = Arc::default();
-    let all = new(&seen);
+    let (all, blocks) = with_blocks(&seen);
     all.start(&[vault("a", "1")]).await.unwrap();
     all.add(&vault("b", "1")).await.unwrap();
-    let secret = async |store: &str| all.blocks.secrets.get(store, "token", &Pairs::new()).await;
+    let secret = async |store: &str| blocks.secrets.get(store, "token", &Pairs::new()).await;
     assert_eq!(secret("b").await.unwrap()["token"], "1");
     all.replace(&vault("a", "2")).await.unwrap();
     assert_eq!(secret("a").await.unwrap()["token"], "2");
@@ -337,9 +349,9 @@ async fn what_waits_for_a_secret_store_starts_when_it_comes() {
 #[tokio::test]
 async fn a_component_is_closed_behind_the_last_call() {
     let seen = Arc::default();
-    let all = new(&seen);
+    let (all, blocks) = with_blocks(&seen);
     all.start(&[component("a", "secretstores.gate")]).await.unwrap();
-    let secrets = Arc::clone(&all.blocks.secrets);
+    let secrets = Arc::clone(&blocks.secrets);
     let call = tokio::spawn(async move { secrets.get("a", "token", &Pairs::new()).await });
     let gate = Gate(Arc::clone(&seen));
     while !gate.saw("called") {

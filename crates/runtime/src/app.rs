@@ -4,6 +4,7 @@ mod callback;
 mod grpc;
 mod http;
 mod probe;
+mod settings;
 mod tls;
 
 use std::net::IpAddr;
@@ -16,13 +17,13 @@ use outrigger_transport::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 
-use crate::blocks::middleware::Middlewares;
 use crate::call::{Call, Reply};
-use crate::config::{App, AppProtocol};
 use crate::metrics::SidecarMetrics;
+use crate::middleware::Middlewares;
 
 pub use http::{reply as http_reply, request_headers as http_request_headers};
 pub use probe::{Health, HealthSetter, probe, wait_for_port};
+pub use settings::{App, AppHealth, AppProtocol};
 pub use tls::unverified_config;
 
 /// Time to open a connection to the app.

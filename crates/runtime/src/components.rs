@@ -4,8 +4,6 @@ mod category;
 mod change;
 mod open;
 mod properties;
-#[cfg(test)]
-mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,17 +15,17 @@ use outrigger_telemetry::metrics::Metrics;
 use tokio_util::task::TaskTracker;
 
 use category::PlacedPart;
-pub(crate) use category::{Category, Opened};
+pub use category::{Category, Opened, SecretStores};
 pub use open::OpenError;
-pub(crate) use open::{Opening, Step};
-pub(crate) use properties::{Properties, fill_secrets, log_missing};
-
-use crate::blocks::Blocks;
-use crate::sidecar::Env;
+pub use open::{Opening, Step};
+pub use properties::{Missing, Properties, fill_secrets, log_missing};
 
 const LOG: &str = "dapr.runtime.processor";
 /// How long a component that was replaced or removed waits for the calls that use it.
 const LAST_CALLS: Duration = Duration::from_secs(30);
+
+/// Looks up an environment variable.
+pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 /// What components are started with.
 pub struct Context {
@@ -76,7 +74,8 @@ pub struct StartError {
 /// component keeps it until the call ends, and only then is the component closed.
 pub struct Components {
     context: Context,
-    blocks: Blocks,
+    categories: Vec<Arc<dyn Category>>,
+    secrets: Arc<dyn SecretStores>,
     /// Changes happen one after the other.
     changing: tokio::sync::Mutex<()>,
     now: Mutex<Now>,
@@ -121,11 +120,13 @@ impl Now {
 }
 
 impl Components {
-    /// Without components; those to come are put into `blocks`.
-    pub fn new(context: Context, blocks: Blocks) -> Self {
+    /// Without components; those to come are put into the blocks that `categories` are. `secrets`: the stores of their
+    /// secrets.
+    pub fn new(context: Context, categories: Vec<Arc<dyn Category>>, secrets: Arc<dyn SecretStores>) -> Self {
         Self {
             context,
-            blocks,
+            categories,
+            secrets,
             changing: tokio::sync::Mutex::default(),
             now: Mutex::default(),
             closing: TaskTracker::new(),
@@ -267,7 +268,7 @@ impl Components {
     fn is_ready(&self, component: &Component) -> bool {
         let wants = component.metadata.iter().any(|item| item.secret.is_some());
         let store = component.secret_store.as_str();
-        !wants || store.is_empty() || self.blocks.secrets.component(store).is_some()
+        !wants || store.is_empty() || self.secrets.component(store).is_some()
     }
 
     fn split_ready<'c>(&self, components: Vec<&'c Component>) -> (Vec<&'c Component>, Vec<&'c Component>) {
@@ -305,15 +306,14 @@ impl Components {
 
     /// Starts components at once; all that can run do, whatever happens to the others.
     async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
-        let categories = self.blocks.categories();
         let opening = components.iter().map(|component| async {
-            let secrets = self.blocks.secrets.component(&component.secret_store);
+            let secrets = self.secrets.component(&component.secret_store);
             let opening = Opening {
                 component,
                 secrets: secrets.as_deref(),
                 context: &self.context,
             };
-            open::open(&opening, &categories).await
+            open::open(&opening, &self.categories).await
         });
         let mut result = Ok(());
         for (component, opened) in components.iter().zip(join_all(opening).await) {

@@ -22,11 +22,11 @@ use crate::app::Health;
 use crate::metrics::SidecarMetrics;
 use crate::resilience::{Attempt, Refused, Run};
 
-pub(crate) use depth::Depth;
-pub(crate) use intake::{Consumer, Ends, take};
+pub use depth::Depth;
+pub use intake::{Consumer, Ends, take};
 
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
-pub(crate) struct Inbox<K, E, A> {
+pub struct Inbox<K, E, A> {
     offers: mpsc::Sender<Offer<K, E, A>>,
     revocations: mpsc::Sender<Revocation<K>>,
 }
@@ -39,7 +39,7 @@ struct Revocation<K> {
 }
 
 /// Whether a key was taken away.
-pub(crate) type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
+pub type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
 
 struct Offer<K, E, A> {
     key: Option<K>,
@@ -49,7 +49,7 @@ struct Offer<K, E, A> {
 
 /// Why there is no answer of the app to an event.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Undelivered {
+pub enum Undelivered {
     /// A circuit breaker is open.
     #[error(transparent)]
     Refused(#[from] Refused),
@@ -59,14 +59,14 @@ pub(crate) enum Undelivered {
 }
 
 /// An event that the engine has taken.
-pub(crate) struct Taken<A>(oneshot::Receiver<Result<A, Refused>>);
+pub struct Taken<A>(oneshot::Receiver<Result<A, Refused>>);
 
 impl<A> Taken<A> {
     /// Waits for what came of the last attempt.
     ///
     /// # Errors
     /// [`Undelivered`].
-    pub(crate) async fn settled(self) -> Result<A, Undelivered> {
+    pub async fn settled(self) -> Result<A, Undelivered> {
         match self.0.await {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(Undelivered::Ending),
@@ -79,7 +79,7 @@ impl<K, E, A> Inbox<K, E, A> {
     ///
     /// # Errors
     /// [`Undelivered::Ending`].
-    pub(crate) async fn offer(&self, key: Option<K>, event: E) -> Result<Taken<A>, Undelivered> {
+    pub async fn offer(&self, key: Option<K>, event: E) -> Result<Taken<A>, Undelivered> {
         let (reply, taken) = oneshot::channel();
         let offer = Offer { key, event, reply };
         self.offers.send(offer).await.map_err(|_| Undelivered::Ending)?;
@@ -88,7 +88,7 @@ impl<K, E, A> Inbox<K, E, A> {
 
     /// The source took keys away: their events that wait are not attempted any more, and nobody waits for their answers.
     /// When this returns, the engine has taken note.
-    pub(crate) async fn revoke(&self, is_revoked: IsRevoked<K>) {
+    pub async fn revoke(&self, is_revoked: IsRevoked<K>) {
         let (noted, note) = oneshot::channel();
         let revocation = Revocation {
             is_revoked,
@@ -103,7 +103,7 @@ impl<K, E, A> Inbox<K, E, A> {
 
 /// What becomes of the events that were taken when the engine is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub enum Ending {
     /// They are delivered, retries included.
     DeliverAll,
     /// Attempts in flight end; nothing else is attempted.
@@ -111,7 +111,7 @@ pub(crate) enum Ending {
 }
 
 /// Delivers the events of one source.
-pub(crate) struct Engine<'p, K, E, A> {
+pub struct Engine<'p, K, E, A> {
     inbox: mpsc::Receiver<Offer<K, E, A>>,
     revocations: mpsc::Receiver<Revocation<K>>,
     queue: Queue<K, Arc<E>>,
@@ -135,7 +135,7 @@ struct Event<'p, A> {
 }
 
 /// An engine and where to put its events.
-pub(crate) fn engine<'p, K: Clone + Eq + Hash, E, A>(
+pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
     limits: Limits,
     policy: Option<&'p Policy>,
     metrics: &'p SidecarMetrics,
@@ -164,20 +164,20 @@ pub(crate) fn engine<'p, K: Clone + Eq + Hash, E, A>(
 impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
     /// Begins no attempt while the app is unwell.
     #[must_use]
-    pub(crate) fn while_healthy(mut self, health: Health) -> Self {
+    pub fn while_healthy(mut self, health: Health) -> Self {
         self.health = Some(health);
         self
     }
 
     /// Shows how full it is.
     #[must_use]
-    pub(crate) fn showing(mut self, depth: Depth) -> Self {
+    pub fn showing(mut self, depth: Depth) -> Self {
         self.depth = Some(depth);
         self
     }
 
     /// Delivers with `attempt` until every inbox is dropped or `stop` is cancelled, and every event is settled.
-    pub(crate) async fn run<F>(
+    pub async fn run<F>(
         mut self,
         stop: &CancellationToken,
         ending: Ending,

@@ -12,8 +12,8 @@ use outrigger_component::middleware::{self, Next, full};
 use outrigger_resources::configuration::{Configuration, Handler};
 use outrigger_transport::body::{Body, BoxError};
 
-use super::registry::{Placed, Registry};
 use crate::components::{Category, OpenError, Opened, Opening};
+use crate::registry::{Placed, Registry};
 
 const LOG: &str = "dapr.middleware.http";
 

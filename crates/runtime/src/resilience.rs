@@ -43,7 +43,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    pub(crate) fn new(number: u32, timeout: Option<Duration>) -> Self {
+    pub fn new(number: u32, timeout: Option<Duration>) -> Self {
         Self { number, timeout }
     }
 
@@ -131,14 +131,14 @@ impl<'p> Attempts<'p> {
 }
 
 /// What the policy says between attempts.
-pub(crate) struct Run<'p> {
+pub struct Run<'p> {
     execution: Option<Execution<'p>>,
     metrics: &'p SidecarMetrics,
 }
 
 impl<'p> Run<'p> {
     /// Before the first attempt.
-    pub(crate) fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+    pub fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         let now = Instant::now();
         let execution = policy.map(|policy| policy.start(key, now));
         if let Some(execution) = &execution {
@@ -148,7 +148,7 @@ impl<'p> Run<'p> {
     }
 
     /// Asks for an attempt; how long it may take.
-    pub(crate) fn before(&mut self) -> Result<Option<Duration>, Refused> {
+    pub fn before(&mut self) -> Result<Option<Duration>, Refused> {
         let Some(execution) = &mut self.execution else {
             return Ok(None);
         };
@@ -159,7 +159,7 @@ impl<'p> Run<'p> {
     }
 
     /// Ends an attempt; the pause before the next, if there is to be one.
-    pub(crate) fn after(&mut self, outcome: Outcome) -> Option<Duration> {
+    pub fn after(&mut self, outcome: Outcome) -> Option<Duration> {
         let execution = self.execution.as_mut()?;
         let next = execution.after(outcome, Instant::now());
         self.report();

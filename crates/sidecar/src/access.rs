@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use outrigger_identity::SpiffeId;
 use outrigger_policy::access::{AccessControl, CallerId, denial};
+use outrigger_runtime::metrics::SidecarMetrics;
 use tonic::Status;
-
-use crate::metrics::SidecarMetrics;
 
 /// The policy of the Configuration, if it has one, and the counting of its decisions.
 pub struct Access {

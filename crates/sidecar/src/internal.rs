@@ -1,8 +1,5 @@
-//! The protocol between sidecars: `dapr.proto.internals.v1.ServiceInvocation` as client and server.
+//! The protocol between sidecars, as its server: `dapr.proto.internals.v1.ServiceInvocation`.
 
-mod client;
 mod server;
-mod stream;
 
-pub use client::{OpenRequest, RemoteError, call_remote, open_request};
 pub use server::InternalApi;

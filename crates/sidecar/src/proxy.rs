@@ -9,6 +9,9 @@ use http_body_util::BodyExt;
 use outrigger_identity::SpiffeId;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
 use outrigger_policy::target::Target;
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::{Attempts, Resilience, grpc_outcome};
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
 use outrigger_transport::body::{Body, Failure, Next, Replay};
 use outrigger_transport::grpc;
@@ -17,9 +20,6 @@ use outrigger_transport::peer::{CallError, Failed, Instance, PeerError, Peers};
 use tonic::{Code, Status};
 
 use crate::access::Access;
-use crate::app::AppChannel;
-use crate::metrics::SidecarMetrics;
-use crate::resilience::{Attempts, Resilience, grpc_outcome};
 
 /// Forwards calls by the app id in their metadata.
 pub struct Proxy {

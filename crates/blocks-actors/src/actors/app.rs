@@ -8,6 +8,9 @@ use http::{HeaderMap, HeaderValue, Method};
 use outrigger_component::go_json::{Html, canonical};
 use outrigger_policy::resiliency::{Key, Outcome};
 use outrigger_resources::value::truthy;
+use outrigger_runtime::app::AppError;
+use outrigger_runtime::call::{AppStatus, Call, Reply};
+use outrigger_runtime::resilience::Attempts;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
 use outrigger_wire::internals::v1::Reminder;
@@ -16,9 +19,6 @@ use serde_json::value::RawValue;
 
 use super::call::Message;
 use super::{ActorError, Actors, CANCEL, REENTRANCY_ID};
-use crate::app::AppError;
-use crate::call::{AppStatus, Call, Reply};
-use crate::resilience::Attempts;
 
 /// `google.protobuf.BytesValue`: the JSON of timers and reminders.
 pub(super) const BYTES_VALUE: &str = "type.googleapis.com/google.protobuf.BytesValue";

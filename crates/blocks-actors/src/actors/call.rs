@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
+use outrigger_runtime::call::Reply;
+use outrigger_runtime::resilience::Attempts;
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 
 use super::gate::Claim;
 use super::host::Hosted;
 use super::{ActorError, Actors, REENTRANCY_ID, check};
-use crate::call::Reply;
-use crate::resilience::Attempts;
 
 /// A call of an actor's method; its body is here whole, so that it can be made again.
 #[derive(Clone, Debug, Default)]

@@ -1,9 +1,9 @@
 //! Reminders that the sidecar sets for its own actors, with data as they are, and for types of other apps too.
 
+use outrigger_runtime::scheduler::SchedulerError;
 use outrigger_wire::scheduler::v1::Job;
 
 use super::Actors;
-use crate::scheduler::SchedulerError;
 
 impl Actors {
     /// Sets a reminder, in the place of one of its name.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use http::HeaderValue;
 use outrigger_actors::settings::TypeSettings;
+use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_transport::body::Body;
 use prost_types::Any;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,6 @@ use tonic::Status;
 use super::call::Message;
 use super::host::{HostedType, Turn};
 use super::{ActorCall, ActorError, Actors, LOG};
-use crate::call::{AppStatus, Reply};
 
 /// How the names of the types begin that no app may host.
 pub const RESERVED: &str = "dapr.internal.";

@@ -11,6 +11,7 @@ use futures::FutureExt;
 use outrigger_actors::ring::{Host, TableError, Tables};
 use outrigger_actors::round::{Order, Round, Step};
 use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
+use outrigger_runtime::life::Condition;
 use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
 use outrigger_wire::placement::v1 as wire;
 use outrigger_wire::placement::v1::placement_client::PlacementClient;
@@ -20,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::{Actors, LOG};
-use crate::life::Condition;
 
 /// Time to open a connection, TLS included.
 const CONNECT: Duration = Duration::from_secs(5);

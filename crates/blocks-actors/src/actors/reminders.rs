@@ -4,6 +4,7 @@ use std::sync::Weak;
 
 use async_trait::async_trait;
 use outrigger_actors::recurrence::{TimeError, reminder_schedule};
+use outrigger_runtime::scheduler::{Outcome, Receiver, SchedulerError, Trigger};
 use outrigger_wire::common::v1::JobFailurePolicy;
 use outrigger_wire::internals::v1::Reminder;
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
@@ -14,7 +15,6 @@ use tonic::Code;
 use super::app::{BYTES_VALUE, json};
 use super::call::Message;
 use super::{ActorError, Actors, check, check_name};
-use crate::scheduler::{Outcome, Receiver, SchedulerError, Trigger};
 
 const LOG: &str = "dapr.runtime.actors.reminders";
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use http::HeaderValue;
+use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::grpc;
 use outrigger_transport::peer::{Failed, PeerError};
@@ -14,7 +15,6 @@ use tonic::{Code, Status};
 
 use super::call::Message;
 use super::{ActorCall, ActorError, Actors};
-use crate::call::{AppStatus, Reply};
 
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
 const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorReminder";

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use outrigger_identity::SpiffeId;
+use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_telemetry::trace::{Parent, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_transport::headers::names;
 use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Reminder};
@@ -14,7 +15,6 @@ use super::app::is_cancelled;
 use super::call::Message;
 use super::remote::{CANCELLED, spell};
 use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name};
-use crate::call::{AppStatus, Reply};
 
 /// A call of another sidecar.
 pub struct Served<'a> {

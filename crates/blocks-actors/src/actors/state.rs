@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use outrigger_blocks::state::{SEPARATOR, Store};
 use outrigger_component::Pairs;
 use outrigger_component::state::{
     Concurrency, Consistency, Delete, Feature, Item, KeyPage, KeysLike, Operation, Set, Value,
 };
 
 use super::{ActorError, Actors, check};
-use crate::blocks::state::{SEPARATOR, Store};
 
 /// Values that are asked of a store at once.
 const READ_AT_ONCE: usize = 1000;

@@ -4,6 +4,7 @@ use futures::FutureExt;
 use futures::stream::{self, BoxStream, StreamExt};
 use http_body_util::BodyExt;
 use outrigger_policy::resiliency::{Builtin, Key};
+use outrigger_runtime::resilience::Attempts;
 use outrigger_transport::body::Body;
 use outrigger_transport::grpc;
 use outrigger_transport::peer::{Failed, PeerError};
@@ -18,7 +19,6 @@ use super::gate::Claim;
 use super::remote::{failed, request};
 use super::serve::{Served, call_of, status, unread};
 use super::{ActorCall, ActorError, Actors, check};
-use crate::resilience::Attempts;
 
 const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
 

@@ -22,7 +22,7 @@ use super::executions::{Executions, Step};
 use super::instance::random;
 use super::metrics::Ended as Execution;
 use super::spans;
-use crate::blocks::actors::{ActorCall, ActorError, InternalActors};
+use crate::actors::{ActorCall, ActorError, InternalActors};
 
 pub(super) struct Activities {
     engine: Arc<Engine>,

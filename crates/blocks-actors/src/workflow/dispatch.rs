@@ -14,7 +14,7 @@ use tonic::Status;
 
 use super::LOG;
 use super::engine::{DUE_TIME, Engine, again, any, is_unknown_instance, metadata, methods, now};
-use crate::blocks::actors::ActorError;
+use crate::actors::ActorError;
 
 /// Calls that are made at once for one turn.
 const AT_ONCE: usize = 32;

@@ -20,25 +20,25 @@ use super::instance::Instances;
 use super::metrics::WorkflowMetrics;
 use super::queue::WorkQueue;
 use super::retention::Retentioners;
-use crate::blocks::actors::internal::PROTOBUF;
-use crate::blocks::actors::{ActorCall, ActorError, Actors, InternalActors};
+use crate::actors::internal::PROTOBUF;
+use crate::actors::{ActorCall, ActorError, Actors, InternalActors};
 
 /// Methods of workflow actors.
 pub(super) mod methods {
     /// Creates an instance: `CreateWorkflowInstanceRequest`.
-    pub(in crate::blocks::workflow) const CREATE: &str = "CreateWorkflowInstance";
+    pub(in crate::workflow) const CREATE: &str = "CreateWorkflowInstance";
     /// Adds an event: `HistoryEvent`.
-    pub(in crate::blocks::workflow) const ADD_EVENT: &str = "AddWorkflowEvent";
+    pub(in crate::workflow) const ADD_EVENT: &str = "AddWorkflowEvent";
     /// Removes the state of an instance that has ended.
-    pub(in crate::blocks::workflow) const PURGE: &str = "PurgeWorkflowState";
+    pub(in crate::workflow) const PURGE: &str = "PurgeWorkflowState";
     /// Watches the status of an instance: `OrchestrationMetadata`, one after the other.
-    pub(in crate::blocks::workflow) const WATCH: &str = "WaitForRuntimeStatus";
+    pub(in crate::workflow) const WATCH: &str = "WaitForRuntimeStatus";
     /// Begins another instance from an event of this one: `RerunWorkflowFromEventRequest`.
-    pub(in crate::blocks::workflow) const FORK: &str = "ForkWorkflowHistory";
+    pub(in crate::workflow) const FORK: &str = "ForkWorkflowHistory";
     /// Begins an instance with a history: `WorkflowState`.
-    pub(in crate::blocks::workflow) const RERUN: &str = "RerunWorkflowInstance";
+    pub(in crate::workflow) const RERUN: &str = "RerunWorkflowInstance";
     /// Starts an activity: `HistoryEvent`.
-    pub(in crate::blocks::workflow) const EXECUTE: &str = "Execute";
+    pub(in crate::workflow) const EXECUTE: &str = "Execute";
 }
 
 /// Says that a purge is the retention's, whose reminder ends by itself.

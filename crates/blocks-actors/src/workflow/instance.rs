@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 use super::engine::{Engine, RETENTION_CALL, decode, methods, new_id, now, plain};
 use super::store::Loaded;
 use super::watching::Watchers;
-use crate::blocks::actors::{ActorCall, InternalActors, Watched};
+use crate::actors::{ActorCall, InternalActors, Watched};
 
 /// Instances that stay in memory between their turns, at most. Others are read anew.
 const MAX_KEPT: usize = 4096;

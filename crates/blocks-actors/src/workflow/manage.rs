@@ -12,7 +12,7 @@ use outrigger_wire::durabletask::{
 use outrigger_wire::runtime::v1::{GetWorkflowResponse, StartWorkflowRequest};
 
 use super::{Start, Workflows, is_unknown};
-use crate::blocks::actors::ActorError;
+use crate::actors::ActorError;
 use outrigger_telemetry::trace::Parent;
 
 /// Longest instance id that the management API takes, bytes.

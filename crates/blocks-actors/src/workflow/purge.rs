@@ -9,8 +9,8 @@ use tonic::Status;
 use super::engine::methods;
 use super::metrics::Operation;
 use super::{NO_INSTANCE, Workflows};
-use crate::blocks::actors::internal::PROTOBUF;
-use crate::blocks::actors::{ActorError, ReminderError};
+use crate::actors::internal::PROTOBUF;
+use crate::actors::{ActorError, ReminderError};
 
 /// Instances that one call purges at most.
 const MAX_PURGED: usize = 100_000;

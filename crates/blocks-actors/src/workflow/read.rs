@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use outrigger_blocks::state::SEPARATOR;
 use outrigger_component::state::KeyPage;
 use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
@@ -10,8 +11,7 @@ use outrigger_workflow::{Counts, Instance};
 use tonic::Status;
 
 use super::Workflows;
-use crate::blocks::actors::ActorError;
-use crate::blocks::state::SEPARATOR;
+use crate::actors::ActorError;
 
 /// Ids of instances that one answer has, where the client does not say how many.
 const PAGE: u32 = 1024;

@@ -8,7 +8,7 @@ use prost_types::Any;
 use tonic::Status;
 
 use super::engine::{Engine, RETENTION_CALL, again, is_unknown_instance, metadata, methods};
-use crate::blocks::actors::{ActorCall, InternalActors};
+use crate::actors::{ActorCall, InternalActors};
 
 pub(super) struct Retentioners {
     engine: Arc<Engine>,

@@ -7,7 +7,7 @@ use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
 use super::engine::{Engine, again, plain};
-use crate::blocks::actors::{ActorError, StateOperation, StateStep};
+use crate::actors::{ActorError, StateOperation, StateStep};
 
 /// An instance that is in memory.
 pub(super) struct Loaded {

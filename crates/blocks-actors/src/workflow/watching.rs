@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::engine::any;
-use crate::blocks::actors::Watched;
+use crate::actors::Watched;
 
 type Told = Option<OrchestrationMetadata>;
 

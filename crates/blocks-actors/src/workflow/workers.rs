@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::{LOG, Workflows};
-use crate::blocks::actors::ActorError;
+use crate::actors::ActorError;
 
 /// How long a worker may take to read a piece of work before its stream counts as dead.
 const SEND: Duration = Duration::from_secs(10);

@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use outrigger_component::catalog::LookupError;
 use outrigger_component::{Section, Setup};
 use outrigger_nearest::hint;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Step};
 
 use super::{Bindings, LOG, NewInput};
-use crate::components::{Category, OpenError, Opened, Opening, Step};
 
 #[async_trait]
 impl Category for Bindings {

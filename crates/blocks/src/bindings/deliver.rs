@@ -11,6 +11,10 @@ use outrigger_component::offload::offload;
 use outrigger_component::{Error, Kind, Pairs};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::delivery::Inbox;
+use outrigger_runtime::resilience::{Attempt, grpc_outcome};
 use outrigger_telemetry::trace::{Parent, TraceContext};
 use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
@@ -18,10 +22,6 @@ use outrigger_wire::runtime::v1::{BindingEventRequest, BindingEventResponse};
 
 use super::input::Input;
 use super::{Bindings, LOG};
-use crate::app::{AppChannel, AppError};
-use crate::call::{AppStatus, Call};
-use crate::delivery::Inbox;
-use crate::resilience::{Attempt, grpc_outcome};
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
 /// Events of one binding that the app is handling.

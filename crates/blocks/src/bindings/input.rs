@@ -4,6 +4,10 @@ use std::time::Duration;
 use http::{HeaderMap, Method};
 use outrigger_component::InputBinding;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::delivery::{self, Ending};
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
@@ -13,10 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::{self, Delivery};
 use super::{Bindings, LOG, NewInput};
-use crate::app::AppChannel;
-use crate::call::{AppStatus, Call};
-use crate::delivery::{self, Ending};
-use crate::resilience::Resilience;
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListInputBindings";
 /// Largest answer to `OPTIONS` that is read so that the connection can be used again, bytes.

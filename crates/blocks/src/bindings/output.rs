@@ -5,9 +5,9 @@ use std::sync::{Arc, LazyLock};
 use outrigger_component::bindings::{Invoke, Invoked};
 use outrigger_component::{OutputBinding, Pairs};
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::resilience::Resilience;
 
-use crate::blocks::outbound::{Cause, FamilyNames, Operation, Outbound};
-use crate::resilience::Resilience;
+use crate::outbound::{Cause, FamilyNames, Operation, Outbound};
 
 const FAMILIES: FamilyNames = FamilyNames {
     count: "component_output_binding_count",

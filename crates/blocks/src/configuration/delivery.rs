@@ -10,16 +10,15 @@ use http::{HeaderMap, Method};
 use outrigger_component::configuration::{Item, Items};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{Outcome, Policy};
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::delivery::{self, Ending, Undelivered};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::Attempt;
 use outrigger_telemetry::trace::Parent;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-
-use crate::app::{AppChannel, Health};
-use crate::call::{AppStatus, Call};
-use crate::delivery::{self, Ending, Undelivered};
-use crate::metrics::SidecarMetrics;
-use crate::resilience::Attempt;
 
 const LOG: &str = "dapr.runtime.http";
 /// Bytes of the app's answer that are read, so that the connection can be used again; nothing looks at them.
@@ -164,7 +163,7 @@ fn event(id: &str, items: &Items) -> Bytes {
 }
 
 /// A value as JSON, empty members left out.
-pub(crate) fn item_json(item: &Item) -> Value {
+pub fn item_json(item: &Item) -> Value {
     let mut members = Map::new();
     for (name, text) in [("value", &item.value), ("version", &item.version)] {
         if !text.is_empty() {

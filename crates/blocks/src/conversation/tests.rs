@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use outrigger_component::conversation::{Choice, Tool, ToolCall, ToolChoice, Usage};
 use outrigger_component::{Error, Kind, Result as ComponentResult};
 use outrigger_policy::resiliency::Resiliency;
+use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::Metrics;
 use proto::conversation_message::MessageTypes;
 use proto::conversation_tools::ToolTypes;
 
 use super::*;
-use crate::metrics::SidecarMetrics;
 
 /// Writes down what it is asked, and answers with two choices.
 struct Asked(Arc<Mutex<Vec<Request>>>);

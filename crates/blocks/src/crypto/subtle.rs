@@ -9,7 +9,7 @@ use pem::{EncodeConfig, LineEnding, Pem};
 use proto::subtle_get_key_request::KeyFormat;
 
 use super::{Crypto, CryptoError, Provider};
-use crate::blocks::outbound::Cause;
+use crate::outbound::Cause;
 
 type Outcome<T> = Result<T, CryptoError>;
 

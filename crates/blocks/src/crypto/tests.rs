@@ -1,11 +1,11 @@
 use futures::stream::{self, TryStreamExt};
 use outrigger_component::{Metadata, Setup};
 use outrigger_policy::resiliency::Resiliency;
+use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::Metrics;
 
 use super::segments::{SEGMENT, TAG};
 use super::*;
-use crate::metrics::SidecarMetrics;
 
 const KEYS: &str = include_str!("../../../../components-crypto/tests/data/keys.jwks.json");
 

@@ -9,6 +9,10 @@ use futures::future::BoxFuture;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyDataStream;
+use outrigger_runtime::app::{http_reply, http_request_headers, unverified_config};
+use outrigger_runtime::call::{Call, Reply};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Middlewares;
 use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::conn::{MAX_FIELDS, tell_framing};
 use reqwest::{ClientBuilder, redirect};
@@ -16,11 +20,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{OnceCell, Semaphore};
-
-use crate::app::{http_reply, http_request_headers, unverified_config};
-use crate::blocks::middleware::Middlewares;
-use crate::call::{Call, Reply};
-use crate::metrics::SidecarMetrics;
 
 /// Time to connect and to shake hands, each.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);

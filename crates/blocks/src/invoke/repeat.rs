@@ -1,10 +1,9 @@
 //! A call that may have to be made again.
 
 use http::{HeaderMap, HeaderValue, Method};
+use outrigger_runtime::call::Call;
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::{Body, Replay};
-
-use crate::call::Call;
 
 /// Hands out a [`Call`] per attempt. Only what may be repeated is copied.
 pub(super) enum Repeatable {

@@ -9,6 +9,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome as Counted;
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::delivery::{self, Ending, Inbox};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::scheduler::{Outcome, Receiver, Trigger};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::{Parent, Tracer};
 use outrigger_wire::common::v1::HttpExtension;
@@ -21,11 +26,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use super::LOG;
-use crate::app::{AppChannel, AppError};
-use crate::call::{AppStatus, Call};
-use crate::delivery::{self, Ending, Inbox};
-use crate::metrics::SidecarMetrics;
-use crate::scheduler::{Outcome, Receiver, Trigger};
 
 const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
 /// The type that the HTTP API gives to data.

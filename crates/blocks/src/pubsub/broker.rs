@@ -7,11 +7,11 @@ use std::time::Duration;
 use outrigger_component::PubSub;
 use outrigger_component::pubsub::Features;
 use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::{Registry, Remembered};
 
 use super::Topics;
-use crate::blocks::outbound::{FamilyNames, Operation, Outbound};
-use crate::resilience::Resilience;
+use crate::outbound::{FamilyNames, Operation, Outbound};
 
 const PUBLISHED: FamilyNames = FamilyNames {
     count: "component_pubsub_egress_count",

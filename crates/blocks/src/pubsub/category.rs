@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outrigger_resources::NameValue;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Properties};
 
 use super::{PubSubs, Topics};
-use crate::components::{Category, OpenError, Opened, Opening, Properties};
 
 /// The consumer group.
 const CONSUMER_ID: &str = "consumerID";

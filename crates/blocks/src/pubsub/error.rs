@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::blocks::outbound::Cause;
+use crate::outbound::Cause;
 
 /// Why events were not published.
 #[derive(Debug)]

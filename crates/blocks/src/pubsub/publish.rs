@@ -16,7 +16,7 @@ use outrigger_telemetry::trace::{Parent, Span, SpanKind};
 
 use super::envelope::Sender;
 use super::{Broker, Payload, PubSubs, PublishError};
-use crate::blocks::outbound::Cause;
+use crate::outbound::Cause;
 
 /// In request metadata: the payload gets no envelope.
 const RAW_PAYLOAD: &str = "rawPayload";

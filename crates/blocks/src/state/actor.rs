@@ -6,7 +6,7 @@ use outrigger_component::state::{
 };
 
 use super::Store;
-use crate::blocks::outbound::Cause;
+use crate::outbound::Cause;
 
 impl Store {
     /// What the component can do.

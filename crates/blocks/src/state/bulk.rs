@@ -9,7 +9,7 @@ use outrigger_component::state::BulkError;
 use outrigger_policy::resiliency::Outcome;
 
 use super::Store;
-use crate::blocks::outbound::{Cause, Operation};
+use crate::outbound::{Cause, Operation};
 
 /// A call with several requests.
 type Call<R> = for<'a> fn(&'a dyn StateStore, &'a [R]) -> BoxFuture<'a, Result<(), BulkError>>;

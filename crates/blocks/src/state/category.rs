@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outrigger_component::state::Feature;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Properties, Step};
 
 use super::outbox::Settings;
 use super::{Cipher, Keys, NamedKey, State};
-use crate::components::{Category, OpenError, Opened, Opening, Properties, Step};
 
 const LOG: &str = "dapr.runtime.processor";
 

@@ -3,7 +3,7 @@
 use outrigger_component::Answer;
 
 use super::key::IllegalKey;
-use crate::blocks::outbound::Cause;
+use crate::outbound::Cause;
 
 /// Why a state operation failed.
 #[derive(Debug)]

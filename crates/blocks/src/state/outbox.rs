@@ -17,6 +17,7 @@ use bytes::Bytes;
 use outrigger_component::pubsub::BulkEntry;
 use outrigger_component::state::{Operation as Step, Set, Value};
 use outrigger_resources::value::truthy;
+use outrigger_runtime::components::Properties;
 use outrigger_telemetry::trace::Parent;
 
 pub(super) use relays::{Relays, Standing};
@@ -25,8 +26,7 @@ pub(super) use transactions::Transactions;
 use self::event::RequestContext;
 use self::relays::Place;
 use self::transactions::Running;
-use crate::blocks::pubsub::PubSubs;
-use crate::components::Properties;
+use crate::pubsub::PubSubs;
 
 const LOG: &str = "dapr.outbox";
 /// Request metadata of a value that is published in the place of another of its key, and not stored.

@@ -6,6 +6,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Method};
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::resilience::grpc_outcome;
 use outrigger_telemetry::trace::{Parent, Span};
 use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::TopicEventResponse;
@@ -17,9 +20,6 @@ use super::incoming::Incoming;
 use super::metrics::Status;
 use super::target::Target;
 use super::{LOG, message};
-use crate::app::{AppChannel, AppError};
-use crate::call::{AppStatus, Call};
-use crate::resilience::grpc_outcome;
 
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";
 

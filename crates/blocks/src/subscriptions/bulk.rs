@@ -14,6 +14,8 @@ use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
 use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::resilience::{Attempt, grpc_outcome};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::topic_event_bulk_request_entry::Event as EntryEvent;
@@ -32,8 +34,6 @@ use super::metrics::Status;
 use super::target::{Target, timed_out};
 use super::wanted::Bulk;
 use super::{LOG, message};
-use crate::app::AppChannel;
-use crate::resilience::{Attempt, grpc_outcome};
 
 const ON_BULK: &str = "/dapr.proto.runtime.v1.AppCallback/OnBulkTopicEvent";
 const ON_BULK_ALPHA: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnBulkTopicEventAlpha1";

@@ -1,9 +1,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::metrics::{Counter, Family, Gauge, Histogram, Millis};
-
-use crate::metrics::SidecarMetrics;
 
 /// What became of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,6 +5,9 @@ use http::{HeaderMap, HeaderValue, Method};
 use outrigger_component::Pairs;
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_resources::subscription::{BulkSubscribe, Routes, Rule};
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::resilience::{Attempts, grpc_outcome};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
 use outrigger_transport::headers::names;
@@ -14,9 +17,6 @@ use tonic::Code;
 
 use super::wanted::Said;
 use super::{Dependencies, LOG, Wanted};
-use crate::app::{AppChannel, AppError};
-use crate::call::{AppStatus, Call};
-use crate::resilience::{Attempts, grpc_outcome};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";
 /// Largest answer, bytes.

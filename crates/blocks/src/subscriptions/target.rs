@@ -8,6 +8,9 @@ use std::time::Duration;
 use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Subscription};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
+use outrigger_runtime::resilience::Attempt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -18,10 +21,7 @@ use super::metrics::{IngressMetrics, Status};
 use super::stream::Stream;
 use super::wanted::{SubscriptionType, Wanted};
 use super::{Dependencies, LOG, Subscriptions};
-use crate::app::AppChannel;
-use crate::blocks::pubsub::Broker;
-use crate::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
-use crate::resilience::Attempt;
+use crate::pubsub::Broker;
 
 /// Events of one subscription that the app is handling, unless the component says how many.
 const MAX_IN_FLIGHT: usize = 128;
@@ -201,7 +201,7 @@ impl Target {
         stopped
     }
 
-    fn resilience_metrics(&self) -> &crate::metrics::SidecarMetrics {
+    fn resilience_metrics(&self) -> &outrigger_runtime::metrics::SidecarMetrics {
         &self.dependencies().resilience.metrics
     }
 

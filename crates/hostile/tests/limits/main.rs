@@ -15,6 +15,8 @@ use constant::{Amount, constants, value};
 /// Crates whose constants are looked at.
 const CRATES: &[&str] = &[
     "accept",
+    "blocks",
+    "blocks-actors",
     "components-conversation",
     "components-crypto",
     "components-http",
@@ -37,6 +39,7 @@ const CRATES: &[&str] = &[
     "placement",
     "policy",
     "resources",
+    "runtime",
     "scheduler",
     "sentry",
     "sidecar",
@@ -154,12 +157,12 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
     ("placement/src/config.rs", "MAX_FACTOR", "the range of a flag"),
     ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
     (
-        "sidecar/src/blocks/bindings/deliver.rs",
+        "blocks/src/bindings/deliver.rs",
         "LIMITS",
         "the two before it together",
     ),
     (
-        "sidecar/src/blocks/configuration/delivery.rs",
+        "blocks/src/configuration/delivery.rs",
         "LIMITS",
         "the one before it, one at a time",
     ),

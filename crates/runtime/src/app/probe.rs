@@ -8,7 +8,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::AppChannel;
-use crate::config::AppHealth;
+use crate::app::AppHealth;
 
 const LOG: &str = "dapr.apphealth";
 /// Pause between attempts to reach the app's port.

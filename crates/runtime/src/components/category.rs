@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::{BoxFuture, join_all};
+use outrigger_component::SecretStore;
 
 use super::LOG;
 use super::open::{OpenError, Opening};
-use crate::blocks::registry::Placed;
+use crate::registry::Placed;
 
 /// A category of components, implemented by the block that uses them.
 #[async_trait]
-pub(crate) trait Category: Send + Sync {
+pub trait Category: Send + Sync {
     /// What `spec.type` begins with: `state`.
     fn name(&self) -> &'static str;
 
@@ -24,8 +25,14 @@ pub(crate) trait Category: Send + Sync {
     async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError>;
 }
 
+/// Where components find the stores of their own secrets.
+pub trait SecretStores: Send + Sync {
+    /// The store of this name that works now.
+    fn component(&self, name: &str) -> Option<Arc<dyn SecretStore>>;
+}
+
 /// A component that works and that no block has yet.
-pub(crate) struct Opened {
+pub struct Opened {
     /// What the metadata API says it can do.
     pub(super) capabilities: Vec<&'static str>,
     parts: Vec<Part>,
@@ -39,7 +46,7 @@ struct Part {
 
 impl Opened {
     /// With nothing yet for a block; see [`Opened::part`].
-    pub(crate) fn new(capabilities: Vec<&'static str>) -> Self {
+    pub fn new(capabilities: Vec<&'static str>) -> Self {
         Self {
             capabilities,
             parts: Vec::new(),
@@ -48,7 +55,7 @@ impl Opened {
 
     /// Adds what `place` puts into the block, in the place of one with the same name, and `close` ends.
     #[must_use]
-    pub(crate) fn part(
+    pub fn part(
         mut self,
         place: impl FnOnce() -> Placed + Send + 'static,
         close: impl Future<Output = ()> + Send + 'static,

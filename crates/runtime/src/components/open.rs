@@ -42,7 +42,7 @@ pub struct OpenError {
 
 /// Where a start failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub enum Step {
     /// There is no such category.
     Category,
     /// It is one too many.
@@ -64,7 +64,7 @@ impl OpenError {
     }
 
     /// The same at a value of the component: see [`Source::of`](outrigger_resources::Source::of).
-    pub(crate) fn at(mut self, component: &Component, value: &str) -> Self {
+    pub fn at(mut self, component: &Component, value: &str) -> Self {
         self.place = component.source.of(value).to_string();
         self
     }
@@ -142,9 +142,9 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 /// A component that is being started: its resource, the store of its secrets, and what the process gives all of them.
-pub(crate) struct Opening<'a> {
+pub struct Opening<'a> {
     /// The resource.
-    pub(crate) component: &'a Component,
+    pub component: &'a Component,
     pub(super) secrets: Option<&'a dyn SecretStore>,
     pub(super) context: &'a Context,
 }
@@ -175,50 +175,50 @@ pub(super) async fn open(
 
 impl Opening<'_> {
     /// The component's name.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.component.name
     }
 
     /// What this build has.
-    pub(crate) fn catalog(&self) -> &Catalog {
+    pub fn catalog(&self) -> &Catalog {
         &self.context.catalog
     }
 
     /// The app's id.
-    pub(crate) fn app_id(&self) -> &str {
+    pub fn app_id(&self) -> &str {
         &self.context.app_id
     }
 
     /// The process's namespace, where it has one.
-    pub(crate) fn namespace(&self) -> Option<&str> {
+    pub fn namespace(&self) -> Option<&str> {
         self.context.namespace.as_deref()
     }
 
     /// Why the component was not started.
-    pub(crate) fn failed(&self, step: Step, cause: impl fmt::Display) -> OpenError {
+    pub fn failed(&self, step: Step, cause: impl fmt::Display) -> OpenError {
         OpenError::new(step, self.component, cause)
     }
 
     /// The same, at the property `keyPrefix`.
-    pub(crate) fn bad_key_prefix(&self, error: impl fmt::Display) -> OpenError {
+    pub fn bad_key_prefix(&self, error: impl fmt::Display) -> OpenError {
         self.failed(Step::Init, format!("{error}; change keyPrefix"))
             .at(self.component, "keyPrefix")
     }
 
     /// The implementation of the component in a section of the catalog.
-    pub(crate) fn find<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<Entry<T>>, OpenError> {
+    pub fn find<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<Entry<T>>, OpenError> {
         let found = section.find(&self.component.kind, &self.component.version);
         found.map_err(|error| OpenError::unknown(self.component, &error))
     }
 
     /// Starts a component that needs nothing but its implementation and its properties.
-    pub(crate) async fn start<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<T>, OpenError> {
+    pub async fn start<T: ?Sized>(&self, section: &Section<T>) -> Result<Arc<T>, OpenError> {
         let (entry, setup) = self.prepare(section).await?;
         self.build(&entry, setup).await
     }
 
     /// The implementation of the component, and what it is built from.
-    pub(crate) async fn prepare<T: ?Sized>(
+    pub async fn prepare<T: ?Sized>(
         &self,
         section: &Section<T>,
     ) -> Result<(Arc<Entry<T>>, Setup), OpenError> {
@@ -228,7 +228,7 @@ impl Opening<'_> {
     }
 
     /// Builds the component and says which of its properties have no effect.
-    pub(crate) async fn build<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
+    pub async fn build<T: ?Sized>(&self, entry: &Entry<T>, setup: Setup) -> Result<Arc<T>, OpenError> {
         let metadata = setup.metadata.clone();
         let built = self.in_time(entry.build(setup)).await;
         self.show_unused(&metadata, built.is_ok());
@@ -236,7 +236,7 @@ impl Opening<'_> {
     }
 
     /// The properties of the component; its secret store may take as long as its own start.
-    pub(crate) async fn properties(&self) -> Result<Properties, OpenError> {
+    pub async fn properties(&self) -> Result<Properties, OpenError> {
         let resolving = async {
             let properties = properties::resolve(self.component, self.secrets, self.context).await;
             properties.map_err(|cause| Error::new(Kind::Configuration, cause))
@@ -245,7 +245,7 @@ impl Opening<'_> {
     }
 
     /// What the component is built from.
-    pub(crate) fn setup(&self, properties: Properties) -> Result<Setup, OpenError> {
+    pub fn setup(&self, properties: Properties) -> Result<Setup, OpenError> {
         let metadata = Metadata::new(self.name(), last_of_each(properties.items));
         Ok(Setup {
             metadata: metadata.map_err(|error| OpenError::init(self.component, &error.into()))?,
@@ -254,10 +254,7 @@ impl Opening<'_> {
     }
 
     /// Waits for the component as long as its `initTimeout` says.
-    pub(crate) async fn in_time<T>(
-        &self,
-        building: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, OpenError> {
+    pub async fn in_time<T>(&self, building: impl Future<Output = Result<T, Error>>) -> Result<T, OpenError> {
         let component = self.component;
         match tokio::time::timeout(component.init_timeout, building).await {
             Ok(Ok(built)) => Ok(built),
@@ -276,7 +273,7 @@ impl Opening<'_> {
 
     /// Warns of the properties that nobody reads: Dapr ignores them, but often they were meant to say something. A
     /// component that failed has not read all: then only those that are nearly one that it looked for are shown.
-    pub(crate) fn show_unused(&self, metadata: &Metadata, built: bool) {
+    pub fn show_unused(&self, metadata: &Metadata, built: bool) {
         for Unused { name, near } in metadata.unused() {
             if OWN.iter().any(|own| own.eq_ignore_ascii_case(&name)) {
                 continue;

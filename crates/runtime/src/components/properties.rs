@@ -7,22 +7,22 @@ use uuid::Uuid;
 use super::{Context, LOG};
 
 /// The items of `spec.metadata`.
-pub(crate) struct Properties {
+pub struct Properties {
     /// With every value in place that was found; the others stay without one.
-    pub(crate) items: Vec<NameValue>,
+    pub items: Vec<NameValue>,
     /// Items whose secret was not found.
     pub(super) missing: Vec<Missing>,
 }
 
 /// An item whose secret was not found.
-pub(crate) struct Missing {
+pub struct Missing {
     item: String,
     cause: String,
 }
 
 impl Properties {
-    #[cfg(test)]
-    pub(crate) fn found(items: Vec<NameValue>) -> Self {
+    /// With every value in place.
+    pub fn found(items: Vec<NameValue>) -> Self {
         Self {
             items,
             missing: Vec::new(),
@@ -30,7 +30,7 @@ impl Properties {
     }
 
     /// Why an item has no value, where that is a secret's fault.
-    pub(crate) fn cause(&self, name: &str) -> Option<&str> {
+    pub fn cause(&self, name: &str) -> Option<&str> {
         let missing = self.missing.iter().find(|missing| missing.item == name);
         missing.map(|missing| missing.cause.as_str())
     }
@@ -68,7 +68,7 @@ pub(super) async fn resolve(
 
 /// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. Where it names none, those
 /// whose values came with the resource are not missing: the operator of a cluster looks up its secrets itself.
-pub(crate) async fn fill_secrets(
+pub async fn fill_secrets(
     items: &mut [NameValue],
     namespace: &str,
     named: &str,
@@ -127,7 +127,7 @@ async fn look_up(
 }
 
 /// Says which items of a resource stay without value, and in which file and line the resource is.
-pub(crate) fn log_missing(missing: &[Missing], place: &Source, kind: &str, resource: &str) {
+pub fn log_missing(missing: &[Missing], place: &Source, kind: &str, resource: &str) {
     for Missing { item, cause } in missing {
         tracing::error!(
             target: LOG,

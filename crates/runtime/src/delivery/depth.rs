@@ -5,7 +5,7 @@ use outrigger_telemetry::metrics::Gauge;
 use crate::metrics::SidecarMetrics;
 
 /// The gauges of the engine of one topic. Several engines may add to the same ones; each takes back its part at its end.
-pub(crate) struct Depth {
+pub struct Depth {
     in_flight: Gauge,
     waiting: Gauge,
     /// Its own part.
@@ -14,7 +14,7 @@ pub(crate) struct Depth {
 
 impl Depth {
     /// Of the events that a component has in a topic.
-    pub(crate) fn of_topic(metrics: &SidecarMetrics, component: &str, topic: &str) -> Self {
+    pub fn of_topic(metrics: &SidecarMetrics, component: &str, topic: &str) -> Self {
         let registry = metrics.all().registry.namespaced();
         let gauge = |name, help| {
             registry

@@ -12,22 +12,22 @@ use super::Inbox;
 
 /// How a delivery is told to end.
 #[derive(Clone, Copy)]
-pub(crate) struct Ends<'a> {
+pub struct Ends<'a> {
     /// No more messages are taken.
-    pub(crate) stop: &'a CancellationToken,
+    pub stop: &'a CancellationToken,
     /// No more attempts are made: ends the engine.
-    pub(crate) ending: &'a CancellationToken,
+    pub ending: &'a CancellationToken,
 }
 
 impl Ends<'_> {
     /// Whether what failed may have failed because of the end.
-    pub(crate) fn have_come(&self) -> bool {
+    pub fn have_come(&self) -> bool {
         self.stop.is_cancelled() || self.ending.is_cancelled()
     }
 }
 
 /// What is done with the messages of one subscription around the engine.
-pub(crate) trait Consumer: Sync {
+pub trait Consumer: Sync {
     /// What the engine gets.
     type Event: Send + Sync;
     /// What an attempt at it comes to.
@@ -57,7 +57,7 @@ pub(crate) trait Consumer: Sync {
 ///
 /// # Errors
 /// Why the subscription ended; the broker may not have heard of a settlement.
-pub(crate) async fn take<C: Consumer>(
+pub async fn take<C: Consumer>(
     consumer: &C,
     mut subscription: Subscription,
     inbox: Inbox<Lane, C::Event, C::Answer>,

@@ -26,7 +26,7 @@ const BESIDE: usize = 64 * 1024;
 const INLINE: usize = 16 * 1024;
 
 /// Metadata in the names other sidecars look for: standard HTTP headers in canonical case, the rest as it is.
-pub(super) fn entries(map: &HeaderMap, from_http: bool) -> impl Iterator<Item = (&str, &[u8])> {
+pub fn entries(map: &HeaderMap, from_http: bool) -> impl Iterator<Item = (&str, &[u8])> {
     map.iter().map(move |(name, value)| {
         let name = if from_http { canonical(name) } else { name.as_str() };
         (name, value.as_bytes())
@@ -62,7 +62,7 @@ fn canonical(name: &HeaderName) -> &str {
 }
 
 /// A message head followed by the chunks of a body.
-pub(super) struct ChunkStream {
+pub struct ChunkStream {
     ready: VecDeque<Bytes>,
     source: Body,
     next_seq: u64,
@@ -71,7 +71,7 @@ pub(super) struct ChunkStream {
 
 /// What closes the stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Finish {
+pub enum Finish {
     /// Half-close: a request.
     End,
     /// Trailers with the gRPC status: a response.
@@ -82,7 +82,7 @@ pub(super) enum Finish {
 
 impl ChunkStream {
     /// `head` is a whole frame; payload numbering starts at `next_seq`.
-    pub(super) fn new(head: Bytes, source: Body, next_seq: u64, finish: Finish) -> Self {
+    pub fn new(head: Bytes, source: Body, next_seq: u64, finish: Finish) -> Self {
         Self {
             ready: VecDeque::from([head]),
             source,
@@ -168,7 +168,7 @@ impl HttpBody for ChunkStream {
 }
 
 /// Takes a small whole body to send in the same frame as the head; others stay streams.
-pub(super) fn inline(body: Body) -> (Option<Bytes>, Body) {
+pub fn inline(body: Body) -> (Option<Bytes>, Body) {
     match body {
         Body::Full(bytes) if bytes.len() <= INLINE => (Some(bytes), Body::Empty),
         other => (None, other),
@@ -177,7 +177,7 @@ pub(super) fn inline(body: Body) -> (Option<Bytes>, Body) {
 
 /// Which messages a stream carries.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Direction {
+pub enum Direction {
     /// `InternalInvokeRequestStream`.
     Request,
     /// `InternalInvokeResponseStream`.
@@ -185,7 +185,7 @@ pub(super) enum Direction {
 }
 
 /// Reads the messages of a stream: the head first, then the payload as a body.
-pub(super) struct MessageStream {
+pub struct MessageStream {
     source: Body,
     frames: FrameReader,
     limits: Limits,
@@ -201,7 +201,7 @@ pub(super) struct MessageStream {
 
 impl MessageStream {
     /// Reads `source`; at most `max_payload` bytes of the body per message.
-    pub(super) fn new(source: Body, direction: Direction, max_payload: usize) -> Self {
+    pub fn new(source: Body, direction: Direction, max_payload: usize) -> Self {
         Self {
             source,
             frames: FrameReader::new(max_payload.saturating_add(BESIDE)),
@@ -217,13 +217,13 @@ impl MessageStream {
     }
 
     /// The payload is as long as these metadata say, where they do: it is not waited for in vain.
-    pub(super) fn expect(&mut self, metadata: &HeaderMap) {
+    pub fn expect(&mut self, metadata: &HeaderMap) {
         let length = metadata.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         self.announced = length.and_then(|length| length.parse().ok()).unwrap_or(0);
     }
 
     /// The limits for decoding heads.
-    pub(super) fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
@@ -231,7 +231,7 @@ impl MessageStream {
     ///
     /// # Errors
     /// A [`Status`]: the peer's own, or what is wrong with its bytes.
-    pub(super) fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
+    pub fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
         loop {
             let next = self
                 .frames
@@ -301,7 +301,7 @@ impl MessageStream {
     ///
     /// # Errors
     /// A wrong sequence number, or more than the limit.
-    pub(super) fn take_payload(&mut self, payload: Option<Payload>) -> Result<(), Status> {
+    pub fn take_payload(&mut self, payload: Option<Payload>) -> Result<(), Status> {
         let Some(payload) = payload else { return Ok(()) };
         let (length, limit) = (payload.data.len(), self.max_payload);
         if length > limit {
@@ -372,7 +372,7 @@ impl MessageStream {
     }
 
     /// Waits until the first piece of payload, or the end, is here.
-    pub(super) async fn wait_first(&mut self) {
+    pub async fn wait_first(&mut self) {
         if self.ready.is_empty() {
             let first = std::future::poll_fn(|cx| self.poll_payload(cx)).await;
             self.ready.extend(first);
@@ -384,7 +384,7 @@ impl MessageStream {
     ///
     /// # Errors
     /// A stream that failed at once.
-    pub(super) fn into_body(mut self) -> Result<Body, Status> {
+    pub fn into_body(mut self) -> Result<Body, Status> {
         // Whoever reads the body polls again with its own waker.
         let mut cx = Context::from_waker(std::task::Waker::noop());
         match self.poll_payload(&mut cx) {

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::blocks::metadata::MetadataError;
+use crate::metadata::MetadataError;
 
 pub use actors::actor_status;
 

@@ -14,6 +14,7 @@ use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use outrigger_policy::apilist::ApiList;
+use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_transport::body::Body;
@@ -30,7 +31,6 @@ pub use dapr::DaprService;
 pub use taskhub::TaskHub;
 
 use crate::admit::{Token, hidden};
-use crate::metrics::SidecarMetrics;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 

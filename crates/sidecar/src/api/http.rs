@@ -27,10 +27,17 @@ use futures::future::BoxFuture;
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use outrigger_blocks::Blocks;
+use outrigger_blocks::invoke::Invoker;
+use outrigger_blocks_actors::actors::Actors;
+use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_component::Pairs;
 use outrigger_component::middleware::Peer;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_policy::request_path;
+use outrigger_runtime::life::{Readiness, Shutdown};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Chain;
 use outrigger_telemetry::apilog::{ApiLog, HttpCall};
 use outrigger_telemetry::trace::{
     Baggage, BaggageError, Parent, Span, SpanKind, Status as SpanStatus, Tracer,
@@ -50,14 +57,7 @@ pub use state::fuzz_bodies as fuzz_state_bodies;
 use self::route::{Match, Parameters};
 use super::error::ApiError;
 use crate::admit::Token;
-use crate::blocks::Blocks;
-use crate::blocks::actors::Actors;
-use crate::blocks::invoke::Invoker;
-use crate::blocks::metadata::Metadata;
-use crate::blocks::middleware::Chain;
-use crate::blocks::workflow::Workflows;
-use crate::life::{Readiness, Shutdown};
-use crate::metrics::SidecarMetrics;
+use crate::metadata::Metadata;
 
 /// The HTTP API of a sidecar.
 pub struct HttpApi {

@@ -6,7 +6,12 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, Method, Request, Response};
+use outrigger_blocks_actors::actors::{Actors, Served};
 use outrigger_identity::SpiffeId;
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::call::{AppStatus, Call, Reply};
+use outrigger_runtime::internal::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
+use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
 use outrigger_transport::body::Body;
 use outrigger_transport::grpc::{self, CONTENT_TYPE_GRPC};
@@ -19,12 +24,7 @@ use outrigger_wire::invoke::{
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
 use crate::access::Access;
-use crate::app::AppChannel;
-use crate::blocks::actors::{Actors, Served};
-use crate::call::{AppStatus, Call, Reply};
-use crate::metrics::SidecarMetrics;
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use outrigger_accept::{Accept as _, Admission};
 use outrigger_http2::limits::HEADER_LIST;
+use outrigger_runtime::life::{Parts, Readiness, Stage, Tasks};
 use outrigger_transport::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
@@ -12,7 +13,6 @@ use crate::api::grpc::GrpcApi;
 use crate::api::http::{HttpApi, PublicApi};
 use crate::config::Config;
 use crate::internal::InternalApi;
-use crate::life::{Parts, Readiness, Stage, Tasks};
 use crate::profiling::{self, Profiling};
 
 /// Bound sockets, by server.

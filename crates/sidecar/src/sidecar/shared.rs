@@ -3,6 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use outrigger_blocks::Blocks;
+use outrigger_blocks::bindings::Dependencies;
+use outrigger_blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
+use outrigger_blocks_actors::actors::{self, Actors};
+use outrigger_blocks_actors::workflow::metrics::WorkflowMetrics;
+use outrigger_blocks_actors::workflow::{self, Workflows};
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
@@ -10,6 +16,14 @@ use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{
     ACTOR_STATE_TTL, Configuration, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
+use outrigger_runtime::app::{App, AppProtocol};
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::components::Components;
+use outrigger_runtime::life::{Readiness, Shutdown};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Middlewares;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_runtime::scheduler::{self, Scheduler};
 use outrigger_telemetry::trace::Tracer;
 use outrigger_transport::peer::Peers;
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
@@ -21,24 +35,11 @@ use crate::access::Access;
 use crate::admit::Token;
 use crate::api::grpc::{DaprService, GrpcApi, TaskHub};
 use crate::api::http::{Cors, HttpApi, Routes};
-use crate::app::{AppChannel, Health};
-use crate::blocks::Blocks;
-use crate::blocks::actors::{self, Actors};
-use crate::blocks::bindings::Dependencies;
-use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
-use crate::blocks::metadata::{Metadata, Reported};
-use crate::blocks::middleware::Middlewares;
-use crate::blocks::workflow::metrics::WorkflowMetrics;
-use crate::blocks::workflow::{self, Workflows};
-use crate::components::Components;
-use crate::config::{App, AppProtocol, Config, Mode};
+use crate::config::{Config, Mode};
 use crate::internal::InternalApi;
-use crate::life::{Readiness, Shutdown};
-use crate::metrics::SidecarMetrics;
+use crate::metadata::{Metadata, Reported};
 use crate::proxy::Proxy;
 use crate::reflection::Reflection;
-use crate::resilience::Resilience;
-use crate::scheduler::{self, Scheduler};
 
 /// Made once; APIs and blocks take the parts they need.
 pub(super) struct Shared {

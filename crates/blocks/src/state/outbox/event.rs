@@ -9,7 +9,7 @@ use outrigger_component::state::{Set, Value};
 use outrigger_telemetry::trace::Parent;
 use uuid::{Builder, Uuid};
 
-use crate::blocks::pubsub::event_time;
+use crate::pubsub::event_time;
 
 /// What the name of every marker begins with.
 const PREFIX: &str = "outbox-";

@@ -11,16 +11,16 @@ use outrigger_component::pubsub::{BulkEntry, Lane, Message, Receipt, Subscribe, 
 use outrigger_component::state::{Consistency, Delete};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
+use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::Attempts;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{State, Store};
 use super::relays::Place;
 use super::{LOG, event};
-use crate::blocks::outbound::Cause;
-use crate::blocks::pubsub::Broker;
-use crate::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
-use crate::metrics::SidecarMetrics;
-use crate::resilience::Attempts;
+use crate::outbound::Cause;
+use crate::pubsub::Broker;
 
 /// Events that are looked at at once, unless the component says how many are to be handled at once.
 const MAX_IN_FLIGHT: usize = 128;

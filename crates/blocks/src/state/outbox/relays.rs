@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::super::{State, Store};
 use super::LOG;
 use super::relay::Relay;
-use crate::blocks::pubsub::Broker;
+use crate::pubsub::Broker;
 
 /// How long a start, and a transaction, waits for a broker to take the subscription.
 const SUBSCRIBING: Duration = Duration::from_secs(5);

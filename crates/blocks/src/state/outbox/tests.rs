@@ -3,13 +3,13 @@ use std::time::{Duration, SystemTime};
 use outrigger_component::state::Delete;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::NameValue;
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::Metrics;
 use outrigger_telemetry::trace::Tracer;
 use serde_json::json;
 
 use super::*;
-use crate::metrics::SidecarMetrics;
-use crate::resilience::Resilience;
 
 const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

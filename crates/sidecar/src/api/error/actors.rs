@@ -1,10 +1,10 @@
 //! Failures of actors.
 
 use http::StatusCode;
+use outrigger_blocks_actors::actors::{ActorError, ReminderError};
 use tonic::{Code, Status};
 
 use super::ApiError;
-use crate::blocks::actors::{ActorError, ReminderError};
 
 const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);
 

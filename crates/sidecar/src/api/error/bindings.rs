@@ -1,8 +1,8 @@
 use http::StatusCode;
+use outrigger_blocks::bindings::BindingError;
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::bindings::BindingError;
 
 impl ApiError {
     /// An output binding that did not do what it was asked.

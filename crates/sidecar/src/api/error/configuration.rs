@@ -1,10 +1,10 @@
 //! Failures of the configuration block.
 
 use http::StatusCode;
+use outrigger_blocks::configuration::ConfigurationError;
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::configuration::ConfigurationError;
 
 impl From<ConfigurationError> for ApiError {
     fn from(error: ConfigurationError) -> Self {

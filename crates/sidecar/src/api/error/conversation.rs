@@ -1,10 +1,10 @@
 //! Failures of the conversation block.
 
 use http::StatusCode;
+use outrigger_blocks::conversation::ConversationError;
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::conversation::ConversationError;
 
 impl From<ConversationError> for ApiError {
     fn from(error: ConversationError) -> Self {

@@ -1,10 +1,10 @@
 //! Failures of the cryptography block.
 
 use http::StatusCode;
+use outrigger_blocks::crypto::CryptoError;
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::crypto::CryptoError;
 
 impl From<CryptoError> for ApiError {
     fn from(error: CryptoError) -> Self {

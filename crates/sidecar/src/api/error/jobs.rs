@@ -1,11 +1,11 @@
 //! Failures of the jobs block.
 
 use http::StatusCode;
+use outrigger_blocks::jobs::{Cause, JobsError};
 use outrigger_policy::status::http_from_grpc;
 use tonic::Code;
 
 use super::{ApiError, Detail};
-use crate::blocks::jobs::{Cause, JobsError};
 
 impl From<JobsError> for ApiError {
     fn from(error: JobsError) -> Self {

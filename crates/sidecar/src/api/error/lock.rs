@@ -1,10 +1,10 @@
 //! Failures of the lock block.
 
 use http::StatusCode;
+use outrigger_blocks::lock::LockError;
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::lock::LockError;
 
 impl From<LockError> for ApiError {
     fn from(error: LockError) -> Self {

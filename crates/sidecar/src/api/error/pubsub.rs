@@ -1,12 +1,12 @@
 //! Failures of publishing.
 
 use http::StatusCode;
+use outrigger_blocks::outbound::Cause;
+use outrigger_blocks::pubsub::PublishError;
 use outrigger_component::Answer;
 use tonic::Code;
 
 use super::{ApiError, Detail};
-use crate::blocks::outbound::Cause;
-use crate::blocks::pubsub::PublishError;
 
 const CATEGORY: &str = "pubsub";
 const INTERNAL: (StatusCode, Code) = (StatusCode::INTERNAL_SERVER_ERROR, Code::Internal);

@@ -1,10 +1,10 @@
 //! Failures of the secrets block.
 
 use http::StatusCode;
+use outrigger_blocks::secrets::SecretError;
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::secrets::SecretError;
 
 impl From<SecretError> for ApiError {
     fn from(error: SecretError) -> Self {

@@ -1,12 +1,12 @@
 //! Failures of the state block.
 
 use http::StatusCode;
+use outrigger_blocks::outbound::Cause;
+use outrigger_blocks::state::StateError;
 use outrigger_component::Kind;
 use tonic::Code;
 
 use super::{ApiError, Detail};
-use crate::blocks::outbound::Cause;
-use crate::blocks::state::StateError;
 
 const STORES: &str = "https://docs.dapr.io/reference/components-reference/supported-state-stores/";
 

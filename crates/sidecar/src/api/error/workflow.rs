@@ -1,10 +1,10 @@
 //! Failures of the management API of workflows.
 
 use http::StatusCode;
+use outrigger_blocks_actors::workflow::{Action, WorkflowError};
 use tonic::Code;
 
 use super::ApiError;
-use crate::blocks::workflow::{Action, WorkflowError};
 
 impl From<WorkflowError> for ApiError {
     fn from(error: WorkflowError) -> Self {

@@ -19,6 +19,12 @@ mod workflow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use outrigger_blocks::Blocks;
+use outrigger_blocks::invoke::Invoker;
+use outrigger_blocks_actors::actors::Actors;
+use outrigger_blocks_actors::workflow::Workflows;
+use outrigger_runtime::life::Shutdown;
+use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_wire::common::v1::InvokeResponse;
 use outrigger_wire::runtime::v1::dapr_server::Dapr;
 use outrigger_wire::runtime::v1::{
@@ -52,13 +58,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::CurrentSpan;
 use crate::api::error::ApiError;
-use crate::blocks::Blocks;
-use crate::blocks::actors::Actors;
-use crate::blocks::invoke::Invoker;
-use crate::blocks::metadata::Metadata;
-use crate::blocks::workflow::Workflows;
-use crate::life::Shutdown;
-use crate::metrics::SidecarMetrics;
+use crate::metadata::Metadata;
 
 /// The service; methods of blocks that are not here yet answer `Unimplemented`.
 pub struct DaprService {

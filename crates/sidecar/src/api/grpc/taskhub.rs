@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use outrigger_blocks_actors::actors::ActorError;
+use outrigger_blocks_actors::workflow::{Start, Workflows, is_final, parent_of};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
@@ -22,8 +24,6 @@ use tonic::{Code, Request, Response, Status};
 
 use super::CurrentSpan;
 use crate::api::error::ApiError;
-use crate::blocks::actors::ActorError;
-use crate::blocks::workflow::{Start, Workflows, is_final, parent_of};
 
 /// How the paths of the service's methods begin; it has no package.
 pub(super) const SERVICE: &str = "/TaskHubSidecarService/";

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use outrigger_blocks::bindings::attach_trace;
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
 use outrigger_component::go_json::{Html, canonical};
@@ -13,7 +14,6 @@ use super::json::{Object, Of, parse, read, undecoded, value};
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, JSON};
-use crate::blocks::bindings::attach_trace;
 
 pub(super) static ROUTES: &[Endpoint] = &[invoke(Method::POST), invoke(Method::PUT)];
 

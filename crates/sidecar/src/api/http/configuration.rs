@@ -1,6 +1,7 @@
 //! `/v1.0/configuration/…`.
 
 use http::{Method, StatusCode};
+use outrigger_blocks::configuration::{ConfigurationError, item_json};
 use outrigger_component::Pairs;
 use outrigger_transport::response::empty_response;
 use serde_json::{Map, Value, json};
@@ -8,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, query_metadata};
 use crate::api::error::{ApiError, json_response};
-use crate::blocks::configuration::{ConfigurationError, item_json};
 
 /// Each route in the two versions that mean the same.
 pub(super) static ROUTES: &[Endpoint] = &[

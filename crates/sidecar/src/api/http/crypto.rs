@@ -8,6 +8,7 @@ use futures::stream::{self, StreamExt};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, BodyStream, StreamBody};
+use outrigger_blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output, Provider};
 use outrigger_resources::value::truthy;
 use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::response::bytes_response;
@@ -17,7 +18,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
 use crate::api::error::ApiError;
-use crate::blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output, Provider};
 
 const KEY: &str = "dapr-key-name";
 const ALGORITHM: &str = "dapr-key-wrap-algorithm";

@@ -5,13 +5,13 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version};
 use http_body_util::BodyExt;
 use outrigger_policy::status::http_from_grpc;
 use outrigger_policy::target::{Invocation, TargetError};
+use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_transport::body::Body;
 use outrigger_transport::headers::{internal_to_http, names, strip_hop_by_hop, wants_events};
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, status_json};
-use crate::call::{AppStatus, Call, Reply};
 
 /// The group of service invocation in allow and deny lists.
 pub(super) const GROUP: &str = "invoke";

@@ -10,7 +10,7 @@ use outrigger_transport::response::empty_response;
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, json_response};
-use crate::blocks::metadata::{MAX_VALUE, MetadataError};
+use crate::metadata::{MAX_VALUE, MetadataError};
 
 /// The group of health in allow and deny lists.
 pub(super) const HEALTH: &str = "healthz";

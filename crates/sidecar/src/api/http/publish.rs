@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use outrigger_blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 use outrigger_cloudevents::content_type::{is_cloud_event, is_json, is_octets, is_text};
 use outrigger_component::Pairs;
 use outrigger_policy::path::clean_escaped_path;
@@ -20,7 +21,6 @@ use super::json::{Object, Of, parse, read, value};
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
 use crate::api::error::{ApiError, json_response};
-use crate::blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 
 const GROUP: &str = "publish";
 const ONE: &[&str] = &["publish", "{pubsubname}", "*"];

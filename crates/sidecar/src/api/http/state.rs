@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{ETAG, IF_MATCH};
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
+use outrigger_blocks::state::{StateError, Store};
 use outrigger_component::Pairs;
 use outrigger_component::offload::offload;
 use outrigger_component::state::{Concurrency, Consistency, Delete, Item};
@@ -20,7 +21,6 @@ use outrigger_transport::response::{bytes_response, empty_response};
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};
 use crate::api::error::{ApiError, JSON};
-use crate::blocks::state::{StateError, Store};
 
 pub(super) static ROUTES: &[Endpoint] = &[
     stable(Method::GET, ITEM, "GetState", |api, context| {

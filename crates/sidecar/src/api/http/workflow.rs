@@ -1,13 +1,13 @@
 //! `/v1.0/workflows/…`, and the same under the versions that came before.
 
 use http::{Method, StatusCode};
+use outrigger_blocks_actors::workflow::WorkflowError;
 use outrigger_transport::response::empty_response;
 use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
 
 use super::route::{ALPHA1, Answer, BETA1, Endpoint, Handler, V1};
 use super::{Context, HttpApi};
 use crate::api::error::ApiError;
-use crate::blocks::workflow::WorkflowError;
 
 const INSTANCE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}"];
 const START: &[&str] = &["workflows", "{workflowComponent}", "{workflowName}", "start"];

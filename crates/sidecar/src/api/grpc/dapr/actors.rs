@@ -2,6 +2,9 @@
 
 use bytes::Bytes;
 use http::HeaderValue;
+use outrigger_blocks_actors::actors::{
+    API_CALL, ActorCall, ActorError, StateOperation, StateStep, TimerRequest,
+};
 use outrigger_component::state::Value;
 use outrigger_policy::path::canonical;
 use outrigger_transport::headers::grpc_to_internal;
@@ -14,7 +17,6 @@ use tonic::{Request, Response, Status};
 use super::super::CurrentSpan;
 use super::DaprService;
 use crate::api::error::{ApiError, actor_status};
-use crate::blocks::actors::{API_CALL, ActorCall, ActorError, StateOperation, StateStep, TimerRequest};
 
 impl DaprService {
     pub(super) async fn actor_invoke(

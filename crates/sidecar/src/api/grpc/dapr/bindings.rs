@@ -1,6 +1,7 @@
 //! Bindings.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use outrigger_blocks::bindings::attach_trace;
 use outrigger_component::Pairs;
 use outrigger_component::bindings::Invoke;
 use outrigger_telemetry::trace::Baggage;
@@ -12,7 +13,6 @@ use tonic::{Request, Response, Status};
 use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::{CurrentSpan, describe_database};
-use crate::blocks::bindings::attach_trace;
 
 impl DaprService {
     pub(super) async fn binding_invoke(

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, Stream, StreamExt};
+use outrigger_blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output};
 use outrigger_transport::body::BoxError;
 use outrigger_wire::common::v1::StreamPayload;
 use outrigger_wire::runtime::v1::{
@@ -15,7 +16,6 @@ use tonic::{Response, Status, Streaming};
 
 use super::DaprService;
 use crate::api::error::ApiError;
-use crate::blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output};
 
 /// How long the first message may take.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);

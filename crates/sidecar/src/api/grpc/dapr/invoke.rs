@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use http::{HeaderMap, HeaderValue, StatusCode};
 use outrigger_policy::status::{grpc_from_http, reason_phrase};
+use outrigger_runtime::call::{AppStatus, Call, Reply, any_bytes};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::headers::{grpc_to_internal, internal_to_grpc, names};
 use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
@@ -17,7 +18,6 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::super::{CurrentSpan, Trailers};
 use super::DaprService;
 use crate::api::error::ApiError;
-use crate::call::{AppStatus, Call, Reply, any_bytes};
 
 /// Longest part of an HTTP app's error body that a status carries, bytes.
 const MAX_ERROR_BODY: usize = 63;

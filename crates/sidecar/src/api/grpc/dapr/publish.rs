@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outrigger_blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 use outrigger_telemetry::trace::Baggage;
 use outrigger_wire::runtime::v1::{BulkPublishRequest, BulkPublishResponse, PublishEventRequest};
 use tonic::{Request, Response, Status};
@@ -9,7 +10,6 @@ use tonic::{Request, Response, Status};
 use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::{CurrentSpan, describe_publish};
-use crate::blocks::pubsub::{BulkPayload, Payload, Protocol, PublishError, RequestContext};
 
 impl DaprService {
     pub(super) async fn event_publish(

@@ -1,5 +1,6 @@
 //! Reminders of actors over gRPC.
 
+use outrigger_blocks_actors::actors::ReminderRequest;
 use outrigger_wire::runtime::v1::{
     ActorReminder, GetActorReminderRequest, GetActorReminderResponse, ListActorRemindersRequest,
     ListActorRemindersResponse, NamedActorReminder, RegisterActorReminderRequest,
@@ -10,7 +11,6 @@ use tonic::{Response, Status};
 
 use super::DaprService;
 use super::actors::json_bytes;
-use crate::blocks::actors::ReminderRequest;
 
 impl DaprService {
     pub(super) async fn reminder_register(

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outrigger_blocks::state::{StateError, StepKind, Store};
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation, Set, Value};
 use outrigger_wire::common::v1::StateItem;
 use outrigger_wire::common::v1::state_options::{StateConcurrency, StateConsistency};
@@ -15,7 +16,6 @@ use tonic::{Request, Response, Status};
 use super::DaprService;
 use crate::api::error::ApiError;
 use crate::api::grpc::{CurrentSpan, describe_database};
-use crate::blocks::state::{StateError, StepKind, Store};
 
 const SYSTEM: &str = "state";
 /// The metadata item, and its value, that makes a value JSON.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
+use outrigger_blocks::subscriptions::{Opened, Stream, StreamError, Subscriptions, Wanted};
 use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
 use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
 use outrigger_wire::runtime::v1::{
@@ -16,7 +17,6 @@ use tonic::{Code, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::DaprService;
-use crate::blocks::subscriptions::{Opened, Stream, StreamError, Subscriptions, Wanted};
 
 impl DaprService {
     /// The first message of the client says what it wants; it gets events, and says what came of each by its id.

@@ -1,5 +1,6 @@
 //! Single operations with keys.
 
+use outrigger_blocks::crypto::CryptoError;
 use outrigger_wire::runtime::v1::{
     SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
     SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
@@ -9,7 +10,6 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Response, Status};
 
 use super::DaprService;
-use crate::blocks::crypto::CryptoError;
 
 type Answer<T> = Result<Response<T>, Status>;
 

@@ -1,5 +1,6 @@
 //! Workflow methods.
 
+use outrigger_blocks_actors::workflow::WorkflowError;
 use outrigger_wire::runtime::v1::{
     GetWorkflowRequest, GetWorkflowResponse, RaiseEventWorkflowRequest, StartWorkflowRequest,
     StartWorkflowResponse,
@@ -7,7 +8,6 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::{CurrentSpan, DaprService};
-use crate::blocks::workflow::WorkflowError;
 
 impl DaprService {
     pub(super) async fn workflow_start(

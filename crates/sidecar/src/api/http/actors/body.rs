@@ -1,13 +1,13 @@
 //! The bodies of requests about actors.
 
 use bytes::Bytes;
+use outrigger_blocks_actors::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
 use outrigger_component::Pairs;
 use outrigger_component::state::Value;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use crate::api::http::json::{Object, Of, parse, value};
-use crate::blocks::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
 
 #[derive(Default)]
 struct Operation<'de> {

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
+use outrigger_blocks_actors::actors::{KnownReminder, ReminderRequest};
 use outrigger_transport::response::{bytes_response, empty_response};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -10,7 +11,6 @@ use super::{body, three, v1, whole};
 use crate::api::error::{ApiError, JSON};
 use crate::api::http::route::{Answer, Endpoint, Handler};
 use crate::api::http::{Context, HttpApi, json};
-use crate::blocks::actors::{KnownReminder, ReminderRequest};
 
 const REMINDER: &[&str] = &["actors", "{actorType}", "{actorId}", "reminders", "{name}"];
 const ADD: Handler = |api, context| Box::pin(api.register_actor_reminder(context));

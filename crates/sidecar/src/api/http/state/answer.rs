@@ -1,11 +1,10 @@
 //! The bodies of state responses with several values. Values are JSON already and are written as they are.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use outrigger_blocks::state::Found;
 use outrigger_component::Pairs;
 use outrigger_component::state::QueryPage;
 use serde_json::value::RawValue;
-
-use crate::blocks::state::Found;
 
 /// How many bytes of values there are.
 pub(super) fn size(items: &[Found]) -> usize {

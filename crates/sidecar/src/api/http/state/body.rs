@@ -1,14 +1,14 @@
 //! The bodies of state requests.
 
 use bytes::Bytes;
+use outrigger_blocks::outbound::Cause;
+use outrigger_blocks::state::{StateError, StepKind};
 use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
 use outrigger_component::{Error, Pairs, go_json};
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
 use crate::api::http::json::{Object, Of, parse, value};
-use crate::blocks::outbound::Cause;
-use crate::blocks::state::{StateError, StepKind};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use outrigger_blocks::invoke::Endpoints;
+use outrigger_blocks::subscriptions::{SubscriptionType, Subscriptions, Wanted};
+use outrigger_blocks_actors::actors::Actors;
+use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_resources::value::format_go_duration;
+use outrigger_runtime::app::{App, AppProtocol};
+use outrigger_runtime::components::{Components, Registered};
+use outrigger_runtime::scheduler::Scheduler;
 use outrigger_wire::runtime::v1 as proto;
 
-use crate::blocks::actors::Actors;
-use crate::blocks::invoke::Endpoints;
-use crate::blocks::subscriptions::{SubscriptionType, Subscriptions, Wanted};
-use crate::blocks::workflow::Workflows;
-use crate::components::{Components, Registered};
-use crate::config::{App, AppProtocol, VERSION};
-use crate::scheduler::Scheduler;
+use crate::config::VERSION;
 
 /// Extended attributes at most.
 const MAX_ATTRIBUTES: usize = 256;
