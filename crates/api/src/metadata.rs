@@ -13,8 +13,6 @@ use outrigger_runtime::components::{Components, Registered};
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_wire::runtime::v1 as proto;
 
-use crate::config::VERSION;
-
 /// Extended attributes at most.
 const MAX_ATTRIBUTES: usize = 256;
 /// Longest name of an attribute, bytes.
@@ -54,6 +52,7 @@ pub struct Reported {
 
 /// Facts fixed at start, and attributes anybody may set.
 pub struct Metadata {
+    version: &'static str,
     app_id: String,
     features: Vec<String>,
     reported: Reported,
@@ -62,13 +61,20 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// For an app, its enabled features, and what else is reported.
-    pub fn new(app_id: &str, app: App, features: Vec<String>, reported: Reported) -> Self {
+    /// For a sidecar of this version, its app, its enabled features, and what else is reported.
+    pub fn new(
+        version: &'static str,
+        app_id: &str,
+        app: App,
+        features: Vec<String>,
+        reported: Reported,
+    ) -> Self {
         let extended = Mutex::new(BTreeMap::from([(
             "daprRuntimeVersion".to_owned(),
-            VERSION.to_owned(),
+            version.to_owned(),
         )]));
         Self {
+            version,
             app_id: app_id.to_owned(),
             features,
             reported,
@@ -123,7 +129,7 @@ impl Metadata {
         let connected_addresses = self.reported.scheduler.addresses();
         proto::GetMetadataResponse {
             id: self.app_id.clone(),
-            runtime_version: VERSION.to_owned(),
+            runtime_version: self.version.to_owned(),
             enabled_features: self.features.clone(),
             registered_components: self
                 .reported

@@ -57,7 +57,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::CurrentSpan;
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 use crate::metadata::Metadata;
 
 /// The service; methods of blocks that are not here yet answer `Unimplemented`.

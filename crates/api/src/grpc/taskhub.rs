@@ -23,7 +23,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Code, Request, Response, Status};
 
 use super::CurrentSpan;
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 /// How the paths of the service's methods begin; it has no package.
 pub(super) const SERVICE: &str = "/TaskHubSidecarService/";

@@ -18,7 +18,7 @@ pub(super) use reminders::ROUTES as REMINDERS;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};
-use crate::api::error::{ApiError, JSON};
+use crate::error::{ApiError, JSON};
 
 const GROUP: &str = "actors";
 const STATES: &[&str] = &["actors", "{actorType}", "{actorId}", "state"];

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use super::json::{Object, Of, parse, read, undecoded, value};
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, JSON};
+use crate::error::{ApiError, JSON};
 
 pub(super) static ROUTES: &[Endpoint] = &[invoke(Method::POST), invoke(Method::PUT)];
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, query_metadata};
-use crate::api::error::{ApiError, json_response};
+use crate::error::{ApiError, json_response};
 
 /// Each route in the two versions that mean the same.
 pub(super) static ROUTES: &[Endpoint] = &[

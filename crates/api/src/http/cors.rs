@@ -9,7 +9,6 @@ use outrigger_transport::body::Body;
 use outrigger_transport::response::empty_response;
 
 use super::verb::standard;
-use crate::config;
 
 const METHODS: [Method; 7] = [
     Method::OPTIONS,
@@ -92,13 +91,9 @@ impl Mark {
 }
 
 impl Cors {
-    /// From the flag.
-    pub fn new(config: &config::Cors) -> Self {
-        match config {
-            config::Cors::Off => Self::Off,
-            config::Cors::Any => Self::Any,
-            config::Cors::Only(origins) => Self::Only(origins.iter().map(|o| Pattern::parse(o)).collect()),
-        }
+    /// Of these origins.
+    pub fn only(origins: &[String]) -> Self {
+        Self::Only(origins.iter().map(|origin| Pattern::parse(origin)).collect())
     }
 
     fn allowed(&self, origin: &HeaderValue) -> Option<HeaderValue> {

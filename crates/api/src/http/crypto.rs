@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 const KEY: &str = "dapr-key-name";
 const ALGORITHM: &str = "dapr-key-wrap-algorithm";

@@ -11,7 +11,7 @@ use outrigger_transport::headers::{internal_to_http, names, strip_hop_by_hop, wa
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, status_json};
+use crate::error::{ApiError, status_json};
 
 /// The group of service invocation in allow and deny lists.
 pub(super) const GROUP: &str = "invoke";

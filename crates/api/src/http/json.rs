@@ -11,7 +11,7 @@ use outrigger_component::go_json;
 use outrigger_component::offload::offload;
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 /// An object whose members are read one by one.
 pub(super) trait Object<'de>: Default {

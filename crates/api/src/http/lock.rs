@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi, json};
-use crate::api::error::{ApiError, json_response};
+use crate::error::{ApiError, json_response};
 
 pub(super) static ROUTES: &[Endpoint] = &[
     Endpoint::alpha1(

@@ -9,7 +9,7 @@ use outrigger_transport::response::empty_response;
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, json_response};
+use crate::error::{ApiError, json_response};
 use crate::metadata::{MAX_VALUE, MetadataError};
 
 /// The group of health in allow and deny lists.

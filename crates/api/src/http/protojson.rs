@@ -17,7 +17,7 @@ use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::HttpApi;
 use super::route::Answer;
-use crate::api::error::{ApiError, JSON};
+use crate::error::{ApiError, JSON};
 
 /// From here on numbers have an exponent.
 const WRITTEN_OUT_BELOW: f64 = 1e21;

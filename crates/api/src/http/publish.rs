@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use super::json::{Object, Of, parse, read, value};
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi};
-use crate::api::error::{ApiError, json_response};
+use crate::error::{ApiError, json_response};
 
 const GROUP: &str = "publish";
 const ONE: &[&str] = &["publish", "{pubsubname}", "*"];

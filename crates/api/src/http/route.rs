@@ -10,7 +10,7 @@ use super::{
     Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
     publish, secrets, state, subtle, workflow,
 };
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 /// The routes of all blocks, in the order in which they are tried.
 static TABLES: &[&[Endpoint]] = &[

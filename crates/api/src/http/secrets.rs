@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::route::{Answer, Endpoint};
 use super::{Context, HttpApi, query_metadata};
-use crate::api::error::json_response;
+use crate::error::json_response;
 
 /// A secret named `bulk` cannot be asked for alone: the first route that fits is taken.
 pub(super) static ROUTES: &[Endpoint] = &[

@@ -20,7 +20,7 @@ use outrigger_transport::response::{bytes_response, empty_response};
 
 use super::route::{Answer, Endpoint, Handler};
 use super::{Context, HttpApi, json};
-use crate::api::error::{ApiError, JSON};
+use crate::error::{ApiError, JSON};
 
 pub(super) static ROUTES: &[Endpoint] = &[
     stable(Method::GET, ITEM, "GetState", |api, context| {

@@ -7,7 +7,7 @@ use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
 
 use super::route::{ALPHA1, Answer, BETA1, Endpoint, Handler, V1};
 use super::{Context, HttpApi};
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 const INSTANCE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}"];
 const START: &[&str] = &["workflows", "{workflowComponent}", "{workflowName}", "start"];

@@ -15,6 +15,7 @@ use constant::{Amount, constants, value};
 /// Crates whose constants are looked at.
 const CRATES: &[&str] = &[
     "accept",
+    "api",
     "blocks",
     "blocks-actors",
     "components-conversation",

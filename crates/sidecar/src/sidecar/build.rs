@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use outrigger_api::metadata;
 use outrigger_blocks_actors::actors::Placement;
 use outrigger_component::Catalog;
 use outrigger_identity::{Identity, SpiffeId};
@@ -28,7 +29,6 @@ use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
-use crate::metadata;
 use crate::operator::Operator;
 use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,

@@ -3,6 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use outrigger_api::access::Access;
+use outrigger_api::admit::Token;
+use outrigger_api::grpc::{DaprService, GrpcApi, TaskHub};
+use outrigger_api::http::{Cors, HttpApi, Routes};
+use outrigger_api::internal::InternalApi;
+use outrigger_api::metadata::{Metadata, Reported};
+use outrigger_api::proxy::Proxy;
+use outrigger_api::reflection::Reflection;
 use outrigger_blocks::Blocks;
 use outrigger_blocks::bindings::Dependencies;
 use outrigger_blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
@@ -31,15 +39,7 @@ use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
 use super::settings::{api_log, host_address, host_name};
 use super::{LOG, SidecarError};
-use crate::access::Access;
-use crate::admit::Token;
-use crate::api::grpc::{DaprService, GrpcApi, TaskHub};
-use crate::api::http::{Cors, HttpApi, Routes};
-use crate::config::{Config, Mode};
-use crate::internal::InternalApi;
-use crate::metadata::{Metadata, Reported};
-use crate::proxy::Proxy;
-use crate::reflection::Reflection;
+use crate::config::{self, Config, Mode, VERSION};
 
 /// Made once; APIs and blocks take the parts they need.
 pub(super) struct Shared {
@@ -220,6 +220,7 @@ impl Shared {
         let workflows = &Arc::clone(&reported.workflows);
         let proxy = self.proxy();
         let metadata = Arc::new(Metadata::new(
+            VERSION,
             &self.app_id,
             config.app.clone(),
             self.settings.features.names().map(str::to_owned).collect(),
@@ -233,7 +234,11 @@ impl Shared {
             routes: Routes::build(&ApiList::build(allowed, denied, ApiProtocol::Http)),
             max_body: config.api.max_body_size,
             token: Token::new(config.api.token.as_deref()),
-            cors: Cors::new(&config.api.cors),
+            cors: match &config.api.cors {
+                config::Cors::Off => Cors::Off,
+                config::Cors::Any => Cors::Any,
+                config::Cors::Only(origins) => Cors::only(origins),
+            },
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),
             log,

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::super::CurrentSpan;
 use super::DaprService;
-use crate::api::error::{ApiError, actor_status};
+use crate::error::{ApiError, actor_status};
 
 impl DaprService {
     pub(super) async fn actor_invoke(

@@ -11,8 +11,8 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
 use super::DaprService;
-use crate::api::error::ApiError;
-use crate::api::grpc::{CurrentSpan, describe_database};
+use crate::error::ApiError;
+use crate::grpc::{CurrentSpan, describe_database};
 
 impl DaprService {
     pub(super) async fn binding_invoke(

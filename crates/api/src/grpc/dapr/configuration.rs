@@ -13,7 +13,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Response, Status};
 
 use super::DaprService;
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 impl DaprService {
     pub(super) async fn configuration_get(

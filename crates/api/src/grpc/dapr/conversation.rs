@@ -6,7 +6,7 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::DaprService;
-use crate::api::grpc::describe_conversation;
+use crate::grpc::describe_conversation;
 
 impl DaprService {
     pub(super) async fn conversation_alpha1(

@@ -15,7 +15,7 @@ use tonic::codegen::BoxStream;
 use tonic::{Response, Status, Streaming};
 
 use super::DaprService;
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 /// How long the first message may take.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);

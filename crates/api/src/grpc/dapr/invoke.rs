@@ -17,7 +17,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::super::{CurrentSpan, Trailers};
 use super::DaprService;
-use crate::api::error::ApiError;
+use crate::error::ApiError;
 
 /// Longest part of an HTTP app's error body that a status carries, bytes.
 const MAX_ERROR_BODY: usize = 63;

@@ -8,8 +8,8 @@ use outrigger_wire::runtime::v1::{BulkPublishRequest, BulkPublishResponse, Publi
 use tonic::{Request, Response, Status};
 
 use super::DaprService;
-use crate::api::error::ApiError;
-use crate::api::grpc::{CurrentSpan, describe_publish};
+use crate::error::ApiError;
+use crate::grpc::{CurrentSpan, describe_publish};
 
 impl DaprService {
     pub(super) async fn event_publish(

@@ -6,7 +6,7 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::DaprService;
-use crate::api::grpc::describe_database;
+use crate::grpc::describe_database;
 
 impl DaprService {
     pub(super) async fn secret_get(

@@ -14,8 +14,8 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::DaprService;
-use crate::api::error::ApiError;
-use crate::api::grpc::{CurrentSpan, describe_database};
+use crate::error::ApiError;
+use crate::grpc::{CurrentSpan, describe_database};
 
 const SYSTEM: &str = "state";
 /// The metadata item, and its value, that makes a value JSON.

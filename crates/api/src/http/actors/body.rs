@@ -7,7 +7,7 @@ use outrigger_component::state::Value;
 use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
-use crate::api::http::json::{Object, Of, parse, value};
+use crate::http::json::{Object, Of, parse, value};
 
 #[derive(Default)]
 struct Operation<'de> {

@@ -8,14 +8,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{body, three, v1, whole};
-use crate::api::error::{ApiError, JSON};
-use crate::api::http::route::{Answer, Endpoint, Handler};
-use crate::api::http::{Context, HttpApi, json};
+use crate::error::{ApiError, JSON};
+use crate::http::route::{Answer, Endpoint, Handler};
+use crate::http::{Context, HttpApi, json};
 
 const REMINDER: &[&str] = &["actors", "{actorType}", "{actorId}", "reminders", "{name}"];
 const ADD: Handler = |api, context| Box::pin(api.register_actor_reminder(context));
 
-pub(in crate::api::http) static ROUTES: &[Endpoint] = &[
+pub(in crate::http) static ROUTES: &[Endpoint] = &[
     v1(Method::POST, REMINDER, "RegisterActorReminder", ADD),
     v1(Method::PUT, REMINDER, "RegisterActorReminder", ADD),
     v1(Method::GET, REMINDER, "GetActorReminder", |api, context| {

@@ -8,7 +8,7 @@ use outrigger_component::{Error, Pairs, go_json};
 use serde::de::{Error as _, MapAccess};
 use serde_json::value::RawValue;
 
-use crate::api::http::json::{Object, Of, parse, value};
+use crate::http::json::{Object, Of, parse, value};
 
 /// A value to write, or a key to remove.
 #[derive(Default)]
