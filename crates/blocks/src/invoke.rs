@@ -210,6 +210,7 @@ impl Invoker {
     }
 
     /// Whether a call to `id` goes through another sidecar.
+    #[inline]
     pub fn is_remote(&self, id: &str) -> bool {
         matches!(self.route(id), Ok(Route::Remote { .. }))
     }

@@ -93,6 +93,7 @@ impl Outbound {
     }
 
     /// Attempts under the policy, for operations that change from one to the next.
+    #[inline]
     pub fn attempts(&self) -> Attempts<'_> {
         Attempts::new(self.policy.as_deref(), Key::NONE, &self.metrics)
     }
@@ -214,6 +215,7 @@ impl Operation {
     }
 
     /// A call ended.
+    #[inline]
     pub fn completed(&self, success: bool, elapsed: Duration) {
         let (count, latency) = if success { &self.succeeded } else { &self.failed };
         count.inc();

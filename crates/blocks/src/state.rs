@@ -93,6 +93,7 @@ impl State {
     ///
     /// # Errors
     /// [`StateError::NotConfigured`], [`StateError::NotFound`].
+    #[inline]
     pub fn store(&self, name: &str) -> Result<Arc<Store>, StateError> {
         self.stores.get(name).ok_or_else(|| {
             let store = name.to_owned();
@@ -187,11 +188,13 @@ impl Store {
     }
 
     /// The component's name.
+    #[inline]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Whether values are encrypted: the store then keeps what the caller sent, byte for byte.
+    #[inline]
     pub fn encrypts(&self) -> bool {
         self.cipher.is_some()
     }

@@ -150,16 +150,19 @@ impl AppChannel {
     }
 
     /// `host:port` of the app.
+    #[inline]
     pub fn address(&self) -> &str {
         &self.address
     }
 
     /// True when the app speaks gRPC.
+    #[inline]
     pub fn is_grpc(&self) -> bool {
         matches!(self.transport, Transport::Grpc(_))
     }
 
     /// The token the app expects from us.
+    #[inline]
     pub fn token(&self) -> Option<&HeaderValue> {
         self.token.as_ref()
     }

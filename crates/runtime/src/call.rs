@@ -68,6 +68,7 @@ pub enum AppStatus {
 
 impl AppStatus {
     /// As the number that travels between sidecars.
+    #[inline]
     pub fn code(&self) -> i32 {
         match self {
             Self::Http(code) => i32::from(*code),
@@ -76,6 +77,7 @@ impl AppStatus {
     }
 
     /// Whether the caller would call it a success: HTTP 200-399, gRPC OK.
+    #[inline]
     pub fn is_success(&self) -> bool {
         match self {
             Self::Http(code) => (200..400).contains(code),
@@ -86,6 +88,7 @@ impl AppStatus {
 
 impl Reply {
     /// A reply with bytes only.
+    #[inline]
     pub fn new(status: AppStatus, body: Body) -> Self {
         Self {
             status,
@@ -100,6 +103,7 @@ impl Reply {
 
 impl Call {
     /// A call that this sidecar makes by itself, with JSON or nothing.
+    #[inline]
     pub fn own(verb: Method, method: String, metadata: HeaderMap, body: Body, trace: Parent) -> Self {
         Self {
             method,
@@ -116,6 +120,7 @@ impl Call {
     }
 
     /// Path and query of the request that an HTTP server gets: it decodes to the method that was decided on.
+    #[inline]
     pub fn target(&self) -> String {
         let method = self.octets.as_deref().unwrap_or(self.method.as_bytes());
         request_target(method, &self.query)
@@ -140,6 +145,7 @@ fn request_target(method: &[u8], query: &str) -> String {
 }
 
 /// Bytes as an `Any` without type, the form plain payloads take.
+#[inline]
 pub fn any_bytes(type_url: String, value: Bytes) -> Any {
     Any {
         type_url,

@@ -37,11 +37,13 @@ impl SidecarMetrics {
     }
 
     /// The recorders themselves.
+    #[inline]
     pub fn all(&self) -> &Arc<Metrics> {
         &self.all
     }
 
     /// An answered request of the HTTP API.
+    #[inline]
     pub fn http_server(
         &self,
         method: &Method,
@@ -58,6 +60,7 @@ impl SidecarMetrics {
     }
 
     /// An answered HTTP call to the app or an endpoint.
+    #[inline]
     pub fn http_client(
         &self,
         method: &Method,
@@ -73,6 +76,7 @@ impl SidecarMetrics {
     }
 
     /// A finished unary call to the app or another sidecar.
+    #[inline]
     pub fn grpc_client(&self, method: &str, code: Code, elapsed: Duration, sent: u64, received: u64) {
         self.all
             .grpc_client
@@ -81,6 +85,7 @@ impl SidecarMetrics {
     }
 
     /// A finished unary call of an API client or another sidecar.
+    #[inline]
     pub fn grpc_server(&self, method: &str, code: Code, elapsed: Duration, received: u64, sent: u64) {
         self.all
             .grpc_server
@@ -89,6 +94,7 @@ impl SidecarMetrics {
     }
 
     /// A finished proxied call of an API client.
+    #[inline]
     pub fn grpc_server_stream(&self, method: &str, code: Code, elapsed: Duration) {
         self.all
             .grpc_server
@@ -97,6 +103,7 @@ impl SidecarMetrics {
     }
 
     /// A finished proxied call of another sidecar.
+    #[inline]
     pub fn grpc_client_stream(&self, method: &str, code: Code, elapsed: Duration) {
         self.all
             .grpc_client
@@ -120,6 +127,7 @@ impl SidecarMetrics {
     }
 
     /// A call was sent to another app.
+    #[inline]
     pub fn invoke_sent(&self, app_id: &str) {
         self.invoked(app_id, InvokedApp::sent);
     }
@@ -130,6 +138,7 @@ impl SidecarMetrics {
     }
 
     /// Another app answered.
+    #[inline]
     pub fn invoke_received(&self, app_id: &str, status: i32, elapsed: Duration) {
         self.invoked(app_id, |app| app.received(status, elapsed));
     }
@@ -145,16 +154,19 @@ impl SidecarMetrics {
     }
 
     /// Another app calls this one.
+    #[inline]
     pub fn invoke_request(&self, source: &str) {
         self.invoking(source, InvokingApp::received);
     }
 
     /// This app answered another.
+    #[inline]
     pub fn invoke_response(&self, source: &str, status: i32) {
         self.invoking(source, |app| app.responded(status));
     }
 
     /// An access control decision about a caller.
+    #[inline]
     pub fn access(&self, caller: Option<&CallerId<'_>>, decision: &Decision) {
         let (trust_domain, namespace) = caller.map_or(("", ""), |c| (c.trust_domain, c.namespace));
         // Neither can hold a slash: both are parts of a SPIFFE id.
@@ -191,6 +203,7 @@ impl SidecarMetrics {
     }
 
     /// A call starts under a policy.
+    #[inline]
     pub fn policy_run(&self, run: &Execution<'_>, now: Instant) {
         let policy = run.policy();
         self.policy(policy, |[timeout, retry, breaker]| {

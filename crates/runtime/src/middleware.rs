@@ -110,6 +110,7 @@ impl Pipeline {
     }
 
     /// What a request has to pass now; `None` when that is nothing.
+    #[inline]
     pub fn current(&self) -> Option<Arc<Chain>> {
         let chain = self.chain.load();
         if chain.components.is_empty() {
@@ -162,6 +163,7 @@ impl Chain {
 }
 
 /// A body as middlewares see it.
+#[inline]
 fn outside(body: Body) -> middleware::Body {
     match body {
         Body::Empty => full(""),

@@ -43,6 +43,8 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// An attempt with what its policy gives it of time.
+    #[inline]
     pub fn new(number: u32, timeout: Option<Duration>) -> Self {
         Self { number, timeout }
     }
@@ -59,6 +61,7 @@ impl Attempt {
 
 impl<'p> Attempts<'p> {
     /// Under `policy`, whose breakers know the operation by `key`.
+    #[inline]
     pub fn new(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         Self {
             policy,
@@ -138,6 +141,7 @@ pub struct Run<'p> {
 
 impl<'p> Run<'p> {
     /// Before the first attempt.
+    #[inline]
     pub fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         let now = Instant::now();
         let execution = policy.map(|policy| policy.start(key, now));
@@ -148,6 +152,7 @@ impl<'p> Run<'p> {
     }
 
     /// Asks for an attempt; how long it may take.
+    #[inline]
     pub fn before(&mut self) -> Result<Option<Duration>, Refused> {
         let Some(execution) = &mut self.execution else {
             return Ok(None);
@@ -159,6 +164,7 @@ impl<'p> Run<'p> {
     }
 
     /// Ends an attempt; the pause before the next, if there is to be one.
+    #[inline]
     pub fn after(&mut self, outcome: Outcome) -> Option<Duration> {
         let execution = self.execution.as_mut()?;
         let next = execution.after(outcome, Instant::now());
@@ -204,6 +210,7 @@ impl<'p> Run<'p> {
 }
 
 /// The outcome of a gRPC attempt by its status number.
+#[inline]
 pub fn grpc_outcome(code: i32) -> Outcome {
     if code == 0 {
         Outcome::Success

@@ -31,6 +31,7 @@ impl Health {
     }
 
     /// The state now.
+    #[inline]
     pub fn is_healthy(&self) -> bool {
         *self.0.borrow()
     }
