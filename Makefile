@@ -34,10 +34,11 @@ conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv
 	conformance/check $(RELEASE)
 
-sdk: build ## Dapr's official Python and Go SDKs against our binaries
+sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and JavaScript where Node.js is installed
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
+	! command -v npm >/dev/null || conformance/sdk-js/run $(RELEASE)
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	conformance/pluggable/run $(RELEASE)

@@ -1,0 +1,390 @@
+//! The stream to placement: says what this sidecar hosts, and follows the table through its rounds.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::FutureExt;
+use outrigger_actors::ring::{Host, TableError, Tables};
+use outrigger_actors::round::{Order, Round, Step};
+use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
+use outrigger_runtime::life::Condition;
+use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
+use outrigger_wire::placement::v1 as wire;
+use outrigger_wire::placement::v1::placement_client::PlacementClient;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::{Status, Streaming};
+
+use super::{Actors, LOG};
+
+/// Time to open a connection, TLS included.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long the first report waits until it is known what the app hosts.
+const FIRST_REPORT: Duration = Duration::from_secs(1);
+/// How long a sidecar that ends waits until its actors are others'.
+const LEAVE: Duration = Duration::from_secs(4);
+/// What sidecars call themselves; nobody looks at it any more.
+const API_LEVEL: u32 = 20;
+/// Largest table, bytes.
+const MAX_TABLE: usize = 64 << 20;
+
+/// How placement is reached.
+pub struct Placement {
+    /// `host:port` of each replica.
+    pub addresses: Vec<String>,
+    /// Whether the first address stands for all replicas, by its name.
+    pub by_name: bool,
+    /// Who this is, and who placement has to be; `None` without mTLS.
+    pub identity: Option<(Identity, SpiffeId)>,
+    /// Met with the first table.
+    pub ready: Condition,
+}
+
+/// Why a stream ended.
+enum End {
+    /// The sidecar ends.
+    Stopped,
+    /// It is to be made again; the text says why. The flag says that there had been an order.
+    Lost(String, bool),
+}
+
+impl Actors {
+    /// Follows placement, looks after idle actors, and when told to stop ends all actors. Completes then.
+    pub async fn run(self: Arc<Self>, placement: Placement, stop: CancellationToken) {
+        let followed = async {
+            tokio::select! {
+                () = self.follow(&placement, &stop) => {}
+                () = self.end_idle() => {}
+                () = self.announce() => {}
+            }
+        };
+        followed.await;
+        self.with.scheduler.take_reminders_of(Vec::new());
+        self.close().await;
+        self.ended.cancel();
+    }
+
+    async fn follow(&self, placement: &Placement, stop: &CancellationToken) {
+        let mut types = self.types.subscribe();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _known = timeout(FIRST_REPORT, types.wait_for(Option::is_some)) => {}
+        }
+        let mut turn = 0;
+        loop {
+            let session = self.connect_and_follow(placement, turn, stop);
+            match session.await {
+                End::Stopped => return,
+                End::Lost(cause, served) => {
+                    tracing::warn!(target: LOG, "placement: {cause}; connecting again");
+                    self.close().await;
+                    turn += 1;
+                    let tour = placement.addresses.len().max(1);
+                    if !served && (turn % tour == 0 || placement.by_name) {
+                        tokio::select! {
+                            () = stop.cancelled() => return,
+                            () = sleep(PAUSE) => {}
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Lets no call begin, ends those that run, and all actors.
+    async fn close(&self) {
+        self.is_connected.store(false, Ordering::Release);
+        let drain = self.drain_time();
+        self.gate.close().end(drain).await;
+        self.halt_here(|_, _| true).await;
+    }
+
+    fn drain_time(&self) -> Duration {
+        self.hosted.load().drain
+    }
+
+    async fn connect_and_follow(&self, placement: &Placement, turn: usize, stop: &CancellationToken) -> End {
+        let (reports, outgoing) = mpsc::channel(8);
+        let outgoing = tokio_stream_of(outgoing);
+        let opening = async {
+            let channel = placement.channel(turn).await?;
+            let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
+            let names = self.types.borrow().clone().unwrap_or_default();
+            // There is room: nothing was sent yet.
+            let _sent = reports.try_send(self.report(&names));
+            let opened = client.report_dapr_status(outgoing).await;
+            Ok((opened.map_err(|status| said(&status))?.into_inner(), names))
+        };
+        let opened = tokio::select! {
+            () = stop.cancelled() => return End::Stopped,
+            opened = opening => opened,
+        };
+        match opened {
+            Err(cause) => End::Lost(cause, false),
+            Ok((orders, reported)) => {
+                let mut session = Session {
+                    actors: self,
+                    ready: &placement.ready,
+                    reports,
+                    round: Round::default(),
+                    draining: None,
+                    reported,
+                    served: false,
+                    leaving: None,
+                };
+                let end = session.run(orders, stop).await;
+                end.unwrap_or_else(|cause| End::Lost(cause, session.served))
+            }
+        }
+    }
+
+    fn report(&self, names: &[String]) -> wire::Host {
+        wire::Host {
+            name: self.with.address.clone(),
+            entities: names.to_vec(),
+            id: self.with.app_id.to_string(),
+            api_level: API_LEVEL,
+            namespace: self.with.namespace.to_string(),
+            operation: wire::HostOperation::Report.into(),
+            ..wire::Host::default()
+        }
+    }
+
+    fn answer(&self, operation: wire::HostOperation, version: u64) -> wire::Host {
+        wire::Host {
+            id: self.with.app_id.to_string(),
+            namespace: self.with.namespace.to_string(),
+            operation: operation.into(),
+            version: Some(version),
+            ..wire::Host::default()
+        }
+    }
+}
+
+fn said(status: &Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
+}
+
+/// A receiver as the stream that generated clients send.
+fn tokio_stream_of<T: Send + 'static>(receiver: mpsc::Receiver<T>) -> impl futures::Stream<Item = T> + Send {
+    futures::stream::unfold(receiver, |mut receiver| async move {
+        let item = receiver.recv().await?;
+        Some((item, receiver))
+    })
+}
+
+impl Placement {
+    /// A channel to the replica whose turn it is.
+    async fn channel(&self, turn: usize) -> Result<Channel, String> {
+        let address = match self.by_name {
+            true => self.addresses.first(),
+            false => self.addresses.get(turn % self.addresses.len().max(1)),
+        };
+        let address = address.ok_or("no address is known")?;
+        let host = address
+            .rsplit_once(':')
+            .map_or(address.as_str(), |(host, _)| host);
+        let name = server_name(host.trim_start_matches('[').trim_end_matches(']'));
+        let dialled = match self.by_name {
+            true => resolved(address, turn).await?,
+            false => address.clone(),
+        };
+        let dialer = match &self.identity {
+            Some((identity, id)) => {
+                Dialer::mutual(dialled, identity, Expect::Exact(id.clone()), name, CONNECT)
+            }
+            None => Dialer::plain(dialled, CONNECT),
+        };
+        Ok(Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_PLACEMENT))))
+    }
+}
+
+/// One of the addresses that a name stands for now.
+async fn resolved(address: &str, turn: usize) -> Result<String, String> {
+    let found = tokio::net::lookup_host(address).await;
+    let found: Vec<SocketAddr> = found.map_err(|error| format!("{address}: {error}"))?.collect();
+    let one = found.get(turn % found.len().max(1));
+    one.map(ToString::to_string)
+        .ok_or_else(|| format!("{address} has no addresses"))
+}
+
+/// One stream.
+struct Session<'a> {
+    actors: &'a Actors,
+    ready: &'a Condition,
+    reports: mpsc::Sender<wire::Host>,
+    round: Round,
+    draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
+    reported: Arc<[String]>,
+    /// There was an order.
+    served: bool,
+    /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time.
+    leaving: Option<Instant>,
+}
+
+impl Session<'_> {
+    /// Follows orders until the stream ends.
+    ///
+    /// # Errors
+    /// Why it is of no use any more.
+    async fn run(
+        &mut self,
+        mut orders: Streaming<wire::PlacementOrder>,
+        stop: &CancellationToken,
+    ) -> Result<End, String> {
+        let mut types = self.actors.types.subscribe();
+        types.mark_changed();
+        loop {
+            let deadline = self.round.deadline().map(Instant::from_std);
+            tokio::select! {
+                biased;
+                () = stop.cancelled(), if self.leaving.is_none() => {
+                    if self.reported.is_empty() {
+                        return Ok(End::Stopped);
+                    }
+                    self.leave().await?;
+                }
+                () = until(self.leaving) => return Ok(End::Stopped),
+                () = wait(&mut self.draining) => {
+                    self.draining = None;
+                    if let Some(version) = self.round.drained() {
+                        self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
+                    }
+                }
+                () = until(deadline) => return Err("no table followed within 5 s".to_owned()),
+                _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
+                order = orders.message() => match order {
+                    Ok(Some(order)) => {
+                        self.served = true;
+                        self.order(order).await?;
+                        if self.has_left() {
+                            return Ok(End::Stopped);
+                        }
+                    }
+                    Ok(None) => return Err("the stream ended".to_owned()),
+                    Err(status) => return Err(said(&status)),
+                },
+            }
+        }
+    }
+
+    /// Exclusive, because what drains can be shared by nobody.
+    async fn send(&mut self, host: wire::Host) -> Result<(), String> {
+        let sent = self.reports.send(host).await;
+        sent.map_err(|_| "the stream ended".to_owned())
+    }
+
+    /// Says that nothing is hosted here any more: the next table gives the actors to others, and ends those here first.
+    async fn leave(&mut self) -> Result<(), String> {
+        self.leaving = Some(Instant::now() + LEAVE);
+        self.actors.is_connected.store(false, Ordering::Release);
+        self.actors.with.scheduler.take_reminders_of(Vec::new());
+        self.reported = Arc::default();
+        self.send(self.actors.report(&[])).await
+    }
+
+    /// Whether all know that nothing is hosted here any more.
+    fn has_left(&self) -> bool {
+        let tables = self.actors.tables.load();
+        self.leaving.is_some() && self.round.is_over() && !tables.name(&self.actors.with.address)
+    }
+
+    /// What the app hosts may be another set of types.
+    async fn retell(&mut self, types: &mut watch::Receiver<Option<Arc<[String]>>>) -> Result<(), String> {
+        let names = types.borrow_and_update().clone().unwrap_or_default();
+        if names == self.reported {
+            return Ok(());
+        }
+        self.actors.is_connected.store(false, Ordering::Release);
+        self.send(self.actors.report(&names)).await?;
+        self.reported = names;
+        Ok(())
+    }
+
+    async fn order(&mut self, order: wire::PlacementOrder) -> Result<(), String> {
+        let tables = order.tables;
+        let version = match order.version {
+            0 => tables
+                .as_ref()
+                .and_then(|tables| tables.version.parse().ok())
+                .unwrap_or(0),
+            version => version,
+        };
+        let Some(kind) = Order::named(&order.operation) else {
+            return Err(format!("{:?} is no order", order.operation));
+        };
+        match self.round.order(kind, version, std::time::Instant::now()) {
+            Step::Ignore => Ok(()),
+            Step::Reconnect => Err(format!("a table of round {version}, which is over")),
+            Step::Drain => {
+                let draining = self.actors.gate.close();
+                let time = self.actors.drain_time();
+                self.draining.get_or_insert_with(|| draining.end(time).boxed());
+                Ok(())
+            }
+            Step::Install(version) => {
+                let tables = read(tables.unwrap_or_default()).map_err(|error| error.to_string())?;
+                self.install(tables).await;
+                self.send(self.actors.answer(wire::HostOperation::Update, version))
+                    .await
+            }
+            Step::Open(version) => {
+                let actors = self.actors;
+                if self.leaving.is_none() {
+                    actors.announced.send_replace(Arc::clone(&self.reported));
+                }
+                actors.gate.open();
+                let known = actors.types.borrow().clone();
+                if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
+                    actors.is_connected.store(true, Ordering::Release);
+                    self.ready.met();
+                }
+                self.send(actors.answer(wire::HostOperation::Unlock, version))
+                    .await
+            }
+        }
+    }
+
+    /// Takes a table, and ends the actors that are another sidecar's by it.
+    async fn install(&mut self, tables: Tables) {
+        let actors = self.actors;
+        actors.tables.store(Arc::new(tables));
+        actors.halt_here(|kind, id| !actors.is_here(kind, id)).await;
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn wait(draining: &mut Option<Pin<Box<dyn Future<Output = ()> + Send + '_>>>) {
+    match draining {
+        Some(draining) => draining.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn read(tables: wire::PlacementTables) -> Result<Tables, TableError> {
+    let replication = tables.replication_factor;
+    if tables.entries.is_empty() {
+        return Ok(Tables::default());
+    }
+    let entries = tables.entries.into_iter().map(|(kind, table)| {
+        let hosts = table.load_map.into_iter().map(|(address, host)| Host {
+            address: address.into(),
+            app_id: host.id.into(),
+        });
+        (kind, hosts.collect())
+    });
+    Tables::new(entries, replication)
+}
