@@ -12,16 +12,19 @@ use crate::dissemination::Phase;
 /// Length of a gRPC message's head: a flag, and four bytes of length.
 const HEAD: usize = 5;
 
-/// An order without a table, as a gRPC message.
-pub(crate) fn order(phase: Phase, version: u64) -> Bytes {
-    message(phase, version, None)
+/// An order without a table, as a gRPC message. `handover` is 0, or the term in which actors are handed over.
+pub(crate) fn order(phase: Phase, version: u64, handover: u64) -> Bytes {
+    message(phase, version, handover, PlacementOrder::default())
 }
 
-/// The order to take the table of these hosts; of two with the same name the later one counts.
+/// The order to take the table of these hosts; of two with the same name the later one counts. `leaving` are those that
+/// were in the table before.
 pub(crate) fn update<'a>(
     version: u64,
+    handover: u64,
     replication_factor: i64,
     hosts: impl Iterator<Item = &'a Arc<Host>>,
+    leaving: impl Iterator<Item = &'a str>,
 ) -> Bytes {
     let mut entries: HashMap<String, PlacementTable> = HashMap::new();
     for host in hosts {
@@ -48,19 +51,28 @@ pub(crate) fn update<'a>(
         replication_factor,
         ..PlacementTables::default()
     };
-    message(Phase::Update, version, Some(tables))
+    let order = PlacementOrder {
+        tables: Some(tables),
+        leaving: match handover {
+            0 => Vec::new(),
+            _ => leaving.map(str::to_owned).collect(),
+        },
+        ..PlacementOrder::default()
+    };
+    message(Phase::Update, version, handover, order)
 }
 
-fn message(phase: Phase, version: u64, tables: Option<PlacementTables>) -> Bytes {
+fn message(phase: Phase, version: u64, handover: u64, order: PlacementOrder) -> Bytes {
     let operation = match phase {
         Phase::Lock => "lock",
         Phase::Update => "update",
         Phase::Unlock => "unlock",
     };
     let order = PlacementOrder {
-        tables,
         operation: operation.to_owned(),
         version,
+        handover,
+        ..order
     };
     let length = order.encoded_len();
     let mut frame = BytesMut::with_capacity(HEAD + length);
@@ -90,7 +102,7 @@ mod tests {
             host("h2", "b", &["t"]),
             host("h2", "c", &["t"]),
         ];
-        let frame = update(7, 100, hosts.iter());
+        let frame = update(7, 0, 100, hosts.iter(), std::iter::once("h3"));
         assert_eq!(frame[0], 0);
         assert_eq!(
             u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize,
@@ -98,6 +110,10 @@ mod tests {
         );
         let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
         assert_eq!((order.operation.as_str(), order.version), ("update", 7));
+        assert_eq!((order.handover, order.leaving.len()), (0, 0), "as Dapr writes it");
+        let handed = update(7, 5, 100, hosts.iter(), std::iter::once("h3"));
+        let handed = PlacementOrder::decode(&handed[HEAD..]).unwrap();
+        assert_eq!((handed.handover, handed.leaving), (5, vec!["h3".to_owned()]));
         let tables = order.tables.unwrap();
         assert_eq!((tables.version.as_str(), tables.replication_factor), ("7", 100));
         assert_eq!(tables.entries["s"].load_map.len(), 1);
@@ -108,7 +124,7 @@ mod tests {
     #[test]
     fn orders_name_their_phase() {
         for (phase, name) in [(Phase::Lock, "lock"), (Phase::Unlock, "unlock")] {
-            let frame = order(phase, 3);
+            let frame = order(phase, 3, 0);
             let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
             assert_eq!(
                 (order.operation.as_str(), order.version, order.tables),

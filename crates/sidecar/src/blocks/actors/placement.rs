@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use outrigger_actors::ring::{Host, TableError, Tables};
 use outrigger_actors::round::{Order, Round, Step};
+use outrigger_actors::routes::{Routes, Stamp};
 use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
 use outrigger_wire::placement::v1 as wire;
 use outrigger_wire::placement::v1::placement_client::PlacementClient;
@@ -43,6 +44,8 @@ pub struct Placement {
     pub by_name: bool,
     /// Who this is, and who placement has to be; `None` without mTLS.
     pub identity: Option<(Identity, SpiffeId)>,
+    /// Whether actors are handed over to their new hosts, where placement and all other sidecars do so.
+    pub handover: bool,
     /// Met with the first table.
     pub ready: Condition,
 }
@@ -118,7 +121,7 @@ impl Actors {
             let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
             let names = self.types.borrow().clone().unwrap_or_default();
             // There is room: nothing was sent yet.
-            let _sent = reports.try_send(self.report(&names));
+            let _sent = reports.try_send(self.report(&names, placement.handover));
             let opened = client.report_dapr_status(outgoing).await;
             Ok((opened.map_err(|status| said(&status))?.into_inner(), names))
         };
@@ -132,6 +135,7 @@ impl Actors {
                 let mut session = Session {
                     actors: self,
                     ready: &placement.ready,
+                    handover: placement.handover,
                     reports,
                     round: Round::default(),
                     draining: None,
@@ -145,7 +149,7 @@ impl Actors {
         }
     }
 
-    fn report(&self, names: &[String]) -> wire::Host {
+    fn report(&self, names: &[String], hands_over: bool) -> wire::Host {
         wire::Host {
             name: self.with.address.clone(),
             entities: names.to_vec(),
@@ -153,6 +157,7 @@ impl Actors {
             api_level: API_LEVEL,
             namespace: self.with.namespace.to_string(),
             operation: wire::HostOperation::Report.into(),
+            hands_over,
             ..wire::Host::default()
         }
     }
@@ -219,6 +224,7 @@ async fn resolved(address: &str, turn: usize) -> Result<String, String> {
 struct Session<'a> {
     actors: &'a Actors,
     ready: &'a Condition,
+    handover: bool,
     reports: mpsc::Sender<wire::Host>,
     round: Round,
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
@@ -287,13 +293,14 @@ impl Session<'_> {
         self.actors.is_connected.store(false, Ordering::Release);
         self.actors.with.scheduler.take_reminders_of(Vec::new());
         self.reported = Arc::default();
-        self.send(self.actors.report(&[])).await
+        self.send(self.actors.report(&[], self.handover)).await
     }
 
     /// Whether all know that nothing is hosted here any more.
     fn has_left(&self) -> bool {
-        let tables = self.actors.tables.load();
-        self.leaving.is_some() && self.round.is_over() && !tables.name(&self.actors.with.address)
+        let routes = self.actors.routes.load();
+        let listed = routes.tables().name(&self.actors.with.address);
+        self.leaving.is_some() && self.round.is_over() && !listed
     }
 
     /// What the app hosts may be another set of types.
@@ -303,7 +310,7 @@ impl Session<'_> {
             return Ok(());
         }
         self.actors.is_connected.store(false, Ordering::Release);
-        self.send(self.actors.report(&names)).await?;
+        self.send(self.actors.report(&names, self.handover)).await?;
         self.reported = names;
         Ok(())
     }
@@ -320,8 +327,14 @@ impl Session<'_> {
         let Some(kind) = Order::named(&order.operation) else {
             return Err(format!("{:?} is no order", order.operation));
         };
+        // Not 0: calls of what does not move go on.
+        let handover = if self.handover { order.handover } else { 0 };
         match self.round.order(kind, version, std::time::Instant::now()) {
             Step::Ignore => Ok(()),
+            Step::Drain if handover != 0 && self.draining.is_none() => match self.round.drained() {
+                Some(version) => self.send(self.actors.answer(wire::HostOperation::Lock, version)).await,
+                None => Ok(()),
+            },
             Step::Reconnect => Err(format!("a table of round {version}, which is over")),
             Step::Drain => {
                 let draining = self.actors.gate.close();
@@ -331,7 +344,11 @@ impl Session<'_> {
             }
             Step::Install(version) => {
                 let tables = read(tables.unwrap_or_default()).map_err(|error| error.to_string())?;
-                self.install(tables).await;
+                let stamp = Stamp {
+                    term: handover,
+                    version,
+                };
+                self.install(tables, stamp, &order.leaving).await;
                 self.send(self.actors.answer(wire::HostOperation::Update, version))
                     .await
             }
@@ -340,6 +357,7 @@ impl Session<'_> {
                 if self.leaving.is_none() {
                     actors.announced.send_replace(Arc::clone(&self.reported));
                 }
+                actors.step(actors.routes.load().settled());
                 actors.gate.open();
                 let known = actors.types.borrow().clone();
                 if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
@@ -352,11 +370,20 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a table, and ends the actors that are another sidecar's by it.
-    async fn install(&mut self, tables: Tables) {
-        let actors = self.actors;
-        actors.tables.store(Arc::new(tables));
-        actors.halt_here(|kind, id| !actors.is_here(kind, id)).await;
+    /// Takes a table, and ends the actors that are another sidecar's by it. Where they are handed over, the others go on.
+    async fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
+        let (actors, routes) = (self.actors, self.actors.routes.load_full());
+        if stamp.term == 0 {
+            let routes = Arc::new(routes.replaced(tables));
+            actors.step(Routes::clone(&routes));
+            return actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
+        }
+        // Who stood still has no table of this term before this one.
+        let known = actors.gate.is_open();
+        let leaving = leaving.iter().map(String::as_str);
+        actors.step(routes.handing_over(stamp, tables, known, leaving));
+        actors.gate.open();
+        actors.hand_over(actors.drain_time()).await;
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
+use outrigger_actors::ring::Host;
+use outrigger_actors::routes::Stamp;
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::{InternalInvokeResponse, ListStringValue};
 use outrigger_wire::invoke::{Actor, Limits, RequestHead, ResponseHead, Verb};
@@ -21,6 +23,9 @@ const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/Ca
 
 /// What is said of a timer or reminder that its actor wants no more of.
 pub(super) const CANCELLED: &str = "reminder has been canceled";
+
+/// Proves to the new host of an actor that it has ended at its old one. Only sidecars that hand actors over send it.
+pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
 /// Names that Dapr looks for in this spelling alone.
 const SPELLED: [(&str, &str); 7] = [
@@ -43,12 +48,12 @@ pub(super) fn spell(metadata: &mut HashMap<String, ListStringValue>) {
 }
 
 impl Actors {
-    /// Sends to an actor at the sidecar of `app_id` with this address.
+    /// Sends to an actor at another host. `stamp`: it has ended here.
     pub(super) async fn there(
         &self,
-        address: &str,
-        app_id: &str,
+        host: &Host,
         message: &Message<'_>,
+        stamp: Option<Stamp>,
     ) -> Result<Reply, ActorError> {
         let trace = match message {
             Message::Call(call) => call.trace.clone(),
@@ -58,15 +63,19 @@ impl Actors {
             Message::Call(call) => (CALL_ACTOR, grpc::frame(&request(call))),
             Message::Due(reminder, _) => (CALL_ACTOR_REMINDER, grpc::frame(*reminder)),
         };
-        let target = (app_id, &*self.with.namespace);
+        let target = (&*host.app_id, &*self.with.namespace);
+        let handed = stamp.and_then(|stamp| HeaderValue::try_from(stamp.to_string()).ok());
         let limit = self.with.max_message;
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
         let sent = self
             .with
             .peers
-            .call_at(target, address, unknown, |instance| async move {
+            .call_at(target, &host.address, unknown, |instance| async move {
                 let mut request = grpc::request(path, frame.into());
                 trace.inject_grpc(request.headers_mut());
+                if let Some(handed) = handed {
+                    request.headers_mut().insert(HANDED, handed);
+                }
                 let response = instance.send(request).await.map_err(|error| Failed {
                     connection: error.is_unavailable(),
                     repeatable: false,
