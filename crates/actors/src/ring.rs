@@ -98,7 +98,7 @@ impl Ring {
 }
 
 /// What placement says: a ring for each actor type. Types with the same hosts share one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tables {
     rings: HashMap<Box<str>, Arc<Ring>>,
 }

@@ -212,7 +212,11 @@ mod tests {
     use super::*;
 
     /// Of an actor that stays.
-    fn enter<W>(turns: &mut Turns<W>, reentry: Option<Reentry<'_>>, waiter: W) -> Result<(Ticket, bool), TooDeep> {
+    fn enter<W>(
+        turns: &mut Turns<W>,
+        reentry: Option<Reentry<'_>>,
+        waiter: W,
+    ) -> Result<(Ticket, bool), TooDeep> {
         match turns.enter(reentry, true, || waiter)? {
             Entry::Turn(ticket, begins) => Ok((ticket, begins)),
             other => panic!("{other:?}"),

@@ -10,6 +10,7 @@
 //! - Where all streams are of hosts that hand actors over, a round says so: those hosts need not stop what does not move.
 //!   The phases are the same, because a phase ends with the promise of all hosts: not to begin what moves away (update).
 //! - A stream without actors changes nothing, and is given the present table by itself.
+//! - A leader that is new begins with a pause: see [`SETTLE`].
 //! - A stream that keeps a round waiting for the time-out, in all of its phases together, is left behind, and the others
 //!   go on. Nobody is left behind for the time that another took.
 //!
@@ -26,6 +27,10 @@ use outrigger_wire::placement::v1::Host;
 
 /// Pause between two rounds: what changes within it becomes one round.
 pub(crate) const GATHER: Duration = Duration::from_millis(100);
+
+/// A leader begins no round before it has led for so long: hosts that go on without one until they find it come first,
+/// and those that cannot reach it have given up by then.
+pub(crate) const SETTLE: Duration = Duration::from_millis(1250);
 
 /// A stream of a host; a later one has a larger number.
 pub(crate) type StreamId = u64;
@@ -114,8 +119,12 @@ pub(crate) struct Namespace {
     reports: u64,
     /// When the next round begins.
     due: Option<Time>,
+    /// That is for a round, not only for those who come before [`SETTLE`].
+    wanted: bool,
     /// Not before this.
     rest_until: Time,
+    /// The leader has led for long enough.
+    settled_at: Time,
     effects: Vec<Effect>,
 }
 
@@ -171,8 +180,8 @@ fn differs(old: &Host, new: &Host) -> bool {
 }
 
 impl Namespace {
-    /// A namespace without hosts. `hands_over`: hosts that can may hand actors over.
-    pub(crate) fn new(timeout: Duration, hands_over: bool) -> Self {
+    /// A namespace without hosts. `hands_over`: hosts that can may hand actors over. Before `settled_at` there is no round.
+    pub(crate) fn new(timeout: Duration, hands_over: bool, settled_at: Time) -> Self {
         Self {
             timeout,
             hands_over,
@@ -184,22 +193,27 @@ impl Namespace {
             changed: false,
             reports: 0,
             due: None,
+            wanted: false,
             rest_until: Time::ZERO,
+            settled_at,
             effects: Vec::new(),
         }
     }
 
     /// A stream begins, with its first report. Its entities are sorted.
     pub(crate) fn join(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
-        if self.round.is_none() && !has_actors(&host) {
+        if self.round.is_none() && !has_actors(&host) && now >= self.settled_at {
             self.admit(now, stream, host);
             self.tell_alone(stream);
             return;
         }
         let wanted = has_actors(&host);
         self.waiting.insert(stream, host);
-        if self.round.is_none() && wanted {
-            self.request(now);
+        if self.round.is_none() {
+            match wanted {
+                true => self.request(now),
+                false => self.due = self.due.or(Some(self.settled_at)),
+            }
         }
     }
 
@@ -256,7 +270,13 @@ impl Namespace {
     pub(crate) fn wake(&mut self, now: Time) {
         match &self.round {
             Some(round) if round.deadline <= now => self.expire(now),
-            None if self.due.is_some_and(|due| due <= now) => self.begin(now),
+            None if self.due.is_some_and(|due| due <= now) => {
+                self.due = None;
+                match self.wanted {
+                    true => self.begin(now),
+                    false => self.tell_waiting(now),
+                }
+            }
             _ => {}
         }
     }
@@ -320,12 +340,14 @@ impl Namespace {
 
     /// A round, as soon as the last one is long enough ago.
     fn request(&mut self, now: Time) {
-        self.due = Some(self.due.unwrap_or(now).max(self.rest_until));
+        self.wanted = true;
+        let earliest = self.rest_until.max(self.settled_at);
+        self.due = Some(self.due.unwrap_or(now).max(earliest));
         self.wake(now);
     }
 
     fn begin(&mut self, now: Time) {
-        self.due = None;
+        self.wanted = false;
         for (stream, host) in std::mem::take(&mut self.waiting) {
             self.reports += u64::from(has_actors(&host));
             self.admit(now, stream, host);
@@ -376,6 +398,14 @@ impl Namespace {
             self.effects.push(Effect::Finished { took });
         }
         self.rest_until = now + GATHER;
+        self.tell_waiting(now);
+        if self.changed || !self.waiting.is_empty() {
+            self.request(now);
+        }
+    }
+
+    /// Gives the present table to those who wait and have no actors.
+    fn tell_waiting(&mut self, now: Time) {
         let (with_actors, without): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|(_, host)| has_actors(host));
@@ -383,9 +413,6 @@ impl Namespace {
         for (stream, host) in without {
             self.admit(now, stream, host);
             self.tell_alone(stream);
-        }
-        if self.changed || !self.waiting.is_empty() {
-            self.request(now);
         }
     }
 

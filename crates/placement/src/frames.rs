@@ -12,16 +12,25 @@ use crate::dissemination::Phase;
 /// Length of a gRPC message's head: a flag, and four bytes of length.
 const HEAD: usize = 5;
 
-/// An order without a table, as a gRPC message. `handover` is 0, or the term in which actors are handed over.
-pub(crate) fn order(phase: Phase, version: u64, handover: u64) -> Bytes {
-    message(phase, version, handover, PlacementOrder::default())
+/// What is between our own alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// 0, or the term in which actors are handed over.
+    pub(crate) handover: u64,
+    /// A leader begins with a pause.
+    pub(crate) settles: bool,
+}
+
+/// An order without a table, as a gRPC message.
+pub(crate) fn order(phase: Phase, version: u64, marks: Marks) -> Bytes {
+    message(phase, version, marks, PlacementOrder::default())
 }
 
 /// The order to take the table of these hosts; of two with the same name the later one counts. `leaving` are those that
 /// were in the table before.
 pub(crate) fn update<'a>(
     version: u64,
-    handover: u64,
+    marks: Marks,
     replication_factor: i64,
     hosts: impl Iterator<Item = &'a Arc<Host>>,
     leaving: impl Iterator<Item = &'a str>,
@@ -53,16 +62,16 @@ pub(crate) fn update<'a>(
     };
     let order = PlacementOrder {
         tables: Some(tables),
-        leaving: match handover {
+        leaving: match marks.handover {
             0 => Vec::new(),
             _ => leaving.map(str::to_owned).collect(),
         },
         ..PlacementOrder::default()
     };
-    message(Phase::Update, version, handover, order)
+    message(Phase::Update, version, marks, order)
 }
 
-fn message(phase: Phase, version: u64, handover: u64, order: PlacementOrder) -> Bytes {
+fn message(phase: Phase, version: u64, marks: Marks, order: PlacementOrder) -> Bytes {
     let operation = match phase {
         Phase::Lock => "lock",
         Phase::Update => "update",
@@ -71,7 +80,8 @@ fn message(phase: Phase, version: u64, handover: u64, order: PlacementOrder) -> 
     let order = PlacementOrder {
         operation: operation.to_owned(),
         version,
-        handover,
+        handover: marks.handover,
+        settles: marks.settles,
         ..order
     };
     let length = order.encoded_len();
@@ -102,7 +112,7 @@ mod tests {
             host("h2", "b", &["t"]),
             host("h2", "c", &["t"]),
         ];
-        let frame = update(7, 0, 100, hosts.iter(), std::iter::once("h3"));
+        let frame = update(7, Marks::default(), 100, hosts.iter(), std::iter::once("h3"));
         assert_eq!(frame[0], 0);
         assert_eq!(
             u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize,
@@ -110,10 +120,16 @@ mod tests {
         );
         let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
         assert_eq!((order.operation.as_str(), order.version), ("update", 7));
-        assert_eq!((order.handover, order.leaving.len()), (0, 0), "as Dapr writes it");
-        let handed = update(7, 5, 100, hosts.iter(), std::iter::once("h3"));
+        let ours = (order.handover, order.leaving.len(), order.settles);
+        assert_eq!(ours, (0, 0, false), "as Dapr writes it");
+        let marks = Marks {
+            handover: 5,
+            settles: true,
+        };
+        let handed = update(7, marks, 100, hosts.iter(), std::iter::once("h3"));
         let handed = PlacementOrder::decode(&handed[HEAD..]).unwrap();
-        assert_eq!((handed.handover, handed.leaving), (5, vec!["h3".to_owned()]));
+        assert_eq!((handed.handover, handed.settles), (5, true));
+        assert_eq!(handed.leaving, ["h3"]);
         let tables = order.tables.unwrap();
         assert_eq!((tables.version.as_str(), tables.replication_factor), ("7", 100));
         assert_eq!(tables.entries["s"].load_map.len(), 1);
@@ -124,7 +140,7 @@ mod tests {
     #[test]
     fn orders_name_their_phase() {
         for (phase, name) in [(Phase::Lock, "lock"), (Phase::Unlock, "unlock")] {
-            let frame = order(phase, 3, 0);
+            let frame = order(phase, 3, Marks::default());
             let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
             assert_eq!(
                 (order.operation.as_str(), order.version, order.tables),

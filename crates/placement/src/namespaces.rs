@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::dissemination::{Effect, Message, Namespace, Phase, StreamId, Time};
-use crate::frames;
+use crate::dissemination::{Effect, Message, Namespace, Phase, SETTLE, StreamId, Time};
+use crate::frames::{self, Marks};
 use crate::metrics::Metrics;
 use crate::report::table_bytes;
 
@@ -156,10 +156,11 @@ impl Namespaces {
     }
 
     fn begin(self: &Arc<Self>, all: &mut HashMap<String, Arc<Running>>, name: &str) -> Arc<Running> {
+        let settled_at = if self.rules.handover { SETTLE } else { Time::ZERO };
         let running = Arc::new(Running {
             name: name.to_owned(),
             state: Mutex::new(State {
-                namespace: Namespace::new(self.rules.timeout, self.rules.handover),
+                namespace: Namespace::new(self.rules.timeout, self.rules.handover, settled_at),
                 streams: HashMap::new(),
                 table_bytes: 0,
                 published: Bytes::new(),
@@ -272,14 +273,14 @@ impl Namespaces {
     /// The streams that have too many orders to read.
     fn carry_out(&self, running: &Running, state: &mut State, effects: Vec<Effect>) -> Vec<StreamId> {
         let mut unread = Vec::new();
-        let mut made: Option<(Phase, u64, u64, Bytes)> = None;
+        let mut made: Option<(Phase, u64, bool, Bytes)> = None;
         for effect in effects {
             match effect {
                 Effect::Publish { version, handover } => {
                     let namespace = &state.namespace;
                     state.published = frames::update(
                         version,
-                        if handover { self.term } else { 0 },
+                        self.marks(handover),
                         self.rules.replication_factor,
                         namespace.hosts(),
                         namespace.leaving(),
@@ -291,17 +292,16 @@ impl Namespaces {
                     version,
                     handover,
                 } => {
-                    let term = if handover { self.term } else { 0 };
                     let frame = match (&made, phase) {
                         (_, Phase::Update) => state.published.clone(),
-                        (Some((of, at, in_term, frame)), _)
-                            if (*of, *at, *in_term) == (phase, version, term) =>
+                        (Some((of, at, hands, frame)), _)
+                            if (*of, *at, *hands) == (phase, version, handover) =>
                         {
                             frame.clone()
                         }
                         _ => {
-                            let frame = frames::order(phase, version, term);
-                            made.insert((phase, version, term, frame)).3.clone()
+                            let frame = frames::order(phase, version, self.marks(handover));
+                            made.insert((phase, version, handover, frame)).3.clone()
                         }
                     };
                     let outbox = state.streams.get(&to);
@@ -327,6 +327,13 @@ impl Namespaces {
             }
         }
         unread
+    }
+
+    fn marks(&self, handover: bool) -> Marks {
+        Marks {
+            handover: if handover { self.term } else { 0 },
+            settles: self.rules.handover,
+        }
     }
 
     /// Takes a stream out, and tells it why if it reads.

@@ -1,3 +1,4 @@
+mod fleet;
 mod simulation;
 
 use super::*;
@@ -43,7 +44,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         Self {
-            namespace: Namespace::new(TIMEOUT, true),
+            namespace: Namespace::new(TIMEOUT, true, Time::ZERO),
             now: Duration::from_secs(100),
         }
     }
@@ -110,11 +111,7 @@ fn a_round_goes_from_phase_to_phase_when_all_have_answered() {
     assert_eq!(scene.say(1, answer(Phase::Lock, 2)), []);
     assert_eq!(
         scene.say(2, answer(Phase::Lock, 2)),
-        [
-            publish(2),
-            order(1, Phase::Update, 2),
-            order(2, Phase::Update, 2)
-        ]
+        [publish(2), order(1, Phase::Update, 2), order(2, Phase::Update, 2)]
     );
     assert_eq!(scene.say(2, answer(Phase::Update, 2)), []);
     assert_eq!(
@@ -128,6 +125,26 @@ fn a_round_goes_from_phase_to_phase_when_all_have_answered() {
         [Effect::Finished { took }]
     );
     assert_eq!(scene.namespace.wake_at(), None);
+}
+
+#[test]
+fn a_new_leader_lets_hosts_come_before_it_begins() {
+    let mut scene = Scene::new();
+    let settled = scene.now + SETTLE;
+    scene.namespace = Namespace::new(TIMEOUT, true, settled);
+    assert_eq!(scene.join(1, &[]), []);
+    assert_eq!(scene.namespace.wake_at(), Some(settled));
+    assert_eq!(scene.join(2, &["t"]), []);
+    scene.now += SETTLE / 2;
+    assert_eq!(scene.join(3, &["t"]), []);
+    let effects = scene.pass(SETTLE / 2);
+    assert_eq!(effects.len(), 3, "one round for all: {effects:?}");
+    // Without actors there is no round either.
+    scene.namespace = Namespace::new(TIMEOUT, true, scene.now + SETTLE);
+    assert_eq!(scene.join(4, &[]), []);
+    assert_eq!(scene.pass(SETTLE).len(), 1 + 3);
+    assert_eq!(scene.namespace.wake_at(), None);
+    assert_eq!(scene.namespace.version(), 0);
 }
 
 #[test]
@@ -167,10 +184,7 @@ fn hosts_before_1_17_answer_with_anything() {
     let mut scene = Scene::new();
     assert_eq!(scene.join(1, &["t"]), [order(1, Phase::Lock, 1)]);
     let say = || Message::ReportOrAnswer(host("h1", &["t"]));
-    assert_eq!(
-        scene.say(1, say()),
-        [publish(1), order(1, Phase::Update, 1)]
-    );
+    assert_eq!(scene.say(1, say()), [publish(1), order(1, Phase::Update, 1)]);
     assert_eq!(scene.say(1, say()), [order(1, Phase::Unlock, 1)]);
     assert_eq!(scene.say(1, say()).len(), 1, "it has ended");
     assert_eq!(scene.say(1, say()), [], "a report that changes nothing");
@@ -237,12 +251,17 @@ fn actors_are_handed_over_where_all_hosts_can() {
     // One that cannot stops all, whether it has actors or not.
     scene.now += GATHER;
     let alone = scene.join(3, &[]);
-    assert!(alone.iter().skip(1).all(|effect| !handed(std::slice::from_ref(effect))));
+    assert!(
+        alone
+            .iter()
+            .skip(1)
+            .all(|effect| !handed(std::slice::from_ref(effect)))
+    );
     let effects = scene.say(2, Message::Report(can("h2", &["t", "u"])));
     assert!(!handed(&effects));
     scene.settle(effects);
     assert_eq!(scene.namespace.leaving().count(), 0);
-    let mut off = Namespace::new(TIMEOUT, false);
+    let mut off = Namespace::new(TIMEOUT, false, Time::ZERO);
     off.join(scene.now, 1, can("h1", &["t"]));
     assert!(!handed(&off.effects()));
 }
@@ -269,7 +288,11 @@ fn what_changes_later_becomes_one_round_after_this_one() {
     let effects = scene.pass(GATHER);
     assert_eq!(effects.len(), 1 + 97 + 1);
     scene.settle(effects);
-    assert_eq!(scene.namespace.version(), 1 + 97 + 1, "one round; each report counts");
+    assert_eq!(
+        scene.namespace.version(),
+        1 + 97 + 1,
+        "one round; each report counts"
+    );
 }
 
 #[test]

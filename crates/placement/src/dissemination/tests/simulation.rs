@@ -61,7 +61,7 @@ impl Fleet {
     fn new(seed: u64) -> Self {
         Self {
             random: StdRng::seed_from_u64(seed),
-            namespace: Namespace::new(TIMEOUT, false),
+            namespace: Namespace::new(TIMEOUT, false, Time::ZERO),
             now: Time::ZERO,
             events: BinaryHeap::new(),
             what: BTreeMap::new(),

@@ -183,6 +183,12 @@ impl Gate {
         }
     }
 
+    /// Lets calls begin again behind [`Gate::close`], where nothing was ended.
+    pub(super) fn reopen(&self) {
+        self.current.load().closed.store(false, Ordering::SeqCst);
+        self.is_open.send_replace(true);
+    }
+
     /// Lets calls begin.
     pub(super) fn open(&self) {
         if self.is_open() {

@@ -1,6 +1,7 @@
 //! Calls of actors that live beside other sidecars.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
@@ -24,6 +25,7 @@ const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/Ca
 /// What is said of a timer or reminder that its actor wants no more of.
 pub(super) const CANCELLED: &str = "reminder has been canceled";
 
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Proves to the new host of an actor that it has ended at its old one. Only sidecars that hand actors over send it.
 pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
@@ -66,6 +68,8 @@ impl Actors {
         let target = (&*host.app_id, &*self.with.namespace);
         let handed = stamp.and_then(|stamp| HeaderValue::try_from(stamp.to_string()).ok());
         let limit = self.with.max_message;
+        // The connection broke when the call may have begun.
+        let cut = &AtomicBool::new(false);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
         let sent = self
             .with
@@ -76,19 +80,33 @@ impl Actors {
                 if let Some(handed) = handed {
                     request.headers_mut().insert(HANDED, handed);
                 }
-                let response = instance.send(request).await.map_err(|error| Failed {
-                    connection: error.is_unavailable(),
-                    repeatable: false,
-                    error: grpc::send_status(&error),
+                let response = instance.send(request).await.map_err(|error| {
+                    cut.store(!error.is_repeatable(), Ordering::Relaxed);
+                    Failed {
+                        connection: error.is_unavailable(),
+                        repeatable: false,
+                        error: grpc::send_status(&error),
+                    }
                 })?;
-                grpc::finish_unary(response, limit)
-                    .await
-                    .map_err(|failure| failed(failure.status))
+                grpc::finish_unary(response, limit).await.map_err(|failure| {
+                    let answered = [&failure.headers, &failure.trailers];
+                    let answered = answered.iter().any(|fields| fields.contains_key(GRPC_STATUS));
+                    cut.store(!answered, Ordering::Relaxed);
+                    failed(failure.status)
+                })
             });
         let answer = match sent.await {
             Ok(answer) => answer,
             Err(failed) if failed.error.message() == CANCELLED => return Ok(empty()),
-            Err(failed) => return Err(ActorError::Peer(failed.error)),
+            Err(failed) => {
+                let error = ActorError::Peer(failed.error);
+                let begun = cut.load(Ordering::Relaxed) && matches!(message, Message::Call(_));
+                // What may have run is not run again unless the caller asks for it. Reminders come until they succeed.
+                return Err(match begun {
+                    true => ActorError::Invoke(error.to_string()),
+                    false => error,
+                });
+            }
         };
         match message {
             Message::Call(_) => reply(answer.message).map_err(ActorError::Peer),

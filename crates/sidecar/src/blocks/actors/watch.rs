@@ -13,8 +13,8 @@ use prost_types::Any;
 use tonic::{Code, Status};
 
 use super::call::{no_address, outcome};
-use super::host::Entrance;
 use super::gate::Claim;
+use super::host::Entrance;
 use super::remote::{failed, request};
 use super::serve::{Served, call_of, status, unread};
 use super::{ActorCall, ActorError, Actors, check};
