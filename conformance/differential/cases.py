@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import json
+import re
+import time
 
 import grpc
 from dapr.proto.runtime.v1 import dapr_pb2
@@ -98,6 +100,33 @@ class Grpc:
         return printed(methods()[self.method][1].FromString(answer))
 
 
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Waits until the apps have received so many requests since the case began."""
+    count: int
+
+    def ask(self, product, _):
+        deadline = time.monotonic() + wire.PATIENCE
+        while product.received() < self.count and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return {"status": f"{product.received()} received"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Until:
+    """Sends a request again and again until its answer has what a pattern finds; the last answer counts."""
+    step: Http
+    pattern: str
+
+    def ask(self, product, captured):
+        deadline = time.monotonic() + wire.PATIENCE
+        while True:
+            seen = self.step.ask(product, captured)
+            if re.search(self.pattern, seen.get("body", "")) or time.monotonic() > deadline:
+                return seen
+            time.sleep(0.02)
+
+
 def printed(message):
     try:
         return json_format.MessageToJson(message, indent=None, sort_keys=True)
@@ -121,6 +150,8 @@ class Case:
     steps: tuple
     reply: apps.Reply = apps.Reply()
     grpc_reply: apps.GrpcReply = apps.GrpcReply()
+    # Whether the apps may receive in any order.
+    any_order: bool = False
 
     def run(self, product, key):
         """Everything that was seen: {field: text}."""
@@ -131,7 +162,10 @@ class Case:
             answer = step.ask(product, captured)
             captured.update((f"@{number}.{name.removeprefix('header.')}@", value) for name, value in answer.items())
             seen.update((f"answer {number}: {name}", value) for name, value in answer.items())
-        for number, record in enumerate(product.records(), 1):
+        records = product.records()
+        if self.any_order:
+            records.sort(key=lambda record: product.neutral(str([record.get("request"), record.get("body")])))
+        for number, record in enumerate(records, 1):
             name = record.pop("app")
             seen.update((f"{name} {number}: {field}", value) for field, value in record.items())
         return {field: product.neutral(value) for field, value in seen.items()}
