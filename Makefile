@@ -34,11 +34,12 @@ conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv
 	conformance/check $(RELEASE)
 
-sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and JavaScript where Node.js is installed
+sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
 	! command -v npm >/dev/null || conformance/sdk-js/run $(RELEASE)
+	! command -v mvn >/dev/null || conformance/sdk-java/run $(RELEASE)
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	conformance/pluggable/run $(RELEASE)
