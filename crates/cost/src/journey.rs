@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_sidecar::config::{Command, Config};
-use outrigger_sidecar::life::Shutdown;
-use outrigger_sidecar::sidecar::{Env, Sidecar};
+use outrigger_sidecar::sidecar::{Env, Shutdown, Sidecar};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle, Runtime};
