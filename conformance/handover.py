@@ -285,6 +285,13 @@ class Jobs:
             until(f"{prefix}-{kind} of {name} came {times} times", lambda: app.seen[f"{prefix}-{kind}"] >= times)
         self.each(on)
 
+    def close(self):
+        """Another one may use the same etcd."""
+        for name in [name for name in self.fleet.processes if name.startswith((f"daprd-{self.name}-", f"scheduler-{self.name}-"))]:
+            self.fleet.end(name)
+        for app, _ in self.sidecars.values():
+            app.server.shutdown()
+
     def check(self, first, second):
         self.change(first)
         self.schedule("one")
@@ -327,7 +334,7 @@ def jobs(fleet, binaries, wanted):
     """The checks of schedulers. Dapr's fills a folder first: one that ours fills alone is no etcd's."""
     name = "jobs in a folder: filled by theirs, taken over by ours"
     if wanted in name:
-        yield name, lambda: Jobs(fleet, "folder", binaries).check("theirs", "ours")
+        yield name, lambda: checked(Jobs(fleet, "folder", binaries), "theirs", "ours")
     cluster = []
     for first, second in HOSTS:
         name = f"jobs in an etcd of its own: filled by {first}, taken over by {second}"
@@ -335,8 +342,15 @@ def jobs(fleet, binaries, wanted):
             def check(first=first, second=second):
                 if not cluster:
                     cluster.extend(etcd(fleet))
-                Jobs(fleet, f"etcd-{first}", binaries, cluster).check(first, second)
+                checked(Jobs(fleet, f"etcd-{first}", binaries, cluster), first, second)
             yield name, check
+
+
+def checked(found, first, second):
+    try:
+        found.check(first, second)
+    finally:
+        found.close()
 
 
 def main(ours, theirs, wanted=""):

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config};
-use outrigger_sidecar::sidecar::{Env, Shutdown, Sidecar};
+use outrigger_sidecar::sidecar::{Env, Sidecar};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle, Runtime};

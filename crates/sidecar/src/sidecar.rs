@@ -24,7 +24,7 @@ use outrigger_discovery::{BuildError, FatalError};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_runtime::app::{AppChannel, Health, HealthSetter};
 use outrigger_runtime::components::Components;
-use outrigger_runtime::life::{Condition, Parts, Readiness, Stage, Tasks};
+use outrigger_runtime::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_telemetry::export::Pipeline;
 use outrigger_transport::listen::BindError;
@@ -39,7 +39,6 @@ use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
 
 pub use outrigger_runtime::components::Env;
-pub use outrigger_runtime::life::Shutdown;
 
 const LOG: &str = "dapr.runtime";
 
