@@ -151,11 +151,12 @@ class Fleet:
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
 
-    def control_plane(self):
-        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both."""
-        replicas, client = free_ports(2)
+    def control_plane(self, client=None):
+        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both.
+        `client` is the port for clients of etcd, if it has to be a certain one."""
+        replicas, other = free_ports(2)
         self._service("placement", f"--initial-cluster=dapr-placement-0={HOST}:{replicas}")
-        self._service("scheduler", f"--etcd-data-dir={self.dir / 'jobs'}", f"--etcd-client-port={client}")
+        self._service("scheduler", f"--etcd-data-dir={self.dir / 'jobs'}", f"--etcd-client-port={client or other}")
 
     def _service(self, name, *flags):
         port, healthz, metrics = free_ports(3)
