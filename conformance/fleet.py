@@ -110,6 +110,12 @@ class Fleet:
             self.problems.append(f"{name} did not end cleanly: {status}")
         return status
 
+    def kill(self, name):
+        """Ends a process without a word to it."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
     def start(self, name, command, env=None, **options):
         """Starts a process whose output goes to a log named after it; `options` are those of Popen."""
         with open(self.dir / f"{name}.log", "wb") as log:
@@ -118,14 +124,14 @@ class Fleet:
                 **options)
         return self.processes[name]
 
-    def app(self, name, command, port, env=None, **options):
-        """Starts an app and waits until its port accepts connections."""
+    def app(self, name, command, port, env=None, patience=READY_SECONDS, **options):
+        """Starts an app and waits until its port accepts connections, for some seconds."""
         self.start(name, command, env, **options)
 
         def listening():
             with socket.create_connection((HOST, port), 1):
                 return True
-        self.until(name, listening, f"port {port}")
+        self.until(name, listening, f"port {port}", patience)
 
     def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None,
                 ports=None):
@@ -153,21 +159,44 @@ class Fleet:
 
     def control_plane(self, client=None):
         """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both.
-        `client` is the port for clients of etcd, if it has to be a certain one."""
-        replicas, other = free_ports(2)
-        self._service("placement", f"--initial-cluster=dapr-placement-0={HOST}:{replicas}")
-        self._service("scheduler", f"--etcd-data-dir={self.dir / 'jobs'}", f"--etcd-client-port={client or other}")
+        `client` is the scheduler's port for clients of etcd, if it has to be a certain one."""
+        *ports, other, peers = free_ports(5)
+        self.addresses += [self.placement(), self.scheduler(ports=[*ports, client or other, peers])]
 
-    def _service(self, name, *flags):
-        port, healthz, metrics = free_ports(3)
-        command = [self.binaries / name, f"--port={port}", f"--listen-address={HOST}", f"--healthz-port={healthz}",
-                   f"--metrics-port={metrics}", *flags]
-        if self.sentry:
-            command += ["--tls-enabled", "--trust-domain=localhost", f"--sentry-address=localhost:{self.sentry_port}",
-                        f"--trust-anchors-file={self.dir / 'credentials' / 'ca.crt'}"]
-        self.start(name, command)
+    def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
+        """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
+        a new one unless named; what is there already is taken over. `ports` are five, of one that ended."""
+        port, healthz, metrics, client, peers = ports or free_ports(5)
+        folder = pathlib.Path(folder or self.dir / f"data-{name}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # The id and the scheme stay the same: etcd keeps who its members are.
+        members = f"--etcd-initial-cluster=dapr-scheduler-server-0=http{'s' * self.sentry}://{HOST}:{peers}"
+        self.start(name, [
+            pathlib.Path(binaries or self.binaries) / "scheduler", "--id=dapr-scheduler-server-0", f"--port={port}",
+            f"--listen-address={HOST}", f"--healthz-port={healthz}", f"--metrics-port={metrics}",
+            f"--etcd-data-dir={folder}", f"--etcd-client-port={client}", members,
+            f"--override-broadcast-host-port={HOST}:{port}", *self._of_the_control_plane(name), *flags])
         self._healthy(name, f"http://{HOST}:{healthz}/healthz")
-        self.addresses.append(f"--{name}-host-address={HOST}:{port}")
+        return f"--scheduler-host-address={HOST}:{port}"
+
+    def placement(self, name="placement", binaries=None):
+        """Starts a placement service and waits until it is healthy; the flag for sidecars that use it."""
+        port, healthz, metrics, replicas = free_ports(4)
+        self.start(name, [
+            pathlib.Path(binaries or self.binaries) / "placement", f"--port={port}", f"--listen-address={HOST}",
+            f"--healthz-port={healthz}", f"--metrics-port={metrics}",
+            f"--initial-cluster=dapr-placement-0={HOST}:{replicas}", *self._of_the_control_plane(name)])
+        self._healthy(name, f"http://{HOST}:{healthz}/healthz")
+        return f"--placement-host-address={HOST}:{port}"
+
+    def _of_the_control_plane(self, name):
+        """The flags that give a service its identity."""
+        if not self.sentry:
+            return []
+        flags = ["--tls-enabled", "--trust-domain=localhost", f"--sentry-address=localhost:{self.sentry_port}",
+                 f"--trust-anchors-file={self.dir / 'credentials' / 'ca.crt'}"]
+        # etcd reads its certificates from files.
+        return [*flags, f"--identity-directory-write={self.dir / f'identity-{name}'}"] if "scheduler" in name else flags
 
     def _start_sentry(self):
         credentials = self.dir / "credentials"
@@ -189,9 +218,9 @@ class Fleet:
                 return 200 <= answer.status < 300
         self.until(name, answered, url)
 
-    def until(self, name, condition, what):
+    def until(self, name, condition, what, patience=READY_SECONDS):
         """Waits until a condition holds, as long as the process it is about lives."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patience
         while True:
             try:
                 if condition():

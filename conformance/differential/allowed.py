@@ -6,6 +6,7 @@ from differential.compare import Allowed
 NOTHING = r"\(absent\)"
 APPS = r"(app|outside|grpc-app) \d+"
 TO_APP = r"(app|outside) \d+"
+HUB = r"(grpc-)?hub-app \d+"
 ANSWER = r"answer \d+"
 # What Go and its libraries write where ours write something else; the words before it are Dapr's, and the same.
 GO = (
@@ -372,4 +373,6 @@ ALLOWED = (
         "numbers", rf"{ANSWER}: body", None, None, r"state: .*(12345678901234567890|0\.1234567890|'-0'|'-1\.5').*"
     ),
     Allowed("numbers", r"outside \d+: body", r"\d+", r"\d+", "bindings: web body .*12345678901234567890.*"),
+    # Jobs, actors, workflows.
+    Allowed("job-names", ANSWER, "20[0-9] .*|20[0-9]", "500 .*job name is invalid.*", r"scheduled jobs: name .*|workflows: id .*%C3%BC"),
 )
