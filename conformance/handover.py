@@ -121,7 +121,8 @@ class Workflows:
         same(self.ask("POST", f"{instance}/raiseEvent/{event}", data)[0], 202, f"{event} for {instance}")
 
     def ended(self, instance, output):
-        told = until(f"{instance} has ended", lambda: (now := self.told(instance))["runtimeStatus"] != "RUNNING" and now)
+        told = until(f"{instance} has ended",
+                     lambda: (now := self.told(instance))["runtimeStatus"] not in ("PENDING", "RUNNING") and now)
         same(told["runtimeStatus"], "COMPLETED", f"{instance}, {told}")
         same(json.loads(told["properties"]["dapr.workflow.output"]), output, f"the output of {instance}")
         return told
