@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use http::header::HeaderName;
-use outrigger_actors::ring::Tables;
+use outrigger_actors::routes::Routes;
 use outrigger_actors::settings::Settings;
 use outrigger_blocks::state::State;
 use outrigger_policy::path::validate_name;
@@ -97,7 +97,9 @@ pub struct Actors {
     with: Dependencies,
     metrics: ActorMetrics,
     gate: Gate,
-    tables: ArcSwap<Tables>,
+    routes: ArcSwap<Routes>,
+    /// The same, for who waits for the next step of a round.
+    steps: channel::Sender<Arc<Routes>>,
     /// What is hosted now is made from these.
     known_types: Mutex<Types>,
     hosted: ArcSwap<Hosted>,
@@ -118,10 +120,12 @@ impl Actors {
     /// Actors that nobody is told of yet.
     pub fn new(with: Dependencies) -> Self {
         let metrics = ActorMetrics::new(&with.resilience.metrics.all().registry);
+        let routes = Arc::new(Routes::new(&with.address));
         Self {
             metrics,
             gate: Gate::new(),
-            tables: ArcSwap::default(),
+            routes: ArcSwap::new(Arc::clone(&routes)),
+            steps: channel::Sender::new(routes),
             known_types: Mutex::default(),
             hosted: ArcSwap::default(),
             app_known: channel::Sender::new(false),
@@ -170,6 +174,13 @@ impl Actors {
             }
         }
         Ok(self.hosted.load_full())
+    }
+
+    /// A step of a round: what calls go by from now on.
+    fn step(&self, routes: Routes) {
+        let routes = Arc::new(routes);
+        self.routes.store(Arc::clone(&routes));
+        self.steps.send_replace(routes);
     }
 
     /// Changes what is hosted here.

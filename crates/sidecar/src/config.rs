@@ -233,6 +233,8 @@ pub struct ControlPlane {
     pub operator: String,
     /// `--placement-host-address`: `host:port` list; empty = no placement.
     pub placement: Vec<String>,
+    /// `--actors-handover`.
+    pub handover: bool,
     /// `--scheduler-host-address` or its variable: `host:port` list; empty = no scheduler.
     pub scheduler: Vec<String>,
     /// `--scheduler-job-streams`: job streams per scheduler address; at least 1.

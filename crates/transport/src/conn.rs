@@ -9,7 +9,7 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, Request};
 
 pub use channel::Channel;
-pub use dial::{DialError, Dialer, Io};
+pub use dial::{DialError, DialErrorKind, Dialer, Io};
 pub use h1::{H1Pool, PooledBody};
 pub use h2::{H2Pool, KeepAlive};
 

@@ -2,17 +2,20 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
+use outrigger_actors::routes::{Origin, Routes, Way};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_runtime::call::Reply;
 use outrigger_runtime::resilience::Attempts;
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
+use tokio::sync::watch::Receiver;
 
 use super::gate::Claim;
-use super::host::Hosted;
+use super::host::{Entrance, Hosted};
 use super::{ActorError, Actors, REENTRANCY_ID, check};
 
 /// A call of an actor's method; its body is here whole, so that it can be made again.
@@ -68,10 +71,17 @@ impl Message<'_> {
     }
 }
 
-/// Where an actor lives.
-pub(super) enum Place {
-    Here,
-    There { address: Arc<str>, app_id: Arc<str> },
+/// What became of a call here.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "taken apart as soon as it is made, and most are the large one"
+)]
+enum Tried {
+    Done(Reply),
+    /// The actor has ended here.
+    Ended,
+    /// The call did not begin, and has to look again where the actor lives.
+    Again,
 }
 
 impl Actors {
@@ -96,7 +106,7 @@ impl Actors {
             let found = Attempts::new(builtin.map(Arc::as_ref), Key::NONE, &resilience.metrics);
             let sent = found.until(&self.ended).run(async |_| {
                 // The future of a call to the app is large.
-                let result = Box::pin(self.once(message)).await;
+                let result = Box::pin(self.once(message, Origin::Own)).await;
                 let outcome = outcome(&result);
                 (result, outcome)
             });
@@ -123,76 +133,105 @@ impl Actors {
         }
     }
 
-    async fn once(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
+    async fn once(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         let (kind, id) = (message.kind(), message.id());
-        let claim = self.claim(kind, id).await?;
-        match self.place(kind, id)? {
-            Place::Here => self.claimed(claim, message).await,
-            Place::There { address, app_id } => {
-                drop(claim);
-                Box::pin(self.there(&address, &app_id, message)).await
+        loop {
+            let mut steps = self.steps.subscribe();
+            let claim = self.claim(kind, id).await?;
+            let routes = self.routes.load_full();
+            match routes.way(origin, kind, id) {
+                Way::Here => {
+                    if let Tried::Done(reply) = self.claimed(claim, message, &routes, true).await? {
+                        return Ok(reply);
+                    }
+                }
+                Way::There(host) => {
+                    drop(claim);
+                    return Box::pin(self.there(host, message, None)).await;
+                }
+                Way::PassOn(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
+                    Tried::Done(reply) => return Ok(reply),
+                    Tried::Ended => return Box::pin(self.there(host, message, Some(stamp))).await,
+                    Tried::Again => {}
+                },
+                Way::Wait => {
+                    drop(claim);
+                    self.next_step(&mut steps).await?;
+                }
+                Way::Moved => return Err(ActorError::Moved),
+                Way::Nowhere => return Err(no_address(kind, id)),
             }
         }
     }
 
-    pub(super) fn place(&self, kind: &str, id: &str) -> Result<Place, ActorError> {
-        let tables = self.tables.load();
-        let owner = tables.owner(kind, id).ok_or_else(|| ActorError::NoAddress {
-            kind: kind.to_owned(),
-            id: id.to_owned(),
-        })?;
-        if is_same(&owner.address, &self.with.address) {
-            return Ok(Place::Here);
+    /// Waits for the next step of the round.
+    pub(super) async fn next_step(&self, steps: &mut Receiver<Arc<Routes>>) -> Result<(), ActorError> {
+        tokio::select! {
+            _changed = steps.changed() => Ok(()),
+            () = self.ended.cancelled() => Err(ActorError::Ended),
         }
-        Ok(Place::There {
-            address: Arc::clone(&owner.address),
-            app_id: Arc::clone(&owner.app_id),
-        })
     }
 
-    /// Whether an actor is this sidecar's by the table.
-    pub(super) fn is_here(&self, kind: &str, id: &str) -> bool {
-        matches!(self.place(kind, id), Ok(Place::Here))
-    }
-
-    /// Another sidecar sends to an actor that it takes for this one's. It goes no further.
-    pub(super) async fn received(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
+    /// Another sidecar sends to an actor that it takes for this one's, or that lived there.
+    pub(super) async fn received(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
-        let (kind, id) = (message.kind(), message.id());
-        let claim = self.claim(kind, id).await?;
-        if !self.is_here(kind, id) {
-            return Err(ActorError::Moved);
-        }
-        self.claimed(claim, message).await
+        self.once(message, origin).await
     }
 
-    /// An actor that lives here, for as long as the claim stands.
-    async fn claimed(&self, claim: Claim, message: &Message<'_>) -> Result<Reply, ActorError> {
+    /// An actor that lives here, for as long as the claim stands. Where it is not `owned` any more, what belongs to a turn
+    /// that runs is part of it, and all else waits for the actor's end.
+    async fn claimed(
+        &self,
+        claim: Claim,
+        message: &Message<'_>,
+        routes: &Arc<Routes>,
+        owned: bool,
+    ) -> Result<Tried, ActorError> {
+        let (name, id) = (message.kind(), message.id());
         let hosted = self.hosted.load_full();
-        let internal = hosted.get(message.kind()).and_then(|kind| kind.internal.as_ref());
+        let kind = hosted.get(name);
+        let stays = || {
+            let now = self.routes.load();
+            owned && (Arc::ptr_eq(&now, routes) || now.way(Origin::Own, name, id) == Way::Here)
+        };
+        let entrance = Entrance::new(&stays);
+        let tried = |here: Option<Reply>| here.map_or(Tried::Ended, Tried::Done);
+        let internal = kind.and_then(|kind| kind.internal.as_ref());
         if internal.is_some_and(|internal| internal.is_free(message)) {
             drop(claim);
-            return self.here(&hosted, message).await;
+            return self.here(&hosted, message, &entrance).await.map(tried);
         }
-        let here = pin!(self.here(&hosted, message));
+        let evicted = || {
+            let concerned = owned || entrance.begun.load(Ordering::SeqCst);
+            concerned && kind.is_some_and(|kind| kind.is_evicted(id))
+        };
+        let here = pin!(self.here(&hosted, message, &entrance));
         tokio::select! {
             biased;
-            result = here => result,
-            () = claim.cancelled() => Err(ActorError::Disseminating),
+            result = here => result.map(tried),
+            () = claim.cancelled_or(evicted) => match entrance.begun.load(Ordering::SeqCst) {
+                true => Err(ActorError::Disseminating),
+                false => Ok(Tried::Again),
+            },
         }
     }
 
-    /// An actor of this sidecar: waits for its turn, and calls the app, or the actor itself.
-    async fn here(&self, hosted: &Hosted, message: &Message<'_>) -> Result<Reply, ActorError> {
+    /// An actor of this sidecar: waits for its turn, and calls the app, or the actor itself. `None` when it has ended.
+    async fn here(
+        &self,
+        hosted: &Hosted,
+        message: &Message<'_>,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Reply>, ActorError> {
         // The table may be of a time when another set of types was hosted.
         let Some(kind) = hosted.get(message.kind()) else {
-            return Err(ActorError::NoAddress {
-                kind: message.kind().to_owned(),
-                id: message.id().to_owned(),
-            });
+            return match (entrance.stays)() {
+                true => Err(no_address(message.kind(), message.id())),
+                false => Ok(None),
+            };
         };
         if let Some(internal) = &kind.internal {
-            return internal.send(kind, message).await;
+            return internal.send(kind, message, entrance).await;
         }
         let given = message.reentry().filter(|id| !id.is_empty());
         let made = match (given, kind.settings.reentrancy) {
@@ -200,8 +239,17 @@ impl Actors {
             _ => None,
         };
         let reentry = made.as_deref().or(given);
-        let _turn = kind.turn(message.id(), reentry).await?;
-        self.call_app(message, made.as_deref()).await
+        let Some(_turn) = kind.turn(message.id(), reentry, entrance).await? else {
+            return Ok(None);
+        };
+        self.call_app(message, made.as_deref()).await.map(Some)
+    }
+}
+
+pub(super) fn no_address(kind: &str, id: &str) -> ActorError {
+    ActorError::NoAddress {
+        kind: kind.to_owned(),
+        id: id.to_owned(),
     }
 }
 
@@ -211,45 +259,5 @@ pub(super) fn outcome<T>(result: &Result<T, ActorError>) -> Outcome {
         Ok(_) => Outcome::Success,
         Err(error) if error.is_about_place() => Outcome::Failure { code: None },
         Err(_) => Outcome::Final,
-    }
-}
-
-/// Whether two addresses are of the same server: on one machine, ports tell them apart.
-fn is_same(target: &str, own: &str) -> bool {
-    if target == own {
-        return true;
-    }
-    let split = |address: &str| {
-        let (host, port) = address.rsplit_once(':')?;
-        Some((is_loopback(host), port.to_owned()))
-    };
-    match (split(target), split(own)) {
-        (Some((true, target)), Some((true, own))) => target == own,
-        _ => false,
-    }
-}
-
-fn is_loopback(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let ip = bare.parse::<std::net::IpAddr>();
-    ip.map_or_else(|_| bare.eq_ignore_ascii_case("localhost"), |ip| ip.is_loopback())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_same;
-
-    #[test]
-    fn an_address_on_this_machine_has_several_names() {
-        for (target, own, same) in [
-            ("10.0.0.1:1", "10.0.0.1:1", true),
-            ("10.0.0.1:1", "10.0.0.1:2", false),
-            ("localhost:1", "127.0.0.1:1", true),
-            ("[::1]:1", "127.0.0.1:1", true),
-            ("localhost:2", "127.0.0.1:1", false),
-            ("localhost:1", "10.0.0.1:1", false),
-        ] {
-            assert_eq!(is_same(target, own), same, "{target} {own}");
-        }
     }
 }

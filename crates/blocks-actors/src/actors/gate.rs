@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, watch};
-use tokio_util::sync::CancellationToken;
 
 /// Calls of different lanes do not meet.
 pub(super) const LANES: usize = 16;
@@ -22,6 +21,8 @@ pub(super) struct Gate {
 struct Period {
     lanes: [Lane; LANES],
     closed: AtomicBool,
+    /// Some actors want their calls to end.
+    evicts: AtomicBool,
     /// A call ended after the gate was closed.
     ended: Notify,
 }
@@ -29,7 +30,9 @@ struct Period {
 #[derive(Default)]
 struct Lane {
     calls: AtomicUsize,
-    cancel: CancellationToken,
+    cancelled: AtomicBool,
+    /// Calls have to see whether they are to end.
+    look: Notify,
 }
 
 impl Period {
@@ -37,6 +40,7 @@ impl Period {
         Arc::new(Self {
             lanes: Default::default(),
             closed: AtomicBool::new(closed),
+            evicts: AtomicBool::new(false),
             ended: Notify::new(),
         })
     }
@@ -64,7 +68,21 @@ pub(super) struct Claim {
 impl Claim {
     /// Completes when the call has to end, because it held up the others for too long.
     pub(super) async fn cancelled(&self) {
-        self.period.lanes[self.lane].cancel.cancelled().await;
+        self.cancelled_or(|| false).await;
+    }
+
+    /// The same, or when `evicted` says so, which is asked while [`Gate::evict`] holds.
+    pub(super) async fn cancelled_or(&self, evicted: impl Fn() -> bool) {
+        let lane = &self.period.lanes[self.lane];
+        loop {
+            let mut look = std::pin::pin!(lane.look.notified());
+            look.as_mut().enable();
+            let asked = self.period.evicts.load(Ordering::SeqCst);
+            if lane.cancelled.load(Ordering::SeqCst) || (asked && evicted()) {
+                return;
+            }
+            look.await;
+        }
     }
 }
 
@@ -88,7 +106,8 @@ impl Draining {
             return;
         }
         for lane in &period.lanes {
-            lane.cancel.cancel();
+            lane.cancelled.store(true, Ordering::SeqCst);
+            lane.look.notify_waiters();
         }
         period.empty().await;
     }
@@ -141,6 +160,20 @@ impl Gate {
         Draining(period)
     }
 
+    /// Whether calls may begin.
+    pub(super) fn is_open(&self) -> bool {
+        !self.current.load().closed.load(Ordering::SeqCst)
+    }
+
+    /// Makes calls ask whether they have to end, now and as long as this holds.
+    pub(super) fn evict(&self, evicts: bool) {
+        let period = self.current.load_full();
+        period.evicts.store(evicts, Ordering::SeqCst);
+        if evicts {
+            period.lanes.iter().for_each(|lane| lane.look.notify_waiters());
+        }
+    }
+
     /// Completes when the gate is closed: what is only watched does not hold up a new table.
     pub(super) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut is_open = self.is_open.subscribe();
@@ -150,9 +183,15 @@ impl Gate {
         }
     }
 
+    /// Lets calls begin again behind [`Gate::close`], where nothing was ended.
+    pub(super) fn reopen(&self) {
+        self.current.load().closed.store(false, Ordering::SeqCst);
+        self.is_open.send_replace(true);
+    }
+
     /// Lets calls begin.
     pub(super) fn open(&self) {
-        if !self.current.load().closed.load(Ordering::SeqCst) {
+        if self.is_open() {
             return;
         }
         self.current.store(Period::new(false));

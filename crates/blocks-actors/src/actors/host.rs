@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outrigger_actors::settings::TypeSettings;
 use outrigger_actors::shard::Shard;
-use outrigger_actors::turns::{Reentry, Ticket, TooDeep};
+use outrigger_actors::turns::{Entry, Reentry, Ticket, TooDeep};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -127,6 +127,24 @@ pub(super) struct Turn<'a> {
     kind: &'a HostedType,
     id: &'a str,
     ticket: Option<Ticket>,
+    /// It is the last one: the actor ends with it.
+    is_last: bool,
+}
+
+/// What a call may do here.
+pub(super) struct Entrance<'a> {
+    /// Whether the actor is this sidecar's; asked in the moment in which the call takes its turn, so that none begins
+    /// behind the last.
+    pub(super) stays: &'a (dyn Fn() -> bool + Sync),
+    /// The turn has begun.
+    pub(super) begun: AtomicBool,
+}
+
+impl<'a> Entrance<'a> {
+    pub(super) fn new(stays: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        let begun = AtomicBool::new(false);
+        Self { stays, begun }
+    }
 }
 
 impl HostedType {
@@ -145,9 +163,10 @@ impl HostedType {
 
     /// A type of the sidecar.
     pub(super) fn internal(name: &str, internal: Internal, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
+        let made = Self::new(name, internal.settings(), metrics, looks);
         Self {
             internal: Some(internal),
-            ..Self::new(name, Internal::SETTINGS, metrics, looks)
+            ..made
         }
     }
 
@@ -167,28 +186,78 @@ impl HostedType {
         self.shards[lane].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the actor's turn, or joins the one that has this id.
-    pub(super) async fn turn<'a>(&'a self, id: &'a str, reentry: Option<&str>) -> Result<Turn<'a>, TooDeep> {
+    /// Waits for the actor's turn, or joins the one that has this id. `None` when the actor has ended here, or never was:
+    /// it is another sidecar's.
+    pub(super) async fn turn<'a>(
+        &'a self,
+        id: &'a str,
+        reentry: Option<&str>,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Turn<'a>>, TooDeep> {
         let (waker, woken) = oneshot::channel();
         let reentry = reentry.zip(self.settings.reentrancy);
         let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
-        let (ticket, begins) = {
+        let entry = {
             let mut shard = self.shard(self.lane(id));
-            let entered = shard.enter(id, reentry, self.looks.now(), || waker)?;
+            let stays = (entrance.stays)();
+            let entry = shard.enter(id, reentry, stays, self.looks.now(), || waker)?;
             self.looks.ask(shard.next_look());
-            entered
+            entry
         };
-        let turn = Turn {
-            kind: self,
-            id,
-            ticket: Some(ticket),
+        let turn = match entry {
+            Entry::Turn(ticket, begins) => Some(self.begun(id, ticket, begins, woken).await),
+            Entry::Ends => {
+                let _ended = woken.await;
+                None
+            }
+            Entry::Absent => None,
         };
+        entrance.begun.store(turn.is_some(), Ordering::SeqCst);
+        Ok(turn)
+    }
+
+    async fn begun<'a>(
+        &'a self,
+        id: &'a str,
+        ticket: Ticket,
+        begins: bool,
+        woken: oneshot::Receiver<()>,
+    ) -> Turn<'a> {
+        let turn = self.taken(id, ticket);
         if !begins {
             let _pending = self.metrics.pending();
             // Only who leaves gives up its waker, and this has not.
             let _begun = woken.await;
         }
-        Ok(turn)
+        turn
+    }
+
+    /// Waits for the last turn of an active actor, behind which no other begins. `None` when it ended meanwhile.
+    pub(super) async fn last<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
+        let (waker, woken) = oneshot::channel();
+        let last = self.shard(self.lane(id)).last(id, || waker);
+        let Some((ticket, begins)) = last else {
+            // It may be ending already.
+            let entrance = Entrance::new(&|| false);
+            let _gone = self.turn(id, None, &entrance).await;
+            return None;
+        };
+        let mut turn = self.taken(id, ticket);
+        turn.is_last = true;
+        if !begins {
+            let _begun = woken.await;
+        }
+        Some(turn)
+    }
+
+    /// The calls of an actor that run have to end.
+    pub(super) fn evict(&self, id: &str) {
+        self.shard(self.lane(id)).evict(id);
+    }
+
+    /// Whether the calls of an actor that run have to end.
+    pub(super) fn is_evicted(&self, id: &str) -> bool {
+        self.shard(self.lane(id)).is_evicted(id)
     }
 
     /// The actors of a lane that are idle, each in a turn that nobody waits for.
@@ -215,6 +284,7 @@ impl HostedType {
             kind: self,
             id,
             ticket: Some(ticket),
+            is_last: false,
         }
     }
 
@@ -263,6 +333,6 @@ impl Turn<'_> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.end(false);
+        self.end(self.is_last);
     }
 }

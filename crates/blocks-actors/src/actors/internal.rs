@@ -16,11 +16,13 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::call::Message;
-use super::host::{HostedType, Turn};
+use super::host::{Entrance, HostedType, Turn};
 use super::{ActorCall, ActorError, Actors, LOG};
 
 /// How the names of the types begin that no app may host.
 pub const RESERVED: &str = "dapr.internal.";
+/// An actor whose reminders take no turns is not active any more after so long without a turn.
+const UNREMINDED: Duration = Duration::from_secs(60 * 60);
 /// What internal actors are asked and answer in.
 pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
 
@@ -67,37 +69,60 @@ pub(super) struct Internal {
 }
 
 impl Internal {
-    pub(super) const SETTINGS: TypeSettings = TypeSettings {
-        idle: Duration::MAX,
-        reentrancy: None,
-    };
+    /// The actors of types whose reminders take no turns wait for one; what nobody reminds of any more ends in the end.
+    pub(super) fn settings(&self) -> TypeSettings {
+        let idle = match self.actors.reminders_take_turns() {
+            true => Duration::MAX,
+            false => UNREMINDED,
+        };
+        TypeSettings {
+            idle,
+            reentrancy: None,
+        }
+    }
 
-    /// Calls an actor in its turn, until its type is unregistered.
-    pub(super) async fn send(&self, kind: &HostedType, message: &Message<'_>) -> Result<Reply, ActorError> {
+    /// Calls an actor in its turn, until its type is unregistered. `None` when the actor is not here any more.
+    pub(super) async fn send(
+        &self,
+        kind: &HostedType,
+        message: &Message<'_>,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Reply>, ActorError> {
         let id = message.id();
         let sent = async {
             match message {
                 Message::Call(call) => {
-                    let turn = kind.turn(id, None).await?;
+                    let Some(turn) = kind.turn(id, None, entrance).await? else {
+                        return Ok(None);
+                    };
                     let answer = self.actors.invoke(call).await;
                     self.leave(turn, id);
                     let mut reply = super::remote::empty();
                     reply.body = answer.map_err(ActorError::Internal)?.into();
                     reply.content_type = Some(PROTOBUF);
-                    Ok(reply)
+                    Ok(Some(reply))
                 }
                 Message::Due(reminder, _) => {
                     let turn = match self.actors.reminders_take_turns() {
-                        true => Some(kind.turn(id, None).await?),
+                        true => match kind.turn(id, None, entrance).await? {
+                            Some(turn) => Some(turn),
+                            None => return Ok(None),
+                        },
                         false => None,
                     };
                     let handled = self.actors.remind(id, &reminder.name, reminder.data.as_ref());
                     let handled = handled.await;
-                    if let Some(turn) = turn {
-                        self.leave(turn, id);
+                    match turn {
+                        Some(turn) => self.leave(turn, id),
+                        // What was to be done is done: nothing is left to be active for.
+                        None if handled.is_ok() => {
+                            let turn = kind.turn(id, None, entrance).await?;
+                            turn.into_iter().for_each(Turn::deactivated);
+                        }
+                        None => {}
                     }
                     handled.map_err(ActorError::Internal)?;
-                    Ok(Reply::new(AppStatus::Http(200), Body::Empty))
+                    Ok(Some(Reply::new(AppStatus::Http(200), Body::Empty)))
                 }
             }
         };
@@ -109,9 +134,15 @@ impl Internal {
     }
 
     /// Watches an actor, until its type is unregistered.
-    pub(super) async fn watch(&self, kind: &HostedType, call: &ActorCall) -> Result<Watching, ActorError> {
+    pub(super) async fn watch(
+        &self,
+        kind: &HostedType,
+        call: &ActorCall,
+        entrance: &Entrance<'_>,
+    ) -> Result<Watching, ActorError> {
         let watched = async {
-            let turn = kind.turn(&call.id, None).await?;
+            let turn = kind.turn(&call.id, None, entrance).await?;
+            let turn = turn.ok_or(ActorError::Moved)?;
             let watched = self.actors.watch(call).await;
             self.leave(turn, &call.id);
             watched.map_err(ActorError::Internal)

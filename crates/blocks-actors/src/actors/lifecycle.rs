@@ -8,7 +8,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use super::gate::LANES;
 use super::host::{HostedType, Turn};
-use super::{ActorError, Actors, LOG};
+use super::{Actors, LOG};
 
 /// Actors that are deactivated at once.
 const AT_ONCE: usize = 64;
@@ -106,6 +106,29 @@ impl Actors {
         halted.await;
     }
 
+    /// Ends the actors that are another sidecar's by the table of now, while the others go on. Calls of theirs that take
+    /// longer than `drain` are cut off.
+    pub(super) async fn hand_over(&self, drain: Duration) {
+        let routes = self.routes.load_full();
+        let moves = |kind: &str, id: &str| !routes.owns(kind, id);
+        let evict = async {
+            sleep(drain).await;
+            let hosted = self.hosted.load_full();
+            for kind in hosted.types() {
+                for id in kind.ids(|id| moves(&kind.name, id)) {
+                    kind.evict(&id);
+                }
+            }
+            self.gate.evict(true);
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = self.halt_here(moves) => {}
+            () = evict => {}
+        }
+        self.gate.evict(false);
+    }
+
     /// Ends those of all actors here that are named by `wanted`.
     pub(super) async fn halt_here(&self, wanted: impl Fn(&str, &str) -> bool) {
         let hosted = self.hosted.load_full();
@@ -114,8 +137,7 @@ impl Actors {
     }
 
     async fn halt_one(&self, kind: &HostedType, id: &str) {
-        let turn: Result<Turn<'_>, ActorError> = kind.turn(id, None).await.map_err(Into::into);
-        if let Ok(turn) = turn {
+        if let Some(turn) = kind.last(id).await {
             kind.metrics.rebalanced.inc();
             self.deactivate(kind, id, turn).await;
         }

@@ -10,15 +10,16 @@ use std::time::Duration;
 use futures::FutureExt;
 use outrigger_actors::ring::{Host, TableError, Tables};
 use outrigger_actors::round::{Order, Round, Step};
+use outrigger_actors::routes::{Routes, Stamp};
 use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
 use outrigger_runtime::life::Condition;
-use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
+use outrigger_transport::conn::{Channel, DialErrorKind, Dialer, H2Pool, KeepAlive, SendError};
 use outrigger_wire::placement::v1 as wire;
 use outrigger_wire::placement::v1::placement_client::PlacementClient;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 
 use super::{Actors, LOG};
 
@@ -30,6 +31,15 @@ const PAUSE: Duration = Duration::from_millis(500);
 const FIRST_REPORT: Duration = Duration::from_secs(1);
 /// How long a sidecar that ends waits until its actors are others'.
 const LEAVE: Duration = Duration::from_secs(4);
+/// How long calls that run may go on when the stream to placement is lost: with the time after which its silence is noticed
+/// (`PLACEMENT_PING`) less than the 5 s after which placement gives actors to others.
+const FENCE: Duration = Duration::from_millis(500);
+/// Between two looks for a leader while there is none.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// The time of a look.
+const LOOK: Duration = Duration::from_millis(300);
+/// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
+const LINGER: Duration = Duration::from_millis(500);
 /// What sidecars call themselves; nobody looks at it any more.
 const API_LEVEL: u32 = 20;
 /// Largest table, bytes.
@@ -43,6 +53,8 @@ pub struct Placement {
     pub by_name: bool,
     /// Who this is, and who placement has to be; `None` without mTLS.
     pub identity: Option<(Identity, SpiffeId)>,
+    /// Whether actors are handed over to their new hosts, where placement and all other sidecars do so.
+    pub handover: bool,
     /// Met with the first table.
     pub ready: Condition,
 }
@@ -51,8 +63,50 @@ pub struct Placement {
 enum End {
     /// The sidecar ends.
     Stopped,
-    /// It is to be made again; the text says why. The flag says that there had been an order.
-    Lost(String, bool),
+    /// It is to be made again.
+    Lost(Lost),
+}
+
+/// A stream that is to be made again.
+struct Lost {
+    cause: String,
+    /// There had been an order.
+    served: bool,
+    /// What was asked is no leader: nothing listens there, or a replica that does not lead.
+    nobody_leads: bool,
+    /// The table of this stream stands, and a leader that ended it may be gone.
+    may_outlast: bool,
+}
+
+/// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
+/// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
+/// reaches it comes to it, and one that does not has ended its actors: [`LOOK_AGAIN`], [`LOOK`] and [`FENCE`] together are
+/// shorter than the pause.
+#[derive(Clone, Copy, Default)]
+struct Outage {
+    /// Replicas that were asked since the last pause.
+    asked: usize,
+    /// There was a time at which nobody led: who leads later is another one than before.
+    is_proven: bool,
+}
+
+impl Outage {
+    /// One more of `all` does not lead.
+    fn next(self, all: usize) -> Self {
+        let asked = self.asked + 1;
+        match asked >= all {
+            true => Self {
+                asked: 0,
+                is_proven: true,
+            },
+            false => Self { asked, ..self },
+        }
+    }
+
+    /// Whether all have been asked.
+    fn is_pausing(self) -> bool {
+        self.asked == 0 && self.is_proven
+    }
 }
 
 impl Actors {
@@ -67,7 +121,7 @@ impl Actors {
         };
         followed.await;
         self.with.scheduler.take_reminders_of(Vec::new());
-        self.close().await;
+        self.close(false).await;
         self.ended.cancel();
     }
 
@@ -78,30 +132,63 @@ impl Actors {
             _known = timeout(FIRST_REPORT, types.wait_for(Option::is_some)) => {}
         }
         let mut turn = 0;
+        let mut outage = None;
         loop {
-            let session = self.connect_and_follow(placement, turn, stop);
-            match session.await {
+            let session = self.connect_and_follow(placement, turn, outage.as_ref(), stop);
+            let lost = match session.await {
                 End::Stopped => return,
-                End::Lost(cause, served) => {
-                    tracing::warn!(target: LOG, "placement: {cause}; connecting again");
-                    self.close().await;
-                    turn += 1;
-                    let tour = placement.addresses.len().max(1);
-                    if !served && (turn % tour == 0 || placement.by_name) {
-                        tokio::select! {
-                            () = stop.cancelled() => return,
-                            () = sleep(PAUSE) => {}
-                        }
-                    }
-                }
+                End::Lost(lost) => lost,
+            };
+            tracing::warn!(target: LOG, "placement: {}; connecting again", lost.cause);
+            turn += 1;
+            let tour = placement.addresses.len().max(1);
+            outage = match outage {
+                Some(outage) if !lost.served => self.looked(outage, &lost, tour).await,
+                _ => self.begin_outage(placement, &lost).await,
+            };
+            let pause = match &outage {
+                Some(outage) if outage.is_pausing() => LOOK_AGAIN,
+                None if !lost.served && (turn % tour == 0 || placement.by_name) => PAUSE,
+                _ => continue,
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = sleep(pause) => {}
             }
         }
     }
 
-    /// Lets no call begin, ends those that run, and all actors.
-    async fn close(&self) {
+    /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
+    async fn begin_outage(&self, placement: &Placement, lost: &Lost) -> Option<Outage> {
+        // Behind a name there may be replicas that were not asked.
+        if placement.handover && !placement.by_name && lost.may_outlast {
+            self.is_connected.store(false, Ordering::Release);
+            let _runs_on = self.gate.close();
+            return Some(Outage::default());
+        }
+        self.close(true).await;
+        None
+    }
+
+    /// Looked for a leader where it may be.
+    async fn looked(&self, outage: Outage, lost: &Lost, tour: usize) -> Option<Outage> {
+        let next = lost.nobody_leads.then(|| outage.next(tour));
+        match &next {
+            None => self.close(true).await,
+            Some(next) if next.is_proven && !outage.is_proven => {
+                tracing::warn!(target: LOG, "no placement service leads: actors go on where they are");
+                self.gate.reopen();
+            }
+            Some(_) => {}
+        }
+        next
+    }
+
+    /// Lets no call begin, ends those that run, and all actors. `fenced`: others take over at any time.
+    async fn close(&self, fenced: bool) {
         self.is_connected.store(false, Ordering::Release);
         let drain = self.drain_time();
+        let drain = if fenced { drain.min(FENCE) } else { drain };
         self.gate.close().end(drain).await;
         self.halt_here(|_, _| true).await;
     }
@@ -110,42 +197,60 @@ impl Actors {
         self.hosted.load().drain
     }
 
-    async fn connect_and_follow(&self, placement: &Placement, turn: usize, stop: &CancellationToken) -> End {
+    async fn connect_and_follow(
+        &self,
+        placement: &Placement,
+        turn: usize,
+        outage: Option<&Outage>,
+        stop: &CancellationToken,
+    ) -> End {
         let (reports, outgoing) = mpsc::channel(8);
         let outgoing = tokio_stream_of(outgoing);
         let opening = async {
-            let channel = placement.channel(turn).await?;
+            let channel = placement.channel(turn).await.map_err(Unopened::from)?;
             let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
             let names = self.types.borrow().clone().unwrap_or_default();
             // There is room: nothing was sent yet.
-            let _sent = reports.try_send(self.report(&names));
+            let _sent = reports.try_send(self.report(&names, placement.handover && outage.is_none()));
             let opened = client.report_dapr_status(outgoing).await;
-            Ok((opened.map_err(|status| said(&status))?.into_inner(), names))
+            let opened = opened.map_err(|status| Unopened::from(&status))?;
+            Ok((opened.into_inner(), names))
         };
+        let limit = outage.map_or(Duration::MAX, |_| LOOK);
         let opened = tokio::select! {
             () = stop.cancelled() => return End::Stopped,
-            opened = opening => opened,
+            opened = timeout(limit, opening) => opened,
         };
+        let opened = opened.unwrap_or_else(|_| Err(Unopened::from("no answer".to_owned())));
         match opened {
-            Err(cause) => End::Lost(cause, false),
+            Err(unopened) => End::Lost(Lost {
+                cause: unopened.cause,
+                served: false,
+                nobody_leads: unopened.nobody_leads,
+                may_outlast: false,
+            }),
             Ok((orders, reported)) => {
                 let mut session = Session {
                     actors: self,
                     ready: &placement.ready,
+                    handover: placement.handover,
                     reports,
                     round: Round::default(),
+                    hands_over_now: false,
+                    settles: false,
                     draining: None,
                     reported,
                     served: false,
+                    outage: outage.copied(),
                     leaving: None,
                 };
                 let end = session.run(orders, stop).await;
-                end.unwrap_or_else(|cause| End::Lost(cause, session.served))
+                end.unwrap_or_else(|broken| session.lost(broken))
             }
         }
     }
 
-    fn report(&self, names: &[String]) -> wire::Host {
+    fn report(&self, names: &[String], hands_over: bool) -> wire::Host {
         wire::Host {
             name: self.with.address.clone(),
             entities: names.to_vec(),
@@ -153,6 +258,7 @@ impl Actors {
             api_level: API_LEVEL,
             namespace: self.with.namespace.to_string(),
             operation: wire::HostOperation::Report.into(),
+            hands_over,
             ..wire::Host::default()
         }
     }
@@ -168,8 +274,48 @@ impl Actors {
     }
 }
 
-fn said(status: &Status) -> String {
-    format!("{:?}: {}", status.code(), status.message())
+/// What is to be said of a stream that could not be opened, or is of no use any more.
+struct Unopened {
+    cause: String,
+    nobody_leads: bool,
+    /// The other side or its machine ended the connection, and did not fall silent or turn this host away.
+    is_ended: bool,
+}
+
+impl From<String> for Unopened {
+    fn from(cause: String) -> Self {
+        Self {
+            cause,
+            nobody_leads: false,
+            is_ended: false,
+        }
+    }
+}
+
+impl From<&Status> for Unopened {
+    fn from(status: &Status) -> Self {
+        let nobody_leads = status.code() == Code::FailedPrecondition || is_refused(status);
+        Self {
+            cause: format!("{:?}: {}", status.code(), status.message()),
+            nobody_leads,
+            is_ended: !matches!(
+                status.code(),
+                Code::DeadlineExceeded
+                    | Code::InvalidArgument
+                    | Code::PermissionDenied
+                    | Code::Unauthenticated
+            ),
+        }
+    }
+}
+
+/// Whether nothing listens at the address.
+fn is_refused(status: &Status) -> bool {
+    let source = std::error::Error::source(status);
+    let Some(SendError::Dial(error)) = source.and_then(|source| source.downcast_ref::<SendError>()) else {
+        return false;
+    };
+    matches!(&error.kind, DialErrorKind::Connect(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// A receiver as the stream that generated clients send.
@@ -219,12 +365,19 @@ async fn resolved(address: &str, turn: usize) -> Result<String, String> {
 struct Session<'a> {
     actors: &'a Actors,
     ready: &'a Condition,
+    handover: bool,
     reports: mpsc::Sender<wire::Host>,
     round: Round,
+    /// The last order was of a round in which only what moves stops.
+    hands_over_now: bool,
+    /// A leader begins with a pause: this host may go on while there is none.
+    settles: bool,
     draining: Option<Pin<Box<dyn Future<Output = ()> + Send + 'a>>>,
     reported: Arc<[String]>,
     /// There was an order.
     served: bool,
+    /// There was no leader before this stream, and actors may have gone on.
+    outage: Option<Outage>,
     /// The sidecar ends: it hosts nothing any more, and goes when all know that, or at this time.
     leaving: Option<Instant>,
 }
@@ -238,11 +391,13 @@ impl Session<'_> {
         &mut self,
         mut orders: Streaming<wire::PlacementOrder>,
         stop: &CancellationToken,
-    ) -> Result<End, String> {
+    ) -> Result<End, Unopened> {
         let mut types = self.actors.types.subscribe();
         types.mark_changed();
         loop {
-            let deadline = self.round.deadline().map(Instant::from_std);
+            // Who hands over holds up nobody, and need not hurry.
+            let deadline = self.round.deadline().filter(|_| !self.hands_over_now);
+            let deadline = deadline.map(Instant::from_std);
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if self.leaving.is_none() => {
@@ -258,57 +413,89 @@ impl Session<'_> {
                         self.send(self.actors.answer(wire::HostOperation::Lock, version)).await?;
                     }
                 }
-                () = until(deadline) => return Err("no table followed within 5 s".to_owned()),
+                () = until(deadline) => return Err("no table followed within 5 s".to_owned().into()),
                 _ = types.changed(), if self.leaving.is_none() => self.retell(&mut types).await?,
                 order = orders.message() => match order {
                     Ok(Some(order)) => {
-                        self.served = true;
+                        self.begin_service().await;
                         self.order(order).await?;
                         if self.has_left() {
-                            return Ok(End::Stopped);
+                            if !self.hands_over_now {
+                                return Ok(End::Stopped);
+                            }
+                            let last = Instant::now() + LINGER;
+                            self.leaving = self.leaving.map(|leaving| leaving.min(last));
                         }
                     }
-                    Ok(None) => return Err("the stream ended".to_owned()),
-                    Err(status) => return Err(said(&status)),
+                    Ok(None) => {
+                        return Err(Unopened {
+                            is_ended: true,
+                            ..Unopened::from("the stream ended".to_owned())
+                        });
+                    }
+                    Err(status) => return Err(Unopened::from(&status)),
                 },
             }
         }
     }
 
+    /// A leader speaks. If it may be the one from before, it has given the actors here away.
+    async fn begin_service(&mut self) {
+        let first = !std::mem::replace(&mut self.served, true);
+        if first && self.outage.is_some_and(|outage| !outage.is_proven) {
+            self.actors.close(true).await;
+        }
+    }
+
+    fn lost(&self, broken: Unopened) -> End {
+        let steady = self.round.is_over() && self.draining.is_none() && self.leaving.is_none();
+        End::Lost(Lost {
+            cause: broken.cause,
+            served: self.served,
+            nobody_leads: broken.nobody_leads,
+            may_outlast: broken.is_ended && steady && self.settles,
+        })
+    }
+
     /// Exclusive, because what drains can be shared by nobody.
-    async fn send(&mut self, host: wire::Host) -> Result<(), String> {
+    async fn send(&mut self, host: wire::Host) -> Result<(), Unopened> {
         let sent = self.reports.send(host).await;
-        sent.map_err(|_| "the stream ended".to_owned())
+        sent.map_err(|_| Unopened {
+            is_ended: true,
+            ..Unopened::from("the stream ended".to_owned())
+        })
     }
 
     /// Says that nothing is hosted here any more: the next table gives the actors to others, and ends those here first.
-    async fn leave(&mut self) -> Result<(), String> {
+    async fn leave(&mut self) -> Result<(), Unopened> {
         self.leaving = Some(Instant::now() + LEAVE);
         self.actors.is_connected.store(false, Ordering::Release);
         self.actors.with.scheduler.take_reminders_of(Vec::new());
         self.reported = Arc::default();
-        self.send(self.actors.report(&[])).await
+        self.send(self.actors.report(&[], self.handover)).await
     }
 
     /// Whether all know that nothing is hosted here any more.
     fn has_left(&self) -> bool {
-        let tables = self.actors.tables.load();
-        self.leaving.is_some() && self.round.is_over() && !tables.name(&self.actors.with.address)
+        let routes = self.actors.routes.load();
+        let listed = routes.tables().name(&self.actors.with.address);
+        self.leaving.is_some() && self.round.is_over() && !listed
     }
 
     /// What the app hosts may be another set of types.
-    async fn retell(&mut self, types: &mut watch::Receiver<Option<Arc<[String]>>>) -> Result<(), String> {
+    async fn retell(&mut self, types: &mut watch::Receiver<Option<Arc<[String]>>>) -> Result<(), Unopened> {
         let names = types.borrow_and_update().clone().unwrap_or_default();
         if names == self.reported {
             return Ok(());
         }
         self.actors.is_connected.store(false, Ordering::Release);
-        self.send(self.actors.report(&names)).await?;
+        self.send(self.actors.report(&names, self.handover && self.outage.is_none()))
+            .await?;
         self.reported = names;
         Ok(())
     }
 
-    async fn order(&mut self, order: wire::PlacementOrder) -> Result<(), String> {
+    async fn order(&mut self, order: wire::PlacementOrder) -> Result<(), Unopened> {
         let tables = order.tables;
         let version = match order.version {
             0 => tables
@@ -318,11 +505,22 @@ impl Session<'_> {
             version => version,
         };
         let Some(kind) = Order::named(&order.operation) else {
-            return Err(format!("{:?} is no order", order.operation));
+            return Err(format!("{:?} is no order", order.operation).into());
         };
+        // Not 0: calls of what does not move go on.
+        let handover = if self.handover { order.handover } else { 0 };
+        self.hands_over_now = handover != 0;
+        self.settles = order.settles;
         match self.round.order(kind, version, std::time::Instant::now()) {
             Step::Ignore => Ok(()),
-            Step::Reconnect => Err(format!("a table of round {version}, which is over")),
+            Step::Drain if handover != 0 && self.draining.is_none() => match self.round.drained() {
+                Some(version) => {
+                    self.send(self.actors.answer(wire::HostOperation::Lock, version))
+                        .await
+                }
+                None => Ok(()),
+            },
+            Step::Reconnect => Err(format!("a table of round {version}, which is over").into()),
             Step::Drain => {
                 let draining = self.actors.gate.close();
                 let time = self.actors.drain_time();
@@ -330,8 +528,13 @@ impl Session<'_> {
                 Ok(())
             }
             Step::Install(version) => {
-                let tables = read(tables.unwrap_or_default()).map_err(|error| error.to_string())?;
-                self.install(tables).await;
+                let tables =
+                    read(tables.unwrap_or_default()).map_err(|error| Unopened::from(error.to_string()))?;
+                let stamp = Stamp {
+                    term: handover,
+                    version,
+                };
+                self.install(tables, stamp, &order.leaving).await;
                 self.send(self.actors.answer(wire::HostOperation::Update, version))
                     .await
             }
@@ -340,6 +543,7 @@ impl Session<'_> {
                 if self.leaving.is_none() {
                     actors.announced.send_replace(Arc::clone(&self.reported));
                 }
+                actors.step(actors.routes.load().settled());
                 actors.gate.open();
                 let known = actors.types.borrow().clone();
                 if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
@@ -347,16 +551,33 @@ impl Session<'_> {
                     self.ready.met();
                 }
                 self.send(actors.answer(wire::HostOperation::Unlock, version))
-                    .await
+                    .await?;
+                // From this table on, actors can be handed over as before.
+                match self.outage.take() {
+                    Some(_) if self.handover && self.leaving.is_none() => {
+                        let report = actors.report(&self.reported, true);
+                        self.send(report).await
+                    }
+                    _ => Ok(()),
+                }
             }
         }
     }
 
-    /// Takes a table, and ends the actors that are another sidecar's by it.
-    async fn install(&mut self, tables: Tables) {
-        let actors = self.actors;
-        actors.tables.store(Arc::new(tables));
-        actors.halt_here(|kind, id| !actors.is_here(kind, id)).await;
+    /// Takes a table, and ends the actors that are another sidecar's by it. Where they are handed over, the others go on.
+    async fn install(&mut self, tables: Tables, stamp: Stamp, leaving: &[String]) {
+        let (actors, routes) = (self.actors, self.actors.routes.load_full());
+        if stamp.term == 0 {
+            let routes = Arc::new(routes.replaced(tables));
+            actors.step(Routes::clone(&routes));
+            return actors.halt_here(|kind, id| !routes.owns(kind, id)).await;
+        }
+        // Who stood still has no table of this term before this one.
+        let known = actors.gate.is_open();
+        let leaving = leaving.iter().map(String::as_str);
+        actors.step(routes.handing_over(stamp, tables, known, leaving));
+        actors.gate.open();
+        actors.hand_over(actors.drain_time()).await;
     }
 }
 

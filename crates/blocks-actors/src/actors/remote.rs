@@ -1,9 +1,12 @@
 //! Calls of actors that live beside other sidecars.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
+use outrigger_actors::ring::Host;
+use outrigger_actors::routes::Stamp;
 use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::grpc;
@@ -21,6 +24,10 @@ const CALL_ACTOR_REMINDER: &str = "/dapr.proto.internals.v1.ServiceInvocation/Ca
 
 /// What is said of a timer or reminder that its actor wants no more of.
 pub(super) const CANCELLED: &str = "reminder has been canceled";
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// Proves to the new host of an actor that it has ended at its old one. Only sidecars that hand actors over send it.
+pub(super) const HANDED: HeaderName = HeaderName::from_static("outrigger-handed-over");
 
 /// Names that Dapr looks for in this spelling alone.
 const SPELLED: [(&str, &str); 7] = [
@@ -43,12 +50,12 @@ pub(super) fn spell(metadata: &mut HashMap<String, ListStringValue>) {
 }
 
 impl Actors {
-    /// Sends to an actor at the sidecar of `app_id` with this address.
+    /// Sends to an actor at another host. `stamp`: it has ended here.
     pub(super) async fn there(
         &self,
-        address: &str,
-        app_id: &str,
+        host: &Host,
         message: &Message<'_>,
+        stamp: Option<Stamp>,
     ) -> Result<Reply, ActorError> {
         let trace = match message {
             Message::Call(call) => call.trace.clone(),
@@ -58,28 +65,48 @@ impl Actors {
             Message::Call(call) => (CALL_ACTOR, grpc::frame(&request(call))),
             Message::Due(reminder, _) => (CALL_ACTOR_REMINDER, grpc::frame(*reminder)),
         };
-        let target = (app_id, &*self.with.namespace);
+        let target = (&*host.app_id, &*self.with.namespace);
+        let handed = stamp.and_then(|stamp| HeaderValue::try_from(stamp.to_string()).ok());
         let limit = self.with.max_message;
+        // The connection broke when the call may have begun.
+        let cut = &AtomicBool::new(false);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
         let sent = self
             .with
             .peers
-            .call_at(target, address, unknown, |instance| async move {
+            .call_at(target, &host.address, unknown, |instance| async move {
                 let mut request = grpc::request(path, frame.into());
                 trace.inject_grpc(request.headers_mut());
-                let response = instance.send(request).await.map_err(|error| Failed {
-                    connection: error.is_unavailable(),
-                    repeatable: false,
-                    error: grpc::send_status(&error),
+                if let Some(handed) = handed {
+                    request.headers_mut().insert(HANDED, handed);
+                }
+                let response = instance.send(request).await.map_err(|error| {
+                    cut.store(!error.is_repeatable(), Ordering::Relaxed);
+                    Failed {
+                        connection: error.is_unavailable(),
+                        repeatable: false,
+                        error: grpc::send_status(&error),
+                    }
                 })?;
-                grpc::finish_unary(response, limit)
-                    .await
-                    .map_err(|failure| failed(failure.status))
+                grpc::finish_unary(response, limit).await.map_err(|failure| {
+                    let answered = [&failure.headers, &failure.trailers];
+                    let answered = answered.iter().any(|fields| fields.contains_key(GRPC_STATUS));
+                    cut.store(!answered, Ordering::Relaxed);
+                    failed(failure.status)
+                })
             });
         let answer = match sent.await {
             Ok(answer) => answer,
             Err(failed) if failed.error.message() == CANCELLED => return Ok(empty()),
-            Err(failed) => return Err(ActorError::Peer(failed.error)),
+            Err(failed) => {
+                let error = ActorError::Peer(failed.error);
+                let begun = cut.load(Ordering::Relaxed) && matches!(message, Message::Call(_));
+                // What may have run is not run again unless the caller asks for it. Reminders come until they succeed.
+                return Err(match begun {
+                    true => ActorError::Invoke(error.to_string()),
+                    false => error,
+                });
+            }
         };
         match message {
             Message::Call(_) => reply(answer.message).map_err(ActorError::Peer),

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
+use outrigger_actors::routes::{Origin, Stamp};
 use outrigger_identity::SpiffeId;
 use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_telemetry::trace::{Parent, SpanKind, Status as SpanStatus, Tracer};
@@ -13,7 +14,7 @@ use tonic::{Code, Status};
 
 use super::app::is_cancelled;
 use super::call::Message;
-use super::remote::{CANCELLED, spell};
+use super::remote::{CANCELLED, HANDED, spell};
 use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name};
 
 /// A call of another sidecar.
@@ -35,6 +36,7 @@ impl Actors {
     /// The status that the other sidecar is told.
     pub async fn serve_call(&self, served: Served<'_>) -> Result<InternalInvokeResponse, Status> {
         self.admit(served.peer)?;
+        let origin = origin(served.headers);
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
         let mut call = call_of(message)?;
         let mut span = served
@@ -42,7 +44,7 @@ impl Actors {
             .start(SpanKind::Server, "", &Parent::from_grpc(served.headers));
         span.call_actor(&call.kind, &call.id, &call.method);
         call.trace = span.as_parent();
-        let result = self.received(&Message::Call(&call)).await;
+        let result = self.received(&Message::Call(&call), origin).await;
         if let Err(error) = &result {
             span.set_status(SpanStatus::Error(error.to_string()));
         }
@@ -59,7 +61,8 @@ impl Actors {
             .map_err(|error| Status::invalid_argument(format!("the reminder cannot be read: {error}")))?;
         check(&reminder.actor_type, &reminder.actor_id).map_err(|error| status(&error))?;
         check_name("name", &reminder.name).map_err(|error| status(&error))?;
-        let reply = self.received(&Message::Due(&reminder, "")).await;
+        let origin = origin(served.headers);
+        let reply = self.received(&Message::Due(&reminder, ""), origin).await;
         match reply.map_err(|error| status(&error))? {
             reply if is_cancelled(&reply) => Err(Status::unknown(CANCELLED)),
             _ => Ok(()),
@@ -79,6 +82,11 @@ impl Actors {
             _ => Ok(()),
         }
     }
+}
+
+fn origin(headers: &HeaderMap) -> Origin {
+    let stamp = headers.get(HANDED).and_then(|value| value.to_str().ok());
+    stamp.and_then(Stamp::parse).map_or(Origin::Peer, Origin::Handed)
 }
 
 pub(super) fn unread(error: &dyn std::fmt::Display) -> Status {

@@ -3,6 +3,8 @@
 use futures::FutureExt;
 use futures::stream::{self, BoxStream, StreamExt};
 use http_body_util::BodyExt;
+use outrigger_actors::ring::Host;
+use outrigger_actors::routes::{Origin, Way};
 use outrigger_policy::resiliency::{Builtin, Key};
 use outrigger_runtime::resilience::Attempts;
 use outrigger_transport::body::Body;
@@ -14,8 +16,9 @@ use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
-use super::call::{Place, outcome};
+use super::call::{no_address, outcome};
 use super::gate::Claim;
+use super::host::Entrance;
 use super::remote::{failed, request};
 use super::serve::{Served, call_of, status, unread};
 use super::{ActorCall, ActorError, Actors, check};
@@ -47,12 +50,21 @@ impl Actors {
     }
 
     async fn watch_once(&self, call: &ActorCall) -> Result<Told, ActorError> {
-        let claim = self.claim(&call.kind, &call.id).await?;
-        match self.place(&call.kind, &call.id)? {
-            Place::Here => self.watch_here(claim, call).await,
-            Place::There { address, app_id } => {
-                drop(claim);
-                self.watch_there(&address, &app_id, call).await
+        loop {
+            let mut steps = self.steps.subscribe();
+            let claim = self.claim(&call.kind, &call.id).await?;
+            let routes = self.routes.load_full();
+            match routes.way(Origin::Own, &call.kind, &call.id) {
+                Way::Here => return self.watch_here(claim, call).await,
+                Way::There(host) | Way::PassOn(host, _) => {
+                    drop(claim);
+                    return self.watch_there(host, call).await;
+                }
+                Way::Wait => {
+                    drop(claim);
+                    self.next_step(&mut steps).await?;
+                }
+                Way::Moved | Way::Nowhere => return Err(no_address(&call.kind, &call.id)),
             }
         }
     }
@@ -60,25 +72,31 @@ impl Actors {
     /// An actor that lives here. Who watches does not hold up a new table, but ends with it.
     async fn watch_here(&self, claim: Claim, call: &ActorCall) -> Result<Told, ActorError> {
         let closed = self.gate.closed();
-        let hosted = self.hosted.load_full();
-        let nowhere = || ActorError::NoAddress {
-            kind: call.kind.clone(),
-            id: call.id.clone(),
+        let mut steps = self.steps.subscribe();
+        let (name, id) = (call.kind.clone(), call.id.clone());
+        let moved = async move {
+            // Without actors nothing is watched either.
+            let _moved = steps.wait_for(|routes| !routes.owns(&name, &id)).await;
         };
+        let hosted = self.hosted.load_full();
+        let nowhere = || no_address(&call.kind, &call.id);
         let kind = hosted.get(&call.kind).ok_or_else(nowhere)?;
         let Some(internal) = &kind.internal else {
             let text = "actors of apps cannot be watched";
             return Err(ActorError::Internal(Status::unimplemented(text)));
         };
+        let stays = || self.routes.load().way(Origin::Own, &call.kind, &call.id) == Way::Here;
+        let entrance = Entrance::new(&stays);
         let watching = tokio::select! {
             biased;
-            watching = internal.watch(kind, call) => watching?,
+            watching = internal.watch(kind, call, &entrance) => watching?,
             () = claim.cancelled() => return Err(ActorError::Disseminating),
         };
         let (ended, unhosted) = (watching.ended, nowhere());
         let end = async move {
             tokio::select! {
                 () = closed => ActorError::Disseminating,
+                () = moved => ActorError::Disseminating,
                 () = ended.cancelled() => unhosted,
             }
         };
@@ -96,14 +114,14 @@ impl Actors {
         Ok(told.boxed())
     }
 
-    async fn watch_there(&self, address: &str, app_id: &str, call: &ActorCall) -> Result<Told, ActorError> {
+    async fn watch_there(&self, host: &Host, call: &ActorCall) -> Result<Told, ActorError> {
         let frame = grpc::frame(&request(call));
-        let target = (app_id, &*self.with.namespace);
+        let target = (&*host.app_id, &*self.with.namespace);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
         let opened = self
             .with
             .peers
-            .call_at(target, address, unknown, |instance| async move {
+            .call_at(target, &host.address, unknown, |instance| async move {
                 let mut request = grpc::request(CALL_ACTOR_STREAM, frame.into());
                 call.trace.inject_grpc(request.headers_mut());
                 let response = instance.send(request).await.map_err(|error| Failed {
@@ -143,10 +161,17 @@ impl Actors {
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
         let call = call_of(message)?;
         let watched = async {
-            let claim = self.claim(&call.kind, &call.id).await?;
-            match self.is_here(&call.kind, &call.id) {
-                true => self.watch_here(claim, &call).await,
-                false => Err(ActorError::Moved),
+            loop {
+                let mut steps = self.steps.subscribe();
+                let claim = self.claim(&call.kind, &call.id).await?;
+                match self.routes.load().way(Origin::Peer, &call.kind, &call.id) {
+                    Way::Here => return self.watch_here(claim, &call).await,
+                    Way::Wait => {
+                        drop(claim);
+                        self.next_step(&mut steps).await?;
+                    }
+                    _ => return Err(ActorError::Moved),
+                }
             }
         };
         let told = watched.await.map_err(|error| status(&error))?;

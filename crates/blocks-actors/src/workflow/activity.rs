@@ -93,8 +93,9 @@ impl InternalActors for Activities {
 
     async fn halt(&self, _id: &str) {}
 
+    /// It is active until its reminder has brought the result.
     fn is_kept(&self, _id: &str) -> bool {
-        false
+        true
     }
 
     fn reminders_take_turns(&self) -> bool {

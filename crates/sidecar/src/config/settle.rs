@@ -363,6 +363,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         ControlPlane {
             operator: self.text("control-plane-address"),
             placement: addresses(placement),
+            handover: given.boolean("actors-handover"),
             scheduler: addresses(&scheduler),
             scheduler_streams: self.keep(streams),
         }

@@ -33,7 +33,7 @@ const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from
 /// every 5 minutes, or without a call.
 const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
 /// Pings to placement, which sends its own every 2 s: who has not heard of it for so long is not in its tables any more.
-const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(2));
+const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
 /// Flow-control window of a stream, bytes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 const CONFIG: Config = Config {
