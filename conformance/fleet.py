@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -18,11 +19,18 @@ READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
 HOST = "127.0.0.1"
+PORTS = (10_000, 32_000)
 
 
 def free_ports(count):
-    """Distinct ports that nothing listens on, picked together so that none comes twice."""
-    held = [socket.create_server((HOST, 0)) for _ in range(count)]
+    """Distinct ports that nothing listens on, picked together so that none comes twice. They are below those that the
+    kernel gives to connections: one of these could be taken before the process that is meant for it listens."""
+    held = []
+    while len(held) < count:
+        try:
+            held.append(socket.create_server(("", random.randrange(*PORTS))))
+        except OSError:
+            continue  # somebody has it
     ports = [listener.getsockname()[1] for listener in held]
     for listener in held:
         listener.close()
