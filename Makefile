@@ -6,7 +6,7 @@ DIST = $(shell scripts/target)/dist
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate benchpubsub benchblocks cost deny clean-room
+.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate benchpubsub benchblocks cost fuzz deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,11 +34,12 @@ conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv
 	conformance/check $(RELEASE)
 
-sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and JavaScript where Node.js is installed
+sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
 	! command -v npm >/dev/null || conformance/sdk-js/run $(RELEASE)
+	! command -v mvn >/dev/null || conformance/sdk-java/run $(RELEASE)
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	conformance/pluggable/run $(RELEASE)
@@ -89,6 +90,9 @@ cost: ## instructions and allocations of a call, against crates/cost/budget.toml
 	@scripts/need cargo cc make valgrind
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
+
+fuzz: ## the parsers of what comes from the network under libFuzzer, a minute each
+	@scripts/fuzz
 
 deny: ## licences, bans and sources of every dependency
 	@scripts/need cargo cc venv

@@ -7,7 +7,14 @@ use std::path::{Path, PathBuf};
 use outrigger_pages::Page;
 
 /// The crates of the data plane.
-const SIDECAR: [&str; 6] = ["api", "blocks", "blocks-actors", "runtime", "sidecar", "transport"];
+const SIDECAR: [&str; 6] = [
+    "api",
+    "blocks",
+    "blocks-actors",
+    "runtime",
+    "sidecar",
+    "transport",
+];
 /// How variables of the environment are read.
 const READS: [&str; 7] = [
     "env(\"",

@@ -366,7 +366,10 @@ mod tests {
         assert_eq!(facts.add(&raised), Some(3));
         assert_eq!(facts.add(&raised), Some(4));
         assert_eq!(facts.add(&raised), None);
-        assert_eq!(facts.open(Awaited::Timer).map(|(id, _)| id).collect::<Vec<_>>(), [2]);
+        assert_eq!(
+            facts.open(Awaited::Timer).map(|(id, _)| id).collect::<Vec<_>>(),
+            [2]
+        );
     }
 
     #[test]

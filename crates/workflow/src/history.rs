@@ -93,7 +93,10 @@ mod tests {
         }
         assert!(history.pieces.len() > 2);
         assert_eq!(history.len(), 40_000);
-        assert_eq!(history.size(), (0..40_000).map(|id| event(id).len()).sum::<usize>());
+        assert_eq!(
+            history.size(),
+            (0..40_000).map(|id| event(id).len()).sum::<usize>()
+        );
         assert!(history.iter().eq((0..40_000).map(event)));
         assert_eq!(history.get(40_000), None);
         let request: Vec<u8> = history.fields().flatten().collect();
@@ -101,6 +104,9 @@ mod tests {
         let ids = request.past_events.iter().map(|event| event.event_id);
         assert!(ids.eq(0..40_000));
         history.clear();
-        assert_eq!((history.len(), history.size(), history.fields().count()), (0, 0, 0));
+        assert_eq!(
+            (history.len(), history.size(), history.fields().count()),
+            (0, 0, 0)
+        );
     }
 }

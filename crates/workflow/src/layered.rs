@@ -94,7 +94,10 @@ impl<K: Ord + Clone, V: Clone> Layered<K, V> {
     }
 
     /// The entries of a range of keys, in their order.
-    pub(crate) fn range<R: RangeBounds<K> + Clone>(&self, keys: R) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V, R> {
+    pub(crate) fn range<R: RangeBounds<K> + Clone>(
+        &self,
+        keys: R,
+    ) -> impl Iterator<Item = (&K, &V)> + use<'_, K, V, R> {
         let mut shared = self.shared.range(keys.clone()).peekable();
         let mut own = self.own.range(keys).peekable();
         std::iter::from_fn(move || {

@@ -141,7 +141,9 @@ impl Counts {
     /// Whether a key is one of the instance's, or one that is written with each change.
     fn has(&self, key: &str) -> bool {
         let within = |prefix: &str, len: usize| {
-            let index = key.strip_prefix(prefix).and_then(|index| index.parse::<usize>().ok());
+            let index = key
+                .strip_prefix(prefix)
+                .and_then(|index| index.parse::<usize>().ok());
             index.map(|index| index < len)
         };
         let entry = within("history-", self.history).or_else(|| within("inbox-", self.inbox));
@@ -367,7 +369,10 @@ mod tests {
             let counts = Counts::read("a", metadata).unwrap();
             let found = Instance::read("a", counts, |key| stored.get(key).cloned()).unwrap();
             let found = found.history();
-            assert!(Some(&found) == old.as_ref() || found == next.history(), "{found:?}");
+            assert!(
+                Some(&found) == old.as_ref() || found == next.history(),
+                "{found:?}"
+            );
         }
         stored
     }
@@ -376,7 +381,9 @@ mod tests {
     fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
         let mut instance = Instance::new("a");
         let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
-        instance.inbox.push(event(-1, Timestamp::default(), start.clone()));
+        instance
+            .inbox
+            .push(event(-1, Timestamp::default(), start.clone()));
         instance.inbox.extend((0..40).map(|n| raised(&n.to_string())));
         let change = instance.change();
         let mut stored = in_parts(&Store::new(), 10, &instance, change);

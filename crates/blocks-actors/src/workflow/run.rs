@@ -79,7 +79,8 @@ impl Held<'_> {
             engine.metrics.payload(&workflow, ratio);
         }
         loop {
-            let request: OrchestratorRequest = decode("the turn", turn.request(&loaded.instance))?;
+            let request: OrchestratorRequest =
+                decode("the turn", turn.request(&loaded.instance).concat().as_slice())?;
             let response = match engine.queue.orchestrate(request).await {
                 Ok(response) => response,
                 Err(cancelled) => {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use outrigger_sidecar::body::{Body, BoxError};
+use outrigger_transport::body::{Body, BoxError};
 use outrigger_wire::common::v1::StreamPayload;
 use outrigger_wire::runtime::v1 as proto;
 use prost::Message;

@@ -285,7 +285,14 @@ fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
     assert_eq!(outcome.tasks.len(), 1);
     instance.commit(outcome);
     assert!(instance.inbox().is_empty());
-    assert_eq!(instance.facts().open(Awaited::Task).map(|(id, _)| id).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(
+        instance
+            .facts()
+            .open(Awaited::Task)
+            .map(|(id, _)| id)
+            .collect::<Vec<_>>(),
+        [0, 1]
+    );
 }
 
 #[test]
