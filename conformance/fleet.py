@@ -1,8 +1,10 @@
 """Starts a CA, placement, a scheduler, sidecars and apps as processes on free loopback ports, and stops them again."""
 
+import contextlib
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -21,8 +23,14 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count):
-    """Distinct ports that nothing listens on, picked together so that none comes twice."""
-    held = [socket.create_server((HOST, 0)) for _ in range(count)]
+    """Distinct ports that nothing listens on, picked together so that none comes twice. They are not of those that the
+    system gives to outgoing connections: one of those may be gone before it is used."""
+    range_of_connections = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(range_of_connections.read_text().split()[0]) if range_of_connections.exists() else 0
+    held = []
+    while len(held) < count:
+        with contextlib.suppress(OSError):
+            held.append(socket.create_server(("", random.randrange(10_000, first) if first > 20_000 else 0)))
     ports = [listener.getsockname()[1] for listener in held]
     for listener in held:
         listener.close()
