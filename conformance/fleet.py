@@ -165,9 +165,11 @@ class Fleet:
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
 
-    def control_plane(self):
-        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both."""
-        self.addresses += [self.placement(), self.scheduler()]
+    def control_plane(self, client=None):
+        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both.
+        `client` is the scheduler's port for clients of etcd, if it has to be a certain one."""
+        *ports, other, peers = free_ports(5)
+        self.addresses += [self.placement(), self.scheduler(ports=[*ports, client or other, peers])]
 
     def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
         """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
