@@ -100,7 +100,8 @@ def in_utf8(text):
 
 def untraced(text):
     """An event, over HTTP or gRPC, without the trace it is part of."""
-    text = re.sub(r'fields \{ key: "trace(id|parent)" value \{ string_value: "[^"]*" \} \}', "", in_utf8(text))
+    text = re.sub(r' fields \{ key: "trace(id|parent)" value \{ string_value: "[^"]*" \} \}', "", in_utf8(text))
+    text = text.replace(' fields { key: "tracestate" value { string_value: "" } }', "")
     try:
         event = json.loads(text)
     except ValueError:

@@ -375,6 +375,8 @@ ALLOWED = (
     Allowed("numbers", r"outside \d+: body", r"\d+", r"\d+", "bindings: web body .*12345678901234567890.*"),
     # Events, jobs, actors, workflows.
     Allowed("trace", rf"{HUB}: (body|messages)", case="events?.*", alike=alike.untraced),
+    Allowed("trace", rf"{HUB}: (header|metadata)\.trace(id|state|parent)", r"00-fresh-fresh-00|\(absent\)", r"\(absent\)|", "events?.*"),
+    Allowed("error-texts", rf"{ANSWER}: body", r".*ERR_PUBSUB_EVENTS_SER.*", r".*ERR_PUBSUB_EVENTS_SER.*", "events: bulk .*", alike.code),
     Allowed("json-spelling", r"grpc-hub-app \d+: messages", case="events: .*", alike=alike.event),
     Allowed(
         "actor-names",

@@ -116,7 +116,15 @@ pub(crate) async fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
     let mut held = Vec::with_capacity(N);
     let mut ports = [0; N];
     for port in &mut ports {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        // Below those that the kernel gives to connections: one of these could be taken before the process that is meant
+        // for it listens.
+        let listener = loop {
+            let wanted = rand::random_range(10_000_u16..32_000);
+            // Somebody may have it.
+            if let Ok(listener) = TcpListener::bind(("0.0.0.0", wanted)).await {
+                break listener;
+            }
+        };
         *port = listener.local_addr()?.port();
         held.push(listener);
     }

@@ -91,6 +91,7 @@ async fn raise(node: &Node, id: &str, event: &str, data: &str) {
         ))
         .await;
     assert_eq!(raised.status, 202, "{}", raised.text());
+    assert_eq!(raised.text(), "{}");
 }
 
 async fn status(node: &Node, id: &str) -> String {
