@@ -1,6 +1,5 @@
 """Starts a CA, placement, a scheduler, sidecars and apps as processes on free loopback ports, and stops them again."""
 
-import contextlib
 import json
 import os
 import pathlib
@@ -20,17 +19,18 @@ READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
 HOST = "127.0.0.1"
+PORTS = (10_000, 32_000)
 
 
 def free_ports(count):
-    """Distinct ports that nothing listens on, picked together so that none comes twice. They are not of those that the
-    system gives to outgoing connections: one of those may be gone before it is used."""
-    range_of_connections = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
-    first = int(range_of_connections.read_text().split()[0]) if range_of_connections.exists() else 0
+    """Distinct ports that nothing listens on, picked together so that none comes twice. They are below those that the
+    kernel gives to connections: one of these could be taken before the process that is meant for it listens."""
     held = []
     while len(held) < count:
-        with contextlib.suppress(OSError):
-            held.append(socket.create_server(("", random.randrange(10_000, first) if first > 20_000 else 0)))
+        try:
+            held.append(socket.create_server(("", random.randrange(*PORTS))))
+        except OSError:
+            continue  # somebody has it
     ports = [listener.getsockname()[1] for listener in held]
     for listener in held:
         listener.close()

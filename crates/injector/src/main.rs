@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         |flags| Config::from_flags(flags, environment),
         |config| &config.log,
         async |config, stop| -> Result<(), InjectorError> {
-            let build = Injector::build(config, environment, stop.clone());
+            let build = Box::pin(Injector::build(config, environment, stop.clone()));
             match unless_stopped(&stop, build).await? {
                 None => Ok(()),
                 Some(injector) => injector.run().await,

@@ -2,12 +2,12 @@
 
 use http::{Method, StatusCode};
 use outrigger_blocks_actors::workflow::WorkflowError;
-use outrigger_transport::response::empty_response;
 use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
+use serde_json::json;
 
 use super::route::{ALPHA1, Answer, BETA1, Endpoint, Handler, V1};
 use super::{Context, HttpApi};
-use crate::error::ApiError;
+use crate::error::{ApiError, json_response};
 
 const INSTANCE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}"];
 const START: &[&str] = &["workflows", "{workflowComponent}", "{workflowName}", "start"];
@@ -81,7 +81,7 @@ pub(super) static ALPHA: &[Endpoint] = &routes(ALPHA1);
 /// What was asked for is stored; it happens later.
 fn accepted(done: Result<(), WorkflowError>) -> Answer {
     done?;
-    Ok(empty_response(StatusCode::ACCEPTED))
+    Ok(json_response(StatusCode::ACCEPTED, &json!({})))
 }
 
 impl HttpApi {

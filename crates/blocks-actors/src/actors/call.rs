@@ -72,6 +72,10 @@ impl Message<'_> {
 }
 
 /// What became of a call here.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "taken apart as soon as it is made, and most are the large one"
+)]
 enum Tried {
     Done(Reply),
     /// The actor has ended here.

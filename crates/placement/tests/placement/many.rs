@@ -9,6 +9,10 @@ const HOSTS: usize = 200;
 const SHARED: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(
+    clippy::async_yields_async,
+    reason = "what a task leaves behind goes on until all have ended"
+)]
 async fn hosts_that_come_together_need_few_rounds() {
     let running = start(&["--disseminate-timeout=60s"]).await;
     let mut tasks = JoinSet::new();
