@@ -15,6 +15,7 @@ use crate::blocks::actors::Actors;
 use crate::blocks::bindings::Bindings;
 use crate::blocks::jobs::Jobs;
 use crate::blocks::subscriptions::Subscriptions;
+use crate::blocks::workflow::Workflows;
 use crate::body::Body;
 use crate::call::{AppStatus, Call};
 use crate::config::{AppProtocol, Config};
@@ -34,6 +35,7 @@ pub(super) async fn run(life: AppLife) {
         set_health,
         bindings,
         actors,
+        workflows,
         jobs,
         subscriptions,
         background: Tasks { tasks, stop },
@@ -81,7 +83,7 @@ pub(super) async fn run(life: AppLife) {
         tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = host_while_well(&actors, &health, ask) => {}
+                () = host_while_well(&actors, &workflows, &health, ask) => {}
             }
         });
     } else {
@@ -93,13 +95,19 @@ pub(super) async fn run(life: AppLife) {
 }
 
 /// The app hosts actors while it is well. What it hosts is asked once.
-async fn host_while_well(actors: &Actors, health: &Health, ask: impl Future<Output = Settings>) {
+async fn host_while_well(
+    actors: &Actors,
+    workflows: &Workflows,
+    health: &Health,
+    ask: impl Future<Output = Settings>,
+) {
     health.until_healthy().await;
     let settings = ask.await;
     loop {
         health.until_healthy().await;
         actors.register(&settings);
         health.until_unhealthy().await;
+        workflows.app_is_unwell();
         actors.unregister().await;
     }
 }
@@ -129,6 +137,7 @@ pub(super) struct AppLife {
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
     pub(super) actors: Arc<Actors>,
+    pub(super) workflows: Arc<Workflows>,
     pub(super) jobs: Arc<Jobs>,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) background: Tasks,

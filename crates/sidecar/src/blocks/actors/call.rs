@@ -150,6 +150,12 @@ impl Actors {
         })
     }
 
+    /// The address of the sidecar that an actor belongs to by the table; `None` where nobody hosts its type.
+    pub fn host_of(&self, kind: &str, id: &str) -> Option<String> {
+        let tables = self.tables.load();
+        tables.owner(kind, id).map(|owner| owner.address.to_string())
+    }
+
     /// Whether an actor is this sidecar's by the table.
     pub(super) fn is_here(&self, kind: &str, id: &str) -> bool {
         matches!(self.place(kind, id), Ok(Place::Here))
