@@ -59,9 +59,6 @@ pub trait InternalActors: Send + Sync {
     }
 }
 
-/// How long calls go on of actors whose type is unregistered.
-const LAST_CALLS: Duration = Duration::from_millis(500);
-
 /// What an internal type has beside the turns of its actors.
 pub(super) struct Internal {
     actors: Arc<dyn InternalActors>,
@@ -107,16 +104,7 @@ impl Internal {
         tokio::select! {
             biased;
             sent = sent => sent,
-            () = self.cut(message) => Err(unhosted(kind, id)),
-        }
-    }
-
-    /// Completes when a message has to end because its type is unregistered: reminders at once, since they come again; calls
-    /// a little later, since what they have begun may be done twice otherwise.
-    async fn cut(&self, message: &Message<'_>) {
-        self.ended.cancelled().await;
-        if matches!(message, Message::Call(_)) {
-            tokio::time::sleep(LAST_CALLS).await;
+            () = self.ended.cancelled() => Err(unhosted(kind, id)),
         }
     }
 
