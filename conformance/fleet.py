@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -18,11 +19,18 @@ READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
 HOST = "127.0.0.1"
+PORTS = (10_000, 32_000)
 
 
 def free_ports(count):
-    """Distinct ports that nothing listens on, picked together so that none comes twice."""
-    held = [socket.create_server((HOST, 0)) for _ in range(count)]
+    """Distinct ports that nothing listens on, picked together so that none comes twice. They are below those that the
+    kernel gives to connections: one of these could be taken before the process that is meant for it listens."""
+    held = []
+    while len(held) < count:
+        try:
+            held.append(socket.create_server(("", random.randrange(*PORTS))))
+        except OSError:
+            continue  # somebody has it
     ports = [listener.getsockname()[1] for listener in held]
     for listener in held:
         listener.close()
@@ -157,9 +165,11 @@ class Fleet:
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
 
-    def control_plane(self):
-        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both."""
-        self.addresses += [self.placement(), self.scheduler()]
+    def control_plane(self, client=None):
+        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both.
+        `client` is the scheduler's port for clients of etcd, if it has to be a certain one."""
+        *ports, other, peers = free_ports(5)
+        self.addresses += [self.placement(), self.scheduler(ports=[*ports, client or other, peers])]
 
     def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
         """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,

@@ -121,7 +121,8 @@ class Workflows:
         same(self.ask("POST", f"{instance}/raiseEvent/{event}", data)[0], 202, f"{event} for {instance}")
 
     def ended(self, instance, output):
-        told = until(f"{instance} has ended", lambda: (now := self.told(instance))["runtimeStatus"] != "RUNNING" and now)
+        told = until(f"{instance} has ended",
+                     lambda: (now := self.told(instance))["runtimeStatus"] not in ("PENDING", "RUNNING") and now)
         same(told["runtimeStatus"], "COMPLETED", f"{instance}, {told}")
         same(json.loads(told["properties"]["dapr.workflow.output"]), output, f"the output of {instance}")
         return told
@@ -257,10 +258,11 @@ class Jobs:
     def schedule(self, prefix):
         """Jobs of every kind, under each sidecar."""
         soon = (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=SLEEP)).isoformat()
+        # Dapr's sidecar cannot tell of a job without data.
         jobs = {"later": {"dueTime": "1h", "data": {"a": [1, None]}}, "soon": {"dueTime": soon, "data": "ahoy"},
                 "often": {"schedule": "@every 1s", "repeats": 2 * SLEEP, "data": 7},
-                "yearly": {"schedule": "0 0 0 1 1 *", "ttl": "9000h"},
-                "tried": {"dueTime": "1h", "failurePolicy": {"constant": {"interval": "5s", "maxRetries": 3}}}}
+                "yearly": {"schedule": "0 0 0 1 1 *", "ttl": "9000h", "data": True},
+                "tried": {"dueTime": "1h", "data": "x", "failurePolicy": {"constant": {"interval": "5s", "maxRetries": 3}}}}
 
         def on(_name, _app, sidecar):
             for kind, job in jobs.items():
@@ -284,6 +286,13 @@ class Jobs:
         def on(name, app, _sidecar):
             until(f"{prefix}-{kind} of {name} came {times} times", lambda: app.seen[f"{prefix}-{kind}"] >= times)
         self.each(on)
+
+    def close(self):
+        """Another one may use the same etcd."""
+        for name in [name for name in self.fleet.processes if name.startswith((f"daprd-{self.name}-", f"scheduler-{self.name}-"))]:
+            self.fleet.end(name)
+        for app, _ in self.sidecars.values():
+            app.server.shutdown()
 
     def check(self, first, second):
         self.change(first)
@@ -327,7 +336,7 @@ def jobs(fleet, binaries, wanted):
     """The checks of schedulers. Dapr's fills a folder first: one that ours fills alone is no etcd's."""
     name = "jobs in a folder: filled by theirs, taken over by ours"
     if wanted in name:
-        yield name, lambda: Jobs(fleet, "folder", binaries).check("theirs", "ours")
+        yield name, lambda: checked(Jobs(fleet, "folder", binaries), "theirs", "ours")
     cluster = []
     for first, second in HOSTS:
         name = f"jobs in an etcd of its own: filled by {first}, taken over by {second}"
@@ -335,8 +344,15 @@ def jobs(fleet, binaries, wanted):
             def check(first=first, second=second):
                 if not cluster:
                     cluster.extend(etcd(fleet))
-                Jobs(fleet, f"etcd-{first}", binaries, cluster).check(first, second)
+                checked(Jobs(fleet, f"etcd-{first}", binaries, cluster), first, second)
             yield name, check
+
+
+def checked(found, first, second):
+    try:
+        found.check(first, second)
+    finally:
+        found.close()
 
 
 def main(ours, theirs, wanted=""):

@@ -40,7 +40,7 @@ def scheduled_jobs():
         yield f"{fields}", (job(**fields), read(), job(**fields), job(**fields, overwrite=True), read(), delete(), read(), delete())
     for fields in (
         {}, {"schedule": ""}, {"schedule": "odd"}, {"schedule": "* * * * *"}, {"schedule": "61 * * * * *"}, {"schedule": "@every x"},
-        {"schedule": "@every -1s"}, {"schedule": "@yearly "}, {"dueTime": "odd"}, {"dueTime": "-1h"}, {"dueTime": "1h", "ttl": "odd"},
+        {"schedule": "@yearly "}, {"dueTime": "odd"}, {"dueTime": "-1h"}, {"dueTime": "1h", "ttl": "odd"},
         {"dueTime": "1h", "ttl": "10m"}, {"schedule": "@daily", "repeats": 0}, {"dueTime": "1h", "repeats": 5},
         {"dueTime": "R3/PT1H"}, {"dueTime": "P1M"}, {"name": "x", "dueTime": "1h"}, {"dueTime": "1h", "unknown": 1},
         {"dueTime": "1h", "failurePolicy": {}}, {"dueTime": "1h", "failurePolicy": {"constant": {"maxRetries": -1}}},

@@ -24,13 +24,15 @@ const KEPT: u64 = 64;
 const SILENCE: Duration = Duration::from_secs(85);
 /// Where attackers come from; honest clients come from 127.0.0.1.
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-const PROCESSES: [Process; 6] = [
+const PROCESSES: [Process; 8] = [
     Process::Sidecar,
     Process::SecureSidecar,
     Process::SocketSidecar,
     Process::Sentry,
     Process::Placement,
     Process::Scheduler,
+    Process::Operator,
+    Process::Injector,
 ];
 
 /// Whether the environment asks for this row.
