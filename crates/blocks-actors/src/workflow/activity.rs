@@ -188,17 +188,18 @@ impl Step for Work {
         engine
             .metrics
             .activity_operation(&name, Execution::Success, began.elapsed());
-        let turn = engine.losses.turn(&self.key).await;
-        let response = engine.queue.execute(request).await;
-        drop(turn);
-        let response = match response {
-            Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
-                Some(count) => Ok(self.parked(count)),
-                None => Err(Cancelled::Disconnected),
-            },
-            response => {
-                engine.losses.answered(&self.key);
-                response
+        let response = match engine.losses.parked(&self.key) {
+            // Its workflow could not be told yet.
+            Some(count) => Ok(self.parked(count)),
+            None => {
+                let _turn = engine.losses.turn(&self.key).await;
+                match engine.queue.execute(request).await {
+                    Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
+                        Some(count) => Ok(self.parked(count)),
+                        None => Err(Cancelled::Disconnected),
+                    },
+                    response => response,
+                }
             }
         };
         if let Ok(response) = &response {
@@ -233,6 +234,7 @@ impl Step for Work {
         let instance = instance.map_or("", |instance| &instance.instance_id);
         let Err(error) = engine.add_event(source, instance, result).await else {
             let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
+            engine.losses.answered(&self.key);
             self.count(if failed {
                 Execution::Failed
             } else {

@@ -61,15 +61,17 @@ impl Losses {
         }
         let (count, last) = counts.entry(activity.to_owned()).or_insert((0, now));
         (*count, *last) = (*count + 1, now);
-        let count = *count;
-        if count < limit {
-            return None;
-        }
-        counts.remove(activity);
-        Some(count)
+        Some(*count).filter(|count| *count >= limit)
     }
 
-    /// An activity was answered.
+    /// How often the worker of an activity went away, if it is not to be run again.
+    pub(super) fn parked(&self, activity: &str) -> Option<u32> {
+        let limit = self.limit?;
+        let count = self.locked().get(activity).map(|(count, _)| *count);
+        count.filter(|count| *count >= limit)
+    }
+
+    /// An activity was answered, or its workflow knows that it is parked.
     pub(super) fn answered(&self, activity: &str) {
         self.locked().remove(activity);
     }
@@ -88,8 +90,13 @@ mod tests {
             (losses.lost("a"), losses.lost("a"), losses.lost("b")),
             (None, None, None)
         );
-        assert_eq!(losses.lost("a"), Some(3));
-        assert_eq!((losses.lost("a"), losses.lost("b")), (None, None));
+        assert_eq!(losses.parked("a"), None);
+        assert_eq!((losses.lost("a"), losses.parked("a")), (Some(3), Some(3)));
+        losses.answered("a");
+        assert_eq!(
+            (losses.parked("a"), losses.lost("a"), losses.lost("b")),
+            (None, None, None)
+        );
         losses.answered("b");
         assert_eq!(
             (losses.lost("b"), losses.lost("b"), losses.lost("b")),
