@@ -284,7 +284,7 @@ impl Target<'_> {
             app_id: Arc::clone(&self.pubsubs.app_id),
             pubsub: Arc::clone(self.broker.name()),
             topic: Arc::clone(&self.topic),
-            trace,
+            trace: trace.told(),
             baggage,
             has_ttl: self.broker.features().ttl,
         }

@@ -122,7 +122,7 @@ impl Outbox {
         let origin = RequestContext {
             app_id: self.pubsubs.app_id(),
             pubsub: &self.settings.internal_pubsub,
-            trace,
+            trace: &trace.clone().told(),
         };
         let (projections, mut operations): (Vec<Step>, Vec<Step>) =
             operations.into_iter().partition(is_projection);
