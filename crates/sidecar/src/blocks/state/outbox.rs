@@ -25,7 +25,7 @@ pub(super) use transactions::Transactions;
 use self::event::RequestContext;
 use self::relays::Place;
 use self::transactions::Running;
-use crate::blocks::pubsub::PubSubs;
+use crate::blocks::pubsub::{PubSubs, PublishError};
 use crate::components::Properties;
 
 const LOG: &str = "dapr.outbox";
@@ -178,7 +178,11 @@ impl Outbox {
             ));
         }
         let forwarded = self.pubsubs.forward(pubsub, topic, events).await;
-        forwarded.map_err(|error| error.to_string())
+        // The frame of an event that the app published itself is not what the contract says here.
+        forwarded.map_err(|error| match error {
+            PublishError::Publish { cause, .. } => cause.to_string(),
+            other => other.to_string(),
+        })
     }
 }
 
