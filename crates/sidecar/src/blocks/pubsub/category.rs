@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use outrigger_resources::NameValue;
 
 use super::{PubSubs, Topics};
-use crate::components::{Category, OpenError, Opened, Opening, Properties};
+use crate::components::{Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties};
 
 /// The consumer group.
 const CONSUMER_ID: &str = "consumerID";
@@ -56,8 +56,10 @@ fn prefix(opening: &Opening<'_>) -> String {
     let scoped = values
         .filter_map(|item| item.value.as_deref())
         .any(|value| value.contains(NAMESPACE));
-    match opening.namespace() {
-        Some(namespace) if scoped => namespace.to_owned(),
-        _ => String::new(),
+    let namespace = opening.namespace().unwrap_or(DEFAULT_NAMESPACE);
+    if scoped {
+        namespace.to_owned()
+    } else {
+        String::new()
     }
 }

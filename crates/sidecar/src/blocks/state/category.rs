@@ -8,7 +8,7 @@ use outrigger_component::state::Feature;
 
 use super::outbox::Settings;
 use super::{Cipher, Keys, NamedKey, State};
-use crate::components::{Category, OpenError, Opened, Opening, Properties, Step};
+use crate::components::{Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties, Step};
 
 const LOG: &str = "dapr.runtime.processor";
 
@@ -27,7 +27,11 @@ impl Category for State {
             tracing::info!(target: LOG, "Automatic encryption enabled for state store {name}");
         }
         let namespace = opening.namespace().filter(|namespace| !namespace.is_empty());
-        let outbox = Settings::read(&properties, namespace.unwrap_or("default"), opening.app_id());
+        let outbox = Settings::read(
+            &properties,
+            namespace.unwrap_or(DEFAULT_NAMESPACE),
+            opening.app_id(),
+        );
         let setup = opening.setup(properties)?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
         let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())
