@@ -1,5 +1,7 @@
 //! Subscriptions: messages of brokers on their way to the app, and what brokers hear of them.
 
+mod faults;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
