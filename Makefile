@@ -6,7 +6,7 @@ DIST = $(shell scripts/target)/dist
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate cost deny clean-room
+.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate benchpubsub benchblocks cost fuzz deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,10 +34,12 @@ conformance: build ## the cases of Dapr's own suite that are known to pass
 	@scripts/need python3 venv
 	conformance/check $(RELEASE)
 
-sdk: build ## Dapr's official Python and Go SDKs against our binaries
+sdk: build ## Dapr's official SDKs against our binaries: Python, Go, and where they can run JavaScript and Java
 	@scripts/need python3 venv
 	conformance/sdk/run $(RELEASE)
 	conformance/sdk-go/run $(RELEASE)
+	! command -v npm >/dev/null || conformance/sdk-js/run $(RELEASE)
+	! command -v mvn >/dev/null || conformance/sdk-java/run $(RELEASE)
 
 pluggable: build ## components in a process of their own, by Dapr's Go SDK for them
 	conformance/pluggable/run $(RELEASE)
@@ -47,12 +49,14 @@ cli: build ## Dapr's official CLI starts, lists, calls and stops our sidecars; t
 	conformance/cli/run $(RELEASE)
 	conformance/recipes $(RELEASE)
 
-mixed: build ## our sidecars and CA mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
-	@scripts/need python3 venv
+mixed: build ## our sidecars and control plane mixed with Dapr's (builds Dapr's once: 8 minutes, several GB)
+	@scripts/need python3 venv redis postgres rabbitmq kafka etcd
 	conformance/build reference
 	$(RELEASE)/outrigger-demo matrix --ours $(RELEASE) --peer $(PEER_BIN)
 	conformance/crossread $(RELEASE) $(PEER_BIN)
 	conformance/documents.py $(RELEASE) $(PEER_BIN)
+	conformance/groups $(RELEASE) $(PEER_BIN)
+	conformance/handover $(RELEASE) $(PEER_BIN)
 	conformance/differential/run $(RELEASE) $(PEER_BIN)
 
 measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
@@ -72,10 +76,23 @@ benchstate: ## get and save of state, in one run with Dapr where it is (45 minut
 	@scripts/dist
 	$(DIST)/outrigger-bench state --reference $(PEER_BIN) $(BENCH)
 
+benchpubsub: build ## publish/subscribe on one sidecar, beside Dapr in the same run: CPU, rates, time to delivery
+	@scripts/need python3 venv redis kafka
+	conformance/build fortio reference
+	scripts/measure-blocks $(RELEASE) $(PEER_BIN) --parts publish,delivery
+
+benchblocks: build ## the same for jobs and actors
+	@scripts/need python3 venv
+	conformance/build fortio reference
+	scripts/measure-blocks $(RELEASE) $(PEER_BIN) --parts jobs,actors
+
 cost: ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
 	@scripts/need cargo cc make valgrind
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
+
+fuzz: ## the parsers of what comes from the network under libFuzzer, a minute each
+	@scripts/fuzz
 
 deny: ## licences, bans and sources of every dependency
 	@scripts/need cargo cc venv

@@ -1,8 +1,9 @@
-"""Starts a CA, sidecars and apps as processes on free loopback ports, and stops them again."""
+"""Starts a CA, placement, a scheduler, sidecars and apps as processes on free loopback ports, and stops them again."""
 
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -18,11 +19,18 @@ READY_SECONDS = 60
 END_SECONDS = 20
 ANSWER_SECONDS = 20
 HOST = "127.0.0.1"
+PORTS = (10_000, 32_000)
 
 
 def free_ports(count):
-    """Distinct ports that nothing listens on, picked together so that none comes twice."""
-    held = [socket.create_server((HOST, 0)) for _ in range(count)]
+    """Distinct ports that nothing listens on, picked together so that none comes twice. They are below those that the
+    kernel gives to connections: one of these could be taken before the process that is meant for it listens."""
+    held = []
+    while len(held) < count:
+        try:
+            held.append(socket.create_server(("", random.randrange(*PORTS))))
+        except OSError:
+            continue  # somebody has it
     ports = [listener.getsockname()[1] for listener in held]
     for listener in held:
         listener.close()
@@ -64,6 +72,8 @@ class Fleet:
         self.suffix = uuid.uuid4().hex[:6]
         self.processes = {}
         self.problems = []
+        # What sidecars are told of the parts of the control plane that run.
+        self.addresses = []
 
     def __enter__(self):
         try:
@@ -108,6 +118,12 @@ class Fleet:
             self.problems.append(f"{name} did not end cleanly: {status}")
         return status
 
+    def kill(self, name):
+        """Ends a process without a word to it."""
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
     def start(self, name, command, env=None, **options):
         """Starts a process whose output goes to a log named after it; `options` are those of Popen."""
         with open(self.dir / f"{name}.log", "wb") as log:
@@ -116,14 +132,14 @@ class Fleet:
                 **options)
         return self.processes[name]
 
-    def app(self, name, command, port, env=None, **options):
-        """Starts an app and waits until its port accepts connections."""
+    def app(self, name, command, port, env=None, patience=READY_SECONDS, **options):
+        """Starts an app and waits until its port accepts connections, for some seconds."""
         self.start(name, command, env, **options)
 
         def listening():
             with socket.create_connection((HOST, port), 1):
                 return True
-        self.until(name, listening, f"port {port}")
+        self.until(name, listening, f"port {port}", patience)
 
     def sidecar(self, name, app_port=None, protocol="http", env=None, flags=(), app_id=None, binaries=None,
                 ports=None):
@@ -136,7 +152,8 @@ class Fleet:
             pathlib.Path(binaries or self.binaries) / "daprd", f"--app-id={app_id}", f"--app-protocol={protocol}",
             f"--dapr-http-port={http}", f"--dapr-grpc-port={grpc}", f"--dapr-internal-grpc-port={internal}",
             f"--dapr-listen-addresses={HOST}", f"--dapr-internal-grpc-listen-address={HOST}",
-            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false", *flags]
+            f"--metrics-port={metrics}", f"--metrics-listen-address={HOST}", "--enable-profiling=false",
+            *self.addresses, *flags]
         env = {"DAPR_HOST_IP": HOST, **(env or {})}
         if self.sentry:
             command += ["--enable-mtls", f"--sentry-address=localhost:{self.sentry_port}",
@@ -147,6 +164,47 @@ class Fleet:
         process = self.start(f"daprd-{name}", command, env)
         self._healthy(f"daprd-{name}", f"http://{HOST}:{http}/v1.0/healthz")
         return Sidecar(app_id, process, ports)
+
+    def control_plane(self, client=None):
+        """Starts placement and a scheduler, with identities of the CA if there is one: sidecars started later use both.
+        `client` is the scheduler's port for clients of etcd, if it has to be a certain one."""
+        *ports, other, peers = free_ports(5)
+        self.addresses += [self.placement(), self.scheduler(ports=[*ports, client or other, peers])]
+
+    def scheduler(self, name="scheduler", binaries=None, folder=None, flags=(), ports=None):
+        """Starts a scheduler and waits until it is healthy; the flag for sidecars that use it. Its data are in `folder`,
+        a new one unless named; what is there already is taken over. `ports` are five, of one that ended."""
+        port, healthz, metrics, client, peers = ports or free_ports(5)
+        folder = pathlib.Path(folder or self.dir / f"data-{name}")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # The id and the scheme stay the same: etcd keeps who its members are.
+        members = f"--etcd-initial-cluster=dapr-scheduler-server-0=http{'s' * self.sentry}://{HOST}:{peers}"
+        self.start(name, [
+            pathlib.Path(binaries or self.binaries) / "scheduler", "--id=dapr-scheduler-server-0", f"--port={port}",
+            f"--listen-address={HOST}", f"--healthz-port={healthz}", f"--metrics-port={metrics}",
+            f"--etcd-data-dir={folder}", f"--etcd-client-port={client}", members,
+            f"--override-broadcast-host-port={HOST}:{port}", *self._of_the_control_plane(name), *flags])
+        self._healthy(name, f"http://{HOST}:{healthz}/healthz")
+        return f"--scheduler-host-address={HOST}:{port}"
+
+    def placement(self, name="placement", binaries=None):
+        """Starts a placement service and waits until it is healthy; the flag for sidecars that use it."""
+        port, healthz, metrics, replicas = free_ports(4)
+        self.start(name, [
+            pathlib.Path(binaries or self.binaries) / "placement", f"--port={port}", f"--listen-address={HOST}",
+            f"--healthz-port={healthz}", f"--metrics-port={metrics}",
+            f"--initial-cluster=dapr-placement-0={HOST}:{replicas}", *self._of_the_control_plane(name)])
+        self._healthy(name, f"http://{HOST}:{healthz}/healthz")
+        return f"--placement-host-address={HOST}:{port}"
+
+    def _of_the_control_plane(self, name):
+        """The flags that give a service its identity."""
+        if not self.sentry:
+            return []
+        flags = ["--tls-enabled", "--trust-domain=localhost", f"--sentry-address=localhost:{self.sentry_port}",
+                 f"--trust-anchors-file={self.dir / 'credentials' / 'ca.crt'}"]
+        # etcd reads its certificates from files.
+        return [*flags, f"--identity-directory-write={self.dir / f'identity-{name}'}"] if "scheduler" in name else flags
 
     def _start_sentry(self):
         credentials = self.dir / "credentials"
@@ -168,9 +226,9 @@ class Fleet:
                 return 200 <= answer.status < 300
         self.until(name, answered, url)
 
-    def until(self, name, condition, what):
+    def until(self, name, condition, what, patience=READY_SECONDS):
         """Waits until a condition holds, as long as the process it is about lives."""
-        deadline = time.monotonic() + READY_SECONDS
+        deadline = time.monotonic() + patience
         while True:
             try:
                 if condition():

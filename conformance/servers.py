@@ -1,14 +1,18 @@
-"""Redis and PostgreSQL as processes of a fleet, on loopback, without passwords and without a past."""
+"""Redis, PostgreSQL, RabbitMQ and Kafka as processes of a fleet, on loopback, without passwords and without a past."""
 
 import functools
 import glob
 import os
+import pathlib
 import pwd
 import shutil
 import socket
 import subprocess
 
 from fleet import HOST, free_ports
+
+# A virtual machine on a busy computer takes long to start.
+BROKER_SECONDS = 300
 
 
 class Missing(Exception):
@@ -78,3 +82,58 @@ class Postgres:
         if run.returncode != 0:
             raise OSError(f"psql: {run.stderr}")
         return run.stdout.strip()
+
+
+class RabbitMq:
+    """A RabbitMQ broker with the account `guest`, and a service of its own for the names of nodes."""
+
+    def __init__(self, fleet, name="rabbitmq"):
+        # The script in /usr/sbin becomes another user first.
+        program = next(iter(sorted(glob.glob("/usr/lib/rabbitmq/lib/*/sbin/rabbitmq-server"))), None)
+        if not program:
+            raise Missing("rabbitmq-server is not installed: apt-get install rabbitmq-server")
+        folder = fleet.dir / name
+        folder.mkdir()
+        names, self.port, between = free_ports(3)
+        env = {"HOME": str(folder), "ERL_EPMD_PORT": str(names), "ERL_EPMD_ADDRESS": HOST}
+        # The node would start one that outlives it.
+        fleet.app(f"app-{name}-names", [shutil.which("epmd"), "-port", str(names)], names, env)
+        (folder / "rabbit.conf").write_text(f"listeners.tcp.local = {HOST}:{self.port}\n")
+        (folder / "plugins").write_text("[].")
+        env |= {
+            # The script becomes the node: ending it ends the node.
+            "RUNNING_UNDER_SYSTEMD": "true",
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null", "RABBITMQ_NODENAME": "check@localhost",
+            "RABBITMQ_DIST_PORT": str(between), "RABBITMQ_MNESIA_BASE": str(folder), "RABBITMQ_LOG_BASE": str(folder),
+            "RABBITMQ_LOGS": "-", "RABBITMQ_CONFIG_FILE": str(folder / "rabbit.conf"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins")}
+        fleet.app(f"app-{name}", [program], self.port, env, BROKER_SECONDS)
+        self.url = f"amqp://guest:guest@{HOST}:{self.port}"
+
+
+class Kafka:
+    """A Kafka broker that is its own controller. Topics are made when first used, with the partitions named."""
+
+    def __init__(self, fleet, name="kafka", partitions=1):
+        java = shutil.which("java")
+        cache = pathlib.Path(__file__).resolve().parent / "cache"
+        jars = subprocess.run([cache, "kafka"], check=True, capture_output=True, text=True).stdout.strip()
+        if not java or not glob.glob(f"{jars}/kafka_*"):
+            raise Missing("Java and the jars of Kafka are not here: scripts/need kafka")
+        folder = fleet.dir / name
+        folder.mkdir()
+        port, controller = free_ports(2)
+        self.address = f"{HOST}:{port}"
+        settings = folder / "server.properties"
+        settings.write_text("\n".join((
+            "process.roles=broker,controller", "node.id=1", f"controller.quorum.voters=1@{HOST}:{controller}",
+            "controller.listener.names=CONTROLLER", f"listeners=PLAINTEXT://{self.address},CONTROLLER://{HOST}:{controller}",
+            f"advertised.listeners=PLAINTEXT://{self.address}",
+            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT", f"log.dirs={folder / 'logs'}",
+            f"num.partitions={partitions}", "offsets.topic.num.partitions=1", "offsets.topic.replication.factor=1",
+            "group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000", "log.cleaner.enable=false", "")))
+        machine = [java, "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+                   "-cp", f"{jars}/*"]
+        subprocess.run([*machine, "kafka.tools.StorageTool", "format", "-t", "b3V0cmlnZ2VyLXRlc3RzIQ", "-c", settings],
+                       check=True, capture_output=True)
+        fleet.app(f"app-{name}", [*machine, "kafka.Kafka", settings], port, patience=BROKER_SECONDS)

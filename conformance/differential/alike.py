@@ -96,3 +96,44 @@ def in_utf8(text):
         return text.encode("latin-1").decode()
     except UnicodeError:
         return text
+
+
+def untraced(text):
+    """An event, over HTTP or gRPC, without the trace it is part of."""
+    text = re.sub(r'fields \{ key: "trace(id|parent)" value \{ string_value: "[^"]*" \} \}', "", in_utf8(text))
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return text
+    return json.dumps(without_trace(event), sort_keys=True)
+
+
+def without_trace(event):
+    if isinstance(event, dict):
+        return {name: without_trace(value) for name, value in event.items() if name not in ("traceid", "traceparent")}
+    return [without_trace(item) for item in event] if isinstance(event, list) else event
+
+
+def event(text):
+    """An event over gRPC without its trace, its JSON however it is spelled."""
+    text = untraced(text)
+    if not (found := re.search(r' data: "((?:[^"\\]|\\.)*)"', text)):
+        return text
+    data = found[1].encode().decode("unicode_escape")
+    try:
+        return text.replace(found[0], ""), json.dumps(json.loads(data), sort_keys=True)
+    except ValueError:
+        return text
+
+
+def code(text):
+    """The code of an error over HTTP."""
+    try:
+        return json.loads(text).get("errorCode")
+    except ValueError:
+        return None
+
+
+def unformatted(text):
+    """A text without what Go adds where a format has no place for a value."""
+    return re.sub(r"%!\(EXTRA .*?\)(?=\"|$)", "", text)

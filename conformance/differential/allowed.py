@@ -4,8 +4,9 @@ from differential import alike
 from differential.compare import Allowed
 
 NOTHING = r"\(absent\)"
-APPS = r"(app|outside|grpc-app) \d+"
-TO_APP = r"(app|outside) \d+"
+APPS = r"(app|outside|grpc-app|hub-app|grpc-hub-app) \d+"
+TO_APP = r"(app|outside|hub-app) \d+"
+HUB = r"(grpc-)?hub-app \d+"
 ANSWER = r"answer \d+"
 # What Go and its libraries write where ours write something else; the words before it are Dapr's, and the same.
 GO = (
@@ -372,4 +373,22 @@ ALLOWED = (
         "numbers", rf"{ANSWER}: body", None, None, r"state: .*(12345678901234567890|0\.1234567890|'-0'|'-1\.5').*"
     ),
     Allowed("numbers", r"outside \d+: body", r"\d+", r"\d+", "bindings: web body .*12345678901234567890.*"),
+    # Events, jobs, actors, workflows.
+    Allowed("trace", rf"{HUB}: (body|messages)", case="events?.*", alike=alike.untraced),
+    Allowed("json-spelling", r"grpc-hub-app \d+: messages", case="events: .*", alike=alike.event),
+    Allowed(
+        "actor-names",
+        rf"{ANSWER}|{HUB}",
+        rf"400 .*name contains forbidden character.*|{NOTHING}",
+        None,
+        r"actors: call named (Boat (%23|a%2Fb|a%00)|Bo%2Fat a)",
+    ),
+    Allowed("error-texts", rf"{ANSWER}: body", None, None, r"actors: (state|reminder) (b'|body|refused|timer).*", alike.code),
+    Allowed("error-texts", rf"{ANSWER}: body", None, r".*%!\(EXTRA .*", "workflows: .*", alike.unformatted),
+    Allowed("error-texts", rf"{ANSWER}: message", None, r".*%!\(EXTRA .*", "workflows: .*", alike.unformatted),
+    Allowed("json-spelling", r"hub-app \d+: header\.content-length", r"\d+", r"\d+", "(events|event deliveries|scheduled jobs|actors): .*"),
+    Allowed("status-details", rf"{ANSWER}: details", None, None, "(publish errors|events): .*gRPC.*", alike.status),
+    Allowed("job-without-data", ANSWER, "200 .*", r"500 .*none of the oneof fields is set.*", "scheduled jobs: .*"),
+    Allowed("job-without-data", rf"{ANSWER}|{HUB}", None, rf"0 received|{NOTHING}", "scheduled jobs: (triggered without data|refused .*-1h.*)"),
+    Allowed("job-names", ANSWER, "20[0-9] .*|20[0-9]", "500 .*job name is invalid.*", r"scheduled jobs: name .*|workflows: id .*%C3%BC"),
 )

@@ -8,12 +8,20 @@ import socket
 import threading
 
 import grpc
-from dapr.proto import common_v1
+from dapr.proto import appcallback_v1, common_v1
 from google.protobuf import any_pb2, text_format
 
 from differential import wire
 
 CALLBACK = "/dapr.proto.runtime.v1.AppCallback"
+# What each callback brings.
+CALLBACKS = {
+    f"{CALLBACK}/OnInvoke": common_v1.InvokeRequest,
+    f"{CALLBACK}/OnTopicEvent": appcallback_v1.TopicEventRequest,
+    f"{CALLBACK}/OnBulkTopicEvent": appcallback_v1.TopicEventBulkRequest,
+    f"{CALLBACK}Alpha/OnBulkTopicEventAlpha1": appcallback_v1.TopicEventBulkRequest,
+    f"{CALLBACK}Alpha/OnJobEventAlpha1": appcallback_v1.JobEventRequest,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +69,10 @@ class GrpcReply:
 
 
 class HttpApp:
-    """An app, or a server outside, over HTTP/1.1."""
+    """An app, or a server outside, over HTTP/1.1. `fixed` has the paths that are always answered in the same way."""
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, name, fixed=()):
+        self.name, self.fixed = name, dict(fixed)
         self.reply = Reply(404, body=b"")
         self.records = collections.deque()
         self.listener = socket.create_server((wire.HOST, 0))
@@ -104,7 +112,7 @@ class HttpApp:
         if start.startswith("PRI "):
             return False  # the preface of HTTP/2, and no request
         self.records.append(record)
-        reply = self.reply
+        reply = self.fixed.get(start.split(" ")[1], self.reply)
         connection.sendall(reply.sent(start.partition(" ")[0]))
         if reply.closes():
             connection.shutdown(socket.SHUT_WR)
@@ -150,8 +158,8 @@ class GrpcApp(grpc.GenericRpcHandler):
 
     @staticmethod
     def _read(method, message):
-        if method == f"{CALLBACK}/OnInvoke":
-            return text_format.MessageToString(common_v1.InvokeRequest.FromString(message), as_one_line=True)
+        if method in CALLBACKS:
+            return text_format.MessageToString(CALLBACKS[method].FromString(message), as_one_line=True)
         return message.decode("latin-1")
 
     @staticmethod
@@ -159,7 +167,7 @@ class GrpcApp(grpc.GenericRpcHandler):
         if method == f"{CALLBACK}/OnInvoke":
             answer = common_v1.InvokeResponse(data=any_pb2.Any(value=b"ahoy"), content_type="text/plain")
             return [answer.SerializeToString()]
-        return read
+        return [b""] if method in CALLBACKS else read
 
     def close(self):
         self.server.stop(None)

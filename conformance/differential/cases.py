@@ -1,8 +1,11 @@
 """A case: requests sent one after the other, how the apps answer them, and what was seen of it."""
 
+import base64
 import dataclasses
 import functools
 import json
+import re
+import time
 
 import grpc
 from dapr.proto.runtime.v1 import dapr_pb2
@@ -13,6 +16,17 @@ from differential import apps, wire
 
 DAPR = "/dapr.proto.runtime.v1.Dapr/"
 STATUS = "grpc-status-details-bin"
+# Bytes in a CloudEvent.
+BASE64 = re.compile(r'(?<="data_base64":)"([A-Za-z0-9+/=]+)"')
+
+
+def opened(found):
+    """A CloudEvent within a CloudEvent, so that what varies in it is seen."""
+    try:
+        inner = base64.b64decode(found[1], validate=True).decode()
+        return json.dumps({"opened": json.loads(inner)})
+    except ValueError:
+        return found[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +112,33 @@ class Grpc:
         return printed(methods()[self.method][1].FromString(answer))
 
 
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Waits until the apps have received so many requests since the case began."""
+    count: int
+
+    def ask(self, product, _):
+        deadline = time.monotonic() + wire.PATIENCE
+        while product.received() < self.count and time.monotonic() < deadline:
+            time.sleep(0.005)
+        return {"status": f"{product.received()} received"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Until:
+    """Sends a request again and again until its answer has what a pattern finds; the last answer counts."""
+    step: Http
+    pattern: str
+
+    def ask(self, product, captured):
+        deadline = time.monotonic() + wire.PATIENCE
+        while True:
+            seen = self.step.ask(product, captured)
+            if re.search(self.pattern, seen.get("body", "")) or time.monotonic() > deadline:
+                return seen
+            time.sleep(0.02)
+
+
 def printed(message):
     try:
         return json_format.MessageToJson(message, indent=None, sort_keys=True)
@@ -121,6 +162,8 @@ class Case:
     steps: tuple
     reply: apps.Reply = apps.Reply()
     grpc_reply: apps.GrpcReply = apps.GrpcReply()
+    # Whether the apps may receive in any order.
+    any_order: bool = False
 
     def run(self, product, key):
         """Everything that was seen: {field: text}."""
@@ -131,7 +174,13 @@ class Case:
             answer = step.ask(product, captured)
             captured.update((f"@{number}.{name.removeprefix('header.')}@", value) for name, value in answer.items())
             seen.update((f"answer {number}: {name}", value) for name, value in answer.items())
-        for number, record in enumerate(product.records(), 1):
+        records = product.records()
+        for record in records:
+            if record.get("body", "").startswith("{"):
+                record["body"] = BASE64.sub(opened, record["body"])
+        if self.any_order:
+            records.sort(key=lambda record: product.neutral(str([record.get("request"), record.get("body")])))
+        for number, record in enumerate(records, 1):
             name = record.pop("app")
             seen.update((f"{name} {number}: {field}", value) for field, value in record.items())
         return {field: product.neutral(value) for field, value in seen.items()}

@@ -230,8 +230,8 @@ def cases(seed, count):
 
 def everything(seed, count):
     """The table, and then the random ones."""
-    from differential.table import api
+    from differential.table import api, clock, events
 
-    for part in (requests, answers, calls, state, api):
+    for part in (requests, answers, calls, state, api, events, clock):
         yield from part.cases()
     yield from cases(seed, count)

@@ -7,7 +7,7 @@ import time
 import grpc
 
 import fleet as fleets
-from differential import apps, wire
+from differential import apps, wire, worker
 from sdk.world import component
 
 TOKEN = "of-the-api"
@@ -20,7 +20,35 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 FIRST_PORT = 20000
 # How long a sidecar that crashes takes to end.
 END_SECONDS = 2
-SIDECARS = ("http", "grpc", "bare", "strict")
+SIDECARS = ("http", "grpc", "bare", "strict", "hub", "grpc-hub")
+# What the app of `hub` says of itself.
+JSON = (("content-type", "application/json"),)
+TOPICS = [
+    {"pubsubname": "broker", "topic": "plain", "route": "/on-plain"},
+    {"pubsubname": "broker", "topic": "raw", "route": "/on-raw", "metadata": {"rawPayload": "true"}},
+    {"pubsubname": "broker", "topic": "routed", "routes": {"default": "/on-other", "rules": [
+        {"match": 'event.type == "red"', "path": "/on-red"},
+        {"match": "event.data.size > 10", "path": "/on-large"}]}},
+    {"pubsubname": "broker", "topic": "failing", "route": "/on-failing", "deadLetterTopic": "dead"},
+    {"pubsubname": "broker", "topic": "dead", "route": "/on-dead"},
+    {"pubsubname": "broker", "topic": "many", "route": "/on-many",
+     "bulkSubscribe": {"enabled": True, "maxMessagesCount": 3, "maxAwaitDurationMs": 10000}},
+]
+ACTORS = {"entities": ["Boat"], "actorIdleTimeout": "1h"}
+FIXED = {"/dapr/subscribe": apps.Reply(headers=JSON, body=json.dumps(TOPICS).encode()),
+         "/dapr/config": apps.Reply(headers=JSON, body=json.dumps(ACTORS).encode())}
+# What the gRPC app of `grpc-hub` is sent.
+SUBSCRIPTIONS = "---\n".join(f"""apiVersion: dapr.io/v2alpha1
+kind: Subscription
+metadata:
+  name: {topic}
+spec:
+  pubsubname: broker
+  topic: {topic}
+  routes:
+    default: /on-{topic}
+{more}scopes: [@grpc-hub@]
+""" for topic, more in (("plain", ""), ("raw", "  metadata:\n    rawPayload: 'true'\n")))
 
 CONFIGURATION = "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: differential\nspec:\n"
 STRICT = """
@@ -60,14 +88,17 @@ spec:
 
 
 class Product:
-    """Four sidecars and what is around them: `http` and `grpc` have an app that speaks that, `bare` has none, `strict`
-    has the HTTP app, an API token, limits, CORS, access control and middleware. `grpc` traces every call."""
+    """Six sidecars and what is around them: `http` and `grpc` have an app that speaks that, `bare` has none, `strict`
+    has the HTTP app, an API token, limits, CORS, access control and middleware. `grpc` traces every call. `hub` and
+    `grpc-hub` have an app each, a broker, and the product's own scheduler and placement; `hub` hosts actors."""
 
     def __init__(self, name, fleet, binaries, redis, number):
         self.name, self.fleet = name, fleet
-        self.apps = [apps.HttpApp("app"), apps.HttpApp("outside"), apps.GrpcApp("grpc-app")]
-        self.app, self.outside, self.grpc_app = self.apps
+        self.apps = [apps.HttpApp("app"), apps.HttpApp("outside"), apps.GrpcApp("grpc-app"),
+                     apps.HttpApp("hub-app", FIXED), apps.GrpcApp("grpc-hub-app")]
+        self.app, self.outside, self.grpc_app, self.hub_app, self.grpc_hub_app = self.apps
         self.ids = {name: f"{name}-{fleet.suffix}" for name in SIDECARS}
+        self.placeholders = {f"@{name}@": app_id for name, app_id in self.ids.items()}
         self.folder = fleet.dir / "files"
         self.folder.mkdir()
         self.sidecars, self.channels = {}, {}
@@ -82,9 +113,13 @@ class Product:
                             self._configuration("strict", STRICT), f"--max-body-size={BODY_LIMIT}",
                             "--read-buffer-size=8Ki",
                             "--allowed-origins=http://good.example,https://*.wild.example"]}}
+        clock = [fleet.placement(binaries=binaries), fleet.scheduler(binaries=binaries)]
+        self.options["hub"] = {"app_port": self.hub_app.port, "flags": clock}
+        self.options["grpc-hub"] = {"app_port": self.grpc_hub_app.port, "protocol": "grpc", "flags": clock}
         for name, options in self.options.items():
             options["flags"] = [resources, *options.get("flags", ())]
             self._start(name)
+        self.worker = worker.Worker(self.sidecars["hub"].grpc)
         self.started = self.records()
         self._names()
 
@@ -137,6 +172,13 @@ class Product:
             component("echo", "conversation.echo"),
             component("any-route", "middleware.http.routerchecker", rule=".*"),
             ENDPOINT.format(port=self.outside.port)]
+        hubs = "scopes: [{hub}, {grpc-hub}]\n".format(**self.ids)
+        documents += [text + hubs for text in (
+            component("broker", "pubsub.in-memory"),
+            component("guarded", "pubsub.in-memory", allowedTopics="open,secret,other", protectedTopics="secret",
+                      publishingScopes=f"{self.ids['hub']}=open;{self.ids['grpc-hub']}=open,secret"),
+            component("cabin", "state.in-memory", actorStateStore="true"))]
+        documents.append(self.fill(SUBSCRIPTIONS, {}))
         if redis:
             at = {"redisHost": redis.address, "redisDB": number}
             documents += [component("redis", "state.redis", **at), component("lock", "lock.redis", **at),
@@ -160,8 +202,7 @@ class Product:
         self.words = words
         patterns = (rf"(?<![0-9A-Za-z]){name}(?![0-9A-Za-z])" if name.isdigit() else re.escape(name) for name in words)
         self.pattern = re.compile("|".join(patterns))
-        self.placeholders = {
-            **{f"@{name}@": app_id for name, app_id in self.ids.items()},
+        self.placeholders |= {
             "@app@": f"{wire.HOST}:{self.app.port}", "@outside@": f"{wire.HOST}:{self.outside.port}"}
 
     def neutral(self, text):
@@ -177,8 +218,12 @@ class Product:
         return text
 
     def reply(self, http_reply, grpc_reply):
-        self.app.reply = self.outside.reply = http_reply
-        self.grpc_app.reply = grpc_reply
+        self.app.reply = self.outside.reply = self.hub_app.reply = http_reply
+        self.grpc_app.reply = self.grpc_hub_app.reply = grpc_reply
+
+    def received(self):
+        """How many requests the apps have received since they were last asked."""
+        return sum(len(app.records) for app in self.apps)
 
     def records(self):
         """What the apps have received since the last call."""
@@ -189,6 +234,7 @@ class Product:
         return taken
 
     def close(self):
+        self.worker.close()
         for channel in self.channels.values():
             channel.close()
         for app in self.apps:

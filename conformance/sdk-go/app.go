@@ -33,8 +33,15 @@ func serve(kind, port string) error {
 	if err := service.AddServiceInvocationHandler(prefix+"echo", echo); err != nil {
 		return err
 	}
-	if err := addBinding(service, prefix+"events"); err != nil {
+	if err := first(addBinding(service, prefix+"events"), addEvents(service, prefix)); err != nil {
 		return err
+	}
+	if kind == "app-grpc" {
+		if err := addJobs(service); err != nil {
+			return err
+		}
+	} else {
+		addActors(service)
 	}
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)

@@ -13,9 +13,16 @@ import threading
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import fleet as fleets  # noqa: E402  (the path above has to come first)
 import servers  # noqa: E402
-from sdk.world import component  # noqa: E402
+from sdk.world import CONFIGURATION, component  # noqa: E402
 
 TOKEN = "only-for-this-check"
+DECLARED = """
+apiVersion: dapr.io/v2alpha1
+kind: Subscription
+metadata: {{name: declared}}
+scopes: [{}]
+spec: {{pubsubname: broker, topic: declared, routes: {{default: /declared}}}}
+"""
 
 
 def resources(fleet, data):
@@ -64,22 +71,33 @@ def main(binaries, checks, *blocks):
         folder.mkdir()
         documents, postgres = resources(fleet, data)
         (folder / "all.yaml").write_text("---\n".join(documents))
-        # For the apps: what wakes them.
-        clocks = fleet.dir / "clocks"
-        clocks.mkdir()
-        (clocks / "clock.yaml").write_text(component("clock", "bindings.cron", schedule="@every 200ms"))
-        woken = [f"--resources-path={clocks}"]
+        # For all of them: what reaches apps, and what actors and workflows need.
+        shared = fleet.dir / "shared"
+        shared.mkdir()
+        (shared / "all.yaml").write_text("---\n".join([
+            component("clock", "bindings.cron", schedule="@every 200ms", direction="input"),
+            component("broker", "pubsub.sqlite", connectionString=data / "events.db", redeliverInterval="100ms",
+                      protectedTopics="secret"),
+            component("actors", "state.sqlite", connectionString=data / "actors.db", actorStateStore="true"),
+            DECLARED.format(f"http-{fleet.suffix}")]))
+        config = fleet.dir / "config.yaml"
+        config.write_text(CONFIGURATION)
+        flags = [f"--resources-path={shared}", f"--config={config}"]
+        fleet.control_plane()
         http_port, grpc_port = fleets.free_ports(2)
-        fleet.app("app-http", [checks, "app-http", str(http_port)], http_port)
+        ports = fleets.free_ports(4)
+        # Actors keep their state by way of the sidecar beside them.
+        fleet.app("app-http", [checks, "app-http", str(http_port)], http_port, {"DAPR_GRPC_PORT": str(ports[1])})
         fleet.app("app-grpc", [checks, "app-grpc", str(grpc_port)], grpc_port)
-        http = fleet.sidecar("http", http_port, flags=woken)
-        grpc = fleet.sidecar("grpc", grpc_port, "grpc", flags=woken)
-        caller = fleet.sidecar("caller", env={"DAPR_API_TOKEN": TOKEN}, flags=[f"--resources-path={folder}"])
+        http = fleet.sidecar("http", http_port, flags=flags, ports=ports)
+        grpc = fleet.sidecar("grpc", grpc_port, "grpc", flags=flags)
+        caller = fleet.sidecar("caller", env={"DAPR_API_TOKEN": TOKEN}, flags=[*flags, f"--resources-path={folder}"])
         stop = threading.Event()
         writer = threading.Thread(target=tick, args=(data / "settings.db", stop))
         writer.start()
         env = {"DAPR_GRPC_PORT": str(caller.grpc), "DAPR_API_TOKEN": TOKEN, "CHECK_HTTP_APP": http.app_id,
-               "CHECK_GRPC_APP": grpc.app_id, "CHECK_CALLER": caller.app_id, "CHECK_POSTGRES": "1" if postgres else ""}
+               "CHECK_GRPC_APP": grpc.app_id, "CHECK_CALLER": caller.app_id,
+               "CHECK_HTTP_PORT": str(http.grpc), "CHECK_GRPC_PORT": str(grpc.grpc), "CHECK_POSTGRES": "1" if postgres else ""}
         try:
             status = subprocess.run([checks, *blocks], env=env).returncode
         finally:

@@ -38,6 +38,10 @@ var blocks = []struct {
 	{"lock", lockChecks},
 	{"crypto", cryptoChecks},
 	{"conversation", conversationChecks},
+	{"pubsub", pubsubChecks},
+	{"jobs", jobChecks},
+	{"actors", actorChecks},
+	{"workflow", workflowChecks},
 }
 
 func main() {

@@ -3,12 +3,20 @@
 import os
 import pathlib
 import sys
+import time
 
 import fleet as fleets
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOKEN = "only-for-this-check"
 APP_TOKEN = "from-the-sidecar"
+PATIENCE = 20
+CONFIGURATION = """
+apiVersion: dapr.io/v1alpha1
+kind: Configuration
+metadata: {name: sdk}
+spec: {features: [{name: ActorStateTTL, enabled: true}]}
+"""
 started = {}
 
 
@@ -24,13 +32,18 @@ def start(fleet, blocks):
         if hasattr(block, "resources"):
             name = block.__name__.split(".")[-1]
             (folder / f"{name}.yaml").write_text("---\n".join(block.resources(data)))
-    flags = [f"--resources-path={folder}"]
+    config = fleet.dir / "config.yaml"
+    config.write_text(CONFIGURATION)
+    flags = [f"--resources-path={folder}", f"--config={config}"]
+    fleet.control_plane()
     http_port, grpc_port = fleets.free_ports(2)
-    fleet.app("app-http", [sys.executable, HERE / "app_http.py", str(http_port)], http_port)
+    ports = fleets.free_ports(4)
+    # An app with actors waits for its sidecar before it listens, as the sidecar does for the app.
+    fleet.start("app-http", [sys.executable, HERE / "app_http.py", str(http_port)], {"DAPR_HTTP_PORT": str(ports[0])})
     fleet.app("app-grpc", [sys.executable, HERE / "app_grpc.py", str(grpc_port)], grpc_port)
     started.update(
         app=f"http://127.0.0.1:{http_port}",
-        http=fleet.sidecar("http", http_port, env={"APP_API_TOKEN": APP_TOKEN}, flags=flags),
+        http=fleet.sidecar("http", http_port, env={"APP_API_TOKEN": APP_TOKEN}, flags=flags, ports=ports),
         grpc=fleet.sidecar("grpc", grpc_port, "grpc", flags=flags),
         caller=fleet.sidecar("caller", env={"DAPR_API_TOKEN": TOKEN}, flags=flags),
     )
@@ -49,6 +62,26 @@ def client(protocol="http"):
     from dapr.conf import settings
     settings.DAPR_API_METHOD_INVOCATION_PROTOCOL = protocol
     return DaprClient()
+
+
+def beside(name):
+    """An SDK client of the sidecar beside an app, which asks for no token."""
+    from dapr.clients import DaprClient
+    return DaprClient(address=f"127.0.0.1:{started[name].grpc}")
+
+
+def taken(name, what, count=1, matching=lambda _: True):
+    """What an app took of a topic or job, when there are so many; `matching` tells which count."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with client("http" if name == "http" else "grpc") as dapr:
+            told = dapr.invoke_method(started[name].app_id, "taken", http_verb="GET").json()
+        found = [event for event in told.get(what, []) if matching(event)]
+        if len(found) >= count:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the app {name} took {len(found)} of {what}, not {count}: {told.get(what)}")
+        time.sleep(0.05)
 
 
 def component(name, kind, **properties):

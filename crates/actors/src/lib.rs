@@ -6,11 +6,13 @@
 //! - [`turns`]: one call at a time for each actor, in order, with reentrancy.
 //! - [`shard`]: the active actors of a type, and which of them have been idle for too long.
 //! - [`round`]: the phases in which placement brings a new table.
+//! - [`routes`]: the way of a call by that table, and while a new one comes.
 //! - [`recurrence`]: when timers are due, and the forms of their times.
 
 pub mod recurrence;
 pub mod ring;
 pub mod round;
+pub mod routes;
 pub mod settings;
 pub mod shard;
 pub mod turns;

@@ -98,7 +98,7 @@ impl Ring {
 }
 
 /// What placement says: a ring for each actor type. Types with the same hosts share one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tables {
     rings: HashMap<Box<str>, Arc<Ring>>,
 }
@@ -137,8 +137,13 @@ impl Tables {
 
     /// Whether a host with this address has any type.
     pub fn name(&self, address: &str) -> bool {
-        let mut hosts = self.rings.values().flat_map(|ring| &ring.hosts);
-        hosts.any(|host| *host.address == *address)
+        self.addresses().any(|host| host == address)
+    }
+
+    /// The addresses of all hosts; those of several rings come several times.
+    pub fn addresses(&self) -> impl Iterator<Item = &str> {
+        let hosts = self.rings.values().flat_map(|ring| &ring.hosts);
+        hosts.map(|host| &*host.address)
     }
 
     /// The host of an actor; `None` when nobody hosts its type.

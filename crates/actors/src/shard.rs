@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::turns::{Reentry, Ticket, TooDeep, Turns};
+use crate::turns::{Entry, Reentry, Ticket, TooDeep, Turns};
 
 /// Active actors and their turns. An actor becomes active with its first call and stays so until it is deactivated.
 ///
@@ -39,7 +39,8 @@ impl<W> Shard<W> {
         }
     }
 
-    /// Takes a turn of an actor, which is active from now on. See [`Turns::enter`].
+    /// Takes a turn of an actor. One that `stays` is active from now on; otherwise it can only be waited for. See
+    /// [`Turns::enter`].
     ///
     /// # Errors
     /// [`TooDeep`].
@@ -47,16 +48,20 @@ impl<W> Shard<W> {
         &mut self,
         id: &str,
         reentry: Option<Reentry<'_>>,
+        stays: bool,
         now: Duration,
         waiter: impl FnOnce() -> W,
-    ) -> Result<(Ticket, bool), TooDeep> {
+    ) -> Result<Entry, TooDeep> {
         let now = millis(now);
         if let Some(actor) = self.actors.get_mut(id) {
             actor.used = now;
-            return actor.turns.get_or_insert_default().enter(reentry, waiter);
+            return actor.turns.get_or_insert_default().enter(reentry, stays, waiter);
+        }
+        if !stays {
+            return Ok(Entry::Absent);
         }
         let mut turns = Box::<Turns<W>>::default();
-        let entered = turns.enter(reentry, waiter)?;
+        let entered = turns.enter(reentry, stays, waiter)?;
         let id: Arc<str> = id.into();
         // Who is never idle is not looked at.
         if self.idle_after != u64::MAX {
@@ -98,11 +103,35 @@ impl<W> Shard<W> {
 
     /// Ends the turn in which an actor was deactivated: unless others wait for it, it is not active any more.
     pub fn deactivated(&mut self, id: &str, ticket: Ticket, now: Duration) -> Vec<W> {
+        let turns = self.actors.get_mut(id).and_then(|actor| actor.turns.as_mut());
+        let mut ended = turns.map(|turns| turns.ended()).unwrap_or_default();
         let woken = self.leave(id, ticket, now);
         if self.actors.get(id).is_some_and(|actor| actor.turns.is_none()) {
             self.actors.remove(id);
         }
-        woken
+        ended.extend(woken);
+        ended
+    }
+
+    /// Takes the last turn of an active actor, in which it is to be deactivated; no turn begins behind it. `None` when
+    /// it is not active, or its last turn is taken.
+    pub fn last(&mut self, id: &str, waiter: impl FnOnce() -> W) -> Option<(Ticket, bool)> {
+        let actor = self.actors.get_mut(id)?;
+        actor.turns.get_or_insert_default().last(waiter)
+    }
+
+    /// The calls of an actor that run have to end.
+    pub fn evict(&mut self, id: &str) {
+        let turns = self.actors.get_mut(id).and_then(|actor| actor.turns.as_mut());
+        if let Some(turns) = turns {
+            turns.evict();
+        }
+    }
+
+    /// Whether the calls of an actor that run have to end.
+    pub fn is_evicted(&self, id: &str) -> bool {
+        let turns = self.actors.get(id).and_then(|actor| actor.turns.as_ref());
+        turns.is_some_and(|turns| turns.is_evicted())
     }
 
     /// The actors that are idle now. Each of them has a turn, in which it is to be deactivated.
@@ -180,6 +209,36 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
+    /// Of an actor that stays.
+    fn enter(
+        shard: &mut Shard<u32>,
+        id: &str,
+        reentry: Option<Reentry<'_>>,
+        now: Duration,
+        waiter: u32,
+    ) -> Result<(Ticket, bool), TooDeep> {
+        match shard.enter(id, reentry, true, now, || waiter)? {
+            Entry::Turn(ticket, begins) => Ok((ticket, begins)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_actor_that_moves_away_ends_once_and_does_not_begin_again() {
+        let mut shard = Shard::new(IDLE);
+        assert_eq!(shard.enter("a", None, false, at(0), || 0), Ok(Entry::Absent));
+        let (running, _) = enter(&mut shard, "a", None, at(0), 1).unwrap();
+        assert_eq!(shard.enter("a", None, false, at(0), || 2), Ok(Entry::Ends));
+        let (last, begins) = shard.last("a", || 3).unwrap();
+        assert!(!begins && shard.last("a", || 4).is_none());
+        assert_eq!(shard.enter("a", None, true, at(0), || 5), Ok(Entry::Ends));
+        shard.evict("a");
+        assert!(shard.is_evicted("a") && !shard.is_evicted("b"));
+        assert_eq!(shard.leave("a", running, at(1)), [3]);
+        assert_eq!(shard.deactivated("a", last, at(1)), [2, 5]);
+        assert!(shard.is_empty() && shard.last("a", || 6).is_none());
+    }
+
     fn idle(shard: &mut Shard<u32>, now: Duration) -> Vec<(String, Ticket)> {
         let idle = shard.take_idle(now).into_iter();
         idle.map(|(id, ticket)| (id.to_string(), ticket)).collect()
@@ -188,10 +247,10 @@ mod tests {
     #[test]
     fn who_has_no_turns_for_long_is_idle() {
         let mut shard = Shard::new(IDLE);
-        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(1));
         assert_eq!(shard.next_look(), Some(at(10)));
-        let (ticket, _) = shard.enter("a", None, at(4), || 0).unwrap();
+        let (ticket, _) = enter(&mut shard, "a", None, at(4), 0).unwrap();
         shard.leave("a", ticket, at(4));
         assert_eq!(idle(&mut shard, at(10)), []);
         assert_eq!(shard.next_look(), Some(at(14)));
@@ -209,11 +268,11 @@ mod tests {
     #[test]
     fn who_is_never_idle_is_not_looked_at() {
         let mut shard = Shard::new(Duration::MAX);
-        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(1));
         assert_eq!(shard.next_look(), None);
         assert!(shard.is_active("a"));
-        let (ticket, _) = shard.enter("a", None, at(2), || 0).unwrap();
+        let (ticket, _) = enter(&mut shard, "a", None, at(2), 0).unwrap();
         shard.deactivated("a", ticket, at(3));
         assert!(shard.is_empty());
     }
@@ -221,7 +280,7 @@ mod tests {
     #[test]
     fn a_long_turn_is_not_idle_and_its_end_is_seen() {
         let mut shard = Shard::new(IDLE);
-        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         assert_eq!(idle(&mut shard, at(20)), []);
         assert_eq!(shard.next_look(), None);
         shard.leave("a", ticket, at(25));
@@ -232,10 +291,10 @@ mod tests {
     #[test]
     fn a_call_that_comes_while_an_actor_is_deactivated_waits_and_makes_it_active_again() {
         let mut shard = Shard::new(IDLE);
-        let (ticket, _) = shard.enter("a", None, at(0), || 0).unwrap();
+        let (ticket, _) = enter(&mut shard, "a", None, at(0), 0).unwrap();
         shard.leave("a", ticket, at(0));
         let (_, ending) = idle(&mut shard, at(10)).remove(0);
-        let (ticket, begins) = shard.enter("a", None, at(11), || 7).unwrap();
+        let (ticket, begins) = enter(&mut shard, "a", None, at(11), 7).unwrap();
         assert!(!begins);
         assert_eq!(shard.deactivated("a", ending, at(12)), [7]);
         assert!(shard.is_active("a"));
@@ -248,7 +307,7 @@ mod tests {
     fn refused_calls_leave_no_actor_behind() {
         let mut shard = Shard::new(IDLE);
         let none = Some(Reentry { id: "x", depth: 0 });
-        assert!(shard.enter("a", none, at(0), || 0).is_err());
+        assert!(enter(&mut shard, "a", none, at(0), 0).is_err());
         assert!(shard.is_empty());
     }
 
@@ -262,7 +321,7 @@ mod tests {
             for (actor, pause) in steps {
                 now += pause;
                 let id = ["a", "b", "c"][actor];
-                let (ticket, begins) = shard.enter(id, None, at(now), || 0_u32).unwrap();
+                let (ticket, begins) = enter(&mut shard, id, None, at(now), 0_u32).unwrap();
                 prop_assert!(begins);
                 used.insert(id.to_owned(), now);
                 shard.leave(id, ticket, at(now));

@@ -24,11 +24,28 @@ pub struct Ticket {
 #[error("maximum stack depth exceeded")]
 pub struct TooDeep;
 
+/// What became of a call that wanted a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// It has one, which begins now or, where the flag is not set, when its waiter is woken.
+    Turn(Ticket, bool),
+    /// The actor ends here, and its waiter is woken when it has.
+    Ends,
+    /// The actor is not here.
+    Absent,
+}
+
 /// The turn that runs, and those that wait. `W` is what a call that waits is woken by.
 #[derive(Debug)]
 pub struct Turns<W> {
     queue: VecDeque<Turn<W>>,
     next: u64,
+    /// The last of all turns is taken: no other one begins here.
+    is_ending: bool,
+    /// Calls that run have to end.
+    is_evicted: bool,
+    /// Those that wait for the actor's end.
+    waiting_for_end: Vec<W>,
 }
 
 #[derive(Debug)]
@@ -46,20 +63,25 @@ impl<W> Default for Turns<W> {
         Self {
             queue: VecDeque::new(),
             next: 0,
+            is_ending: false,
+            is_evicted: false,
+            waiting_for_end: Vec::new(),
         }
     }
 }
 
 impl<W> Turns<W> {
-    /// Takes a turn, or joins one. The flag says that the call may begin; `waiter` is asked for when it has to wait.
+    /// Takes a turn, or joins one. `stays`: turns may begin here; otherwise, and when the actor ends, calls can only join.
+    /// `waiter` is asked for when the call has to wait.
     ///
     /// # Errors
     /// [`TooDeep`] when the turn that it belongs to has no room.
     pub fn enter(
         &mut self,
         reentry: Option<Reentry<'_>>,
+        stays: bool,
         waiter: impl FnOnce() -> W,
-    ) -> Result<(Ticket, bool), TooDeep> {
+    ) -> Result<Entry, TooDeep> {
         let call = self.next;
         self.next += 1;
         let joined = reentry.and_then(|reentry| {
@@ -73,6 +95,10 @@ impl<W> Turns<W> {
                     return Err(TooDeep);
                 }
                 index
+            }
+            None if self.is_ending || !stays => {
+                self.waiting_for_end.push(waiter());
+                return Ok(Entry::Ends);
             }
             None => {
                 if reentry.is_some_and(|reentry| reentry.depth == 0) {
@@ -97,7 +123,38 @@ impl<W> Turns<W> {
             turn: turn.number,
             call,
         };
-        Ok((ticket, begins))
+        Ok(Entry::Turn(ticket, begins))
+    }
+
+    /// Takes the last turn, in which the actor is to be ended. `None` when that is taken already.
+    pub(crate) fn last(&mut self, waiter: impl FnOnce() -> W) -> Option<(Ticket, bool)> {
+        if self.is_ending {
+            return None;
+        }
+        let Ok(Entry::Turn(ticket, begins)) = self.enter(None, true, waiter) else {
+            return None;
+        };
+        self.is_ending = true;
+        Some((ticket, begins))
+    }
+
+    /// Calls that run have to end: see [`Turns::is_evicted`].
+    pub(crate) fn evict(&mut self) {
+        self.is_evicted = true;
+    }
+
+    /// Whether calls that run have to end.
+    pub fn is_evicted(&self) -> bool {
+        self.is_evicted
+    }
+
+    /// The actor is ended in the turn that runs, unless others wait for theirs: who waited for the end is to be woken.
+    pub(crate) fn ended(&mut self) -> Vec<W> {
+        if self.queue.len() > 1 {
+            return Vec::new();
+        }
+        (self.is_ending, self.is_evicted) = (false, false);
+        std::mem::take(&mut self.waiting_for_end)
     }
 
     /// Takes a turn of its own, ahead of nobody: for an actor that has no turns.
@@ -154,6 +211,37 @@ mod tests {
 
     use super::*;
 
+    /// Of an actor that stays.
+    fn enter<W>(
+        turns: &mut Turns<W>,
+        reentry: Option<Reentry<'_>>,
+        waiter: W,
+    ) -> Result<(Ticket, bool), TooDeep> {
+        match turns.enter(reentry, true, || waiter)? {
+            Entry::Turn(ticket, begins) => Ok((ticket, begins)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn no_turn_begins_behind_the_last_one() {
+        let mut turns = Turns::default();
+        let (first, _) = enter(&mut turns, reentry("a"), 1).unwrap();
+        let (second, _) = enter(&mut turns, None, 2).unwrap();
+        let (last, begins) = turns.last(|| 3).unwrap();
+        assert!(!begins);
+        assert_eq!(turns.last(|| 4), None, "once");
+        assert_eq!(turns.enter(None, true, || 5), Ok(Entry::Ends));
+        let (joined, begins) = enter(&mut turns, reentry("a"), 6).unwrap();
+        assert!(begins, "what belongs to a turn that runs is part of it");
+        turns.leave(joined);
+        assert_eq!(turns.leave(first), [2], "who was there before is not turned away");
+        assert_eq!(turns.leave(second), [3]);
+        assert_eq!(turns.ended(), [5]);
+        assert_eq!(turns.leave(last), [0; 0]);
+        assert!(enter(&mut turns, None, 7).unwrap().1, "a new life");
+    }
+
     fn reentry(id: &str) -> Option<Reentry<'_>> {
         Some(Reentry { id, depth: 3 })
     }
@@ -161,11 +249,11 @@ mod tests {
     #[test]
     fn turns_are_taken_in_order() {
         let mut turns = Turns::default();
-        let (first, begins) = turns.enter(None, || 1).unwrap();
+        let (first, begins) = enter(&mut turns, None, 1).unwrap();
         assert!(begins);
-        let (second, begins) = turns.enter(None, || 2).unwrap();
+        let (second, begins) = enter(&mut turns, None, 2).unwrap();
         assert!(!begins);
-        let (third, _) = turns.enter(None, || 3).unwrap();
+        let (third, _) = enter(&mut turns, None, 3).unwrap();
         assert_eq!(turns.waiting(), 2);
         assert_eq!(turns.leave(second), [0; 0], "gave up waiting");
         assert_eq!(turns.leave(first), [3]);
@@ -177,11 +265,11 @@ mod tests {
     #[test]
     fn calls_with_the_id_of_a_turn_join_it() {
         let mut turns = Turns::default();
-        let (outer, _) = turns.enter(reentry("a"), || 1).unwrap();
-        let (other, _) = turns.enter(reentry("b"), || 2).unwrap();
-        let (inner, begins) = turns.enter(reentry("a"), || 3).unwrap();
+        let (outer, _) = enter(&mut turns, reentry("a"), 1).unwrap();
+        let (other, _) = enter(&mut turns, reentry("b"), 2).unwrap();
+        let (inner, begins) = enter(&mut turns, reentry("a"), 3).unwrap();
         assert!(begins);
-        let (joins, begins) = turns.enter(reentry("b"), || 4).unwrap();
+        let (joins, begins) = enter(&mut turns, reentry("b"), 4).unwrap();
         assert!(!begins, "its turn has not begun");
         assert_eq!(turns.leave(inner), [0; 0]);
         assert_eq!(turns.leave(outer), [2, 4]);
@@ -194,12 +282,12 @@ mod tests {
     #[test]
     fn a_turn_has_a_depth() {
         let mut turns = Turns::default();
-        let tickets = [(); 3].map(|()| turns.enter(reentry("a"), || ()).unwrap().0);
-        assert_eq!(turns.enter(reentry("a"), || ()), Err(TooDeep));
+        let tickets = [(); 3].map(|()| enter(&mut turns, reentry("a"), ()).unwrap().0);
+        assert_eq!(enter(&mut turns, reentry("a"), ()), Err(TooDeep));
         turns.leave(tickets[1]);
-        assert!(turns.enter(reentry("a"), || ()).is_ok());
+        assert!(enter(&mut turns, reentry("a"), ()).is_ok());
         let none = Some(Reentry { id: "z", depth: 0 });
-        assert_eq!(Turns::default().enter(none, || ()), Err(TooDeep));
+        assert_eq!(enter(&mut Turns::default(), none, ()), Err(TooDeep));
     }
 
     proptest! {
@@ -235,7 +323,7 @@ mod tests {
                     count += 1;
                     let id = ["a", "b"][pick % 2];
                     let reentry = (kind > 1).then_some(Reentry { id, depth: u32::MAX });
-                    let (ticket, begins) = turns.enter(reentry, || count).unwrap();
+                    let (ticket, begins) = enter(&mut turns, reentry, count).unwrap();
                     open.push((ticket, count));
                     if begins {
                         begin(&mut running, &open, vec![count])?;

@@ -4,6 +4,7 @@ use std::alloc::System;
 use std::time::Duration;
 
 use outrigger_actors::shard::Shard;
+use outrigger_actors::turns::Entry;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -20,7 +21,10 @@ fn an_idle_actor_is_small() {
         for number in 0..count {
             // As long as a UUID.
             let id = format!("{number:036}");
-            let (ticket, _) = shard.enter(&id, None, Duration::ZERO, || 0).unwrap();
+            let entered = shard.enter(&id, None, true, Duration::ZERO, || 0);
+            let Ok(Entry::Turn(ticket, _)) = entered else {
+                panic!("{entered:?}");
+            };
             shard.leave(&id, ticket, Duration::ZERO);
         }
         let change = before.change();

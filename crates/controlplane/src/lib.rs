@@ -10,4 +10,4 @@ pub mod webhook;
 
 pub use identity::{TlsConfig, obtain, obtain_into};
 pub use process::{Binary, environment};
-pub use tasks::{TaskFailed, chain, fine, supervise};
+pub use tasks::{TaskFailed, chain, fine, supervise, unless_stopped};

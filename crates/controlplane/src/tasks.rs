@@ -41,6 +41,22 @@ pub async fn fine<E>(task: impl Future<Output = ()>) -> Result<(), E> {
     Ok(())
 }
 
+/// What is built; nothing where the process was told to stop meanwhile, which is no failure.
+///
+/// # Errors
+/// When it cannot be built.
+pub async fn unless_stopped<T, E>(
+    stop: &CancellationToken,
+    build: impl Future<Output = Result<T, E>>,
+) -> Result<Option<T>, E> {
+    match stop.run_until_cancelled(build).await {
+        None => Ok(None),
+        // What is built may watch the token too, and give up first.
+        Some(Err(_)) if stop.is_cancelled() => Ok(None),
+        Some(built) => built.map(Some),
+    }
+}
+
 /// Cancels the token on the first SIGINT or SIGTERM, and logs that.
 ///
 /// # Errors
@@ -68,4 +84,32 @@ pub fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn who_is_told_to_stop_while_starting_has_not_failed() {
+        let stop = CancellationToken::new();
+        let gives_up = async {
+            stop.cancel();
+            Err::<(), _>("stopped")
+        };
+        assert_eq!(unless_stopped(&stop, gives_up).await, Ok(None));
+        assert_eq!(
+            unless_stopped::<(), ()>(&stop, std::future::pending()).await,
+            Ok(None)
+        );
+        let goes_on = CancellationToken::new();
+        assert_eq!(
+            unless_stopped(&goes_on, async { Err::<(), _>("wrong") }).await,
+            Err("wrong")
+        );
+        assert_eq!(
+            unless_stopped(&goes_on, async { Ok::<_, ()>(1) }).await,
+            Ok(Some(1))
+        );
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -66,6 +66,8 @@ pub async fn serve<H, F>(
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD)
+                // Who has said everything may close its side, and still wants the answer.
+                .half_close(true)
                 .max_buf_size(MAX_HEAD)
                 .serve_connection(TokioIo::new(stream), service);
             outrigger_accept::finish(connection, drain.cancelled()).await;
@@ -87,6 +89,13 @@ where
     F: Future<Output = Response<Full<Bytes>>>,
 {
     let (head, body) = request.into_parts();
+    // What stands between may have read the other one.
+    if head.headers.get_all(header::HOST).iter().count() > 1 {
+        let mut response = text(StatusCode::BAD_REQUEST, "the request has several Host fields");
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+        return response;
+    }
     let body = match tokio::time::timeout(BODY, Limited::new(body, limit).collect()).await {
         Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {

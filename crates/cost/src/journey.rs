@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config};
-use outrigger_sidecar::life::Shutdown;
 use outrigger_sidecar::sidecar::{Env, Sidecar};
 use tempfile::TempDir;
 use tokio::net::TcpListener;

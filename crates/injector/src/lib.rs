@@ -5,6 +5,8 @@
 mod callers;
 pub mod config;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod injector;
 mod metrics;
 pub mod patch;

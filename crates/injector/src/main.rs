@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outrigger_controlplane::{Binary, environment};
+use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_injector::config::FLAGS;
 use outrigger_injector::{Config, Injector, InjectorError};
 
@@ -28,10 +28,10 @@ fn main() -> ExitCode {
         |flags| Config::from_flags(flags, environment),
         |config| &config.log,
         async |config, stop| -> Result<(), InjectorError> {
-            let build = Injector::build(config, environment, stop.clone());
-            match stop.run_until_cancelled(build).await {
+            let build = Box::pin(Injector::build(config, environment, stop.clone()));
+            match unless_stopped(&stop, build).await? {
                 None => Ok(()),
-                Some(injector) => injector?.run().await,
+                Some(injector) => injector.run().await,
             }
         },
     )

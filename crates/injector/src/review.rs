@@ -40,15 +40,15 @@ pub(crate) struct Reviewer {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review {
+pub(crate) struct Review {
     api_version: String,
     kind: String,
-    request: Asked,
+    pub(crate) request: Asked,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Asked {
+pub(crate) struct Asked {
     uid: String,
     #[serde(default)]
     kind: GroupKind,
@@ -57,7 +57,7 @@ struct Asked {
     #[serde(default)]
     user_info: User,
     #[serde(default)]
-    object: Value,
+    pub(crate) object: Value,
     #[serde(default)]
     dry_run: Option<bool>,
 }
@@ -70,10 +70,10 @@ struct GroupKind {
 
 /// What the API server is told.
 #[derive(Debug, Default, PartialEq)]
-struct Verdict {
-    refused: Option<String>,
-    operations: Vec<Value>,
-    warnings: Vec<String>,
+pub(crate) struct Verdict {
+    pub(crate) refused: Option<String>,
+    pub(crate) operations: Vec<Value>,
+    pub(crate) warnings: Vec<String>,
 }
 
 impl Reviewer {
@@ -210,7 +210,7 @@ impl Reviewer {
 }
 
 /// Whether a pod says that it wants a sidecar: with the one word for it. What cannot be read is looked at more closely.
-fn is_wanted(pod: &Value) -> bool {
+pub(crate) fn is_wanted(pod: &Value) -> bool {
     match pod.as_object() {
         Some(fields) if !fields.is_empty() => {
             let enabled = pod["metadata"]["annotations"][ENABLED].as_str();
@@ -220,7 +220,7 @@ fn is_wanted(pod: &Value) -> bool {
     }
 }
 
-fn answer(review: &Review, verdict: Verdict) -> Value {
+pub(crate) fn answer(review: &Review, verdict: Verdict) -> Value {
     let mut response = json!({"uid": review.request.uid, "allowed": verdict.refused.is_none()});
     if let Some(message) = verdict.refused {
         response["status"] = json!({"message": message});

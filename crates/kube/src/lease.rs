@@ -1,5 +1,9 @@
 //! Which replica leads: whoever holds a Lease (`coordination.k8s.io/v1`), by the rules that Kubernetes' own programs
 //! follow, so that replicas of either make can share one.
+//!
+//! A holder writes twice a minute, and the others watch: nobody asks for what has not changed. The price is that a
+//! holder that dies without a word is followed after a minute; one that is told to stop gives the lease back, and is
+//! followed at once.
 
 use std::time::Duration;
 
@@ -12,14 +16,31 @@ use tokio_util::sync::CancellationToken;
 use crate::client::Client;
 use crate::error::ApiError;
 use crate::kind::Kind;
+use crate::watch::{Event, Watch};
 
 const LOG: &str = "dapr.kubernetes";
-/// How long a lease lasts that nobody renews.
-const LASTS: Duration = Duration::from_secs(15);
-/// Between two looks, or renewals.
-const LOOK: Duration = Duration::from_secs(5);
-/// Without a renewal for this long a holder gives up: before others may take over.
-const GIVE_UP: Duration = Duration::from_secs(12);
+
+/// How fast an election goes.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// How long a lease lasts that nobody renews. It stands in the lease, and replicas of other makes go by it.
+    lasts: Duration,
+    /// Between two renewals.
+    renew: Duration,
+    /// Between two attempts after a failure.
+    retry: Duration,
+    /// Without a renewal for this long a holder gives up: before others may take over.
+    give_up: Duration,
+}
+
+const PACE: Pace = Pace {
+    lasts: Duration::from_secs(60),
+    renew: Duration::from_secs(30),
+    retry: Duration::from_secs(5),
+    give_up: Duration::from_secs(50),
+};
+/// Whoever waits for the same moment waits up to this part of a pause longer, so that not all come at once.
+const SPREAD: f64 = 0.1;
 
 /// Takes part in an election.
 #[derive(Debug)]
@@ -28,9 +49,12 @@ pub struct Election {
     namespace: String,
     name: String,
     identity: String,
+    pace: Pace,
     leads: watch::Sender<bool>,
-    /// The record that was last seen, and since when it is the same.
-    seen: Option<(Value, Instant)>,
+    /// The lease as it was last seen.
+    lease: Value,
+    /// Since when its record is the same.
+    since: Instant,
 }
 
 /// Whether this process leads.
@@ -44,8 +68,10 @@ impl Election {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             identity,
+            pace: PACE,
             leads: watch::Sender::default(),
-            seen: None,
+            lease: Value::Null,
+            since: Instant::now(),
         }
     }
 
@@ -56,35 +82,29 @@ impl Election {
 
     /// Takes part until told to stop, then gives the lease back.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut renewed = Instant::now();
-        loop {
-            match self.round().await {
-                Ok(true) => {
-                    renewed = Instant::now();
-                    self.set(true);
-                }
-                Ok(false) => self.set(false),
-                Err(error) => {
-                    tracing::warn!(target: LOG, "cannot renew the lease {}: {error}", self.name);
-                    if renewed.elapsed() >= GIVE_UP {
-                        self.set(false);
-                    }
-                }
-            }
-            // Nobody looks at the same moment as another.
-            let pause = LOOK.mul_f64(rand::random_range(0.8..=1.0));
-            if stop
-                .run_until_cancelled(tokio::time::sleep(pause))
-                .await
-                .is_none()
-            {
-                break;
-            }
-        }
+        stop.run_until_cancelled(self.take_part()).await;
         if *self.leads.borrow() {
             self.set(false);
             if let Err(error) = self.release().await {
                 tracing::debug!(target: LOG, "cannot give the lease {} back: {error}", self.name);
+            }
+        }
+    }
+
+    async fn take_part(&mut self) {
+        loop {
+            let begun = Instant::now();
+            let outcome = match self.look().await {
+                Ok(true) => {
+                    self.hold(begun).await;
+                    Ok(())
+                }
+                Ok(false) => self.follow().await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                tracing::warn!(target: LOG, "cannot follow the lease {}: {error}", self.name);
+                tokio::time::sleep(spread(self.pace.renew)).await;
             }
         }
     }
@@ -99,15 +119,12 @@ impl Election {
         }
     }
 
-    /// Whether this process holds the lease after this round.
-    async fn round(&mut self) -> Result<bool, ApiError> {
+    /// Reads the lease, and takes it if that may be. Whether this process holds it then.
+    async fn look(&mut self) -> Result<bool, ApiError> {
         let namespace = Some(self.namespace.as_str());
-        let found = self
-            .client
-            .get::<Value>(Kind::LEASES, namespace, &self.name)
-            .await;
-        let lease = match found {
-            Ok(lease) => lease,
+        let found = self.client.get(Kind::LEASES, namespace, &self.name).await;
+        match found {
+            Ok(lease) => self.saw(lease),
             Err(ApiError::NotFound(_)) => {
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1",
@@ -115,35 +132,117 @@ impl Election {
                     "metadata": {"name": self.name, "namespace": self.namespace},
                     "spec": self.record(None),
                 });
-                return taken(self.client.create::<Value>(Kind::LEASES, namespace, &lease).await);
+                let created = self.client.create(Kind::LEASES, namespace, &lease).await;
+                return self.taken(created);
             }
             Err(error) => return Err(error),
-        };
-        let spec = &lease["spec"];
-        let fresh = self.seen.as_ref().is_none_or(|(seen, _)| seen != spec);
-        if fresh {
-            self.seen = Some((spec.clone(), Instant::now()));
         }
-        let holder = spec["holderIdentity"].as_str().unwrap_or_default();
-        let lasts = spec["leaseDurationSeconds"]
+        if self.is_free() {
+            self.write().await
+        } else {
+            Ok(false)
+        }
+    }
+
+    /// Renews the lease, which was taken after this moment, for as long as that works.
+    async fn hold(&mut self, mut renewed: Instant) {
+        self.set(true);
+        let mut pause = spread(self.pace.renew);
+        loop {
+            let until = renewed + self.pace.give_up;
+            tokio::time::sleep_until(until.min(Instant::now() + pause)).await;
+            let begun = Instant::now();
+            match tokio::time::timeout_at(until, self.renew()).await {
+                Ok(Ok(true)) => {
+                    renewed = begun;
+                    pause = spread(self.pace.renew);
+                }
+                Ok(Ok(false)) => break,
+                Ok(Err(error)) => {
+                    tracing::warn!(target: LOG, "cannot renew the lease {}: {error}", self.name);
+                    pause = spread(self.pace.retry);
+                }
+                Err(_) => break,
+            }
+        }
+        self.set(false);
+    }
+
+    async fn renew(&mut self) -> Result<bool, ApiError> {
+        // Another may have written it, or this process, without hearing of it.
+        Ok(self.write().await? || self.look().await?)
+    }
+
+    /// Watches until the lease may be free.
+    async fn follow(&mut self) -> Result<(), ApiError> {
+        let version = self.lease["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
+        let query = format!("fieldSelector=metadata.name%3D{}", self.name);
+        let namespace = Some(self.namespace.as_str());
+        let mut watch = Watch::open(&self.client, Kind::LEASES, namespace, &query, &version).await?;
+        while !self.is_free() {
+            let over = self.since + self.lasts();
+            // By then it is over, for everybody who watches.
+            let wait = spread(over.saturating_duration_since(Instant::now()) + self.pace.retry / 10);
+            match tokio::time::timeout(wait, watch.next()).await {
+                Ok(Ok(Some(Event::Applied(lease)))) if lease["metadata"]["name"] == *self.name => {
+                    self.saw(lease);
+                }
+                Ok(Ok(Some(Event::Removed(lease)))) if lease["metadata"]["name"] == *self.name => break,
+                Ok(Ok(Some(_))) | Err(_) => {}
+                Ok(Ok(None)) => {
+                    // It ended in order; soon enough there is another.
+                    tokio::time::sleep(spread(self.pace.retry)).await;
+                    break;
+                }
+                Ok(Err(error)) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in the lease. Clocks of machines differ: what counts is how long its record stayed the same here.
+    fn saw(&mut self, lease: Value) {
+        if self.lease["spec"] != lease["spec"] {
+            self.since = Instant::now();
+        }
+        self.lease = lease;
+    }
+
+    fn lasts(&self) -> Duration {
+        self.lease["spec"]["leaseDurationSeconds"]
             .as_u64()
-            .map_or(LASTS, Duration::from_secs);
-        // Clocks of machines differ: what counts is how long the record stayed the same here.
-        let over = !fresh
-            && self
-                .seen
-                .as_ref()
-                .is_some_and(|(_, since)| since.elapsed() > lasts);
-        if !holder.is_empty() && holder != self.identity && !over {
-            return Ok(false);
+            .map_or(self.pace.lasts, Duration::from_secs)
+    }
+
+    /// Whether this process may write it.
+    fn is_free(&self) -> bool {
+        let holder = self.lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        holder.is_empty() || holder == self.identity || self.since.elapsed() > self.lasts()
+    }
+
+    /// Makes this process the holder; not if somebody else has written meanwhile.
+    async fn write(&mut self) -> Result<bool, ApiError> {
+        let mut next = self.lease.clone();
+        next["spec"] = self.record(Some(&self.lease["spec"]));
+        let namespace = Some(self.namespace.as_str());
+        let written = self.client.replace(Kind::LEASES, namespace, &self.name, &next);
+        let written = written.await;
+        self.taken(written)
+    }
+
+    /// Whoever was faster has it.
+    fn taken(&mut self, written: Result<Value, ApiError>) -> Result<bool, ApiError> {
+        match written {
+            Ok(lease) => {
+                self.saw(lease);
+                Ok(true)
+            }
+            Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => Ok(false),
+            Err(error) => Err(error),
         }
-        let mut next = lease.clone();
-        next["spec"] = self.record(Some(spec));
-        taken(
-            self.client
-                .replace::<Value>(Kind::LEASES, namespace, &self.name, &next)
-                .await,
-        )
     }
 
     /// The record of this holder, after `previous`.
@@ -156,7 +255,7 @@ impl Election {
         let acquired = previous.map(|spec| spec["acquireTime"].clone()).filter(|_| mine);
         json!({
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": LASTS.as_secs(),
+            "leaseDurationSeconds": self.pace.lasts.as_secs(),
             "acquireTime": acquired.unwrap_or_else(|| now.clone().into()),
             "renewTime": now,
             "leaseTransitions": if mine || previous.is_none() { transitions } else { transitions + 1 },
@@ -179,13 +278,8 @@ impl Election {
     }
 }
 
-/// Whoever was faster has it.
-fn taken(written: Result<Value, ApiError>) -> Result<bool, ApiError> {
-    match written {
-        Ok(_) => Ok(true),
-        Err(ApiError::Conflict(_)) => Ok(false),
-        Err(error) => Err(error),
-    }
+fn spread(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(1.0..=1.0 + SPREAD))
 }
 
 /// As Kubernetes writes times to the microsecond.
@@ -204,22 +298,35 @@ mod tests {
         assert_eq!(micro_time(at), "2026-01-02T03:04:05.500000Z");
     }
 
+    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/l";
+
+    fn election(server: &Server, name: &str) -> Election {
+        let mut election = Election::new(server.client(), "ns", "l", name.to_owned());
+        election.pace = Pace {
+            renew: Duration::from_millis(20),
+            retry: Duration::from_millis(10),
+            ..PACE
+        };
+        election
+    }
+
+    fn holder(server: &Server) -> Value {
+        server.object(LEASE).unwrap()["spec"]["holderIdentity"].clone()
+    }
+
     #[tokio::test]
     async fn one_of_two_leads_and_the_other_follows() {
         let server = Server::start().await;
-        let election = |name: &str| Election::new(server.client(), "ns", "operator.dapr.io", name.to_owned());
-        let (mut one, mut two) = (election("one"), election("two"));
-        assert!(one.round().await.unwrap());
-        assert!(!two.round().await.unwrap());
-        assert!(one.round().await.unwrap(), "a holder renews");
+        let (mut one, mut two) = (election(&server, "one"), election(&server, "two"));
+        assert!(one.look().await.unwrap());
+        assert!(!two.look().await.unwrap());
+        assert!(one.renew().await.unwrap(), "a holder renews");
         one.release().await.unwrap();
-        assert!(two.round().await.unwrap());
-        let lease = server
-            .object("/apis/coordination.k8s.io/v1/namespaces/ns/leases/operator.dapr.io")
-            .unwrap();
+        assert!(two.look().await.unwrap());
+        let lease = server.object(LEASE).unwrap();
         assert_eq!(lease["spec"]["holderIdentity"], "two");
         assert_eq!(lease["spec"]["leaseTransitions"], 1);
-        assert!(!one.round().await.unwrap());
+        assert!(!one.renew().await.unwrap());
     }
 
     #[tokio::test]
@@ -227,26 +334,70 @@ mod tests {
         let server = Server::start().await;
         let lease = json!({
             "metadata": {"name": "l", "namespace": "ns"},
-            "spec": {"holderIdentity": "gone", "leaseDurationSeconds": 0, "renewTime": "2001-01-01T00:00:00.000000Z"},
+            "spec": {"holderIdentity": "gone", "leaseDurationSeconds": 1, "renewTime": "2001-01-01T00:00:00.000000Z"},
         });
-        server.put("/apis/coordination.k8s.io/v1/namespaces/ns/leases/l", lease);
-        let mut election = Election::new(server.client(), "ns", "l", "new".to_owned());
-        assert!(!election.round().await.unwrap(), "its holder may be alive");
-        assert!(election.round().await.unwrap());
+        server.put(LEASE, lease);
+        let mut election = election(&server, "new");
+        assert!(!election.look().await.unwrap(), "its holder may be alive");
+        election.follow().await.unwrap();
+        assert!(election.look().await.unwrap());
     }
 
     #[tokio::test]
-    async fn who_stops_gives_the_lease_back() {
+    async fn who_stops_is_followed_at_once() {
         let server = Server::start().await;
-        let election = Election::new(server.client(), "ns", "l", "one".to_owned());
-        let (mut leads, stop) = (election.leadership(), CancellationToken::new());
-        let running = tokio::spawn(election.run(stop.clone()));
+        let (one, two) = (election(&server, "one"), election(&server, "two"));
+        let (mut first, mut second) = (one.leadership(), two.leadership());
+        let (stop, end) = (CancellationToken::new(), CancellationToken::new());
+        let running = tokio::spawn(one.run(stop.clone()));
+        first.wait_for(|leads| *leads).await.unwrap();
+        let other = tokio::spawn(two.run(end.clone()));
+        server.asked("WATCH", "/leases", 1).await;
+        stop.cancel();
+        running.await.unwrap();
+        second.wait_for(|leads| *leads).await.unwrap();
+        assert_eq!(holder(&server), "two");
+        end.cancel();
+        other.await.unwrap();
+        assert_eq!(holder(&server), "");
+    }
+
+    #[tokio::test]
+    async fn at_rest_nobody_reads_and_the_holder_writes_twice_a_minute() {
+        assert!(Duration::from_secs(60).div_duration_f64(PACE.renew) <= 2.0);
+        assert!(PACE.renew.mul_f64(1.0 + SPREAD) + PACE.retry * 2 < PACE.give_up);
+        assert!(PACE.give_up < PACE.lasts);
+        let server = Server::start().await;
+        let (one, two) = (election(&server, "one"), election(&server, "two"));
+        let (mut first, second) = (one.leadership(), two.leadership());
+        let stop = CancellationToken::new();
+        let leading = tokio::spawn(one.run(stop.clone()));
+        first.wait_for(|leads| *leads).await.unwrap();
+        let following = tokio::spawn(two.run(stop.clone()));
+        server.asked("WATCH", "/leases", 1).await;
+        let begun = server.requests("PUT", LEASE).len();
+        server.asked("PUT", LEASE, begun + 5).await;
+        assert_eq!(server.requests("GET", LEASE).len(), 2, "each looked once");
+        assert_eq!(server.requests("WATCH", "/leases").len(), 1);
+        assert!(*first.borrow() && !*second.borrow());
+        stop.cancel();
+        leading.await.unwrap();
+        following.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_cannot_renew_gives_up_before_others_may_take_over() {
+        let server = Server::start().await;
+        let mut one = election(&server, "one");
+        one.pace.give_up = Duration::from_millis(200);
+        let (mut leads, stop) = (one.leadership(), CancellationToken::new());
+        let running = tokio::spawn(one.run(stop.clone()));
+        leads.wait_for(|leads| *leads).await.unwrap();
+        server.down(true);
+        leads.wait_for(|leads| !leads).await.unwrap();
+        server.down(false);
         leads.wait_for(|leads| *leads).await.unwrap();
         stop.cancel();
         running.await.unwrap();
-        let lease = server
-            .object("/apis/coordination.k8s.io/v1/namespaces/ns/leases/l")
-            .unwrap();
-        assert_eq!(lease["spec"]["holderIdentity"], "");
     }
 }

@@ -19,14 +19,26 @@ pub(crate) fn respond(request: &Request<Bytes>) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
         return text(StatusCode::METHOD_NOT_ALLOWED, "post a ConversionReview");
     }
-    let Ok(mut review) = serde_json::from_slice::<Value>(request.body()) else {
-        return text(StatusCode::BAD_REQUEST, "the body is no JSON");
+    let answer = match review(request.body()) {
+        Ok(answer) => answer,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+/// Answers a `ConversionReview`.
+///
+/// # Errors
+/// Why it is none.
+pub(crate) fn review(body: &[u8]) -> Result<Value, &'static str> {
+    let Ok(mut review) = serde_json::from_slice::<Value>(body) else {
+        return Err("the body is no JSON");
     };
     if !review["request"].is_object() {
-        return text(
-            StatusCode::BAD_REQUEST,
-            "the body is no ConversionReview: it has no request",
-        );
+        return Err("the body is no ConversionReview: it has no request");
     }
     let outcome = convert(&mut review["request"]);
     let uid = review["request"]["uid"].clone();
@@ -37,11 +49,7 @@ pub(crate) fn respond(request: &Request<Bytes>) -> Response<Full<Bytes>> {
             json!({"uid": uid, "convertedObjects": [], "result": result})
         }
     };
-    let body = json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": answer});
-    let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
-    let json = header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
+    Ok(json!({"apiVersion": review["apiVersion"], "kind": review["kind"], "response": answer}))
 }
 
 fn convert(request: &mut Value) -> Result<Vec<Value>, String> {

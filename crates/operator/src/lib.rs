@@ -9,6 +9,8 @@ mod convert;
 mod copies;
 mod definition;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod metrics;
 mod operator;
 mod resource;

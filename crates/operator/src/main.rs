@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outrigger_controlplane::{Binary, environment};
+use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_operator::config::FLAGS;
 use outrigger_operator::{Config, Operator, OperatorError};
 
@@ -29,9 +29,9 @@ fn main() -> ExitCode {
         |config| &config.log,
         async |config, stop| -> Result<(), OperatorError> {
             let build = Operator::build(config, environment, stop.clone());
-            match stop.run_until_cancelled(build).await {
+            match unless_stopped(&stop, build).await? {
                 None => Ok(()),
-                Some(operator) => operator?.run().await,
+                Some(operator) => operator.run().await,
             }
         },
     )

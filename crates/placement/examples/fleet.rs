@@ -114,6 +114,7 @@ async fn stay(
         id: format!("app-{number}"),
         namespace: "default".to_owned(),
         entities: (0..types).map(|of| format!("actor-type-{of}")).collect(),
+        hands_over: true,
         api_level: 20,
         operation: HostOperation::Report.into(),
         ..Host::default()

@@ -47,6 +47,8 @@ pub struct Config {
     pub keepalive_timeout: Duration,
     /// Time that a stream has to answer in a round.
     pub disseminate_timeout: Duration,
+    /// Whether sidecars that can hand actors over to each other may do so.
+    pub handover: bool,
     /// The process log.
     pub log: LogSettings,
 }
@@ -101,6 +103,7 @@ impl Config {
                 keepalive_time,
                 keepalive_timeout,
                 disseminate_timeout,
+                handover: flags.boolean("handover"),
                 log,
             }),
             _ => Err(ConfigError(reader.problems)),

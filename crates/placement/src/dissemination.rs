@@ -3,11 +3,14 @@
 //! Every change of who hosts what is told in a round: all streams are locked, then given the table, then unlocked, and
 //! a phase begins when all have answered the one before. So no two hosts that route calls do so by different tables.
 //!
-//! - Who comes or goes while streams are being locked belongs to that round: no table was sent yet.
+//! - Who goes while streams are being locked belongs to that round: no table was sent yet.
 //! - Other changes wait for the round to end, and everything that waits becomes one round.
 //! - Each report that changes something counts as a version, as it does with Dapr, although it may have no round of its
 //!   own.
+//! - Where all streams are of hosts that hand actors over, a round says so: those hosts need not stop what does not move.
+//!   The phases are the same, because a phase ends with the promise of all hosts: not to begin what moves away (update).
 //! - A stream without actors changes nothing, and is given the present table by itself.
+//! - A leader that is new begins with a pause: see [`SETTLE`].
 //! - A stream that keeps a round waiting for the time-out, in all of its phases together, is left behind, and the others
 //!   go on. Nobody is left behind for the time that another took.
 //!
@@ -24,9 +27,10 @@ use outrigger_wire::placement::v1::Host;
 
 /// Pause between two rounds: what changes within it becomes one round.
 pub(crate) const GATHER: Duration = Duration::from_millis(100);
-/// Who comes within this part of the time-out joins the round that has begun: it may not be held up by one after the
-/// other.
-const JOIN_PART: u32 = 8;
+
+/// A leader begins no round before it has led for so long: hosts that go on without one until they find it come first,
+/// and those that cannot reach it have given up by then.
+pub(crate) const SETTLE: Duration = Duration::from_millis(1250);
 
 /// A stream of a host; a later one has a larger number.
 pub(crate) type StreamId = u64;
@@ -68,6 +72,8 @@ pub(crate) enum Effect {
     Publish {
         /// The version.
         version: u64,
+        /// Only what moves is to stop.
+        handover: bool,
     },
     /// Send an order.
     Order {
@@ -77,6 +83,8 @@ pub(crate) enum Effect {
         phase: Phase,
         /// Of which round.
         version: u64,
+        /// Only what moves is to stop.
+        handover: bool,
     },
     /// A round ended.
     Finished {
@@ -97,6 +105,8 @@ pub(crate) enum Effect {
 pub(crate) struct Namespace {
     /// Time a stream has to answer in a round.
     timeout: Duration,
+    /// Whether actors may be handed over where all hosts can.
+    hands_over: bool,
     members: BTreeMap<StreamId, Member>,
     /// First reports that wait for a round.
     waiting: BTreeMap<StreamId, Arc<Host>>,
@@ -105,18 +115,26 @@ pub(crate) struct Namespace {
     round: Option<Round>,
     /// Hosts changed since the table was published.
     changed: bool,
-    /// Reports that changed something since the last round began.
+    /// Reports that changed something since the last round began, first ones among them.
     reports: u64,
     /// When the next round begins.
     due: Option<Time>,
+    /// That is for a round, not only for those who come before [`SETTLE`].
+    wanted: bool,
     /// Not before this.
     rest_until: Time,
+    /// The leader has led for long enough.
+    settled_at: Time,
     effects: Vec<Effect>,
 }
 
 #[derive(Debug)]
 struct Member {
     host: Arc<Host>,
+    /// It has actors by the table that was published last.
+    listed: bool,
+    /// It had some by the one before, and has none any more.
+    leaving: bool,
     /// The last phase of this round that it answered.
     reached: Option<Phase>,
     /// When it was told of the phase.
@@ -133,6 +151,8 @@ struct Round {
     deadline: Time,
     /// Members that did not answer the phase yet.
     missing: usize,
+    /// All members hand actors over.
+    handover: bool,
 }
 
 impl Member {
@@ -160,10 +180,11 @@ fn differs(old: &Host, new: &Host) -> bool {
 }
 
 impl Namespace {
-    /// A namespace without hosts.
-    pub(crate) fn new(timeout: Duration) -> Self {
+    /// A namespace without hosts. `hands_over`: hosts that can may hand actors over. Before `settled_at` there is no round.
+    pub(crate) fn new(timeout: Duration, hands_over: bool, settled_at: Time) -> Self {
         Self {
             timeout,
+            hands_over,
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
             version: 0,
@@ -172,29 +193,26 @@ impl Namespace {
             changed: false,
             reports: 0,
             due: None,
+            wanted: false,
             rest_until: Time::ZERO,
+            settled_at,
             effects: Vec::new(),
         }
     }
 
     /// A stream begins, with its first report. Its entities are sorted.
     pub(crate) fn join(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
-        match &mut self.round {
-            None if has_actors(&host) => {
-                self.waiting.insert(stream, host);
-                self.request(now);
-            }
-            None => {
-                self.admit(now, stream, host);
-                self.tell_alone(stream);
-            }
-            Some(round) if round.phase == Phase::Lock && now < round.opened + self.timeout / JOIN_PART => {
-                round.missing += 1;
-                self.admit(now, stream, host);
-                self.order(stream, Phase::Lock);
-            }
-            Some(_) => {
-                self.waiting.insert(stream, host);
+        if self.round.is_none() && !has_actors(&host) && now >= self.settled_at {
+            self.admit(now, stream, host);
+            self.tell_alone(stream);
+            return;
+        }
+        let wanted = has_actors(&host);
+        self.waiting.insert(stream, host);
+        if self.round.is_none() {
+            match wanted {
+                true => self.request(now),
+                false => self.due = self.due.or(Some(self.settled_at)),
             }
         }
     }
@@ -252,7 +270,13 @@ impl Namespace {
     pub(crate) fn wake(&mut self, now: Time) {
         match &self.round {
             Some(round) if round.deadline <= now => self.expire(now),
-            None if self.due.is_some_and(|due| due <= now) => self.begin(now),
+            None if self.due.is_some_and(|due| due <= now) => {
+                self.due = None;
+                match self.wanted {
+                    true => self.begin(now),
+                    false => self.tell_waiting(now),
+                }
+            }
             _ => {}
         }
     }
@@ -268,6 +292,12 @@ impl Namespace {
             .values()
             .map(|member| &member.host)
             .filter(|host| has_actors(host))
+    }
+
+    /// The names of the hosts that left with the table that was published last, and still have their streams.
+    pub(crate) fn leaving(&self) -> impl Iterator<Item = &str> {
+        let leaving = self.members.values().filter(|member| member.leaving);
+        leaving.map(|member| member.host.name.as_str())
     }
 
     /// The version of the last round.
@@ -310,13 +340,16 @@ impl Namespace {
 
     /// A round, as soon as the last one is long enough ago.
     fn request(&mut self, now: Time) {
-        self.due = Some(self.due.unwrap_or(now).max(self.rest_until));
+        self.wanted = true;
+        let earliest = self.rest_until.max(self.settled_at);
+        self.due = Some(self.due.unwrap_or(now).max(earliest));
         self.wake(now);
     }
 
     fn begin(&mut self, now: Time) {
-        self.due = None;
+        self.wanted = false;
         for (stream, host) in std::mem::take(&mut self.waiting) {
+            self.reports += u64::from(has_actors(&host));
             self.admit(now, stream, host);
         }
         if self.members.is_empty() {
@@ -324,11 +357,13 @@ impl Namespace {
         }
         self.version += self.reports.max(1);
         (self.changed, self.reports) = (false, 0);
+        let handover = self.hands_over && self.members.values().all(|member| member.host.hands_over);
         self.round = Some(Round {
             phase: Phase::Lock,
             opened: now,
             deadline: now + self.timeout,
             missing: self.members.len(),
+            handover,
         });
         for member in self.members.values_mut() {
             (member.reached, member.spent) = (None, Duration::ZERO);
@@ -363,6 +398,14 @@ impl Namespace {
             self.effects.push(Effect::Finished { took });
         }
         self.rest_until = now + GATHER;
+        self.tell_waiting(now);
+        if self.changed || !self.waiting.is_empty() {
+            self.request(now);
+        }
+    }
+
+    /// Gives the present table to those who wait and have no actors.
+    fn tell_waiting(&mut self, now: Time) {
         let (with_actors, without): (BTreeMap<_, _>, BTreeMap<_, _>) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|(_, host)| has_actors(host));
@@ -370,9 +413,6 @@ impl Namespace {
         for (stream, host) in without {
             self.admit(now, stream, host);
             self.tell_alone(stream);
-        }
-        if self.changed || !self.waiting.is_empty() {
-            self.request(now);
         }
     }
 
@@ -409,6 +449,8 @@ impl Namespace {
     fn admit(&mut self, now: Time, stream: StreamId, host: Arc<Host>) {
         let member = Member {
             host,
+            listed: false,
+            leaving: false,
             reached: None,
             asked: now,
             spent: Duration::ZERO,
@@ -426,24 +468,44 @@ impl Namespace {
         }
     }
 
+    fn hands_over_now(&self) -> bool {
+        self.round.as_ref().is_some_and(|round| round.handover)
+    }
+
     fn publish(&mut self) {
         self.published = Some(self.version);
+        for member in self.members.values_mut() {
+            let listed = has_actors(&member.host);
+            member.leaving = member.listed && !listed;
+            member.listed = listed;
+        }
         self.effects.push(Effect::Publish {
             version: self.version,
+            handover: self.hands_over_now(),
         });
     }
 
     fn order_all(&mut self, now: Time, phase: Phase) {
         let version = self.version;
+        let handover = self.hands_over_now();
         for (&to, member) in &mut self.members {
             member.asked = now;
-            self.effects.push(Effect::Order { to, phase, version });
+            self.effects.push(Effect::Order {
+                to,
+                phase,
+                version,
+                handover,
+            });
         }
         self.set_deadline();
     }
 
     fn order(&mut self, to: StreamId, phase: Phase) {
-        let version = self.version;
-        self.effects.push(Effect::Order { to, phase, version });
+        self.effects.push(Effect::Order {
+            to,
+            phase,
+            version: self.version,
+            handover: false,
+        });
     }
 }

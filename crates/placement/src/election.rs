@@ -211,17 +211,15 @@ impl Election {
 
 /// Tells `leads` whether a majority confirms that this replica leads.
 async fn follow(raft: &Raft<Types>, alone: bool, leads: &watch::Sender<bool>) -> Result<(), ElectionError> {
-    let mut metrics = raft.metrics();
+    // Those of the log change with each confirmation: who waited for them would ask without end.
+    let (metrics, mut changes) = (raft.metrics(), raft.server_metrics());
     let mut confirmed: Option<Instant> = None;
     loop {
-        let (state, running) = {
-            let metrics = metrics.borrow_and_update();
-            (metrics.state, metrics.running_state.clone())
-        };
-        running.map_err(raft_error)?;
+        let state = changes.borrow_and_update().state;
+        metrics.borrow().running_state.clone().map_err(raft_error)?;
         if state != ServerState::Leader {
             confirmed = None;
-        } else {
+        } else if !alone {
             let asked = Instant::now();
             let answer = tokio::time::timeout(FENCE, raft.ensure_linearizable()).await;
             if matches!(answer, Ok(Ok(_))) {
@@ -235,7 +233,7 @@ async fn follow(raft: &Raft<Types>, alone: bool, leads: &watch::Sender<bool>) ->
         }
         let wait = if confirmed.is_some() { HEARTBEAT } else { FENCE };
         tokio::select! {
-            changed = metrics.changed() => changed.map_err(raft_error)?,
+            changed = changes.changed() => changed.map_err(raft_error)?,
             () = tokio::time::sleep(wait) => {}
         }
     }

@@ -12,16 +12,28 @@ use crate::dissemination::Phase;
 /// Length of a gRPC message's head: a flag, and four bytes of length.
 const HEAD: usize = 5;
 
-/// An order without a table, as a gRPC message.
-pub(crate) fn order(phase: Phase, version: u64) -> Bytes {
-    message(phase, version, None)
+/// What is between our own alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// 0, or the term in which actors are handed over.
+    pub(crate) handover: u64,
+    /// A leader begins with a pause.
+    pub(crate) settles: bool,
 }
 
-/// The order to take the table of these hosts; of two with the same name the later one counts.
+/// An order without a table, as a gRPC message.
+pub(crate) fn order(phase: Phase, version: u64, marks: Marks) -> Bytes {
+    message(phase, version, marks, PlacementOrder::default())
+}
+
+/// The order to take the table of these hosts; of two with the same name the later one counts. `leaving` are those that
+/// were in the table before.
 pub(crate) fn update<'a>(
     version: u64,
+    marks: Marks,
     replication_factor: i64,
     hosts: impl Iterator<Item = &'a Arc<Host>>,
+    leaving: impl Iterator<Item = &'a str>,
 ) -> Bytes {
     let mut entries: HashMap<String, PlacementTable> = HashMap::new();
     for host in hosts {
@@ -48,19 +60,29 @@ pub(crate) fn update<'a>(
         replication_factor,
         ..PlacementTables::default()
     };
-    message(Phase::Update, version, Some(tables))
+    let order = PlacementOrder {
+        tables: Some(tables),
+        leaving: match marks.handover {
+            0 => Vec::new(),
+            _ => leaving.map(str::to_owned).collect(),
+        },
+        ..PlacementOrder::default()
+    };
+    message(Phase::Update, version, marks, order)
 }
 
-fn message(phase: Phase, version: u64, tables: Option<PlacementTables>) -> Bytes {
+fn message(phase: Phase, version: u64, marks: Marks, order: PlacementOrder) -> Bytes {
     let operation = match phase {
         Phase::Lock => "lock",
         Phase::Update => "update",
         Phase::Unlock => "unlock",
     };
     let order = PlacementOrder {
-        tables,
         operation: operation.to_owned(),
         version,
+        handover: marks.handover,
+        settles: marks.settles,
+        ..order
     };
     let length = order.encoded_len();
     let mut frame = BytesMut::with_capacity(HEAD + length);
@@ -90,7 +112,7 @@ mod tests {
             host("h2", "b", &["t"]),
             host("h2", "c", &["t"]),
         ];
-        let frame = update(7, 100, hosts.iter());
+        let frame = update(7, Marks::default(), 100, hosts.iter(), std::iter::once("h3"));
         assert_eq!(frame[0], 0);
         assert_eq!(
             u32::from_be_bytes(frame[1..5].try_into().unwrap()) as usize,
@@ -98,6 +120,16 @@ mod tests {
         );
         let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
         assert_eq!((order.operation.as_str(), order.version), ("update", 7));
+        let ours = (order.handover, order.leaving.len(), order.settles);
+        assert_eq!(ours, (0, 0, false), "as Dapr writes it");
+        let marks = Marks {
+            handover: 5,
+            settles: true,
+        };
+        let handed = update(7, marks, 100, hosts.iter(), std::iter::once("h3"));
+        let handed = PlacementOrder::decode(&handed[HEAD..]).unwrap();
+        assert_eq!((handed.handover, handed.settles), (5, true));
+        assert_eq!(handed.leaving, ["h3"]);
         let tables = order.tables.unwrap();
         assert_eq!((tables.version.as_str(), tables.replication_factor), ("7", 100));
         assert_eq!(tables.entries["s"].load_map.len(), 1);
@@ -108,7 +140,7 @@ mod tests {
     #[test]
     fn orders_name_their_phase() {
         for (phase, name) in [(Phase::Lock, "lock"), (Phase::Unlock, "unlock")] {
-            let frame = order(phase, 3);
+            let frame = order(phase, 3, Marks::default());
             let order = PlacementOrder::decode(&frame[HEAD..]).unwrap();
             assert_eq!(
                 (order.operation.as_str(), order.version, order.tables),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use outrigger_resources::value::format_go_duration;
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use crate::dissemination::{Effect, Message, Namespace, Phase, StreamId, Time};
-use crate::frames;
+use crate::dissemination::{Effect, Message, Namespace, Phase, SETTLE, StreamId, Time};
+use crate::frames::{self, Marks};
 use crate::metrics::Metrics;
 use crate::report::table_bytes;
 
@@ -29,12 +29,24 @@ const MAX_TABLES: usize = 512 << 20;
 /// What a stream is sent: gRPC messages, then how it ends.
 pub(crate) type Order = Result<Bytes, Status>;
 
+/// What holds for the rounds of all namespaces.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    /// Time that a stream has to answer in a round.
+    pub(crate) timeout: Duration,
+    /// What sidecars are told.
+    pub(crate) replication_factor: i64,
+    /// Whether hosts that can may hand actors over.
+    pub(crate) handover: bool,
+}
+
 /// All namespaces, for as long as this process leads.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
-    timeout: Duration,
-    replication_factor: i64,
+    rules: Rules,
     metrics: Arc<Metrics>,
+    /// Tells this term from every other one; not 0.
+    term: u64,
     began: Instant,
     streams: AtomicU64,
     table_bytes: AtomicUsize,
@@ -87,12 +99,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Namespaces {
-    /// No namespaces yet. Rounds have `timeout`; sidecars are told the factor.
-    pub(crate) fn new(timeout: Duration, replication_factor: i64, metrics: Arc<Metrics>) -> Self {
+    /// No namespaces yet.
+    pub(crate) fn new(rules: Rules, metrics: Arc<Metrics>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
-            timeout,
-            replication_factor,
+            rules,
             metrics,
+            term: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).max(1),
             began: Instant::now(),
             streams: AtomicU64::default(),
             table_bytes: AtomicUsize::default(),
@@ -143,10 +156,11 @@ impl Namespaces {
     }
 
     fn begin(self: &Arc<Self>, all: &mut HashMap<String, Arc<Running>>, name: &str) -> Arc<Running> {
+        let settled_at = if self.rules.handover { SETTLE } else { Time::ZERO };
         let running = Arc::new(Running {
             name: name.to_owned(),
             state: Mutex::new(State {
-                namespace: Namespace::new(self.timeout),
+                namespace: Namespace::new(self.rules.timeout, self.rules.handover, settled_at),
                 streams: HashMap::new(),
                 table_bytes: 0,
                 published: Bytes::new(),
@@ -259,21 +273,36 @@ impl Namespaces {
     /// The streams that have too many orders to read.
     fn carry_out(&self, running: &Running, state: &mut State, effects: Vec<Effect>) -> Vec<StreamId> {
         let mut unread = Vec::new();
-        let mut made: Option<(Phase, u64, Bytes)> = None;
+        let mut made: Option<(Phase, u64, bool, Bytes)> = None;
         for effect in effects {
             match effect {
-                Effect::Publish { version } => {
-                    state.published =
-                        frames::update(version, self.replication_factor, state.namespace.hosts());
+                Effect::Publish { version, handover } => {
+                    let namespace = &state.namespace;
+                    state.published = frames::update(
+                        version,
+                        self.marks(handover),
+                        self.rules.replication_factor,
+                        namespace.hosts(),
+                        namespace.leaving(),
+                    );
                 }
-                Effect::Order { to, phase, version } => {
+                Effect::Order {
+                    to,
+                    phase,
+                    version,
+                    handover,
+                } => {
                     let frame = match (&made, phase) {
                         (_, Phase::Update) => state.published.clone(),
-                        (Some((of, at, frame)), _) if (*of, *at) == (phase, version) => frame.clone(),
-                        _ => made
-                            .insert((phase, version, frames::order(phase, version)))
-                            .2
-                            .clone(),
+                        (Some((of, at, hands, frame)), _)
+                            if (*of, *at, *hands) == (phase, version, handover) =>
+                        {
+                            frame.clone()
+                        }
+                        _ => {
+                            let frame = frames::order(phase, version, self.marks(handover));
+                            made.insert((phase, version, handover, frame)).3.clone()
+                        }
                     };
                     let outbox = state.streams.get(&to);
                     if outbox.is_some_and(|outbox| outbox.orders.try_send(Ok(frame)).is_err()) {
@@ -282,7 +311,7 @@ impl Namespaces {
                 }
                 Effect::Expire { stream, version } => {
                     self.metrics.expired();
-                    let timeout = format_go_duration(self.timeout);
+                    let timeout = format_go_duration(self.rules.timeout);
                     let text = format!("dissemination timeout after {timeout} for version {version}");
                     tracing::warn!(target: LOG, "A host of namespace {} is left behind: {text}", running.name);
                     self.close(running, state, stream, Status::deadline_exceeded(text));
@@ -298,6 +327,13 @@ impl Namespaces {
             }
         }
         unread
+    }
+
+    fn marks(&self, handover: bool) -> Marks {
+        Marks {
+            handover: if handover { self.term } else { 0 },
+            settles: self.rules.handover,
+        }
     }
 
     /// Takes a stream out, and tells it why if it reads.

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::election::Election;
 use crate::error::PlacementError;
 use crate::metrics::Metrics;
+use crate::namespaces::Rules;
 use crate::service::Service;
 use crate::state;
 use crate::term::{Keeper, Terms};
@@ -135,8 +136,11 @@ impl Placement {
         let id: Arc<str> = self.config.id.as_str().into();
         let keeper = Keeper {
             id: Arc::clone(&id),
-            timeout: self.config.disseminate_timeout,
-            replication_factor: self.config.replication_factor,
+            rules: Rules {
+                timeout: self.config.disseminate_timeout,
+                replication_factor: self.config.replication_factor,
+                handover: self.config.handover,
+            },
             metrics: Arc::clone(&self.metrics),
             terms: sender,
         };

@@ -1,13 +1,12 @@
 //! The time for which this replica leads: what it knows of hosts begins and ends with it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
-use crate::namespaces::Namespaces;
+use crate::namespaces::{Namespaces, Rules};
 
 /// The term, while this replica leads.
 pub(crate) type Terms = watch::Receiver<Option<Arc<Term>>>;
@@ -24,8 +23,7 @@ pub(crate) struct Term {
 /// Begins a term whenever this replica is elected, and ends it as soon as it is not.
 pub(crate) struct Keeper {
     pub(crate) id: Arc<str>,
-    pub(crate) timeout: Duration,
-    pub(crate) replication_factor: i64,
+    pub(crate) rules: Rules,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) terms: watch::Sender<Option<Arc<Term>>>,
 }
@@ -52,11 +50,7 @@ impl Keeper {
         let term = leads.then(|| {
             tracing::info!(target: "dapr.placement", "Replica {} is the leader", self.id);
             Arc::new(Term {
-                namespaces: Arc::new(Namespaces::new(
-                    self.timeout,
-                    self.replication_factor,
-                    Arc::clone(&self.metrics),
-                )),
+                namespaces: Arc::new(Namespaces::new(self.rules, Arc::clone(&self.metrics))),
                 ended: CancellationToken::new(),
             })
         });

@@ -51,6 +51,19 @@ pub enum ChildError {
         /// Why not.
         cause: io::Error,
     },
+    /// The folder is not for it.
+    #[error(
+        "the data folder {path} was last used by etcd {written}, and the etcd in PATH is {installed}: install {written} or \
+         later; Dapr's scheduler 1.17 has etcd 3.5 in itself"
+    )]
+    Older {
+        /// The folder.
+        path: PathBuf,
+        /// The version of the cluster in it.
+        written: String,
+        /// The version of the program.
+        installed: String,
+    },
     /// It does not stay.
     #[error("etcd ended {ENDS} times in a row ({status}); it said: {said}")]
     Ended {
@@ -108,8 +121,9 @@ impl EtcdChild {
         let (stop, stopped) = queue::channel();
         let (failed, ended) = oneshot::channel();
         // The thread starts the child, and lasts as long: the child ends with the thread that started it.
+        let folder = cluster.folder.clone();
         let supervised = move || {
-            if let Err(error) = supervise(&guard, &arguments, &stopped) {
+            if let Err(error) = supervise(&guard, &folder, &arguments, &stopped) {
                 // The scheduler may have ended.
                 let _ = failed.send(error);
             }
@@ -195,7 +209,12 @@ fn arguments(cluster: &Cluster, known: &str) -> Vec<String> {
     arguments
 }
 
-fn supervise(guard: &Path, arguments: &[String], stopped: &queue::Receiver<()>) -> Result<(), ChildError> {
+fn supervise(
+    guard: &Path,
+    folder: &Path,
+    arguments: &[String],
+    stopped: &queue::Receiver<()>,
+) -> Result<(), ChildError> {
     let mut ends = 0;
     loop {
         let begun = Instant::now();
@@ -215,6 +234,13 @@ fn supervise(guard: &Path, arguments: &[String], stopped: &queue::Receiver<()>) 
         };
         ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
         let last = said.last();
+        if let Some((written, installed)) = versions(&last) {
+            return Err(ChildError::Older {
+                path: folder.to_owned(),
+                written,
+                installed,
+            });
+        }
         tracing::error!(target: LOG, "etcd ended ({status}) and is started again; it said: {last}");
         if ends >= ENDS {
             return Err(ChildError::Ended {
@@ -227,6 +253,23 @@ fn supervise(guard: &Path, arguments: &[String], stopped: &queue::Receiver<()>) 
             return Ok(());
         }
     }
+}
+
+/// What an etcd says, in either form of its log, of a folder that a newer one used: the version of that, and its own.
+fn versions(said: &str) -> Option<(String, String)> {
+    let complaint = &said[said.find("invalid downgrade")?..];
+    let after = |name: &str| {
+        let (_, rest) = complaint.split_once(name)?;
+        let version = rest
+            .trim_start_matches(['"', ':', ' '])
+            .split(|letter: char| !letter.is_ascii_digit() && letter != '.')
+            .next()?;
+        (!version.is_empty()).then(|| version.to_owned())
+    };
+    Some((
+        after("determined-cluster-version")?,
+        after("current-server-version")?,
+    ))
 }
 
 /// How the child ended; `None` when that was asked for.
@@ -293,5 +336,20 @@ impl Said {
     fn last(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect::<Vec<_>>().join(" | ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::versions;
+
+    #[test]
+    fn a_folder_of_a_newer_etcd_is_told_from_other_trouble() {
+        let said = r#"{"level":"info","msg":"started"} | {"level":"fatal","msg":"invalid downgrade; server version is lower than determined cluster version","current-server-version":"3.4.23","determined-cluster-version":"3.5","stacktrace":"x"}"#;
+        assert_eq!(versions(said), Some(("3.5".to_owned(), "3.4.23".to_owned())));
+        assert_eq!(
+            versions(r#"{"level":"fatal","msg":"listen tcp: address in use"}"#),
+            None
+        );
     }
 }

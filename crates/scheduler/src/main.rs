@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outrigger_controlplane::{Binary, environment};
+use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_scheduler::config::FLAGS;
 use outrigger_scheduler::{Config, Scheduler, SchedulerError, become_etcd};
 
@@ -37,9 +37,9 @@ fn main() -> ExitCode {
                 return Ok(());
             }
             let build = Scheduler::build(config, environment, stop.clone());
-            match stop.run_until_cancelled(build).await {
+            match unless_stopped(&stop, build).await? {
                 None => Ok(()),
-                Some(scheduler) => scheduler?.run().await,
+                Some(scheduler) => scheduler.run().await,
             }
         },
     )

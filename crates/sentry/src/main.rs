@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outrigger_controlplane::{Binary, environment};
+use outrigger_controlplane::{Binary, environment, unless_stopped};
 use outrigger_sentry::config::FLAGS;
 use outrigger_sentry::{Config, Sentry, SentryError};
 
@@ -28,9 +28,9 @@ fn main() -> ExitCode {
         |flags| Config::from_flags(flags, environment),
         |config| &config.log,
         async |config, stop| -> Result<(), SentryError> {
-            match stop.run_until_cancelled(Sentry::build(config, environment)).await {
+            match unless_stopped(&stop, Sentry::build(config, environment)).await? {
                 None => Ok(()),
-                Some(sentry) => sentry?.run(stop).await,
+                Some(sentry) => sentry.run(stop).await,
             }
         },
     )

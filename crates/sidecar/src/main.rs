@@ -4,8 +4,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config, Exit, VERSION};
-use outrigger_sidecar::life::Shutdown;
 use outrigger_sidecar::sidecar::{Env, Sidecar, SidecarError};
 use outrigger_telemetry::log;
 use tokio::runtime::{Builder, Runtime};

@@ -337,7 +337,7 @@ fn is_transient(status: &Status) -> bool {
 
 /// A status with its causes.
 fn described(status: &Status) -> String {
-    let cause = std::error::Error::source(status).map(crate::error::chain);
+    let cause = std::error::Error::source(status).map(outrigger_transport::error::chain);
     match cause {
         Some(cause) => format!("{:?}: {cause}", status.code()),
         None => format!("{:?}: {}", status.code(), status.message()),

@@ -14,6 +14,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use outrigger_resources::Loaded;
 use outrigger_resources::load::Kind;
+use outrigger_runtime::components::StartError;
+use outrigger_runtime::life::{Condition, Readiness};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -22,9 +24,6 @@ pub use endpoints::{EndpointReconciler, Resolve};
 pub use folders::FolderSource;
 pub use operator::OperatorSource;
 pub use subscriptions::SubscriptionReconciler;
-
-use crate::components::StartError;
-use crate::life::{Condition, Readiness};
 
 const LOG: &str = "dapr.runtime.hotreload";
 /// How often everything is listed again although nothing was reported.

@@ -13,35 +13,34 @@ mod shared;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use outrigger_blocks::bindings::Bindings;
+use outrigger_blocks::configuration::Configurations;
+use outrigger_blocks::jobs::Jobs;
+use outrigger_blocks::state::State;
+use outrigger_blocks::subscriptions::Subscriptions;
+use outrigger_blocks_actors::actors::{Actors, Placement};
+use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_discovery::{BuildError, FatalError};
 use outrigger_identity::{Identity, Renewal};
+use outrigger_runtime::app::{AppChannel, Health, HealthSetter};
+use outrigger_runtime::components::Components;
+use outrigger_runtime::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
+use outrigger_runtime::scheduler::Scheduler;
 use outrigger_telemetry::export::Pipeline;
+use outrigger_transport::listen::BindError;
+use outrigger_transport::peer::Peers;
 use tokio::runtime::Handle;
 
-use crate::app::{AppChannel, Health, HealthSetter};
-use crate::blocks::actors::{Actors, Placement};
-use crate::blocks::bindings::Bindings;
-use crate::blocks::configuration::Configurations;
-use crate::blocks::jobs::Jobs;
-use crate::blocks::state::State;
-use crate::blocks::subscriptions::Subscriptions;
-use crate::blocks::workflow::Workflows;
-use crate::components::Components;
 use crate::config::Config;
-use crate::life::{Condition, Parts, Readiness, Shutdown, Stage, Tasks};
-use crate::listen::BindError;
 use crate::operator::OperatorError;
-use crate::peer::Peers;
 use crate::reload::{ReloadError, Reloader};
-use crate::scheduler::Scheduler;
 use crate::sidecar::app_life::AppLife;
 use crate::sidecar::expiry::CertificateWatch;
 use crate::sidecar::serve::Servers;
 
-const LOG: &str = "dapr.runtime";
+pub use outrigger_runtime::components::Env;
 
-/// Looks up an environment variable.
-pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+const LOG: &str = "dapr.runtime";
 
 /// Why a sidecar does not start or cannot go on.
 #[derive(Debug, thiserror::Error)]

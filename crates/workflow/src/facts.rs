@@ -1,6 +1,5 @@
 //! What the rules need to know of a history, folded event by event: a step costs the same however long the history is.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use outrigger_wire::durabletask::history_event::EventType;
@@ -9,7 +8,8 @@ use outrigger_wire::durabletask::{
 };
 use prost_types::Timestamp;
 
-use crate::event::{Awaited, ends, execution_of_result};
+use crate::event::{Awaited, ends, execution_of_result, other_app};
+use crate::layered::Layered;
 
 /// A child workflow that a history has created.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,12 +48,23 @@ impl Completed {
     }
 }
 
-#[derive(Clone, Debug, Default)]
-struct Open {
+/// Something that began and has not ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Open {
+    /// When it began.
+    pub since: Option<Timestamp>,
+    /// Of an activity or a child: the name of what runs.
+    pub name: String,
+    /// The app that it runs in, if it is another.
+    pub app: Option<String>,
+    /// Of a timer: when it fires.
+    pub due: Option<Timestamp>,
+    /// Of a timer: the event whose wait it limits, as the workflow spells it.
+    pub limits: Option<String>,
+    /// Of a child: its instance id.
+    pub instance: Option<String>,
     /// Of an activity: which execution; may be empty.
     execution: String,
-    /// Of a timer: the event whose wait it limits, in lower case.
-    limits: Option<String>,
 }
 
 /// What a history says.
@@ -77,9 +88,9 @@ pub struct Facts {
     pub version: Option<String>,
     /// Number of events.
     pub len: usize,
-    children: Vec<Child>,
-    ended: HashSet<(Awaited, i32)>,
-    open: BTreeMap<(Awaited, i32), Open>,
+    children: Layered<usize, Child>,
+    ended: Layered<(Awaited, i32), ()>,
+    open: Layered<(Awaited, i32), Open>,
 }
 
 impl Facts {
@@ -111,7 +122,7 @@ impl Facts {
         self.stalled = None;
         if let Some(ended) = ends(event) {
             self.open.remove(&ended);
-            self.ended.insert(ended);
+            self.ended.insert(ended, ());
             return None;
         }
         let id = event.event_id;
@@ -137,24 +148,29 @@ impl Facts {
                 }
             }
             EventType::TaskScheduled(e) => self.begin(Awaited::Task, id, || Open {
+                name: e.name.clone(),
+                app: app(event),
                 execution: e.task_execution_id.clone(),
-                limits: None,
+                ..begun(event)
             }),
             EventType::TimerCreated(e) => self.begin(Awaited::Timer, id, || Open {
-                execution: String::new(),
-                limits: e.name.as_ref().map(|name| name.to_lowercase()),
+                due: e.fire_at,
+                limits: e.name.clone(),
+                ..begun(event)
             }),
             EventType::SubOrchestrationInstanceCreated(e) => {
-                let router = event.router.as_ref();
-                let source = router.map_or("", |router| router.source_app_id.as_str());
-                let app = crate::event::other_app(router, source).map(str::to_owned);
-                let id_of_child = e.instance_id.clone();
-                self.children.push(Child {
+                let child = Child {
                     event: id,
-                    id: id_of_child,
-                    app,
+                    id: e.instance_id.clone(),
+                    app: app(event),
+                };
+                self.children.insert(self.children.len(), child);
+                self.begin(Awaited::Child, id, || Open {
+                    name: e.name.clone(),
+                    app: app(event),
+                    instance: Some(e.instance_id.clone()),
+                    ..begun(event)
                 });
-                self.begin(Awaited::Child, id, Open::default);
             }
             EventType::EventRaised(e) => return self.end_wait(&e.name.to_lowercase()),
             EventType::ExecutionSuspended(_) => self.is_suspended = true,
@@ -173,13 +189,21 @@ impl Facts {
     }
 
     fn end_wait(&mut self, name: &str) -> Option<i32> {
-        let mut timers = self
-            .open
-            .range((Awaited::Timer, i32::MIN)..=(Awaited::Timer, i32::MAX));
-        let oldest = timers.find(|(_, open)| open.limits.as_deref() == Some(name));
-        let id = oldest.map(|((_, id), _)| *id)?;
+        let limits = |open: &Open| open.limits.as_ref().map(|name| name.to_lowercase());
+        let oldest = self
+            .open(Awaited::Timer)
+            .find(|(_, open)| limits(open).as_deref() == Some(name))
+            .map(|(id, _)| id);
+        let id = oldest?;
         self.open.remove(&(Awaited::Timer, id));
         Some(id)
+    }
+
+    /// Makes what follows as cheap as it was before this was added to; see [`Layered::settle`].
+    pub(crate) fn settle(&mut self) {
+        self.children.settle();
+        self.ended.settle();
+        self.open.settle();
     }
 
     /// Whether something has ended.
@@ -191,19 +215,23 @@ impl Facts {
     /// Whether something began and has not ended.
     #[must_use]
     pub fn is_open(&self, awaited: Awaited, id: i32) -> bool {
-        self.open.contains_key(&(awaited, id))
+        self.open.contains(&(awaited, id))
     }
 
-    /// The ids of what began and has not ended.
-    pub fn open(&self, awaited: Awaited) -> impl Iterator<Item = i32> {
-        let range = (awaited, i32::MIN)..=(awaited, i32::MAX);
-        self.open.range(range).map(|((_, id), _)| *id)
+    /// What is known of something that began and has not ended.
+    #[must_use]
+    pub fn opened(&self, awaited: Awaited, id: i32) -> Option<&Open> {
+        self.open.get(&(awaited, id))
+    }
+
+    /// What began and has not ended, by event id.
+    pub fn open(&self, awaited: Awaited) -> impl Iterator<Item = (i32, &Open)> {
+        self.open.range(all(awaited)).map(|((_, id), open)| (*id, open))
     }
 
     /// All children that were created.
-    #[must_use]
-    pub fn children(&self) -> &[Child] {
-        &self.children
+    pub fn children(&self) -> impl Iterator<Item = &Child> {
+        self.children.iter().map(|(_, child)| child)
     }
 
     /// The status that a client sees.
@@ -222,6 +250,25 @@ impl Facts {
             OrchestrationStatus::Running
         }
     }
+}
+
+fn all(awaited: Awaited) -> std::ops::RangeInclusive<(Awaited, i32)> {
+    (awaited, i32::MIN)..=(awaited, i32::MAX)
+}
+
+/// What is known of everything that begins.
+fn begun(event: &HistoryEvent) -> Open {
+    Open {
+        since: event.timestamp,
+        ..Open::default()
+    }
+}
+
+/// The app that something runs in, if it is another than the one that began it.
+fn app(event: &HistoryEvent) -> Option<String> {
+    let router = event.router.as_ref();
+    let source = router.map_or("", |router| router.source_app_id.as_str());
+    other_app(router, source).map(str::to_owned)
 }
 
 /// Whether nothing more can happen to an instance of this status.
@@ -319,7 +366,10 @@ mod tests {
         assert_eq!(facts.add(&raised), Some(3));
         assert_eq!(facts.add(&raised), Some(4));
         assert_eq!(facts.add(&raised), None);
-        assert_eq!(facts.open(Awaited::Timer).collect::<Vec<_>>(), [2]);
+        assert_eq!(
+            facts.open(Awaited::Timer).map(|(id, _)| id).collect::<Vec<_>>(),
+            [2]
+        );
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! An instance as it is stored: its history, what waits to be taken into it, and what a client sees of it.
 
-use bytes::Bytes;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{ExecutionStartedEvent, HistoryEvent, OrchestrationStatus};
@@ -9,8 +8,9 @@ use prost_types::Timestamp;
 
 use crate::error::{AddError, PurgeError};
 use crate::event::{ends, is_timer};
-use crate::facts::{Child, Facts};
-use crate::stored::Change;
+use crate::facts::Facts;
+use crate::history::History;
+use crate::stored::{Change, Counts};
 
 /// An instance.
 #[derive(Clone, Debug, Default)]
@@ -22,15 +22,10 @@ pub struct Instance {
     /// What the workflow says of itself.
     pub custom_status: Option<String>,
     pub(crate) facts: Facts,
-    /// Events, encoded: they are written and sent as they are.
-    pub(crate) history: Vec<Bytes>,
-    /// Encoded length of the history.
-    pub(crate) history_bytes: usize,
+    pub(crate) history: History,
     pub(crate) inbox: Vec<HistoryEvent>,
-    /// Entries of the inbox that are stored.
-    pub(crate) stored_inbox: usize,
-    /// Entries of the history that are stored.
-    pub(crate) stored_history: usize,
+    /// What is stored, if anything is.
+    pub(crate) stored: Option<Counts>,
 }
 
 /// What becomes of an event that is added.
@@ -66,27 +61,18 @@ impl Instance {
         &self.inbox
     }
 
-    /// Its events, encoded.
-    #[must_use]
-    pub fn encoded_history(&self) -> &[Bytes] {
-        &self.history
-    }
-
     /// Its events.
     #[must_use]
     pub fn history(&self) -> Vec<HistoryEvent> {
-        let decode = |event: &Bytes| HistoryEvent::decode(event.clone());
         // They were encoded here, or decoded when they were read.
-        self.history
-            .iter()
-            .filter_map(|event| decode(event).ok())
-            .collect()
+        let decoded = self.history.iter().map(HistoryEvent::decode);
+        decoded.filter_map(Result::ok).collect()
     }
 
     /// Encoded length of history and inbox, bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.history_bytes + self.inbox.iter().map(prost::Message::encoded_len).sum::<usize>()
+        self.history.size() + self.inbox.iter().map(prost::Message::encoded_len).sum::<usize>()
     }
 
     /// The event that began it: from the history, or the inbox.
@@ -117,6 +103,10 @@ impl Instance {
     #[must_use]
     pub fn is_completed(&self) -> bool {
         self.facts.completed.is_some()
+    }
+
+    pub(crate) fn stored(&self) -> Counts {
+        self.stored.unwrap_or_default()
     }
 
     /// What clients and watchers are told.
@@ -186,27 +176,20 @@ impl Instance {
         self.custom_status = None;
         self.facts = Facts::default();
         self.history.clear();
-        self.history_bytes = 0;
         self.inbox.clear();
     }
 
     /// Appends to the history.
     pub(crate) fn append(&mut self, event: &HistoryEvent) {
-        let encoded = Bytes::from(event.encode_to_vec());
         self.facts.add(event);
-        self.append_encoded(encoded);
+        self.history.push(&event.encode_to_vec());
     }
 
-    pub(crate) fn append_encoded(&mut self, encoded: Bytes) {
-        self.history_bytes += encoded.len();
-        self.history.push(encoded);
-    }
-
-    /// Whether it may be purged; if so, its children, which go first where the purge is recursive.
+    /// Whether it may be purged.
     ///
     /// # Errors
     /// [`PurgeError`].
-    pub fn purge(&self) -> Result<&[Child], PurgeError> {
+    pub fn purge(&self) -> Result<(), PurgeError> {
         if self.start_event().is_none() {
             return Err(PurgeError::Unknown);
         }
@@ -216,7 +199,7 @@ impl Instance {
         if !self.is_completed() {
             return Err(PurgeError::NotCompleted);
         }
-        Ok(self.facts.children())
+        Ok(())
     }
 }
 
@@ -304,7 +287,7 @@ mod tests {
         assert_eq!(instance.purge(), Err(PurgeError::Stalled));
         let completed = ExecutionCompletedEvent::default();
         instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
-        assert_eq!(instance.purge(), Ok(&[][..]));
+        assert_eq!(instance.purge(), Ok(()));
     }
 
     #[test]

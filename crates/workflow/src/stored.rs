@@ -17,6 +17,8 @@ pub struct Change {
     pub upserts: Vec<(String, Bytes)>,
     /// Keys that go.
     pub deletes: Vec<String>,
+    /// What was stored before; `None` where nothing was.
+    before: Option<Counts>,
 }
 
 impl Change {
@@ -30,6 +32,55 @@ impl Change {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The change as transactions of at most `most` operations, to be stored in this order. Whoever reads in between, or
+    /// after a crash, finds the instance as it was before or as it is after: entries that [`METADATA`] does not count yet
+    /// come first, then one transaction with everything that is seen, then the removal of what is counted no more.
+    /// Each has [`METADATA`], whose ETag keeps out a host that has lost the instance.
+    ///
+    /// What is seen and changes is never split: a transaction may be larger than `most` where a workflow continues as new
+    /// with more events than that.
+    #[must_use]
+    pub fn split(mut self, most: usize) -> Vec<Self> {
+        if self.len() <= most {
+            return vec![self];
+        }
+        let at_once = most.saturating_sub(1).max(1);
+        let mut changes = Vec::new();
+        let is_metadata = |key: &String| key == METADATA;
+        if let Some(index) = self.deletes.iter().position(is_metadata) {
+            // What nobody finds any more is removed bit by bit.
+            let metadata = self.deletes.remove(index);
+            self.deletes.insert(0, metadata);
+            let parts = self.deletes.chunks(most.max(1));
+            return parts.map(|keys| Self::of(Vec::new(), keys.to_vec())).collect();
+        }
+        let before = self.before.unwrap_or_default();
+        let is_hidden = |(key, _): &(String, Bytes)| !before.has(key);
+        let (hidden, seen): (Vec<_>, Vec<_>) = self.upserts.into_iter().partition(is_hidden);
+        let old = self.before.map(|before| (METADATA.to_owned(), before.encoded()));
+        let new = seen.iter().find(|(key, _)| is_metadata(key)).cloned();
+        for part in hidden.chunks(at_once) {
+            let upserts = part.iter().chain(&old).cloned().collect();
+            changes.push(Self::of(upserts, Vec::new()));
+        }
+        let mut deletes = self.deletes.into_iter();
+        let first = deletes.by_ref().take(most.saturating_sub(seen.len())).collect();
+        changes.push(Self::of(seen, first));
+        let deletes: Vec<_> = deletes.collect();
+        for part in deletes.chunks(at_once) {
+            changes.push(Self::of(new.iter().cloned().collect(), part.to_vec()));
+        }
+        changes
+    }
+
+    fn of(upserts: Vec<(String, Bytes)>, deletes: Vec<String>) -> Self {
+        Self {
+            upserts,
+            deletes,
+            before: None,
+        }
     }
 }
 
@@ -87,6 +138,28 @@ impl Counts {
         })
     }
 
+    /// Whether a key is one of the instance's, or one that is written with each change.
+    fn has(&self, key: &str) -> bool {
+        let within = |prefix: &str, len: usize| {
+            let index = key
+                .strip_prefix(prefix)
+                .and_then(|index| index.parse::<usize>().ok());
+            index.map(|index| index < len)
+        };
+        let entry = within("history-", self.history).or_else(|| within("inbox-", self.inbox));
+        entry.unwrap_or(true)
+    }
+
+    fn encoded(&self) -> Bytes {
+        let length = |entries: usize| u64::try_from(entries).unwrap_or(u64::MAX);
+        let metadata = WorkflowStateMetadata {
+            inbox_length: length(self.inbox),
+            history_length: length(self.history),
+            generation: self.generation,
+        };
+        metadata.encode_to_vec().into()
+    }
+
     /// The keys that belong to the instance, those of the history first, then those of the inbox.
     pub fn keys(&self) -> impl Iterator<Item = String> + use<> {
         let Self { inbox, history, .. } = *self;
@@ -122,7 +195,7 @@ impl Instance {
         for index in 0..counts.history {
             let (event, encoded) = entry(history_key(index))?;
             instance.facts.add(&event);
-            instance.append_encoded(encoded);
+            instance.history.push(&encoded);
         }
         for index in 0..counts.inbox {
             instance.inbox.push(entry(inbox_key(index))?.0);
@@ -130,25 +203,28 @@ impl Instance {
         instance.custom_status = value(CUSTOM_STATUS)
             .and_then(|status| custom_status(id, &status).transpose())
             .transpose()?;
-        instance.stored_history = counts.history;
-        instance.stored_inbox = counts.inbox;
+        instance.stored = Some(counts);
         Ok(instance)
     }
 
     /// What changed since it was stored; counts as stored from now on. Who fails to store it has to read it anew.
     pub(crate) fn change(&mut self) -> Change {
         self.change_from(
-            self.stored_history.min(self.history.len()),
-            self.stored_inbox.min(self.inbox.len()),
+            self.stored().history.min(self.history.len()),
+            self.stored().inbox.min(self.inbox.len()),
         )
     }
 
     /// As [`Instance::change`], after entries from these on were replaced.
     pub(crate) fn change_from(&mut self, history: usize, inbox: usize) -> Change {
-        let mut change = Change::default();
-        let new_history = history < self.history.len() || self.history.len() != self.stored_history;
-        for (index, encoded) in self.history.iter().enumerate().skip(history) {
-            change.upserts.push((history_key(index), encoded.clone()));
+        let mut change = Change {
+            before: self.stored,
+            ..Change::default()
+        };
+        let new_history = history < self.history.len() || self.history.len() != self.stored().history;
+        for index in history..self.history.len() {
+            let encoded = self.history.get(index).unwrap_or_default();
+            change.upserts.push((history_key(index), encoded));
         }
         for (index, event) in self.inbox.iter().enumerate().skip(inbox) {
             change
@@ -163,35 +239,24 @@ impl Instance {
         }
         change
             .deletes
-            .extend((self.history.len()..self.stored_history).map(history_key));
+            .extend((self.history.len()..self.stored().history).map(history_key));
         change
             .deletes
-            .extend((self.inbox.len()..self.stored_inbox).map(inbox_key));
-        change.upserts.push((METADATA.to_owned(), self.counts().into()));
-        self.stored_history = self.history.len();
-        self.stored_inbox = self.inbox.len();
-        change
-    }
-
-    fn counts(&self) -> Vec<u8> {
-        let length = |entries: usize| u64::try_from(entries).unwrap_or(u64::MAX);
-        let metadata = WorkflowStateMetadata {
-            inbox_length: length(self.inbox.len()),
-            history_length: length(self.history.len()),
+            .extend((self.inbox.len()..self.stored().inbox).map(inbox_key));
+        let counts = Counts {
+            inbox: self.inbox.len(),
+            history: self.history.len(),
             generation: self.generation,
         };
-        metadata.encode_to_vec()
+        change.upserts.push((METADATA.to_owned(), counts.encoded()));
+        self.stored = Some(counts);
+        change
     }
 
     /// Removes everything that is stored.
     #[must_use]
     pub fn removal(&self) -> Change {
-        let counts = Counts {
-            inbox: self.stored_inbox,
-            history: self.stored_history,
-            generation: self.generation,
-        };
-        counts.removal()
+        self.stored().removal()
     }
 }
 
@@ -199,10 +264,7 @@ impl Counts {
     /// Removes everything that is stored.
     #[must_use]
     pub fn removal(&self) -> Change {
-        Change {
-            upserts: Vec::new(),
-            deletes: self.keys().chain([METADATA.to_owned()]).collect(),
-        }
+        Change::of(Vec::new(), self.keys().chain([METADATA.to_owned()]).collect())
     }
 }
 
@@ -282,11 +344,69 @@ mod tests {
         assert_eq!(keys, ["history-000002", CUSTOM_STATUS, METADATA]);
         store(&mut stored, change);
         let found = read(&stored);
-        assert_eq!(found.history, instance.history);
+        assert_eq!(found.history(), instance.history());
         assert_eq!(found.custom_status, instance.custom_status);
         assert_eq!(found.size(), instance.size());
         store(&mut stored, found.removal());
         assert!(stored.is_empty());
+    }
+
+    /// Every prefix of the transactions leaves the instance of before or of after.
+    fn in_parts(stored: &Store, most: usize, next: &Instance, change: Change) -> Store {
+        let old = stored.contains_key(METADATA).then(|| read(stored).history());
+        let mut stored = stored.clone();
+        let changes = change.split(most);
+        assert!(changes.len() > 1, "it fits");
+        for change in changes {
+            assert!(change.len() <= most, "{change:?}");
+            for key in change.deletes {
+                stored.remove(&key);
+            }
+            stored.extend(change.upserts);
+            let Some(metadata) = stored.get(METADATA) else {
+                continue;
+            };
+            let counts = Counts::read("a", metadata).unwrap();
+            let found = Instance::read("a", counts, |key| stored.get(key).cloned()).unwrap();
+            let found = found.history();
+            assert!(
+                Some(&found) == old.as_ref() || found == next.history(),
+                "{found:?}"
+            );
+        }
+        stored
+    }
+
+    #[test]
+    fn a_change_that_is_split_is_seen_whole_or_not_at_all() {
+        let mut instance = Instance::new("a");
+        let start = EventType::ExecutionStarted(ExecutionStartedEvent::default());
+        instance
+            .inbox
+            .push(event(-1, Timestamp::default(), start.clone()));
+        instance.inbox.extend((0..40).map(|n| raised(&n.to_string())));
+        let change = instance.change();
+        let mut stored = in_parts(&Store::new(), 10, &instance, change);
+        assert_eq!(read(&stored).inbox, instance.inbox);
+        for event in std::mem::take(&mut instance.inbox) {
+            instance.append(&event);
+        }
+        let change = instance.change();
+        stored = in_parts(&stored, 10, &instance, change);
+        assert_eq!(read(&stored).history(), instance.history());
+        assert_eq!(stored.len(), 43);
+        // It continues as new: what is left of its history goes after what took its place is there.
+        instance.reset();
+        instance.append(&event(-1, Timestamp::default(), start));
+        let change = instance.change_from(0, 0);
+        stored = in_parts(&stored, 10, &instance, change);
+        assert_eq!(stored.len(), 3);
+        (0..40).for_each(|n| instance.append(&raised(&n.to_string())));
+        store(&mut stored, instance.change());
+        let removal = instance.removal().split(10);
+        assert_eq!(removal[0].deletes[0], METADATA);
+        assert!(removal.iter().all(|change| change.len() <= 10));
+        assert_eq!(removal.iter().map(Change::len).sum::<usize>(), stored.len());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use outrigger_wire::durabletask::{
     OrchestratorResponse, OrchestratorStartedEvent, StalledReason, TaskRouter, TraceContext,
 };
 use prost::Message as _;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_types::Timestamp;
 
 use crate::actions::Effects;
@@ -179,7 +179,7 @@ impl Instance {
             turn.take(event);
         }
         if turn.fresh.len() == 1 && !repeats_first_turn {
-            let was_stored = self.stored_inbox > 0;
+            let was_stored = self.stored().inbox > 0;
             self.inbox.clear();
             return if was_stored {
                 Begun::Dropped(self.change())
@@ -209,9 +209,11 @@ impl Instance {
             self.reset();
         }
         for event in &outcome.fresh {
-            self.append_encoded(event.encode_to_vec().into());
+            self.history.push(&event.encode_to_vec());
         }
+        // Nothing shares what the facts of before and after have in common once those of before are gone.
         self.facts = outcome.facts;
+        self.facts.settle();
         let kept = outcome.inbox == self.inbox;
         self.inbox = outcome.inbox;
         // Timers that fired are in the inbox of no one.
@@ -220,7 +222,7 @@ impl Instance {
         match (outcome.restarted, kept) {
             (true, _) => self.change_from(0, 0),
             (false, true) => self.change(),
-            (false, false) => self.change_from(self.stored_history, 0),
+            (false, false) => self.change_from(self.stored().history, 0),
         }
     }
 }
@@ -277,31 +279,28 @@ impl Turn {
         }
     }
 
-    /// The `OrchestratorRequest` for the worker, encoded. The history is copied as it is stored.
+    /// The `OrchestratorRequest` for the worker, encoded, in pieces that follow each other. Those of the history are
+    /// shared with the instance.
     #[must_use]
-    pub fn request(&self, instance: &Instance) -> Bytes {
+    pub fn request(&self, instance: &Instance) -> Vec<Bytes> {
         const INSTANCE_ID: u32 = 1;
-        const PAST_EVENTS: u32 = 3;
         const NEW_EVENTS: u32 = 4;
-        let past: &[Bytes] = if self.is_restart() { &[] } else { &instance.history };
-        let fresh: Vec<_> = self.fresh.iter().map(prost::Message::encode_to_vec).collect();
-        let framed = |len: usize| 1 + encoded_len_varint(len as u64) + len;
-        let all = past.iter().map(Bytes::len).chain(fresh.iter().map(Vec::len));
-        let len = framed(self.id.len()) + all.map(framed).sum::<usize>();
-        let mut request = BytesMut::with_capacity(len);
-        let mut field = |tag: u32, value: &[u8]| {
-            encode_key(tag, WireType::LengthDelimited, &mut request);
-            encode_varint(value.len() as u64, &mut request);
+        let field = |tag: u32, value: &[u8], request: &mut BytesMut| {
+            encode_key(tag, WireType::LengthDelimited, request);
+            encode_varint(value.len() as u64, request);
             request.put_slice(value);
         };
-        field(INSTANCE_ID, self.id.as_bytes());
-        for event in past {
-            field(PAST_EVENTS, event);
+        let (mut head, mut fresh) = (BytesMut::new(), BytesMut::new());
+        field(INSTANCE_ID, self.id.as_bytes(), &mut head);
+        for event in &self.fresh {
+            field(NEW_EVENTS, &event.encode_to_vec(), &mut fresh);
         }
-        for event in &fresh {
-            field(NEW_EVENTS, event);
+        let mut request = vec![head.freeze()];
+        if !self.is_restart() {
+            request.extend(instance.history.fields());
         }
-        request.freeze()
+        request.push(fresh.freeze());
+        request
     }
 
     /// Carries out what the worker answered.
@@ -394,7 +393,7 @@ impl Turn {
 
     fn terminate_children(&self, terminated: &ExecutionTerminatedEvent, at: Timestamp) -> Vec<Message> {
         let open = |event: i32| self.facts.is_open(Awaited::Child, event);
-        let children = self.facts.children().iter().filter(|child| open(child.event));
+        let children = self.facts.children().filter(|child| open(child.event));
         children
             .map(|child| Message {
                 target: child.id.clone(),

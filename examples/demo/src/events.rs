@@ -1,5 +1,5 @@
-//! Publish/subscribe on the embedded broker, a file that both sidecars use: events find their way by rules, and what the
-//! app refuses goes to the dead letters.
+//! Publish/subscribe on the embedded broker, a file that both sidecars use, or on Redis: events find their way by rules,
+//! and what the app refuses goes to the dead letters.
 
 use std::path::Path;
 
@@ -15,22 +15,41 @@ use crate::bindings::until_posted;
 use crate::calls::send;
 use crate::fleet::Fleet;
 
-const BROKER: &str = "signals";
+const NAME: &str = "signals";
 const TOPIC: &str = "sightings";
 const DEAD: &str = "wrecks";
 
+/// What carries the events.
+pub(crate) enum Broker {
+    /// The embedded one, which only our own sidecars have.
+    Embedded,
+    /// A Redis server: its host and port.
+    Redis(String),
+}
+
 /// Writes the broker, which is everybody's, and the subscriptions of the app `reader`.
-pub(crate) fn write_resources(dir: &Path, resources: &Path, reader: &str) -> Result<(), Failure> {
-    let file = dir.join("signals.db");
+pub(crate) fn write_resources(
+    dir: &Path,
+    resources: &Path,
+    reader: &str,
+    broker: &Broker,
+) -> Result<(), Failure> {
+    let (kind, property, value) = match broker {
+        Broker::Embedded => (
+            "sqlite",
+            "connectionString",
+            dir.join("signals.db").display().to_string(),
+        ),
+        Broker::Redis(address) => ("redis", "redisHost", address.clone()),
+    };
     let broker = format!(
-        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {BROKER}\nspec:\n  type: pubsub.sqlite\n  \
-         version: v1\n  metadata:\n    - name: connectionString\n      value: '{}'\n",
-        file.display()
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: {NAME}\nspec:\n  type: pubsub.{kind}\n  \
+         version: v1\n  metadata:\n    - name: {property}\n      value: '{value}'\n"
     );
     let subscription = |topic: &str, more: &str| {
         format!(
             "apiVersion: dapr.io/v2alpha1\nkind: Subscription\nmetadata:\n  name: to-{topic}\nspec:\n  pubsubname: \
-             {BROKER}\n  topic: {topic}\n{more}scopes:\n  - {reader}\n"
+             {NAME}\n  topic: {topic}\n{more}scopes:\n  - {reader}\n"
         )
     };
     let rules = format!(
@@ -77,7 +96,7 @@ fn line(name: &str, what: &str) {
 async fn over_grpc(fleet: &Fleet, data: &Value) -> Result<(), Failure> {
     let grpc = Endpoint::from_shared(format!("http://127.0.0.1:{}", fleet.rust.grpc))?.connect_lazy();
     let request = PublishEventRequest {
-        pubsub_name: BROKER.into(),
+        pubsub_name: NAME.into(),
         topic: TOPIC.into(),
         data: data.to_string().into(),
         data_content_type: "application/json".into(),
@@ -89,7 +108,7 @@ async fn over_grpc(fleet: &Fleet, data: &Value) -> Result<(), Failure> {
 
 async fn over_http(fleet: &Fleet, data: &Value) -> Result<(), Failure> {
     let url = format!(
-        "http://127.0.0.1:{}/v1.0/publish/{BROKER}/{TOPIC}",
+        "http://127.0.0.1:{}/v1.0/publish/{NAME}/{TOPIC}",
         fleet.python.http
     );
     let request = Request::post(&url).header("content-type", "application/json");

@@ -1,5 +1,7 @@
 //! The CA, a scheduler, placement, two apps and their sidecars: start, ready, stop.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
@@ -7,7 +9,7 @@ use tokio::process::Command;
 
 use crate::Failure;
 use crate::bindings;
-use crate::events;
+use crate::events::{self, Broker};
 use crate::process::{Process, free_ports};
 use crate::stores;
 
@@ -18,8 +20,7 @@ const LOOPBACK: &str = "127.0.0.1";
 pub(crate) struct Binaries {
     pub(crate) sentry: PathBuf,
     pub(crate) scheduler: PathBuf,
-    /// With it both sidecars are ours: there are events on our own broker, and actors.
-    pub(crate) placement: Option<PathBuf>,
+    pub(crate) placement: PathBuf,
     pub(crate) http_sidecar: PathBuf,
     pub(crate) grpc_sidecar: PathBuf,
 }
@@ -45,7 +46,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    pub(crate) async fn start(binaries: &Binaries) -> Result<Self, Failure> {
+    pub(crate) async fn start(binaries: &Binaries, broker: &Broker) -> Result<Self, Failure> {
         let Binaries {
             sentry,
             scheduler,
@@ -53,8 +54,8 @@ impl Fleet {
             http_sidecar,
             grpc_sidecar,
         } = binaries;
-        let programs = [sentry, scheduler, http_sidecar, grpc_sidecar];
-        for program in programs.into_iter().chain(placement) {
+        let programs = [sentry, scheduler, placement, http_sidecar, grpc_sidecar];
+        for program in programs {
             if !program.is_file() {
                 return Err(format!(
                     "{} does not exist; build it, or name a folder with --bin-dir",
@@ -64,7 +65,7 @@ impl Fleet {
             }
         }
         let dir = tempfile::Builder::new().prefix("outrigger-demo-").tempdir()?;
-        match Started::start_in(binaries, dir.path()).await {
+        match Started::start_in(binaries, broker, dir.path()).await {
             Ok(Started {
                 python,
                 python_app,
@@ -112,7 +113,7 @@ struct Started {
 }
 
 impl Started {
-    async fn start_in(binaries: &Binaries, dir: &Path) -> Result<Self, Failure> {
+    async fn start_in(binaries: &Binaries, broker: &Broker, dir: &Path) -> Result<Self, Failure> {
         let [python_port, rust_port, python_sidecar, rust_sidecar] = free_ports().await?;
         // Peers are found by multicast: the suffix keeps two demos on one network apart.
         let suffix: u16 = rand::random();
@@ -120,18 +121,13 @@ impl Started {
         let (ca, sentry_port, anchors) = sentry(&binaries.sentry, dir).await?;
 
         let (clock, scheduler_port) = scheduler(&binaries.scheduler, dir, sentry_port).await?;
-        let placed = match &binaries.placement {
-            Some(program) => Some(placement(program, dir, sentry_port).await?),
-            None => None,
-        };
+        let (placed, placement_port) = placement(&binaries.placement, dir, sentry_port).await?;
 
         let resources = dir.join("resources");
         std::fs::create_dir(&resources)?;
         stores::write_resources(dir, &resources)?;
         bindings::write_resources(dir, &resources, &python_id)?;
-        if placed.is_some() {
-            events::write_resources(dir, &resources, &python_id)?;
-        }
+        events::write_resources(dir, &resources, &python_id, broker)?;
 
         let mut http_app = http_app(python_port, python_sidecar, dir)?;
         http_app.listening(python_port).await?;
@@ -142,7 +138,7 @@ impl Started {
             dir,
             sentry_port,
             scheduler_port,
-            placement_port: placed.as_ref().map(|(_, port)| *port),
+            placement_port,
             anchors: &anchors,
         };
         let python = App {
@@ -167,14 +163,11 @@ impl Started {
         second
             .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", rust.http))
             .await?;
-        let mut processes = vec![ca, clock];
-        processes.extend(placed.map(|(process, _)| process));
-        processes.extend([http_app, grpc_app, first, second]);
         Ok(Self {
             python,
             python_app: python_port,
             rust,
-            processes,
+            processes: vec![ca, clock, placed, http_app, grpc_app, first, second],
         })
     }
 }
@@ -212,13 +205,19 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, u16, String), Fa
 
 /// A scheduler with an identity of the CA; returns it with its port.
 async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Process, u16), Failure> {
-    let [port, healthz, metrics, client] = free_ports().await?;
+    let [port, healthz, metrics, client, members] = free_ports().await?;
+    let jobs = dir.join("jobs");
+    std::fs::create_dir(&jobs)?;
+    // etcd, which Dapr's scheduler runs in itself, refuses a folder that others can read.
+    std::fs::set_permissions(&jobs, Permissions::from_mode(0o700))?;
     let mut command = Command::new(program);
     command
         .arg("--trust-anchors-file")
         .arg(dir.join("credentials").join("ca.crt"))
+        .arg("--identity-directory-write")
+        .arg(dir.join("identity"))
         .arg("--etcd-data-dir")
-        .arg(dir.join("jobs"))
+        .arg(jobs)
         .args([
             "--tls-enabled",
             "--trust-domain=localhost",
@@ -228,6 +227,8 @@ async fn scheduler(program: &Path, dir: &Path, sentry_port: u16) -> Result<(Proc
             &format!("--healthz-port={healthz}"),
             &format!("--metrics-port={metrics}"),
             &format!("--etcd-client-port={client}"),
+            &format!("--etcd-initial-cluster=dapr-scheduler-server-0=https://{LOOPBACK}:{members}"),
+            &format!("--override-broadcast-host-port={LOOPBACK}:{port}"),
         ]);
     let mut process = Process::start("scheduler", command, dir)?;
     process
@@ -283,7 +284,7 @@ struct Launch<'a> {
     dir: &'a Path,
     sentry_port: u16,
     scheduler_port: u16,
-    placement_port: Option<u16>,
+    placement_port: u16,
     anchors: &'a str,
 }
 
@@ -325,12 +326,10 @@ impl Launch<'_> {
                 "--enable-mtls",
                 &format!("--sentry-address=localhost:{}", self.sentry_port),
                 &format!("--scheduler-host-address={LOOPBACK}:{}", self.scheduler_port),
+                &format!("--placement-host-address={LOOPBACK}:{}", self.placement_port),
                 "--control-plane-trust-domain=localhost",
                 "--control-plane-namespace=default",
             ]);
-        if let Some(port) = self.placement_port {
-            command.arg(format!("--placement-host-address={LOOPBACK}:{port}"));
-        }
         command
             .env("DAPR_TRUST_ANCHORS", self.anchors)
             .env("DAPR_HOST_IP", LOOPBACK);

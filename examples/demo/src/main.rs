@@ -16,6 +16,7 @@ mod stores;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use events::Broker;
 use fleet::{Binaries, Fleet};
 
 /// Any failure of the demo; its text is all that is shown.
@@ -29,7 +30,8 @@ mod echo {
 
 const USAGE: &str = "\
 usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd, sentry, scheduler and placement (default: beside this binary)
-       outrigger-demo matrix --ours DIR --peer DIR  sidecars and CAs of two folders in every mixture
+       outrigger-demo matrix --ours DIR --peer DIR  sidecars and control planes of two folders in every mixture;
+                                                    events between them need redis-server
        outrigger-demo app-grpc PORT                 the gRPC app alone
        DEMO_PYTHON names the interpreter of the HTTP app (default: python3)";
 
@@ -72,19 +74,15 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     let binaries = Binaries {
         sentry,
         scheduler: dir.join("scheduler"),
-        placement: Some(dir.join("placement")),
+        placement: dir.join("placement"),
         http_sidecar: daprd.clone(),
         grpc_sidecar: daprd,
     };
     println!(
         "Starting the CA, a scheduler, placement, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
     );
-    let fleet = Fleet::start(&binaries).await?;
-    let called = async {
-        everything(&fleet).await?;
-        own(&fleet).await
-    };
-    let called = called.await;
+    let fleet = Fleet::start(&binaries, &Broker::Embedded).await?;
+    let called = everything(&fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
     called.and(ended)?;
     println!("Every call was answered by the right app, and everything ended cleanly.");
@@ -96,11 +94,7 @@ async fn everything(fleet: &Fleet) -> Result<(), Failure> {
     calls::all(fleet).await?;
     stores::all(fleet).await?;
     bindings::all(fleet).await?;
-    jobs::all(fleet).await
-}
-
-/// What only our own sidecars do: the broker is ours.
-async fn own(fleet: &Fleet) -> Result<(), Failure> {
+    jobs::all(fleet).await?;
     events::all(fleet).await?;
     actors::all(fleet).await
 }

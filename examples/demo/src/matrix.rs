@@ -1,33 +1,45 @@
-//! Sidecars and CAs of two builds in every mixture.
+//! Sidecars and control planes of two builds in every mixture.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
-use crate::Failure;
-use crate::fleet::{Binaries, Fleet};
+use tempfile::TempDir;
+use tokio::process::Command;
 
-/// Runs every call with each CA and each pair of different sidecars; every mixture must pass.
+use crate::Failure;
+use crate::events::Broker;
+use crate::fleet::{Binaries, Fleet};
+use crate::process::{Process, free_ports};
+
+/// Runs everything with the CA, the scheduler and the placement of either build, and each pair of different sidecars;
+/// every mixture must pass.
 pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
     let sides = [("ours", ours), ("peer", peer)];
     let (mut passed, mut failed) = (0, 0);
-    for (ca, ca_dir) in sides {
-        for [(http, http_dir), (grpc, grpc_dir)] in [[sides[0], sides[1]], [sides[1], sides[0]]] {
-            println!("CA: {ca}; sidecar of the HTTP app: {http}; sidecar of the gRPC app: {grpc}");
-            let binaries = Binaries {
-                sentry: ca_dir.join("sentry"),
-                scheduler: ours.join("scheduler"),
-                placement: None,
-                http_sidecar: http_dir.join("daprd"),
-                grpc_sidecar: grpc_dir.join("daprd"),
-            };
-            match mixture(&binaries).await {
-                Ok(()) => passed += 1,
-                Err(failure) => {
-                    failed += 1;
-                    println!("failed: {failure}");
-                }
+    for number in 0..16_usize {
+        let side = |bit: usize| sides[number >> bit & 1];
+        let (ca, scheduler, placement) = (side(3), side(2), side(1));
+        let (http, grpc) = (side(0), sides[1 - (number & 1)]);
+        println!(
+            "CA: {}; scheduler: {}; placement: {}; sidecar of the HTTP app, which hosts the actor: {}; sidecar of the \
+             gRPC app: {}",
+            ca.0, scheduler.0, placement.0, http.0, grpc.0
+        );
+        let binaries = Binaries {
+            sentry: ca.1.join("sentry"),
+            scheduler: scheduler.1.join("scheduler"),
+            placement: placement.1.join("placement"),
+            http_sidecar: http.1.join("daprd"),
+            grpc_sidecar: grpc.1.join("daprd"),
+        };
+        match mixture(&binaries).await {
+            Ok(()) => passed += 1,
+            Err(failure) => {
+                failed += 1;
+                println!("failed: {failure}");
             }
-            println!();
         }
+        println!();
     }
     println!("{passed} passed, {failed} failed");
     if failed > 0 {
@@ -38,8 +50,36 @@ pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
 }
 
 async fn mixture(binaries: &Binaries) -> Result<(), Failure> {
-    let fleet = Fleet::start(binaries).await?;
+    let redis = Redis::start().await?;
+    let fleet = Fleet::start(binaries, &Broker::Redis(redis.address.clone())).await?;
     let called = crate::everything(&fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
-    called.and(ended)
+    called.and(ended).and(redis.process.stop().await)
+}
+
+/// The broker that both builds have.
+struct Redis {
+    address: String,
+    process: Process,
+    _dir: TempDir,
+}
+
+impl Redis {
+    async fn start() -> Result<Self, Failure> {
+        let dir = tempfile::Builder::new().prefix("outrigger-demo-").tempdir()?;
+        let [port] = free_ports().await?;
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--dir"])
+            .arg(dir.path());
+        let mut process = Process::start("redis", command, dir.path())
+            .map_err(|error| format!("{error}: apt-get install redis-server"))?;
+        process.listening(port).await?;
+        Ok(Self {
+            address: format!("{}:{port}", Ipv4Addr::LOCALHOST),
+            process,
+            _dir: dir,
+        })
+    }
 }

@@ -15,6 +15,9 @@ use constant::{Amount, constants, value};
 /// Crates whose constants are looked at.
 const CRATES: &[&str] = &[
     "accept",
+    "api",
+    "blocks",
+    "blocks-actors",
     "components-conversation",
     "components-crypto",
     "components-http",
@@ -37,10 +40,12 @@ const CRATES: &[&str] = &[
     "placement",
     "policy",
     "resources",
+    "runtime",
     "scheduler",
     "sentry",
     "sidecar",
     "telemetry",
+    "transport",
     "webclient",
 ];
 /// Words in the names of constants that are limits.
@@ -153,12 +158,12 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
     ("placement/src/config.rs", "MAX_FACTOR", "the range of a flag"),
     ("policy/src/status.rs", "DEADLINE_EXCEEDED", "a number of gRPC"),
     (
-        "sidecar/src/blocks/bindings/deliver.rs",
+        "blocks/src/bindings/deliver.rs",
         "LIMITS",
         "the two before it together",
     ),
     (
-        "sidecar/src/blocks/configuration/delivery.rs",
+        "blocks/src/configuration/delivery.rs",
         "LIMITS",
         "the one before it, one at a time",
     ),

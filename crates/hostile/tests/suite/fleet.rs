@@ -1,4 +1,5 @@
-//! The servers under attack: sentry, placement, a scheduler, a sidecar without mTLS, and one with, each a process.
+//! The servers under attack: sentry, placement, a scheduler, an operator, an injector, a sidecar without mTLS, and one
+//! with, each a process.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, TcpListener};
@@ -9,10 +10,12 @@ use outrigger_identity::{
     AnchorsSource, CaConfig, Expect, Identity, Mode, SecurityConfig, TrustAnchors, TrustBundle,
     anonymous_client_config, pem,
 };
+use outrigger_kube::testing::Server as KubernetesApi;
 use outrigger_wire::sentry::v1::SignCertificateRequest;
 use prost::Message as _;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ClientConfig;
+use serde_json::json;
 use tempfile::TempDir;
 
 use crate::app::App;
@@ -29,6 +32,8 @@ const TRIES: u32 = 10;
 /// All servers. They end when dropped.
 pub struct Fleet {
     pub app: App,
+    /// What the operator and the injector ask.
+    cluster: KubernetesApi,
     servers: Vec<(Process, Server)>,
     ports: HashMap<(Process, &'static str), u16>,
     mutual: Arc<ClientConfig>,
@@ -61,6 +66,7 @@ impl Fleet {
         let anchors = wait_for_file(&credentials).await?;
         let mut fleet = Self {
             app,
+            cluster: cluster(&ports).await,
             servers: vec![(Process::Sentry, sentry)],
             mutual: Arc::clone(&web),
             anonymous: anonymous_client_config(
@@ -82,9 +88,17 @@ impl Fleet {
             let server = fleet.start_sidecar(process, &sentry, &anchors);
             fleet.servers.push((process, server));
         }
-        let services = [Process::Placement, Process::Scheduler];
+        let services = [
+            Process::Placement,
+            Process::Scheduler,
+            Process::Operator,
+            Process::Injector,
+        ];
         for process in services {
-            let server = fleet.start_service(process, &sentry);
+            let server = match process {
+                Process::Operator | Process::Injector => fleet.start_in_cluster(process, &sentry),
+                _ => fleet.start_service(process, &sentry),
+            };
             fleet.servers.push((process, server));
         }
         for process in sidecars.into_iter().chain(services) {
@@ -137,9 +151,7 @@ impl Fleet {
             Process::SocketSidecar => {
                 arguments.push(format!("--unix-domain-socket={}", self.folder.path().display()));
             }
-            Process::Sidecar | Process::Sentry | Process::Placement | Process::Scheduler => {
-                arguments.push("--enable-profiling".to_owned())
-            }
+            _ => arguments.push("--enable-profiling".to_owned()),
         }
         let binary = env!("CARGO_BIN_EXE_hostile-daprd");
         Server::start(binary, &arguments, &env, &folder.join("log"))
@@ -168,6 +180,44 @@ impl Fleet {
             env!("CARGO_BIN_EXE_hostile-placement")
         };
         Server::start(binary, &arguments, &[], &folder.join("log"))
+    }
+
+    /// The operator or the injector, outside of a pod.
+    fn start_in_cluster(&self, process: Process, sentry: &str) -> Server {
+        let folder = self.folder.path().join(format!("{process:?}"));
+        std::fs::create_dir(&folder).unwrap();
+        let kubeconfig = folder.join("kubeconfig");
+        let text = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://{}", self.cluster.address())}}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+        std::fs::write(&kubeconfig, text.to_string()).unwrap();
+        let anchors = self.folder.path().join("ca.crt").display().to_string();
+        let mut arguments = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--listen-address=127.0.0.1".to_owned(),
+            "--log-level=warn".to_owned(),
+        ];
+        arguments.extend(self.port_flags(process));
+        let mut env = vec![
+            ("NAMESPACE", "default".to_owned()),
+            // Tests may run as root.
+            ("DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK", "true".to_owned()),
+        ];
+        let binary = if process == Process::Operator {
+            arguments.push(format!("--trust-anchors-file={anchors}"));
+            arguments.push("--webhook-server-listen-address=127.0.0.1".to_owned());
+            env!("CARGO_BIN_EXE_hostile-operator")
+        } else {
+            env.extend([
+                ("SIDECAR_IMAGE", "daprd".to_owned()),
+                ("DAPR_TRUST_ANCHORS_FILE", anchors),
+                ("DAPR_CONTROL_PLANE_TRUST_DOMAIN", "localhost".to_owned()),
+                ("DAPR_SENTRY_ADDRESS", sentry.to_owned()),
+            ]);
+            env!("CARGO_BIN_EXE_hostile-injector")
+        };
+        Server::start(binary, &arguments, &env, &folder.join("log"))
     }
 
     fn port_flags(&self, process: Process) -> impl Iterator<Item = String> {
@@ -206,6 +256,11 @@ impl Fleet {
                 Security::Mutual => Some(Arc::clone(&self.mutual)),
                 Security::Anonymous => Some(Arc::clone(&self.anonymous)),
                 Security::Web => Some(Arc::clone(&self.web)),
+                Security::Webhook => {
+                    let mut config = ClientConfig::clone(&self.anonymous);
+                    config.alpn_protocols.clear();
+                    Some(Arc::new(config))
+                }
             },
             signing: Arc::clone(&self.signing),
         }
@@ -231,11 +286,35 @@ impl Fleet {
     /// What the servers have printed, for who reads the failure of a test.
     pub fn print_logs(&self) {
         let sidecars = ["Sidecar", "SecureSidecar", "SocketSidecar"];
-        for name in ["sentry", "Placement", "Scheduler"].into_iter().chain(sidecars) {
+        for name in ["sentry", "Placement", "Scheduler", "Operator", "Injector"]
+            .into_iter()
+            .chain(sidecars)
+        {
             let log = std::fs::read_to_string(self.folder.path().join(name).join("log"));
             println!("--- {name}\n{}", log.unwrap_or_default());
         }
     }
+}
+
+/// What a cluster has before the operator and the injector start.
+async fn cluster(ports: &HashMap<(Process, &'static str), u16>) -> KubernetesApi {
+    let api = KubernetesApi::start().await;
+    let sentry = format!("127.0.0.1:{}", ports[&(Process::Sentry, "port")]);
+    api.put(
+        "/apis/dapr.io/v1alpha1/namespaces/default/configurations/daprsystem",
+        json!({"metadata": {"name": "daprsystem", "namespace": "default"},
+            "spec": {"mtls": {"controlPlaneTrustDomain": "localhost", "sentryAddress": sentry}}}),
+    );
+    api.put(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io",
+        json!({"metadata": {"name": "subscriptions.dapr.io"}, "spec": {"conversion": {"webhook": {"clientConfig": {
+            "service": {"name": "dapr-webhook", "namespace": "replaceme"}}}}}}),
+    );
+    api.put(
+        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector",
+        json!({"metadata": {"name": "dapr-sidecar-injector"}, "webhooks": [{"clientConfig": {"service": {}}}]}),
+    );
+    api
 }
 
 /// Ports that are free at this moment: one for each port flag of each process.

@@ -9,8 +9,20 @@ pub const SMUGGLED: &str = "smuggled";
 /// The path that honest clients of a listener ask for.
 pub fn path(listener: &Listener) -> &'static str {
     match listener.honest {
-        Request::Get(path) => path,
+        Request::Get(path) | Request::Post(path, _) => path,
         Request::Call(_) | Request::Sign => unreachable!("{} speaks HTTP/2 only", listener.name),
+    }
+}
+
+/// An honest request, with these header fields besides.
+pub fn request(listener: &Listener, fields: &str) -> String {
+    let path = path(listener);
+    match listener.honest {
+        Request::Post(_, body) => format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{fields}\r\n{body}",
+            body.len()
+        ),
+        _ => format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"),
     }
 }
 

@@ -82,6 +82,7 @@ pub fn fields(listener: &Listener) -> Vec<u8> {
     match listener.honest {
         Request::Get(path) => fields_of(listener, 0x82, path),
         Request::Call(path) => fields_of(listener, 0x83, path),
+        Request::Post(..) => unreachable!("{} does not speak HTTP/2", listener.name),
         Request::Sign => fields_of(listener, 0x83, "/dapr.proto.sentry.v1.CA/SignCertificate"),
     }
 }
@@ -111,7 +112,7 @@ pub fn headers(listener: &Listener, stream: u32, ended: bool) -> Vec<u8> {
 pub fn request(listener: &Listener, stream: u32, message: &[u8]) -> Vec<u8> {
     let message = match listener.honest {
         Request::Get(_) => return headers(listener, stream, true),
-        Request::Call(_) => &[],
+        Request::Call(_) | Request::Post(..) => &[],
         Request::Sign => message,
     };
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();

@@ -59,15 +59,15 @@ async fn exchange(target: &Target) -> Result<(), String> {
 }
 
 fn speaks_http1(target: &Target) -> bool {
-    matches!(target.listener.honest, Request::Get(_)) && target.listener.offers(Protocol::Http1)
+    matches!(target.listener.honest, Request::Get(_) | Request::Post(..))
+        && target.listener.offers(Protocol::Http1)
 }
 
 /// Asks what honest clients ask, on a connection on which nothing was said; `connection` is the field of HTTP/1.1.
 pub async fn ask(target: &Target, peer: &mut Peer, connection: &str) -> Heard {
     let listener = target.listener;
     if speaks_http1(target) {
-        let path = h1::path(listener);
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: {connection}\r\n\r\n");
+        let request = h1::request(listener, &format!("Connection: {connection}\r\n"));
         peer.say(request.as_bytes()).await;
         return peer.hear(PATIENCE, h1::is_answered).await;
     }

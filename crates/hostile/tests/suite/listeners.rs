@@ -19,6 +19,10 @@ pub enum Process {
     Placement,
     /// The scheduler, with mTLS.
     Scheduler,
+    /// The operator.
+    Operator,
+    /// The injector.
+    Injector,
 }
 
 /// What a client has to do before it is heard.
@@ -32,6 +36,8 @@ pub enum Security {
     Anonymous,
     /// TLS with the certificate of the OIDC server.
     Web,
+    /// TLS as the Kubernetes API speaks it to a webhook: without a certificate of its own, and not HTTP/2.
+    Webhook,
 }
 
 /// What a listener speaks; also what an attack needs.
@@ -52,6 +58,8 @@ pub enum Protocol {
 pub enum Request {
     /// `GET` of this path.
     Get(&'static str),
+    /// `POST` to this path, of this JSON.
+    Post(&'static str, &'static str),
     /// A gRPC call with an empty message.
     Call(&'static str),
     /// A request for a certificate, which must be issued.
@@ -77,6 +85,13 @@ use Protocol::{Http1, Http2};
 
 const METADATA: Request = Request::Call("/dapr.proto.runtime.v1.Dapr/GetMetadata");
 const CALL_LOCAL: Request = Request::Call("/dapr.proto.internals.v1.ServiceInvocation/CallLocal");
+
+/// What the Kubernetes API asks webhooks.
+const CONVERSION: &str = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview",
+    "request":{"uid":"u","desiredAPIVersion":"dapr.io/v2alpha1","objects":[]}}"#;
+const REVIEW: &str = r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview",
+    "request":{"uid":"u","kind":{"kind":"Pod"},"userInfo":{"groups":["system:masters"]},
+    "object":{"metadata":{"annotations":{"dapr.io/enabled":"true","dapr.io/app-id":"a"}},"spec":{}}}}"#;
 
 /// Every listener. One that is missing here fails [`check`].
 pub const LISTENERS: &[Listener] = &[
@@ -269,6 +284,69 @@ pub const LISTENERS: &[Listener] = &[
         speaks: &[Http1],
         honest: Request::Get("/metrics"),
     },
+    Listener {
+        name: "operator gRPC",
+        process: Process::Operator,
+        flag: "port",
+        socket: None,
+        security: Security::Mutual,
+        speaks: &[Http2],
+        honest: Request::Call("/dapr.proto.operator.v1.Operator/ListComponents"),
+    },
+    Listener {
+        name: "operator webhook",
+        process: Process::Operator,
+        flag: "webhook-server-port",
+        socket: None,
+        security: Security::Webhook,
+        speaks: &[Http1],
+        honest: Request::Post("/convert", CONVERSION),
+    },
+    Listener {
+        name: "operator health",
+        process: Process::Operator,
+        flag: "healthz-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/healthz"),
+    },
+    Listener {
+        name: "operator metrics",
+        process: Process::Operator,
+        flag: "metrics-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/metrics"),
+    },
+    Listener {
+        name: "injector webhook",
+        process: Process::Injector,
+        flag: "port",
+        socket: None,
+        security: Security::Webhook,
+        speaks: &[Http1],
+        honest: Request::Post("/mutate", REVIEW),
+    },
+    Listener {
+        name: "injector health",
+        process: Process::Injector,
+        flag: "healthz-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/healthz"),
+    },
+    Listener {
+        name: "injector metrics",
+        process: Process::Injector,
+        flag: "metrics-port",
+        socket: None,
+        security: Security::Clear,
+        speaks: &[Http1],
+        honest: Request::Get("/metrics"),
+    },
 ];
 
 impl Listener {
@@ -320,6 +398,8 @@ async fn the_table_names_every_listener() {
         Process::Sentry,
         Process::Placement,
         Process::Scheduler,
+        Process::Operator,
+        Process::Injector,
     ] {
         let named: BTreeSet<u16> = LISTENERS
             .iter()

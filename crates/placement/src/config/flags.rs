@@ -68,6 +68,12 @@ pub const FLAGS: &[Flag] = &[
         "8s",
         "Time that a sidecar has to answer in a round before the others go on without it",
     ),
+    Flag::boolean(
+        "handover",
+        "true",
+        "Where all sidecars of a namespace are Outrigger's, a new table stops only the actors that move; \
+         not a flag of Dapr",
+    ),
     Flag::int("max-api-level", "10", "No effect").hidden(),
     Flag::int("min-api-level", "0", "No effect").hidden(),
     LOG_LEVEL,

@@ -1,3 +1,4 @@
+mod fleet;
 mod simulation;
 
 use super::*;
@@ -15,7 +16,19 @@ fn host(name: &str, entities: &[&str]) -> Arc<Host> {
 }
 
 fn order(to: StreamId, phase: Phase, version: u64) -> Effect {
-    Effect::Order { to, phase, version }
+    Effect::Order {
+        to,
+        phase,
+        version,
+        handover: false,
+    }
+}
+
+fn publish(version: u64) -> Effect {
+    Effect::Publish {
+        version,
+        handover: false,
+    }
 }
 
 fn answer(phase: Phase, version: u64) -> Message {
@@ -31,7 +44,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         Self {
-            namespace: Namespace::new(TIMEOUT),
+            namespace: Namespace::new(TIMEOUT, true, Time::ZERO),
             now: Duration::from_secs(100),
         }
     }
@@ -63,7 +76,10 @@ impl Scene {
         loop {
             let mut next = Vec::new();
             for effect in effects {
-                if let Effect::Order { to, phase, version } = effect {
+                if let Effect::Order {
+                    to, phase, version, ..
+                } = effect
+                {
                     next.extend(self.say(to, answer(phase, version)));
                 }
             }
@@ -95,11 +111,7 @@ fn a_round_goes_from_phase_to_phase_when_all_have_answered() {
     assert_eq!(scene.say(1, answer(Phase::Lock, 2)), []);
     assert_eq!(
         scene.say(2, answer(Phase::Lock, 2)),
-        [
-            Effect::Publish { version: 2 },
-            order(1, Phase::Update, 2),
-            order(2, Phase::Update, 2)
-        ]
+        [publish(2), order(1, Phase::Update, 2), order(2, Phase::Update, 2)]
     );
     assert_eq!(scene.say(2, answer(Phase::Update, 2)), []);
     assert_eq!(
@@ -113,6 +125,26 @@ fn a_round_goes_from_phase_to_phase_when_all_have_answered() {
         [Effect::Finished { took }]
     );
     assert_eq!(scene.namespace.wake_at(), None);
+}
+
+#[test]
+fn a_new_leader_lets_hosts_come_before_it_begins() {
+    let mut scene = Scene::new();
+    let settled = scene.now + SETTLE;
+    scene.namespace = Namespace::new(TIMEOUT, true, settled);
+    assert_eq!(scene.join(1, &[]), []);
+    assert_eq!(scene.namespace.wake_at(), Some(settled));
+    assert_eq!(scene.join(2, &["t"]), []);
+    scene.now += SETTLE / 2;
+    assert_eq!(scene.join(3, &["t"]), []);
+    let effects = scene.pass(SETTLE / 2);
+    assert_eq!(effects.len(), 3, "one round for all: {effects:?}");
+    // Without actors there is no round either.
+    scene.namespace = Namespace::new(TIMEOUT, true, scene.now + SETTLE);
+    assert_eq!(scene.join(4, &[]), []);
+    assert_eq!(scene.pass(SETTLE).len(), 1 + 3);
+    assert_eq!(scene.namespace.wake_at(), None);
+    assert_eq!(scene.namespace.version(), 0);
 }
 
 #[test]
@@ -136,8 +168,8 @@ fn hosts_without_actors_cause_no_round() {
     let mut scene = Scene::new();
     let alone =
         |to, version| [Phase::Lock, Phase::Update, Phase::Unlock].map(|phase| order(to, phase, version));
-    let publish = [Effect::Publish { version: 0 }];
-    assert_eq!(scene.join(1, &[]), [&publish[..], &alone(1, 0)].concat());
+    let published = [publish(0)];
+    assert_eq!(scene.join(1, &[]), [&published[..], &alone(1, 0)].concat());
     assert_eq!(scene.join(2, &[]), alone(2, 0), "published already");
     for phase in [Phase::Lock, Phase::Update, Phase::Unlock] {
         assert_eq!(scene.say(1, answer(phase, 0)), []);
@@ -152,10 +184,7 @@ fn hosts_before_1_17_answer_with_anything() {
     let mut scene = Scene::new();
     assert_eq!(scene.join(1, &["t"]), [order(1, Phase::Lock, 1)]);
     let say = || Message::ReportOrAnswer(host("h1", &["t"]));
-    assert_eq!(
-        scene.say(1, say()),
-        [Effect::Publish { version: 1 }, order(1, Phase::Update, 1)]
-    );
+    assert_eq!(scene.say(1, say()), [publish(1), order(1, Phase::Update, 1)]);
     assert_eq!(scene.say(1, say()), [order(1, Phase::Unlock, 1)]);
     assert_eq!(scene.say(1, say()).len(), 1, "it has ended");
     assert_eq!(scene.say(1, say()), [], "a report that changes nothing");
@@ -165,20 +194,76 @@ fn hosts_before_1_17_answer_with_anything() {
 }
 
 #[test]
-fn who_comes_or_goes_while_locking_belongs_to_the_round() {
+fn who_goes_while_locking_belongs_to_the_round_and_who_comes_to_the_next() {
     let mut scene = Scene::new();
     let effects = scene.join(1, &["t"]);
     scene.settle(effects);
     scene.now += GATHER;
     scene.join(2, &["t"]);
-    assert_eq!(scene.join(3, &["t"]), [order(3, Phase::Lock, 2)]);
-    assert_eq!(scene.say(1, answer(Phase::Lock, 2)), []);
+    assert_eq!(scene.join(3, &["t"]), []);
     assert_eq!(scene.leave(2), []);
-    let effects = scene.say(3, answer(Phase::Lock, 2));
-    assert_eq!(effects[0], Effect::Publish { version: 2 });
-    assert_eq!(scene.names(), ["h1", "h3"]);
+    let effects = scene.say(1, answer(Phase::Lock, 2));
+    assert_eq!(effects[0], publish(2));
+    assert_eq!(scene.names(), ["h1"]);
     scene.settle(effects);
-    assert_eq!(scene.namespace.version(), 2, "one round for all of it");
+    assert_eq!(scene.names(), ["h1", "h3"]);
+    assert_eq!(scene.namespace.version(), 3);
+}
+
+#[test]
+fn actors_are_handed_over_where_all_hosts_can() {
+    let can = |name: &str, entities: &[&str]| {
+        let host = Host::clone(&host(name, entities));
+        Arc::new(Host {
+            hands_over: true,
+            ..host
+        })
+    };
+    let handed = |effects: &[Effect]| {
+        let of = |effect: &Effect| match effect {
+            Effect::Order { handover, .. } | Effect::Publish { handover, .. } => Some(*handover),
+            _ => None,
+        };
+        let mut all: Vec<_> = effects.iter().filter_map(of).collect();
+        all.dedup();
+        assert_eq!(all.len(), 1, "{effects:?}");
+        all[0]
+    };
+    let mut scene = Scene::new();
+    scene.namespace.join(scene.now, 1, can("h1", &["t"]));
+    let effects = scene.namespace.effects();
+    assert!(handed(&effects));
+    scene.settle(effects);
+    scene.now += GATHER;
+    scene.namespace.join(scene.now, 2, can("h2", &["t"]));
+    let effects = scene.namespace.effects();
+    assert!(handed(&effects));
+    scene.settle(effects);
+    // One that leaves on purpose is told to all with the table.
+    scene.now += GATHER;
+    let effects = scene.say(1, Message::Report(can("h1", &[])));
+    assert!(handed(&effects));
+    scene.say(1, answer(Phase::Lock, 3));
+    let effects = scene.say(2, answer(Phase::Lock, 3));
+    assert!(handed(&effects));
+    assert_eq!(scene.namespace.leaving().collect::<Vec<_>>(), ["h1"]);
+    scene.settle(effects);
+    // One that cannot stops all, whether it has actors or not.
+    scene.now += GATHER;
+    let alone = scene.join(3, &[]);
+    assert!(
+        alone
+            .iter()
+            .skip(1)
+            .all(|effect| !handed(std::slice::from_ref(effect)))
+    );
+    let effects = scene.say(2, Message::Report(can("h2", &["t", "u"])));
+    assert!(!handed(&effects));
+    scene.settle(effects);
+    assert_eq!(scene.namespace.leaving().count(), 0);
+    let mut off = Namespace::new(TIMEOUT, false, Time::ZERO);
+    off.join(scene.now, 1, can("h1", &["t"]));
+    assert!(!handed(&off.effects()));
 }
 
 #[test]
@@ -203,7 +288,11 @@ fn what_changes_later_becomes_one_round_after_this_one() {
     let effects = scene.pass(GATHER);
     assert_eq!(effects.len(), 1 + 97 + 1);
     scene.settle(effects);
-    assert_eq!(scene.namespace.version(), 2);
+    assert_eq!(
+        scene.namespace.version(),
+        1 + 97 + 1,
+        "one round; each report counts"
+    );
 }
 
 #[test]

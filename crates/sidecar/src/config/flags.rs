@@ -27,6 +27,12 @@ pub(super) const FLAGS: &[Flag] = &[
         "3s",
         "Time limit for asking the app about an input binding",
     ),
+    Flag::boolean(
+        "actors-handover",
+        "true",
+        "Hand actors that move over to their new hosts, where placement and all sidecars of the namespace are \
+         Outrigger's; not a flag of Dapr",
+    ),
     Flag::text("app-channel-address", "127.0.0.1", "Host the app listens on"),
     Flag::text(
         "app-health-check-path",

@@ -5,11 +5,12 @@ use std::time::Duration;
 use outrigger_flags::Values;
 use outrigger_nearest::hint;
 use outrigger_resources::value::{go_nanos, quantity, truthy};
+use outrigger_runtime::app::{App, AppHealth, AppProtocol};
 
 use super::invalid::Invalid;
 use super::{
-    Api, App, AppHealth, AppProtocol, Config, ControlPlane, Cors, Internal, Log, LogLevel, Metrics, Mode,
-    Profiling, Public, Resources, Security, Shutdown, Workload,
+    Api, Config, ControlPlane, Cors, Internal, Log, LogLevel, Metrics, Mode, Profiling, Public, Resources,
+    Security, Shutdown, Workload,
 };
 
 /// Body limit when the flag asks for the default, in bytes.
@@ -362,6 +363,7 @@ impl<'a, E: Fn(&str) -> Option<String>> Settings<'a, E> {
         ControlPlane {
             operator: self.text("control-plane-address"),
             placement: addresses(placement),
+            handover: given.boolean("actors-handover"),
             scheduler: addresses(&scheduler),
             scheduler_streams: self.keep(streams),
         }

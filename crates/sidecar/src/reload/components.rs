@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use outrigger_resources::load::Kind;
 use outrigger_resources::{Component, Loaded};
+use outrigger_runtime::components::Components;
 
 use super::wanted::Wanted;
 use super::{Reconcile, ReloadError};
-use crate::components::Components;
 
 /// Starts, replaces and ends components.
 pub struct ComponentReconciler {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use outrigger_blocks::invoke::{EndpointSpec, Endpoints};
 use outrigger_resources::load::Kind;
 use outrigger_resources::{HttpEndpoint, Loaded};
 
 use super::wanted::Wanted;
 use super::{LOG, Reconcile, ReloadError};
-use crate::blocks::invoke::{EndpointSpec, Endpoints};
 
 /// Fills in what an endpoint takes from secret stores and the environment.
 pub type Resolve = Box<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> + Send + Sync>;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use outrigger_blocks::subscriptions::Subscriptions;
 use outrigger_resources::load::Kind;
 use outrigger_resources::{Loaded, Subscription};
 
 use super::wanted::Wanted;
 use super::{LOG, Reconcile, ReloadError};
-use crate::blocks::subscriptions::Subscriptions;
 
 /// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
 pub struct SubscriptionReconciler {

@@ -6,20 +6,21 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_actors::settings::Settings;
+use outrigger_blocks::bindings::Bindings;
+use outrigger_blocks::jobs::Jobs;
+use outrigger_blocks::subscriptions::Subscriptions;
+use outrigger_blocks_actors::actors::Actors;
+use outrigger_runtime::app::AppProtocol;
+use outrigger_runtime::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::life::Tasks;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
+use outrigger_transport::headers::names;
 use tokio::sync::oneshot;
 
 use super::LOG;
-use crate::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
-use crate::blocks::actors::Actors;
-use crate::blocks::bindings::Bindings;
-use crate::blocks::jobs::Jobs;
-use crate::blocks::subscriptions::Subscriptions;
-use crate::body::Body;
-use crate::call::{AppStatus, Call};
-use crate::config::{AppProtocol, Config};
-use crate::headers::names;
-use crate::life::Tasks;
+use crate::config::Config;
 
 /// Largest answer to `GET /dapr/config`, bytes.
 const MAX_CONFIG: usize = 1024 * 1024;

@@ -3,14 +3,22 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use outrigger_api::metadata;
+use outrigger_blocks_actors::actors::Placement;
 use outrigger_component::Catalog;
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{Configuration, HOT_RELOAD};
 use outrigger_resources::load::Kind;
 use outrigger_resources::resiliency as spec;
+use outrigger_runtime::app::Health;
+use outrigger_runtime::components::{self, Components};
+use outrigger_runtime::life::{Readiness, Shutdown};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::scheduler;
 use outrigger_telemetry::export;
 use outrigger_telemetry::metrics::Metrics;
+use outrigger_transport::listen::Versions;
 use tokio::runtime::Handle;
 
 use super::endpoints::EndpointResolver;
@@ -20,20 +28,12 @@ use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
 use super::shared::Shared;
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
-use crate::app::Health;
-use crate::blocks::actors::Placement;
-use crate::blocks::metadata;
-use crate::components::{self, Components};
 use crate::config::{Config, Mode};
-use crate::life::{Readiness, Shutdown};
-use crate::listen::Versions;
-use crate::metrics::SidecarMetrics;
 use crate::operator::Operator;
 use crate::reload::{
     ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
     SubscriptionReconciler,
 };
-use crate::scheduler;
 
 impl Sidecar {
     /// Builds a sidecar: reads its resources, binds its ports, obtains its identity. `control` runs what is not on
@@ -174,7 +174,11 @@ impl Parts {
             metrics: Arc::clone(shared.metrics.all()),
             actors: !config.control_plane.placement.is_empty(),
         };
-        let components = Arc::new(Components::new(context, blocks.clone()));
+        let components = Arc::new(Components::new(
+            context,
+            blocks.categories(),
+            Arc::clone(&blocks.secrets) as _,
+        ));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
         let declared = blocks.subscriptions.declare(&loaded.subscriptions);
@@ -291,6 +295,7 @@ fn placement(
         addresses,
         by_name: config.mode == Mode::Kubernetes,
         identity,
+        handover: config.control_plane.handover,
         ready: readiness.condition("internal-placement-service"),
     })
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use outrigger_blocks::invoke::EndpointSpec;
+use outrigger_blocks::secrets::Secrets;
 use outrigger_resources::{HttpEndpoint, NameValue, env_ref};
+use outrigger_runtime::components::{SecretStores, fill_secrets, log_missing};
 
 use super::{Env, LOG};
-use crate::blocks::invoke::EndpointSpec;
-use crate::blocks::secrets::Secrets;
-use crate::components::{fill_secrets, log_missing};
 use crate::reload::Resolve;
 
 /// How long the secrets of one endpoint may take.

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use outrigger_identity::expiry::{last_quarter, reached, valid_until};
 use outrigger_identity::{Identity, Svid};
+use outrigger_runtime::life::Readiness;
 use outrigger_telemetry::metrics::Metrics;
 use tokio_util::sync::CancellationToken;
-
-use crate::life::Readiness;
 
 const LOG: &str = "dapr.runtime.security";
 

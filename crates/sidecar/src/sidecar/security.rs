@@ -117,7 +117,8 @@ pub(super) async fn secure(
         .spawn(async move { outrigger_identity::start(request, &cancel).await })
         .await;
     let fetched = fetched.map_err(|e| SidecarError::Security(e.to_string()))?;
-    let (identity, renewal) = fetched.map_err(|e| SidecarError::Security(crate::error::chain(&e)))?;
+    let (identity, renewal) =
+        fetched.map_err(|e| SidecarError::Security(outrigger_transport::error::chain(&e)))?;
     tracing::info!(target: "dapr.runtime.security", "Security is initialized successfully");
     Ok(Secured {
         identity: Some(identity),

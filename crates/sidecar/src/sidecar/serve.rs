@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use outrigger_accept::{Accept as _, Admission};
+use outrigger_api::grpc::GrpcApi;
+use outrigger_api::http::{HttpApi, PublicApi};
+use outrigger_api::internal::InternalApi;
 use outrigger_http2::limits::HEADER_LIST;
+use outrigger_runtime::life::{Parts, Readiness, Stage, Tasks};
+use outrigger_transport::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
 use tokio::runtime::Handle;
 
 use super::LOG;
-use crate::api::grpc::GrpcApi;
-use crate::api::http::{HttpApi, PublicApi};
 use crate::config::Config;
-use crate::internal::InternalApi;
-use crate::life::{Parts, Readiness, Stage, Tasks};
-use crate::listen::{self, BindError, Bound, Handler, Listener, Options, Versions};
 use crate::profiling::{self, Profiling};
 
 /// Bound sockets, by server.

@@ -3,6 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use outrigger_api::access::Access;
+use outrigger_api::admit::Token;
+use outrigger_api::grpc::{DaprService, GrpcApi, TaskHub};
+use outrigger_api::http::{Cors, HttpApi, Routes};
+use outrigger_api::internal::InternalApi;
+use outrigger_api::metadata::{Metadata, Reported};
+use outrigger_api::proxy::Proxy;
+use outrigger_api::reflection::Reflection;
+use outrigger_blocks::Blocks;
+use outrigger_blocks::bindings::Dependencies;
+use outrigger_blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
+use outrigger_blocks_actors::actors::{self, Actors};
+use outrigger_blocks_actors::workflow::metrics::WorkflowMetrics;
+use outrigger_blocks_actors::workflow::{self, Workflows};
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
@@ -10,35 +24,22 @@ use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{
     ACTOR_STATE_TTL, Configuration, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
+use outrigger_runtime::app::{App, AppProtocol};
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::components::Components;
+use outrigger_runtime::life::{Readiness, Shutdown};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Middlewares;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_runtime::scheduler::{self, Scheduler};
 use outrigger_telemetry::trace::Tracer;
+use outrigger_transport::peer::Peers;
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
 use outrigger_wire::runtime::v1::dapr_server::DaprServer;
 
 use super::settings::{api_log, host_address, host_name};
 use super::{LOG, SidecarError};
-use crate::access::Access;
-use crate::admit::Token;
-use crate::api::grpc::{DaprService, GrpcApi, TaskHub};
-use crate::api::http::{Cors, HttpApi, Routes};
-use crate::app::{AppChannel, Health};
-use crate::blocks::Blocks;
-use crate::blocks::actors::{self, Actors};
-use crate::blocks::bindings::Dependencies;
-use crate::blocks::invoke::{EndpointCommon, EndpointSpec, Endpoints, Forwarded, Invoker};
-use crate::blocks::metadata::{Metadata, Reported};
-use crate::blocks::middleware::Middlewares;
-use crate::blocks::workflow::metrics::WorkflowMetrics;
-use crate::blocks::workflow::{self, Workflows};
-use crate::components::Components;
-use crate::config::{App, AppProtocol, Config, Mode};
-use crate::internal::InternalApi;
-use crate::life::{Readiness, Shutdown};
-use crate::metrics::SidecarMetrics;
-use crate::peer::Peers;
-use crate::proxy::Proxy;
-use crate::reflection::Reflection;
-use crate::resilience::Resilience;
-use crate::scheduler::{self, Scheduler};
+use crate::config::{self, Config, Mode, VERSION};
 
 /// Made once; APIs and blocks take the parts they need.
 pub(super) struct Shared {
@@ -219,6 +220,7 @@ impl Shared {
         let workflows = &Arc::clone(&reported.workflows);
         let proxy = self.proxy();
         let metadata = Arc::new(Metadata::new(
+            VERSION,
             &self.app_id,
             config.app.clone(),
             self.settings.features.names().map(str::to_owned).collect(),
@@ -232,7 +234,11 @@ impl Shared {
             routes: Routes::build(&ApiList::build(allowed, denied, ApiProtocol::Http)),
             max_body: config.api.max_body_size,
             token: Token::new(config.api.token.as_deref()),
-            cors: Cors::new(&config.api.cors),
+            cors: match &config.api.cors {
+                config::Cors::Off => Cors::Off,
+                config::Cors::Any => Cors::Any,
+                config::Cors::Only(origins) => Cors::only(origins),
+            },
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),
             log,

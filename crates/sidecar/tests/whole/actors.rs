@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::{
     ExecuteActorStateTransactionRequest, GetActorStateRequest, GetActorStateResponse, InvokeActorRequest,
     InvokeActorResponse, TransactionalActorStateOperation,

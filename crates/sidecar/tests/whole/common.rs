@@ -14,7 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::StreamBody;
-use outrigger_sidecar::body::{Body, BoxError};
+use outrigger_transport::body::{Body, BoxError};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;

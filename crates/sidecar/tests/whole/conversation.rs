@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{Response, StatusCode};
 use http_body_util::BodyExt;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1 as proto;
 use serde_json::{Value, json};
 use tonic::Code;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use futures::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
-use outrigger_sidecar::body::{Body, BoxError};
+use outrigger_transport::body::{Body, BoxError};
 use outrigger_wire::common::v1::StreamPayload;
 use outrigger_wire::runtime::v1 as proto;
 use prost::Message;
@@ -17,8 +17,8 @@ use crate::common::grpc::{self, Outcome};
 use crate::common::{Answer, Net, Node, post, request, within};
 
 const KEYS: &str = include_str!("../../../components-crypto/tests/data/keys.jwks.json");
-const SMALL: &[u8] = include_bytes!("../data/crypto/small-rsa.enc");
-const TWO_SEGMENTS: &[u8] = include_bytes!("../data/crypto/two-segments.enc");
+const SMALL: &[u8] = include_bytes!("../../../blocks/tests/data/crypto/small-rsa.enc");
+const TWO_SEGMENTS: &[u8] = include_bytes!("../../../blocks/tests/data/crypto/two-segments.enc");
 const ENCRYPT: &str = "/v1.0-alpha1/crypto/keys/encrypt";
 const DECRYPT: &str = "/v1.0-alpha1/crypto/keys/decrypt";
 const GRPC: &str = "/dapr.proto.runtime.v1.Dapr/";
@@ -155,7 +155,7 @@ async fn documents_of_dapr_are_read_by_both_apis() {
         assert!(answer.status == 200 && answer.body == text(length));
         assert!(payload(&decrypt(&node, document, 4096).await) == text(length));
     }
-    let unnamed = include_bytes!("../data/crypto/small-unnamed.enc").as_slice();
+    let unnamed = include_bytes!("../../../blocks/tests/data/crypto/small-unnamed.enc").as_slice();
     let message = decrypted(&node, unnamed).await.error(500, "ERR_CRYPTO");
     assert!(message.contains("no key name was provided"), "{message}");
     let named = request(

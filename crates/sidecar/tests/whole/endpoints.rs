@@ -2,7 +2,7 @@
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::common::{App, Net, app, fed, get, post, request};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::common::v1::StreamPayload;
 use outrigger_wire::internals::v1::{
     InternalInvokeRequest, InternalInvokeRequestStream, InternalInvokeResponse, InternalInvokeResponseStream,

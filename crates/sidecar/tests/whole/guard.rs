@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::GetMetadataResponse;
 use tonic::Code;
 

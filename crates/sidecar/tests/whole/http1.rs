@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{Method, Response};
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

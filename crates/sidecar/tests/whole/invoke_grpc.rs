@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::Response;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::common::v1::{InvokeRequest, InvokeResponse};
 use prost::Message;

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{Method, StatusCode, Version};
 use outrigger_http2::frame::{HEAD, Head, Kind, PREFACE};
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use tokio::sync::mpsc;
 
 use crate::common::client::{Answer, http1_client, with_host};
@@ -118,7 +118,7 @@ async fn a_large_body_arrives_whole() {
 }
 
 /// Sends until nobody takes more; returns the bytes taken.
-async fn flood(sender: &mpsc::Sender<Result<Bytes, outrigger_sidecar::body::BoxError>>) -> usize {
+async fn flood(sender: &mpsc::Sender<Result<Bytes, outrigger_transport::body::BoxError>>) -> usize {
     let block = block(0, 64 * 1024);
     let mut taken = 0;
     let quiet = std::time::Duration::from_secs(1);

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt;
 use hyper_util::rt::TokioIo;
-use outrigger_sidecar::body::Body;
 use outrigger_sidecar::config::VERSION;
 use outrigger_sidecar::sidecar::SidecarError;
+use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::{GetMetadataResponse, SetMetadataRequest};
 use serde_json::json;
 use tonic::Code;

@@ -20,6 +20,7 @@ mod crypto;
 mod endpoints;
 mod foreign_peers;
 mod guard;
+mod handover;
 mod hanging_files;
 mod hot_reload;
 mod http1;

@@ -1,7 +1,7 @@
 //! What the metrics server tells after calls.
 
 use http::Response;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 
 use crate::common::client::send;
 use crate::common::{Answer, App, Net, Node, app, eventually, get, grpc, post};

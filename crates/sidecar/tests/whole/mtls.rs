@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::Response;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::common::v1::http_extension::Verb;
 use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, ListStringValue};
 use tonic::Code;

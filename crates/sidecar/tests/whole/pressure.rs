@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderValue;
 use http_body_util::BodyExt;
-use outrigger_sidecar::body::{Body, BoxError};
+use outrigger_transport::body::{Body, BoxError};
 use tokio::sync::{mpsc, watch};
 
 use crate::common::client::{self, http1_client, raw, with_host};

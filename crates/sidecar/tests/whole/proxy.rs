@@ -4,7 +4,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};

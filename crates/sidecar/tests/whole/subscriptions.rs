@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
 use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus as Status;

@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use prost::Message;
 use tonic::Code;
 

@@ -104,7 +104,7 @@ fn the_request_holds_the_history_and_what_is_new() {
     let mut instance = after(acts(vec![task(0)]));
     instance.push(raised("x"));
     let turn = begin(&mut instance);
-    let request = OrchestratorRequest::decode(turn.request(&instance)).unwrap();
+    let request = OrchestratorRequest::decode(turn.request(&instance).concat().as_slice()).unwrap();
     assert_eq!(
         (request.instance_id.as_str(), request.past_events.len()),
         ("a", 3)
@@ -285,7 +285,14 @@ fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
     assert_eq!(outcome.tasks.len(), 1);
     instance.commit(outcome);
     assert!(instance.inbox().is_empty());
-    assert_eq!(instance.facts().open(Awaited::Task).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(
+        instance
+            .facts()
+            .open(Awaited::Task)
+            .map(|(id, _)| id)
+            .collect::<Vec<_>>(),
+        [0, 1]
+    );
 }
 
 #[test]

@@ -312,7 +312,7 @@ impl World {
         };
         let outcome = loop {
             self.may_crash()?;
-            let request = OrchestratorRequest::decode(turn.request(&instance)).unwrap();
+            let request = OrchestratorRequest::decode(turn.request(&instance).concat().as_slice()).unwrap();
             assert_eq!(
                 request.past_events.len(),
                 if turn.is_restart() {

@@ -5,7 +5,7 @@ use futures::FutureExt;
 use super::Run::{Do, Say};
 use super::Verdict::{Answered, Bounded, Ends, OneAnswer, Refused, Swallowed};
 use super::{Attack, FLOOD, LITTLE, PATIENCE, attack};
-use crate::h1::{path, smuggled};
+use crate::h1::{path, request, smuggled};
 use crate::listeners::Listener;
 use crate::listeners::Protocol::Http1;
 use crate::peer::{Heard, Target};
@@ -279,7 +279,7 @@ async fn half_close(target: Target) -> Heard {
     let Ok(mut peer) = target.connect().await else {
         return Heard::default();
     };
-    peer.say(get(path(target.listener), "").as_bytes()).await;
+    peer.say(request(target.listener, "").as_bytes()).await;
     peer.finish().await;
     peer.hear(PATIENCE, crate::h1::is_answered).await
 }
@@ -288,7 +288,7 @@ async fn pipeline(target: Target, count: usize) -> Heard {
     let Ok(peer) = target.connect().await else {
         return Heard::default();
     };
-    let one = get(path(target.listener), "");
+    let one = request(target.listener, "");
     peer.flood(
         std::iter::once(one.repeat(count).into_bytes()),
         std::time::Duration::from_millis(300),
@@ -300,7 +300,7 @@ async fn unread_pipeline(target: Target) -> Heard {
     let Ok(mut peer) = target.connect().await else {
         return Heard::default();
     };
-    let some = get(path(target.listener), "").repeat(100).into_bytes();
+    let some = request(target.listener, "").repeat(100).into_bytes();
     for _ in 0..50 {
         if peer.say(&some).await != crate::peer::Said::All {
             break;

@@ -1,8 +1,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use outrigger_runtime::app::{AppHealth, AppProtocol};
+
 use super::*;
-use crate::config::{AppHealth, AppProtocol, Cors, LogLevel, Mode};
+use crate::config::{Cors, LogLevel, Mode};
 
 fn command(args: &[&str], env: &[(&str, &str)]) -> Result<Command, Exit> {
     let args = args.iter().map(|a| (*a).to_owned());

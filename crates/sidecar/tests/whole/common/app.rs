@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use outrigger_identity::testing::{Algorithm, Authority, Leaf};
-use outrigger_sidecar::body::Body;
+use outrigger_transport::body::Body;
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};

@@ -7,7 +7,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
-use outrigger_sidecar::body::{Body, BoxError};
+use outrigger_transport::body::{Body, BoxError};
 use outrigger_wire::common::v1::{HttpExtension, InvokeRequest, InvokeResponse, http_extension::Verb};
 use outrigger_wire::runtime::v1::InvokeServiceRequest;
 use prost::Message;

@@ -125,6 +125,7 @@ impl Rounds {
                 operation: operation.to_owned(),
                 version: self.version,
                 tables: tables.cloned(),
+                ..wire::PlacementOrder::default()
             };
             let _gone = stream.orders.send(Ok(order));
         }

@@ -1,0 +1,262 @@
+{{- /* Parts that objects of the chart share. "part" is a dict: root, component, app, values. */ -}}
+
+{{- define "outrigger.tag" -}}
+{{ .Values.global.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- /* Labels of an object of a component. */ -}}
+{{- define "outrigger.labels" -}}
+{{- $labels := dict
+  "app.kubernetes.io/name" .root.Release.Name
+  "app.kubernetes.io/version" (include "outrigger.tag" .root)
+  "app.kubernetes.io/part-of" "dapr"
+  "app.kubernetes.io/managed-by" .root.Release.Service
+  "app.kubernetes.io/component" .component -}}
+{{- range $name, $value := .root.Values.global.k8sLabels }}
+{{- $_ := set $labels $name (tpl (toString $value) $.root) }}
+{{- end }}
+{{- with .app }}{{ $_ := set $labels "app" . }}{{ end }}
+{{- toYaml $labels }}
+{{- end -}}
+
+{{- /* An image: a name with a slash is complete. */ -}}
+{{- define "outrigger.image" -}}
+{{- if contains "/" .name }}{{ .name }}{{ else }}{{ .root.Values.global.registry }}/{{ .name }}:{{ include "outrigger.tag" .root }}{{ end }}
+{{- end -}}
+
+{{- define "outrigger.sentry-address" -}}
+{{ .Values.global.mtls.sentryAddress | default (printf "dapr-sentry.%s.svc.cluster.local:443" .Release.Namespace) }}
+{{- end -}}
+
+{{- define "outrigger.trust-domain" -}}
+{{ .Values.global.mtls.controlPlaneTrustDomain }}
+{{- end -}}
+
+{{- /* The rights of a role are the release's namespace's, or the cluster's. */ -}}
+{{- define "outrigger.scope" -}}
+{{ if .Values.global.rbac.namespaced }}Role{{ else }}ClusterRole{{ end }}
+{{- end -}}
+
+{{- define "outrigger.prometheus" -}}
+{{- if .Values.global.prometheus.enabled }}
+prometheus.io/scrape: "true"
+prometheus.io/port: {{ .Values.global.prometheus.port | quote }}
+prometheus.io/path: "/"
+{{- end }}
+{{- end -}}
+
+{{- define "outrigger.metrics-port" -}}
+{{- if .Values.global.prometheus.enabled }}
+- name: metrics
+  port: {{ .Values.global.prometheus.port }}
+  targetPort: {{ .Values.global.prometheus.port }}
+  protocol: TCP
+{{- end }}
+{{- end -}}
+
+{{- /* Arguments of all processes: the log and metrics. */ -}}
+{{- define "outrigger.arguments" -}}
+- --log-level
+- {{ ternary "debug" .values.logLevel .values.debug.enabled | quote }}
+{{- if .root.Values.global.logAsJson }}
+- --log-as-json
+{{- end }}
+{{- if .root.Values.global.prometheus.enabled }}
+- --enable-metrics
+- --metrics-port
+- {{ .root.Values.global.prometheus.port | quote }}
+{{- else }}
+- --enable-metrics=false
+{{- end }}
+{{- end -}}
+
+{{- /* Arguments of those that have an identity of sentry and are told so by flags. */ -}}
+{{- define "outrigger.tls-arguments" -}}
+- --tls-enabled
+- --trust-domain={{ include "outrigger.trust-domain" . }}
+- --trust-anchors-file=/var/run/secrets/dapr.io/tls/ca.crt
+- --sentry-address={{ include "outrigger.sentry-address" . }}
+- --mode=kubernetes
+{{- end -}}
+
+{{- define "outrigger.environment" -}}
+- name: NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+{{- range $name, $value := .values.extraEnvVars }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "outrigger.probe" -}}
+httpGet:
+  path: /healthz
+  port: {{ .port }}
+initialDelaySeconds: {{ .probe.initialDelaySeconds }}
+periodSeconds: {{ .probe.periodSeconds }}
+failureThreshold: {{ .probe.failureThreshold }}
+{{- end -}}
+
+{{- /* What stands in every container: image, probes, resources, security. Also of the dict: binary, image, health,
+  nonRoot. */ -}}
+{{- define "outrigger.container" -}}
+name: {{ .app }}
+image: {{ include "outrigger.image" (dict "root" .root "name" .image) }}
+imagePullPolicy: {{ .root.Values.global.imagePullPolicy }}
+command: ["/{{ .binary }}"]
+livenessProbe:
+  {{- include "outrigger.probe" (dict "probe" .values.livenessProbe "port" .health) | nindent 2 }}
+readinessProbe:
+  {{- include "outrigger.probe" (dict "probe" .values.readinessProbe "port" .health) | nindent 2 }}
+resources:
+  {{- toYaml .values.resources | nindent 2 }}
+securityContext:
+  runAsNonRoot: {{ .nonRoot }}
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  {{- if eq .root.Values.global.daprControlPlaneOs "linux" }}
+  capabilities:
+    drop: [ALL]
+  {{- end }}
+  {{- with .root.Values.global.seccompProfile }}
+  seccompProfile:
+    type: {{ . }}
+  {{- end }}
+{{- end -}}
+
+{{- /* The trust bundle and the token that proves who a process is. */ -}}
+{{- define "outrigger.identity-mounts" -}}
+- name: dapr-trust-bundle
+  mountPath: /var/run/secrets/dapr.io/tls
+  readOnly: true
+{{- if .Values.global.mtls.mountSentryVolume }}
+- name: dapr-identity-token
+  mountPath: /var/run/secrets/dapr.io/sentrytoken
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "outrigger.identity-volumes" -}}
+- name: dapr-trust-bundle
+  configMap:
+    name: dapr-trust-bundle
+{{- if .Values.global.mtls.mountSentryVolume }}
+- name: dapr-identity-token
+  projected:
+    sources:
+      - serviceAccountToken:
+          path: token
+          expirationSeconds: 600
+          audience: spiffe://{{ include "outrigger.trust-domain" . }}/ns/{{ .Release.Namespace }}/dapr-sentry
+{{- end }}
+{{- end -}}
+
+{{- /* Where pods run, and from where they get their images. Also of the dict: spread. */ -}}
+{{- define "outrigger.placing" -}}
+{{- $global := .root.Values.global -}}
+affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchExpressions:
+            - key: kubernetes.io/os
+              operator: In
+              values: [{{ $global.daprControlPlaneOs }}]
+            {{- with $global.daprControlPlaneArch }}
+            - key: kubernetes.io/arch
+              operator: In
+              values: [{{ . }}]
+            {{- end }}
+  {{- if .spread }}
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: {{ $global.ha.topologyKey }}
+          labelSelector:
+            matchExpressions:
+              - key: app
+                operator: In
+                values: [{{ .app }}]
+  {{- end }}
+{{- with $global.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $global.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $global.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $global.imagePullSecrets }}
+imagePullSecrets:
+  {{- if kindIs "string" . }}
+  - name: {{ . }}
+  {{- else }}
+  {{- range . }}
+  - name: {{ if kindIs "string" . }}{{ . }}{{ else }}{{ .name }}{{ end }}
+  {{- end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* Metadata of a pod. Also of the dict: service (what the control plane calls it), annotations. */ -}}
+{{- define "outrigger.pod-metadata" -}}
+labels:
+  {{- include "outrigger.labels" . | nindent 2 }}
+  {{- with .root.Values.global.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  dapr.io/control-plane: {{ .service }}
+  {{- include "outrigger.prometheus" .root | nindent 2 }}
+  {{- with .annotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "outrigger.budget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "outrigger.labels" . | nindent 4 }}
+spec:
+  {{- $disruption := .root.Values.global.ha.disruption }}
+  {{- /* Kubernetes takes one of them. */}}
+  {{- if $disruption.minimumAvailable }}
+  minAvailable: {{ $disruption.minimumAvailable }}
+  {{- else }}
+  maxUnavailable: {{ $disruption.maximumUnavailable }}
+  {{- end }}
+  selector:
+    matchLabels:
+      app: {{ .app }}
+{{- end -}}
+
+{{- /* Gives a service account of the release a role of its scope. A dict: root, role, kind, account. */ -}}
+{{- define "outrigger.binding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}Binding
+metadata:
+  name: {{ .role }}
+  {{- if eq .kind "Role" }}
+  namespace: {{ .root.Release.Namespace }}
+  {{- end }}
+  labels:
+    {{- include "outrigger.labels" (dict "root" .root "component" "rbac") | nindent 4 }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .account }}
+    namespace: {{ .root.Release.Namespace }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ .kind }}
+  name: {{ .role }}
+{{- end -}}

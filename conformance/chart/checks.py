@@ -1,0 +1,263 @@
+"""Checks of the chart: what is rendered for which values.
+
+usage: checks.py RENDER CHART THEIR_CHART BIN_DIR      the last two may be empty
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import compare
+
+NAMESPACE = "dapr-system"
+# Problems of a check that are told.
+MOST = 20
+FAKE = "-----BEGIN CERTIFICATE-----\nZmFrZQ==\n-----END CERTIFICATE-----"
+EVERYTHING = {
+    "global": {
+        "logAsJson": True,
+        "imagePullSecrets": ["one", {"name": "two"}],
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"pool": "system"},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+        "seccompProfile": "RuntimeDefault",
+        "labels": {"team": "platform"},
+        "daprControlPlaneArch": "amd64",
+        "argoRolloutServiceReconciler": {"enabled": True},
+        "operator": {"watchdogCanPatchPodLabels": True},
+        "mtls": {"controlPlaneTrustDomain": "example.com", "sentryAddress": "sentry.example.com:443"},
+        "extraVolumes": {"operator": [{"name": "more", "emptyDir": {}}]},
+        "extraVolumeMounts": {"operator": [{"name": "more", "mountPath": "/more"}]},
+    },
+    "dapr_operator": {"watchInterval": "30s", "watchNamespace": "shop", "serviceReconciler": {"enabled": False}},
+    "dapr_placement": {"metadataEnabled": True, "extraEnvVars": {"A": "b"}},
+    "dapr_scheduler": {"cluster": {"storageClassName": "fast"}},
+    "dapr_sidecar_injector": {
+        "webhookFailurePolicy": "Fail",
+        "sidecarRunAsUser": 1000,
+        "sidecarRunAsGroup": 1000,
+        "sidecarDropALLCapabilities": True,
+        "allowedServiceAccounts": "a:b",
+        "allowedServiceAccountsPrefixNames": "a*:b*",
+        "namespaceSelector": {"matchLabels": {"sidecars": "yes"}},
+    },
+}
+CASES = {
+    "default": {},
+    "high availability": {"global": {"ha": {"enabled": True}}},
+    "at least one": {"global": {"ha": {"enabled": True, "disruption": {"minimumAvailable": 1, "maximumUnavailable": ""}}}},
+    "namespaced": {"global": {"rbac": {"namespaced": True}}},
+    "everything": EVERYTHING,
+    "little": {
+        "global": {
+            "prometheus": {"enabled": False},
+            "scheduler": {"enabled": False},
+            "actors": {"enabled": False},
+            "mtls": {"mountSentryVolume": False},
+        },
+        "dapr_sidecar_injector": {"enabled": False},
+        "dapr_rbac": {"secretReader": {"enabled": False}},
+        "dapr_config": {"dapr_config_chart_included": False},
+    },
+    "own certificates": {"dapr_sentry": {"tls": {"issuer": {"certPEM": FAKE, "keyPEM": FAKE}, "root": {"certPEM": FAKE}}}},
+    "root alone": {"dapr_sentry": {"tls": {"root": {"certPEM": FAKE}}}},
+    "tokens": {
+        "dapr_sentry": {
+            "jwt": {"enabled": True, "issuer": "https://issuer", "signingAlgorithm": "ES256"},
+            "oidc": {"enabled": True, "allowedHosts": ["a", "b"], "tls": {"enabled": False}},
+        }
+    },
+    "placement in memory": {"dapr_placement": {"ha": True, "cluster": {"forceInMemoryLog": True}}},
+    "no placement": {"dapr_placement": {"scaleZero": True}},
+    "another's actors": {"global": {"actors": {"serviceName": "mine"}}},
+    "scheduler in memory": {"dapr_scheduler": {"cluster": {"inMemoryStorage": True}}},
+    "another etcd": {"dapr_scheduler": {"etcdEmbed": False, "etcdClientEndpoints": ["http://etcd:2379"], "etcdClientUsername": "u"}},
+    "images by name": {"dapr_sentry": {"image": {"name": "example.com/sentry@sha256:0"}}},
+    "sidecars as root": {"dapr_sidecar_injector": {"sidecarRunAsNonRoot": False, "sidecarRunAsUser": 0}},
+    "only here": {
+        "global": {
+            "networkPolicy": {"enabled": True, "metricsFrom": [{"namespaceSelector": {}}]},
+            "prometheus": {"podMonitor": {"enabled": True}},
+        },
+        "dapr_sentry": {"oidc": {"enabled": True}},
+    },
+}
+REFUSED = {
+    "a root that is a user": ({"dapr_sidecar_injector": {"sidecarRunAsUser": 0}}, "sidecarRunAsUser"),
+    "a user that is root": (
+        {"dapr_sidecar_injector": {"sidecarRunAsNonRoot": False, "sidecarRunAsUser": 7}}, "sidecarRunAsUser"),
+    "a word for a number": ({"dapr_operator": {"replicaCount": "two"}}, "replicaCount"),
+    "an unknown level": ({"dapr_sentry": {"logLevel": "loud"}}, "logLevel"),
+    "an unknown policy": ({"dapr_sidecar_injector": {"webhookFailurePolicy": "Perhaps"}}, "webhookFailurePolicy"),
+    "no duration": ({"global": {"mtls": {"workloadCertTTL": "soon"}}}, "workloadCertTTL"),
+}
+BINARIES = ("operator", "sentry", "injector", "placement", "scheduler")
+
+
+class Checks:
+    def __init__(self):
+        self.passed, self.failed = 0, 0
+
+    def expect(self, what, problems):
+        if problems:
+            self.failed += 1
+            print(f"failed: {what}")
+            for problem in problems[:MOST]:
+                print(f"    {problem}")
+            if len(problems) > MOST:
+                print(f"    and {len(problems) - MOST} more")
+        else:
+            self.passed += 1
+
+
+def render(program, chart, cases):
+    asked = [
+        {"name": name, "namespace": NAMESPACE, "release": "dapr", "values": json.loads(json.dumps(values))}
+        for name, values in cases.items()
+    ]
+    done = subprocess.run([program, chart], input=json.dumps(asked), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{chart}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def by_name(objects):
+    return {(one["kind"], one["metadata"]["name"]): one for one in objects}
+
+
+def pods(objects):
+    return [one for one in objects if one["kind"] in ("Deployment", "StatefulSet")]
+
+
+def sound(objects):
+    """What holds for any values."""
+    problems = []
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in objects]
+    problems += [f"twice: {name}" for name in set(names) if names.count(name) > 1]
+    accounts = {one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount"}
+    apps = {one["metadata"]["name"]: one["spec"]["template"]["metadata"]["labels"] for one in pods(objects)}
+    for one in pods(objects):
+        name, spec = one["metadata"]["name"], one["spec"]["template"]["spec"]
+        container = spec["containers"][0]
+        security = container["securityContext"]
+        wanted = {"runAsNonRoot": True, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+        problems += [f"{name}: {key} is not {value}" for key, value in wanted.items() if security.get(key) is not value]
+        if security.get("capabilities") != {"drop": ["ALL"]}:
+            problems.append(f"{name}: keeps capabilities")
+        if spec["serviceAccountName"] not in accounts:
+            problems.append(f"{name}: no service account {spec['serviceAccountName']}")
+        volumes = {volume["name"] for volume in spec.get("volumes", [])}
+        volumes |= {claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])}
+        mounts = {mount["name"] for mount in container.get("volumeMounts", [])}
+        if volumes != mounts:
+            problems.append(f"{name}: volumes {sorted(volumes)} are not the mounts {sorted(mounts)}")
+        if one["spec"]["selector"]["matchLabels"].items() - apps[name].items():
+            problems.append(f"{name}: its selector is not for its pods")
+        variables = [variable["name"] for variable in container["env"]]
+        if len(variables) != len(set(variables)):
+            problems.append(f"{name}: a variable twice")
+        if any(value in (None, "<nil>", "") for value in container["args"]):
+            problems.append(f"{name}: an empty argument: {container['args']}")
+    for one in objects:
+        selector = one.get("spec", {}).get("selector")
+        if one["kind"] == "Service" and not any(selector.items() <= labels.items() for labels in apps.values()):
+            problems.append(f"Service {one['metadata']['name']} selects nothing")
+        if one["kind"] == "PodDisruptionBudget" and len(one["spec"]) != 2:
+            problems.append(f"{one['metadata']['name']}: Kubernetes takes minAvailable or maxUnavailable")
+        if one["kind"].endswith("Binding"):
+            role = (one["roleRef"]["kind"], one["roleRef"]["name"])
+            if role not in by_name(objects):
+                problems.append(f"{one['metadata']['name']}: no {role}")
+        for rule in one.get("rules", []) if one["kind"].endswith("Role") else []:
+            if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]:
+                problems.append(f"{one['metadata']['name']}: a rule for everything")
+    return problems
+
+
+def known_arguments(folder, objects):
+    """Asks a binary with the arguments of its pod, and one more that no binary knows: it must complain of that alone."""
+    problems = []
+    for one in pods(objects):
+        container = one["spec"]["template"]["spec"]["containers"][0]
+        program = folder / container["command"][0].lstrip("/")
+        if not program.exists():
+            problems.append(f"{program} is not built")
+            continue
+        ran = subprocess.run(
+            [program, *container["args"], "--of-no-binary"], capture_output=True, text=True, timeout=20)
+        if ran.returncode != 2 or not re.match(r"unknown flag: --of-no-binary\b", ran.stderr):
+            problems.append(f"{program.name} {' '.join(container['args'])}: {ran.stderr.strip()}")
+    return problems
+
+
+def particular(rendered):
+    """What single values mean, where Dapr's chart of another version cannot tell."""
+    found = {name: by_name(rendered[name]["objects"]) for name in CASES}
+
+    def args(case, kind, name):
+        return found[case][kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
+    checks = {
+        "without certificates the trust bundle is left to sentry":
+            "data" not in found["default"][secret] and "data" not in found["default"][bundle],
+        "own certificates are all in the secret":
+            set(found["own certificates"][secret]["data"]) == {"ca.crt", "issuer.crt", "issuer.key"},
+        "the root alone is in the config map":
+            "data" not in found["root alone"][secret] and set(found["root alone"][bundle]["data"]) == {"ca.crt"},
+        "the root stays as it was given": found["root alone"][bundle]["data"]["ca.crt"].strip() == FAKE,
+        "tokens are told to sentry": {"--jwt-enabled=true", "--jwt-issuer=https://issuer", "--oidc-enabled=true",
+            "--oidc-allowed-hosts=a,b", "--oidc-server-tls-enabled=false"} <= set(args("tokens", "Deployment", "dapr-sentry")),
+        "the scheduler keeps 16 GiB":
+            found["default"]["StatefulSet", "dapr-scheduler-server"]["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]
+            == {"requests": {"storage": "16Gi"}},
+        "a namespaced operator may do nothing elsewhere":
+            not any(kind.startswith("Cluster") and "operator" in name for kind, name in found["namespaced"]),
+        "no watchdog, no deleted pods":
+            not any("pods" in rule["resources"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
+        "every part of the control plane has a policy":
+            sum(kind == "NetworkPolicy" for kind, _ in found["only here"]) == 5,
+        "policies and monitors are asked for":
+            not any(kind in ("NetworkPolicy", "PodMonitor") for kind, _ in found["everything"]),
+        "a quota for critical pods": ("ResourceQuota", "system-critical-quota") in found["everything"],
+    }
+    return [what for what, holds in checks.items() if not holds]
+
+
+def main():
+    program, chart, theirs, binaries = sys.argv[1:]
+    checks = Checks()
+    wrong = {name: values for name, (values, _) in REFUSED.items()}
+    ours = render(program, chart, CASES | wrong)
+    for name in CASES:
+        objects = ours[name]["objects"] or []
+        checks.expect(f"rendering {name}", [ours[name]["error"]] if "error" in ours[name] else sound(objects))
+        if binaries:
+            checks.expect(f"arguments of {name}", known_arguments(pathlib.Path(binaries), objects))
+    for name, (_, word) in REFUSED.items():
+        error = ours[name].get("error", "")
+        checks.expect(f"refusing {name}", [] if word in error else [f"want an error that names {word}: {error!r}"])
+    checks.expect("what values mean", particular(ours))
+    if not binaries:
+        print("not checked, because no folder of binaries was named: whether they know their arguments")
+    if theirs:
+        alike = [name for name in CASES if name not in compare.ONLY_HERE]
+        peer = render(program, theirs, {name: CASES[name] for name in alike})
+        for name in alike:
+            if "error" in peer[name]:
+                checks.expect(f"{name} in Dapr's chart", [peer[name]["error"]])
+                continue
+            injector = CASES[name].get("dapr_sidecar_injector", {}).get("enabled", True)
+            problems = compare.objects(peer[name]["objects"], ours[name]["objects"], injector)
+            checks.expect(f"{name} as in Dapr's chart", problems)
+        checks.expect("definitions as in Dapr's chart", compare.definitions(peer["crds"]["objects"], ours["crds"]["objects"]))
+    else:
+        print("not compared with Dapr's chart: its module could not be had from the Go module proxy")
+    print(f"{checks.passed} passed, {checks.failed} failed")
+    sys.exit(checks.failed > 0)
+
+
+if __name__ == "__main__":
+    main()

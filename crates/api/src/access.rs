@@ -1,0 +1,46 @@
+//! Access control of callees: who may call what of this app.
+
+use std::sync::Arc;
+
+use outrigger_identity::SpiffeId;
+use outrigger_policy::access::{AccessControl, CallerId, denial};
+use outrigger_runtime::metrics::SidecarMetrics;
+use tonic::Status;
+
+/// The policy of the Configuration, if it has one, and the counting of its decisions.
+pub struct Access {
+    control: Option<AccessControl>,
+    metrics: Arc<SidecarMetrics>,
+}
+
+impl Access {
+    /// `None` allows everything.
+    pub fn new(control: Option<AccessControl>, metrics: Arc<SidecarMetrics>) -> Self {
+        Self { control, metrics }
+    }
+
+    /// Decides on a call of `peer` (`None` without mTLS) to `operation`: a canonical method path or a full gRPC
+    /// method. `verb` is the HTTP verb, `NONE` without one.
+    ///
+    /// # Errors
+    /// `PermissionDenied` in the contract's words.
+    pub fn check(&self, peer: Option<&SpiffeId>, operation: &str, verb: &str) -> Result<(), Status> {
+        let Some(control) = &self.control else {
+            return Ok(());
+        };
+        let caller = peer.map(|id| CallerId {
+            trust_domain: id.trust_domain(),
+            namespace: id.namespace(),
+            app_id: id.app_id(),
+        });
+        let decision = control.decide(caller, operation, verb);
+        self.metrics.access(caller.as_ref(), &decision);
+        if decision.allowed {
+            return Ok(());
+        }
+        let id = peer.map_or("", SpiffeId::as_str);
+        let text = denial(id, operation, verb, decision.doubt.as_ref());
+        tracing::debug!(target: "dapr.runtime.acl", "{text}");
+        Err(Status::permission_denied(text))
+    }
+}

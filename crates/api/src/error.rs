@@ -1,0 +1,475 @@
+//! The one place where failures of blocks become HTTP and gRPC errors. Codes, statuses and texts: Dapr 1.17's
+//! error catalogue.
+
+mod actors;
+mod bindings;
+mod configuration;
+mod conversation;
+mod crypto;
+mod jobs;
+mod lock;
+mod pubsub;
+mod secrets;
+mod state;
+mod workflow;
+
+use std::borrow::Cow;
+
+use http::{HeaderValue, Response, StatusCode};
+use outrigger_component::Answer;
+use outrigger_transport::body::Body;
+use outrigger_transport::response::{bytes_response, text_response};
+use prost::Message;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::metadata::MetadataError;
+
+pub use actors::actor_status;
+
+/// Media type of nearly every body.
+pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Domain of every error detail.
+const DOMAIN: &str = "dapr.io";
+
+/// An error as both APIs report it.
+#[derive(Debug, Clone)]
+pub struct ApiError {
+    /// The stable name, `ERR_…`, or what a component put in its place.
+    pub code: Cow<'static, str>,
+    /// The family it is counted under in `error_code_total`.
+    pub category: &'static str,
+    /// Status over HTTP.
+    pub http: StatusCode,
+    /// Code over gRPC.
+    pub grpc: Code,
+    /// What happened, to what, and what to do.
+    pub message: String,
+    /// Machine-readable details; empty for the simple form.
+    pub details: Vec<Detail>,
+    /// Over gRPC the simple form still names its code, in an ErrorInfo.
+    pub named_over_grpc: bool,
+}
+
+/// A detail message of an error.
+#[derive(Debug, Clone)]
+pub enum Detail {
+    /// `google.rpc.ErrorInfo`.
+    ErrorInfo {
+        /// The reason code.
+        reason: &'static str,
+        /// Context, such as the app id.
+        metadata: Vec<(String, String)>,
+    },
+    /// `google.rpc.ErrorInfo` of a component.
+    Foreign {
+        /// The component's reason code.
+        reason: String,
+        /// Its domain.
+        domain: String,
+    },
+    /// `google.rpc.ResourceInfo`.
+    ResourceInfo {
+        /// Kind of resource.
+        kind: String,
+        /// Its name.
+        name: String,
+        /// What is the matter with it; may be empty.
+        description: String,
+    },
+    /// `google.rpc.BadRequest` about one field.
+    BadRequest {
+        /// The field.
+        field: String,
+        /// What is wrong with it.
+        description: String,
+    },
+    /// `google.rpc.Help` with one link.
+    Help {
+        /// Where.
+        url: &'static str,
+        /// What is found there.
+        description: &'static str,
+    },
+}
+
+/// What an error looks like over HTTP: tools match the text, so its members have an order.
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    #[serde(rename = "errorCode")]
+    code: &'a str,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    details: Vec<Value>,
+}
+
+impl ApiError {
+    fn new(
+        code: &'static str,
+        category: &'static str,
+        http: StatusCode,
+        grpc: Code,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            code: Cow::Borrowed(code),
+            category,
+            http,
+            grpc,
+            message: message.into(),
+            details: Vec::new(),
+            named_over_grpc: false,
+        }
+    }
+
+    /// A refusal that has no code: over HTTP it is this text alone, and it is not counted.
+    pub fn plain(http: StatusCode, message: impl Into<String>) -> Self {
+        Self::new("", "", http, Code::InvalidArgument, message)
+    }
+
+    /// Whether this is one of [`ApiError::plain`].
+    pub fn is_plain(&self) -> bool {
+        self.code.is_empty()
+    }
+
+    /// No target in path or headers.
+    pub fn no_app_id() -> Self {
+        Self::new(
+            "ERR_DIRECT_INVOKE",
+            "service-invocation",
+            StatusCode::NOT_FOUND,
+            Code::NotFound,
+            "failed getting app id either from the URL path or the header dapr-app-id",
+        )
+    }
+
+    /// An invocation that got no answer from the app; over gRPC always `Internal`, with the cause in its text.
+    pub fn invoke(target: &str, http: StatusCode, cause: &str) -> Self {
+        Self::new(
+            "ERR_DIRECT_INVOKE",
+            "service-invocation",
+            http,
+            Code::Internal,
+            format!("failed to invoke, id: {target}, err: {cause}"),
+        )
+    }
+
+    /// A request with a method that is none of HTTP's own.
+    pub fn method_not_implemented(method: &str) -> Self {
+        Self::new(
+            "ERR_API_UNIMPLEMENTED",
+            "common",
+            StatusCode::NOT_IMPLEMENTED,
+            Code::Unimplemented,
+            format!(
+                "the method {method} is not implemented: use GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS or TRACE"
+            ),
+        )
+    }
+
+    /// A metadata attribute that is not kept.
+    pub fn metadata(error: &MetadataError) -> Self {
+        Self::new(
+            "ERR_BAD_REQUEST",
+            "common",
+            StatusCode::BAD_REQUEST,
+            match error {
+                MetadataError::TooMany => Code::ResourceExhausted,
+                MetadataError::Key | MetadataError::Value => Code::InvalidArgument,
+            },
+            error.to_string(),
+        )
+    }
+
+    /// Invocation before the sidecar is ready for it.
+    pub fn invoke_not_ready() -> Self {
+        Self::new(
+            "ERR_DIRECT_INVOKE",
+            "service-invocation",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            "invoke API is not ready",
+        )
+    }
+
+    /// A reply that cannot be translated.
+    pub fn malformed_response(cause: &str) -> Self {
+        Self::new(
+            "ERR_MALFORMED_RESPONSE",
+            "common",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            cause,
+        )
+    }
+
+    /// Health targets that are not ready yet.
+    pub fn not_ready(targets: &[String]) -> Self {
+        Self::new(
+            "ERR_HEALTH_NOT_READY",
+            "health",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            format!("dapr is not ready: [{}]", targets.join(" ")),
+        )
+    }
+
+    /// `/healthz?appid=` of another app.
+    pub fn app_id_mismatch() -> Self {
+        Self::new(
+            "ERR_HEALTH_APPID_NOT_MATCH",
+            "health",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            "dapr app-id does not match",
+        )
+    }
+
+    /// Outbound calls are not possible: yet, or for a reason.
+    pub fn outbound_not_ready(reason: Option<&str>) -> Self {
+        let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+        Self::new(
+            "ERR_OUTBOUND_HEALTH_NOT_READY",
+            "health",
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::Internal,
+            format!("dapr outbound is not ready{reason}"),
+        )
+    }
+
+    /// A request with a name that cannot be one; `message` is whole.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(
+            "ERR_BAD_REQUEST",
+            "common",
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            message,
+        )
+    }
+
+    /// A body that could not be read, over the limit included.
+    pub fn body_read(cause: &str) -> Self {
+        Self::new(
+            "ERR_BODY_READ",
+            "common",
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            format!("failed to read request body: {cause}"),
+        )
+    }
+
+    /// A block without any component configured for it, in the contract's words.
+    pub fn not_configured(code: &'static str, category: &'static str, message: impl Into<String>) -> Self {
+        Self::new(
+            code,
+            category,
+            StatusCode::INTERNAL_SERVER_ERROR,
+            Code::FailedPrecondition,
+            message,
+        )
+    }
+
+    /// The same with a status and code of its own.
+    #[must_use]
+    pub fn with_status(mut self, http: StatusCode, grpc: Code) -> Self {
+        (self.http, self.grpc) = (http, grpc);
+        self
+    }
+
+    /// Adds a detail, making the error a rich one.
+    #[must_use]
+    pub fn with_detail(mut self, detail: Detail) -> Self {
+        self.details.push(detail);
+        self
+    }
+
+    /// A body that is not what the route wants; `message` is whole.
+    pub fn malformed(message: impl Into<String>) -> Self {
+        Self::new(
+            "ERR_MALFORMED_REQUEST",
+            "common",
+            StatusCode::BAD_REQUEST,
+            Code::InvalidArgument,
+            message,
+        )
+    }
+
+    /// A message whose JSON is not that of its type.
+    pub fn malformed_message(cause: &str) -> Self {
+        Self::malformed(format!("failed deserializing HTTP body: {cause}"))
+    }
+
+    /// What a component said in place of the API, whole.
+    pub fn answered(answer: &Answer) -> Self {
+        let status = |code: &StatusCode| code.is_client_error() || code.is_server_error();
+        let http = StatusCode::from_u16(answer.http).ok().filter(status);
+        let code = if answer.tag.is_empty() {
+            &answer.reason
+        } else {
+            &answer.tag
+        };
+        Self {
+            code: Cow::Owned(code.clone()),
+            category: "pluggable-component",
+            http: http.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            grpc: Code::from_i32(answer.grpc),
+            message: answer.message.clone(),
+            details: vec![Detail::Foreign {
+                reason: answer.reason.clone(),
+                domain: answer.domain.clone(),
+            }],
+            named_over_grpc: false,
+        }
+    }
+
+    /// The name it is counted under. Whatever components say is one series: there is no end to it.
+    pub fn counted_as(&self) -> &str {
+        match &self.code {
+            Cow::Borrowed(code) => code,
+            Cow::Owned(_) => "ERR_PLUGGABLE_COMPONENT",
+        }
+    }
+
+    #[must_use]
+    fn named_over_grpc(mut self) -> Self {
+        self.named_over_grpc = true;
+        self
+    }
+
+    /// As an HTTP response.
+    pub fn into_response(self) -> Response<Body> {
+        if self.is_plain() {
+            return text_response(self.http, &self.message);
+        }
+        let body = ErrorBody {
+            code: &self.code,
+            message: &self.message,
+            details: self.details.iter().map(Detail::json).collect(),
+        };
+        // Texts and JSON can always be written.
+        let text = serde_json::to_vec(&body).unwrap_or_default();
+        bytes_response(self.http, JSON, text.into())
+    }
+
+    /// As a gRPC status.
+    pub fn status(&self) -> Status {
+        let mut details = ErrorDetails::new();
+        if self.named_over_grpc {
+            details.set_error_info(self.code.as_ref(), DOMAIN, std::collections::HashMap::new());
+        } else if self.details.is_empty() {
+            return Status::new(self.grpc, self.message.clone());
+        }
+        for detail in &self.details {
+            match detail {
+                Detail::ErrorInfo { reason, metadata } => {
+                    details.set_error_info(
+                        *reason,
+                        DOMAIN,
+                        metadata
+                            .iter()
+                            .cloned()
+                            .collect::<std::collections::HashMap<_, _>>(),
+                    );
+                }
+                Detail::Foreign { reason, domain } => {
+                    let none = std::collections::HashMap::new();
+                    details.set_error_info(reason.as_str(), domain.as_str(), none);
+                }
+                Detail::ResourceInfo {
+                    kind,
+                    name,
+                    description,
+                } => {
+                    details.set_resource_info(kind.as_str(), name.as_str(), "", description.as_str());
+                }
+                Detail::BadRequest { field, description } => {
+                    details.add_bad_request_violation(field.as_str(), description.as_str());
+                }
+                Detail::Help { url, description } => {
+                    details.add_help_link(*description, *url);
+                }
+            }
+        }
+        Status::with_error_details(self.grpc, self.message.clone(), details)
+    }
+}
+
+impl Detail {
+    fn json(&self) -> Value {
+        match self {
+            Self::ErrorInfo { reason, metadata } => json!({
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": reason,
+                "domain": DOMAIN,
+                "metadata": if metadata.is_empty() {
+                    Value::Null
+                } else {
+                    metadata.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<serde_json::Map<_, _>>().into()
+                },
+            }),
+            Self::Foreign { reason, domain } => json!({
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": reason,
+                "domain": domain,
+                "metadata": Value::Null,
+            }),
+            Self::ResourceInfo {
+                kind,
+                name,
+                description,
+            } => json!({
+                "@type": "type.googleapis.com/google.rpc.ResourceInfo",
+                "resource_type": kind,
+                "resource_name": name,
+                "owner": "",
+                "description": description,
+            }),
+            Self::BadRequest { field, description } => json!({
+                "@type": "type.googleapis.com/google.rpc.BadRequest",
+                "field_violations": [{ "field": field, "description": description }],
+            }),
+            Self::Help { url, description } => json!({
+                "@type": "type.googleapis.com/google.rpc.Help",
+                "links": [{ "url": url, "description": description }],
+            }),
+        }
+    }
+}
+
+/// A JSON response.
+pub fn json_response(status: StatusCode, body: &Value) -> Response<Body> {
+    bytes_response(status, JSON, body.to_string().into())
+}
+
+/// A gRPC status as the JSON that HTTP callers of a gRPC app get: proto3 JSON of `google.rpc.Status`, details of
+/// types we know expanded, others as base64 value.
+pub fn status_json(code: i32, message: &str, details: &[prost_types::Any]) -> String {
+    let mut body = serde_json::Map::new();
+    if code != 0 {
+        body.insert("code".into(), code.into());
+    }
+    if !message.is_empty() {
+        body.insert("message".into(), message.into());
+    }
+    if !details.is_empty() {
+        body.insert("details".into(), details.iter().map(any_json).collect());
+    }
+    Value::Object(body).to_string()
+}
+
+fn any_json(any: &prost_types::Any) -> Value {
+    use base64::Engine;
+    if any.type_url.ends_with("/google.rpc.ErrorInfo")
+        && let Ok(info) = tonic_types::pb::ErrorInfo::decode(any.value.as_slice())
+    {
+        return json!({
+            "@type": any.type_url, "reason": info.reason, "domain": info.domain,
+            "metadata": info.metadata.into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        });
+    }
+    let value = base64::engine::general_purpose::STANDARD.encode(&any.value);
+    json!({ "@type": any.type_url, "value": value })
+}

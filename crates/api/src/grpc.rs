@@ -1,0 +1,340 @@
+//! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
+
+mod dapr;
+mod taskhub;
+mod unary;
+
+use std::convert::Infallible;
+use std::error::Error as _;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::header::HeaderName;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::BodyExt;
+use outrigger_policy::apilist::ApiList;
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_telemetry::apilog::ApiLog;
+use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_transport::body::Body;
+use outrigger_transport::grpc;
+use outrigger_transport::headers::names;
+use outrigger_transport::listen::{Client, Handler};
+use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
+use outrigger_wire::runtime::v1::dapr_server::DaprServer;
+use tonic::body::Body as TonicBody;
+use tonic::{Code, Status};
+use tower::ServiceExt;
+
+pub use dapr::DaprService;
+pub use taskhub::TaskHub;
+
+use crate::admit::{Token, hidden};
+use crate::proxy::Proxy;
+use crate::reflection::Reflection;
+
+const DAPR: &str = "/dapr.proto.runtime.v1.Dapr/";
+
+/// Methods of the service that are no calls of one message and one answer: those are not counted.
+const STREAMING: [&str; 5] = [
+    "DecryptAlpha1",
+    "EncryptAlpha1",
+    "SubscribeConfiguration",
+    "SubscribeConfigurationAlpha1",
+    "SubscribeTopicEventsAlpha1",
+];
+
+/// In the place of a store's system: a model, which spans know by name only.
+const CONVERSATION: &str = "conversation";
+
+/// In the place of a store's system: a topic.
+const TOPIC: &str = "topic";
+
+/// The gRPC API of a sidecar.
+pub struct GrpcApi {
+    /// `dapr.proto.runtime.v1.Dapr`.
+    pub dapr: Arc<DaprService>,
+    /// The same behind the generated server, for streams and whatever else is not simple.
+    pub streams: DaprServer<DaprService>,
+    /// `TaskHubSidecarService`.
+    pub task_hub: TaskHubSidecarServiceServer<TaskHub>,
+    /// What may be called.
+    pub list: ApiList,
+    /// The token callers must present.
+    pub token: Token,
+    /// Starts spans.
+    pub tracer: Tracer,
+    /// Counts calls.
+    pub metrics: Arc<SidecarMetrics>,
+    /// Logs calls.
+    pub log: ApiLog,
+    /// Forwards calls of other services.
+    pub proxy: Arc<Proxy>,
+    /// Describes the services.
+    pub reflection: Reflection,
+}
+
+/// The contract's status for a message over the limit, where this is the codec's.
+fn too_large(status: &Status) -> Option<Status> {
+    let message = status.message();
+    if status.code() != Code::OutOfRange || !message.contains("message length too large") {
+        return None;
+    }
+    let mut numbers = message
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|part| !part.is_empty());
+    let (found, limit) = (numbers.next()?, numbers.next()?);
+    Some(Status::resource_exhausted(format!(
+        "grpc: received message larger than max ({found} vs. {limit})"
+    )))
+}
+
+/// Clients look for what an app or a component said in the head of a response, which a failure usually has not: it
+/// comes apart into a head and a status, with the trailers of the app.
+fn with_head(mut response: Response<Body>) -> Response<Body> {
+    let status = response.extensions_mut().remove::<Status>();
+    let of_app = status.as_ref().and_then(|status| status.source()?.downcast_ref());
+    let is_said = |name: &HeaderName| name.as_str().starts_with("metadata.");
+    if of_app.is_none() && !response.headers().keys().any(is_said) {
+        return response;
+    }
+    let mut trailers = of_app.map_or_else(HeaderMap::new, |Trailers(trailers)| trailers.clone());
+    for name in ["grpc-status", "grpc-message", "grpc-status-details-bin"] {
+        if let Some(value) = response.headers_mut().remove(name) {
+            trailers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    response.map(|_| Body::trailed(Bytes::new(), trailers))
+}
+
+/// Bytes of the message in a body of known length; 0 otherwise.
+fn message_length(body: &Body) -> u64 {
+    body.known_length()
+        .unwrap_or(0)
+        .saturating_sub(grpc::PREFIX as u64)
+}
+
+/// What handlers of the service find in a request's extensions.
+#[derive(Clone)]
+pub struct CurrentSpan(pub Parent);
+
+/// What handlers of the service tell a recording span about the store they call: its system and name.
+#[derive(Clone, Default)]
+struct Database(Arc<OnceLock<(&'static str, String)>>);
+
+/// Tells the span of a request, if it records, which store is called.
+fn describe_database<T>(request: &tonic::Request<T>, system: &'static str, store: &str) {
+    if let Some(Database(note)) = request.extensions().get() {
+        note.get_or_init(|| (system, store.to_owned()));
+    }
+}
+
+/// Tells the span of a request, if it records, which model is talked to.
+fn describe_conversation<T>(request: &tonic::Request<T>, model: &str) {
+    describe_database(request, CONVERSATION, model);
+}
+
+/// Tells the span of a request, if it records, where is published.
+fn describe_publish<T>(request: &tonic::Request<T>, topic: &str) {
+    describe_database(request, TOPIC, topic);
+}
+
+/// The trailers of an app besides the status: handlers of the service put them into a response's extensions, or make
+/// them the source of the status that it failed with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the app failed")]
+pub struct Trailers(pub HeaderMap);
+
+impl Handler for GrpcApi {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
+        if let Err(status) = self.admit(&request) {
+            return grpc::status_response(&status);
+        }
+        request.headers_mut().remove(names::API_TOKEN);
+        let path = request.uri().path();
+        if Reflection::serves(path) {
+            return self.reflection.handle(request).await;
+        }
+        let started = Instant::now();
+        let method = path.to_owned();
+        let user_agent = if self.log.enabled {
+            request.headers().get("user-agent").cloned()
+        } else {
+            None
+        };
+        let (response, code) = if method.starts_with(DAPR) {
+            self.serve(request, &method, started).await
+        } else if method.starts_with(taskhub::SERVICE) {
+            // Boxed: it is off the path of the calls that apps make most.
+            Box::pin(self.serve_task_hub(request, &method, started)).await
+        } else {
+            // Boxed: calls of the service should not carry room for a proxied one.
+            let response = Box::pin(self.proxy.outbound(request)).await;
+            let code = grpc::early_status(&response).map_or(Code::Ok, |s| s.code());
+            (response, code)
+        };
+        let user_agent = user_agent.as_ref().and_then(|v: &HeaderValue| v.to_str().ok());
+        self.log
+            .grpc(&method, user_agent, started.elapsed(), code as i32, false);
+        response
+    }
+}
+
+/// A call of a generated server. What is too large for it is refused with the contract's code.
+async fn by_generated<S>(server: S, request: Request<Body>) -> Response<TonicBody>
+where
+    S: tower::Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
+{
+    let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+    let response = match server.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let refused = Status::from_header_map(response.headers());
+    match refused.as_ref().and_then(too_large) {
+        Some(status) => status.into_http(),
+        None => response,
+    }
+}
+
+impl GrpcApi {
+    fn admit(&self, request: &Request<Body>) -> Result<(), Status> {
+        let method = grpc::method(request)?;
+        if !grpc::is_grpc(request.headers()) {
+            return Err(Status::invalid_argument(
+                "this port speaks gRPC: content-type must be application/grpc (the HTTP API has another port)",
+            ));
+        }
+        if !self.list.grpc_allows(method) {
+            return Err(hidden());
+        }
+        self.token.admit_grpc(request.headers())
+    }
+
+    async fn serve(
+        &self,
+        mut request: Request<Body>,
+        method: &str,
+        started: Instant,
+    ) -> (Response<Body>, Code) {
+        let (mut span, baggage) = match self.start_span(&request, method) {
+            Ok(started) => started,
+            Err(status) => return (grpc::status_response(&status), status.code()),
+        };
+        let received = message_length(request.body());
+        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
+        let database = span.is_recording().then(Database::default);
+        if let Some(database) = &database {
+            request.extensions_mut().insert(database.clone());
+        }
+        let name = method.strip_prefix(DAPR).unwrap_or_default();
+        let mut response = match unary::call(&self.dapr, name, request).await {
+            Ok(response) => response,
+            Err(request) => self.generated(request).await,
+        };
+        if let Some((system, store)) = database.as_ref().and_then(|Database(note)| note.get()) {
+            match *system {
+                CONVERSATION => span.set("rpc.system", store.clone()),
+                TOPIC => span.grpc_publish(store),
+                _ => span.grpc_database(system, method, store),
+            }
+        }
+        let status = grpc::early_status(&response);
+        let code = status.as_ref().map_or(Code::Ok, Status::code);
+        if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
+            span.set_status(SpanStatus::Error(status.message().to_owned()));
+        }
+        if name == "InvokeService" {
+            span.inject_grpc(response.headers_mut());
+        } else {
+            span.inject_grpc_bin(response.headers_mut());
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        let sent = message_length(response.body());
+        if !STREAMING.contains(&name) {
+            self.metrics
+                .grpc_server(method, code, started.elapsed(), received, sent);
+        }
+        if code != Code::Ok && matches!(name, "InvokeBinding" | "InvokeService") {
+            response = with_head(response);
+        }
+        (response, code)
+    }
+
+    /// A call of the service of workflows.
+    async fn serve_task_hub(
+        &self,
+        mut request: Request<Body>,
+        method: &str,
+        started: Instant,
+    ) -> (Response<Body>, Code) {
+        let (mut span, baggage) = match self.start_span(&request, method) {
+            Ok(started) => started,
+            Err(status) => return (grpc::status_response(&status), status.code()),
+        };
+        let received = message_length(request.body());
+        request.extensions_mut().insert(CurrentSpan(span.as_parent()));
+        let response = by_generated(self.task_hub.clone(), request).await;
+        let mut response = response.map(Body::stream);
+        let status = grpc::early_status(&response);
+        let code = status.as_ref().map_or(Code::Ok, Status::code);
+        if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
+            span.set_status(SpanStatus::Error(status.message().to_owned()));
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        if method != taskhub::GET_WORK_ITEMS {
+            self.metrics
+                .grpc_server(method, code, started.elapsed(), received, 0);
+        }
+        (response, code)
+    }
+
+    /// A call of the service by way of the generated server.
+    async fn generated(&self, request: Request<Body>) -> Response<Body> {
+        let mut response = by_generated(self.streams.clone(), request).await;
+        match response.extensions_mut().remove::<Trailers>() {
+            Some(Trailers(more)) => response.map(|body| {
+                Body::stream(body.map_frame(move |mut frame| {
+                    if let Some(trailers) = frame.trailers_mut() {
+                        trailers.extend(more.clone());
+                    }
+                    frame
+                }))
+            }),
+            None => response.map(Body::stream),
+        }
+    }
+
+    fn start_span(
+        &self,
+        request: &Request<Body>,
+        method: &str,
+    ) -> Result<(Span, Option<HeaderValue>), Status> {
+        let headers = request.headers();
+        let parent = Parent::from_grpc(headers);
+        let baggage = match self.tracer.enabled() {
+            true => grpc::baggage(headers)?,
+            false => None,
+        };
+        let mut span = self.tracer.start(SpanKind::Client, method, &parent);
+        if span.is_recording() {
+            span.set("dapr.protocol", "grpc");
+            span.set("dapr.api", method.to_owned());
+            for (name, value) in headers {
+                if name.as_str().starts_with("dapr-")
+                    && !name.as_str().ends_with("-bin")
+                    && *name != names::API_TOKEN
+                    && let Ok(value) = value.to_str()
+                {
+                    span.set_default(name.as_str().to_owned(), value.to_owned());
+                }
+            }
+        }
+        Ok((span, baggage))
+    }
+}

@@ -1,0 +1,153 @@
+//! Streams of events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use outrigger_blocks::subscriptions::{Opened, Stream, StreamError, Subscriptions, Wanted};
+use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
+use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
+use outrigger_wire::runtime::v1::{
+    SubscribeTopicEventsRequestAlpha1, SubscribeTopicEventsRequestInitialAlpha1,
+    SubscribeTopicEventsResponseAlpha1, SubscribeTopicEventsResponseInitialAlpha1, TopicEventRequest,
+};
+use tokio::sync::mpsc;
+use tonic::codegen::BoxStream;
+use tonic::{Code, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::DaprService;
+
+impl DaprService {
+    /// The first message of the client says what it wants; it gets events, and says what came of each by its id.
+    pub(super) async fn topic_events(
+        &self,
+        mut said: Streaming<SubscribeTopicEventsRequestAlpha1>,
+    ) -> Result<Response<BoxStream<SubscribeTopicEventsResponseAlpha1>>, Status> {
+        let subscriptions = Arc::clone(&self.blocks.subscriptions);
+        let first = tokio::select! {
+            first = said.message() => first?,
+            () = subscriptions.until_ended() => return Err(closed()),
+        };
+        let Some(first) = first else {
+            return Ok(Response::new(Box::pin(stream::empty())));
+        };
+        let wanted = initial(first)?;
+        let Opened { stream, events } = subscriptions.open_stream(wanted).await.map_err(refused)?;
+        let session = Session {
+            said,
+            events,
+            open: Open {
+                subscriptions,
+                stream,
+            },
+            ended: false,
+        };
+        let began = Told::InitialResponse(SubscribeTopicEventsResponseInitialAlpha1 {});
+        let told = stream::unfold(session, Session::next);
+        let all = stream::iter([Ok(response(began))]).chain(told);
+        Ok(Response::new(Box::pin(all)))
+    }
+}
+
+fn initial(first: SubscribeTopicEventsRequestAlpha1) -> Result<Wanted, Status> {
+    let Some(Said::InitialRequest(request)) = first.subscribe_topic_events_request_type else {
+        return Err(Status::unknown("initial request is required"));
+    };
+    let SubscribeTopicEventsRequestInitialAlpha1 {
+        pubsub_name,
+        topic,
+        metadata,
+        dead_letter_topic,
+    } = request;
+    if pubsub_name.is_empty() {
+        return Err(Status::unknown("pubsubName is required"));
+    }
+    if topic.is_empty() {
+        return Err(Status::unknown("topic is required"));
+    }
+    let dead_letter = dead_letter_topic.unwrap_or_default();
+    Ok(Wanted::streaming(&pubsub_name, &topic, &dead_letter, metadata))
+}
+
+fn refused(error: StreamError) -> Status {
+    match &error {
+        StreamError::NotFound(_) => {
+            let details = ErrorDetails::with_error_info("DAPR_PUBSUB_NOT_FOUND", "dapr.io", HashMap::new());
+            Status::with_error_details(Code::InvalidArgument, error.to_string(), details)
+        }
+        StreamError::TooMany => Status::resource_exhausted(error.to_string()),
+        StreamError::Refused { .. } => Status::unknown(error.to_string()),
+        StreamError::Ending => closed(),
+    }
+}
+
+fn closed() -> Status {
+    Status::unknown("stream closed")
+}
+
+fn response(told: Told) -> SubscribeTopicEventsResponseAlpha1 {
+    SubscribeTopicEventsResponseAlpha1 {
+        subscribe_topic_events_response_type: Some(told),
+    }
+}
+
+/// A stream and its client.
+struct Session {
+    said: Streaming<SubscribeTopicEventsRequestAlpha1>,
+    events: mpsc::Receiver<TopicEventRequest>,
+    open: Open,
+    ended: bool,
+}
+
+/// An open stream: dropped, it is closed, and what the client has not answered goes back to the broker.
+struct Open {
+    subscriptions: Arc<Subscriptions>,
+    stream: Arc<Stream>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.subscriptions.close_stream(&self.stream);
+    }
+}
+
+type Item = Result<SubscribeTopicEventsResponseAlpha1, Status>;
+
+impl Session {
+    /// The next thing that the client is told; reads what it says meanwhile.
+    async fn next(mut self) -> Option<(Item, Self)> {
+        if self.ended {
+            return None;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                said = self.said.message() => match said {
+                    Ok(Some(said)) => if let Some(status) = self.heard(said) {
+                        return self.end(status);
+                    },
+                    Ok(None) | Err(_) => return None,
+                },
+                Some(event) = self.events.recv() => {
+                    return Some((Ok(response(Told::EventMessage(event))), self));
+                }
+                () = self.open.subscriptions.stream_ended(&self.open.stream) => return self.end(closed()),
+            }
+        }
+    }
+
+    fn end(mut self, status: Status) -> Option<(Item, Self)> {
+        self.ended = true;
+        Some((Err(status), self))
+    }
+
+    fn heard(&self, said: SubscribeTopicEventsRequestAlpha1) -> Option<Status> {
+        let Some(Said::EventProcessed(processed)) = said.subscribe_topic_events_request_type else {
+            return Some(Status::unknown("duplicate initial request received"));
+        };
+        let status = processed.status.unwrap_or_default().status;
+        self.open.stream.answered(&processed.id, status);
+        None
+    }
+}

@@ -1,0 +1,62 @@
+//! Single operations with keys.
+
+use outrigger_blocks::crypto::CryptoError;
+use outrigger_wire::runtime::v1::{
+    SubtleDecryptRequest, SubtleDecryptResponse, SubtleEncryptRequest, SubtleEncryptResponse,
+    SubtleGetKeyRequest, SubtleGetKeyResponse, SubtleSignRequest, SubtleSignResponse, SubtleUnwrapKeyRequest,
+    SubtleUnwrapKeyResponse, SubtleVerifyRequest, SubtleVerifyResponse, SubtleWrapKeyRequest,
+    SubtleWrapKeyResponse,
+};
+use tonic::{Response, Status};
+
+use super::DaprService;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl DaprService {
+    fn subtle<T>(&self, outcome: Result<T, CryptoError>) -> Answer<T> {
+        outcome
+            .map(Response::new)
+            .map_err(|error| self.fail(&error.into()))
+    }
+
+    pub(super) async fn subtle_get_key(&self, request: SubtleGetKeyRequest) -> Answer<SubtleGetKeyResponse> {
+        self.subtle(self.blocks.crypto.get_key(request).await)
+    }
+
+    pub(super) async fn subtle_encrypt(
+        &self,
+        request: SubtleEncryptRequest,
+    ) -> Answer<SubtleEncryptResponse> {
+        self.subtle(self.blocks.crypto.encrypt(request).await)
+    }
+
+    pub(super) async fn subtle_decrypt(
+        &self,
+        request: SubtleDecryptRequest,
+    ) -> Answer<SubtleDecryptResponse> {
+        self.subtle(self.blocks.crypto.decrypt(request).await)
+    }
+
+    pub(super) async fn subtle_wrap_key(
+        &self,
+        request: SubtleWrapKeyRequest,
+    ) -> Answer<SubtleWrapKeyResponse> {
+        self.subtle(self.blocks.crypto.wrap_key(request).await)
+    }
+
+    pub(super) async fn subtle_unwrap_key(
+        &self,
+        request: SubtleUnwrapKeyRequest,
+    ) -> Answer<SubtleUnwrapKeyResponse> {
+        self.subtle(self.blocks.crypto.unwrap_key(request).await)
+    }
+
+    pub(super) async fn subtle_sign(&self, request: SubtleSignRequest) -> Answer<SubtleSignResponse> {
+        self.subtle(self.blocks.crypto.sign(request).await)
+    }
+
+    pub(super) async fn subtle_verify(&self, request: SubtleVerifyRequest) -> Answer<SubtleVerifyResponse> {
+        self.subtle(self.blocks.crypto.verify(request).await)
+    }
+}

@@ -1,0 +1,57 @@
+//! Workflow methods.
+
+use outrigger_blocks_actors::workflow::WorkflowError;
+use outrigger_wire::runtime::v1::{
+    GetWorkflowRequest, GetWorkflowResponse, RaiseEventWorkflowRequest, StartWorkflowRequest,
+    StartWorkflowResponse,
+};
+use tonic::{Request, Response, Status};
+
+use super::{CurrentSpan, DaprService};
+
+impl DaprService {
+    pub(super) async fn workflow_start(
+        &self,
+        request: Request<StartWorkflowRequest>,
+    ) -> Result<Response<StartWorkflowResponse>, Status> {
+        let span = request.extensions().get::<CurrentSpan>();
+        let parent = span.map(|span| span.0.clone()).unwrap_or_default();
+        let started = self.workflows.manage_start(request.into_inner(), parent).await;
+        let instance_id = started.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(StartWorkflowResponse { instance_id }))
+    }
+
+    pub(super) async fn workflow_get(
+        &self,
+        request: GetWorkflowRequest,
+    ) -> Result<Response<GetWorkflowResponse>, Status> {
+        let found = self.workflows.manage_get(&request.instance_id).await;
+        let found = found.map_err(|error| self.fail(&error.into()))?;
+        // Callers tell an unknown instance by everything else being empty.
+        Ok(Response::new(found.unwrap_or_else(|| GetWorkflowResponse {
+            instance_id: request.instance_id,
+            ..GetWorkflowResponse::default()
+        })))
+    }
+
+    pub(super) async fn workflow_raise(
+        &self,
+        request: RaiseEventWorkflowRequest,
+    ) -> Result<Response<()>, Status> {
+        let RaiseEventWorkflowRequest {
+            instance_id,
+            event_name,
+            event_data,
+            ..
+        } = request;
+        // Nothing and no bytes are the same over gRPC.
+        let data = (!event_data.is_empty()).then_some(&*event_data);
+        let raised = self.workflows.manage_raise(&instance_id, &event_name, data).await;
+        self.workflow_done(raised)
+    }
+
+    pub(super) fn workflow_done(&self, done: Result<(), WorkflowError>) -> Result<Response<()>, Status> {
+        done.map_err(|error| self.fail(&error.into()))?;
+        Ok(Response::new(()))
+    }
+}

@@ -1,0 +1,370 @@
+//! `TaskHubSidecarService`: what the SDKs of workflows speak, clients and workers alike.
+
+use std::sync::Arc;
+
+use futures::StreamExt;
+use outrigger_blocks_actors::actors::ActorError;
+use outrigger_blocks_actors::workflow::{Start, Workflows, is_final, parent_of};
+use outrigger_telemetry::trace::Parent;
+use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::purge_instances_request::Request as Purge;
+use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarService;
+use outrigger_wire::durabletask::{
+    ActivityResponse, CompleteTaskResponse, CreateInstanceRequest, CreateInstanceResponse, EventRaisedEvent,
+    ExecutionResumedEvent, ExecutionSuspendedEvent, ExecutionTerminatedEvent, GetInstanceHistoryRequest,
+    GetInstanceHistoryResponse, GetInstanceRequest, GetInstanceResponse, GetWorkItemsRequest,
+    ListInstanceIDsRequest, ListInstanceIDsResponse, OrchestrationState, OrchestrationStatus,
+    OrchestratorResponse, PurgeInstancesRequest, PurgeInstancesResponse, RaiseEventRequest,
+    RaiseEventResponse, RerunWorkflowFromEventRequest, RerunWorkflowFromEventResponse, ResumeRequest,
+    ResumeResponse, SuspendRequest, SuspendResponse, TerminateRequest, TerminateResponse, WorkItem,
+};
+use tonic::codegen::BoxStream;
+use tonic::{Code, Request, Response, Status};
+
+use super::CurrentSpan;
+use crate::error::ApiError;
+
+/// How the paths of the service's methods begin; it has no package.
+pub(super) const SERVICE: &str = "/TaskHubSidecarService/";
+/// The one method that is a stream.
+pub(super) const GET_WORK_ITEMS: &str = "/TaskHubSidecarService/GetWorkItems";
+
+/// The service.
+pub struct TaskHub {
+    /// What it speaks for.
+    pub workflows: Arc<Workflows>,
+}
+
+impl TaskHub {
+    fn check(&self) -> Result<(), Status> {
+        self.workflows.check().map_err(|error| failed(&error, ""))
+    }
+
+    async fn add(&self, id: &str, event: EventType, what: &str) -> Result<(), Status> {
+        self.check()?;
+        let added = self.workflows.add(id, event).await;
+        added.map_err(|error| failed(&error, what))
+    }
+
+    async fn wait(
+        &self,
+        request: &GetInstanceRequest,
+        until: impl Fn(OrchestrationStatus) -> bool,
+    ) -> Result<GetInstanceResponse, Status> {
+        self.check()?;
+        let found = self.workflows.wait(&request.instance_id, until).await;
+        let found = found.map_err(|error| failed(&error, ""))?;
+        Ok(described(request, found))
+    }
+
+    /// Waits until an instance has a status, or a final one.
+    async fn wait_or_end(&self, id: String, status: OrchestrationStatus) -> Result<(), Status> {
+        let request = GetInstanceRequest {
+            instance_id: id,
+            ..GetInstanceRequest::default()
+        };
+        let is_met = |now| now == status || is_final(now);
+        self.wait(&request, is_met).await.map(|_| ())
+    }
+}
+
+/// What a client is told of a failure; `what` was to be done. Failures of actors have no code of their own unless the
+/// contract gives them one.
+fn failed(error: &ActorError, what: &str) -> Status {
+    let code = match error {
+        ActorError::Internal(_) => Code::Unknown,
+        ActorError::Peer(status) => status.code(),
+        ActorError::NoPlacement
+        | ActorError::NoNamespace
+        | ActorError::NoStore
+        | ActorError::Ended
+        | ActorError::Illegal(_) => ApiError::from(error.clone()).grpc,
+        _ => Code::Unknown,
+    };
+    let text = match what {
+        "" => error.to_string(),
+        what => format!("{what}: {error}"),
+    };
+    Status::new(code, text)
+}
+
+fn described(request: &GetInstanceRequest, found: Option<OrchestrationMetadata>) -> GetInstanceResponse {
+    let Some(found) = found else {
+        return GetInstanceResponse::default();
+    };
+    let mut state = OrchestrationState {
+        instance_id: request.instance_id.clone(),
+        name: found.name,
+        orchestration_status: found.runtime_status,
+        created_timestamp: found.created_at,
+        last_updated_timestamp: found.last_updated_at,
+        ..OrchestrationState::default()
+    };
+    if request.get_inputs_and_outputs {
+        state.input = found.input;
+        state.output = found.output;
+        state.custom_status = found.custom_status;
+        state.failure_details = found.failure_details;
+    }
+    GetInstanceResponse {
+        exists: true,
+        orchestration_state: Some(state),
+    }
+}
+
+/// The span that a request continues: the one it names, else the one it came with.
+fn parent(request: &Request<CreateInstanceRequest>) -> Parent {
+    match &request.get_ref().parent_trace_context {
+        Some(context) => parent_of(Some(context)),
+        None => request
+            .extensions()
+            .get::<CurrentSpan>()
+            .map(|span| span.0.clone())
+            .unwrap_or_default(),
+    }
+}
+
+#[tonic::async_trait]
+impl TaskHubSidecarService for TaskHub {
+    async fn hello(&self, _request: Request<()>) -> Result<Response<()>, Status> {
+        Ok(Response::new(()))
+    }
+
+    async fn start_instance(
+        &self,
+        request: Request<CreateInstanceRequest>,
+    ) -> Result<Response<CreateInstanceResponse>, Status> {
+        self.check()?;
+        let parent = parent(&request);
+        let request = request.into_inner();
+        let instance_id = request.instance_id;
+        let starts_now = request.scheduled_start_timestamp.is_none();
+        let start = Start {
+            id: instance_id.clone(),
+            name: request.name,
+            version: request.version.unwrap_or_default(),
+            input: request.input,
+            at: request.scheduled_start_timestamp,
+            policy: request.orchestration_id_reuse_policy,
+            parent,
+        };
+        let started = self.workflows.start(start).await;
+        started.map_err(|error| failed(&error, "failed to create orchestration instance"))?;
+        if starts_now {
+            let request = GetInstanceRequest {
+                instance_id: instance_id.clone(),
+                ..GetInstanceRequest::default()
+            };
+            self.wait(&request, has_begun).await?;
+        }
+        Ok(Response::new(CreateInstanceResponse { instance_id }))
+    }
+
+    async fn get_instance(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        self.check()?;
+        let request = request.into_inner();
+        let found = self.workflows.get(&request.instance_id).await;
+        let found = found.map_err(|error| failed(&error, ""))?;
+        Ok(Response::new(described(&request, found)))
+    }
+
+    async fn wait_for_instance_start(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        let found = self.wait(request.get_ref(), has_begun).await?;
+        Ok(Response::new(found))
+    }
+
+    async fn wait_for_instance_completion(
+        &self,
+        request: Request<GetInstanceRequest>,
+    ) -> Result<Response<GetInstanceResponse>, Status> {
+        let found = self.wait(request.get_ref(), is_final).await?;
+        Ok(Response::new(found))
+    }
+
+    async fn raise_event(
+        &self,
+        request: Request<RaiseEventRequest>,
+    ) -> Result<Response<RaiseEventResponse>, Status> {
+        let RaiseEventRequest {
+            instance_id,
+            name,
+            input,
+        } = request.into_inner();
+        let event = EventType::EventRaised(EventRaisedEvent { name, input });
+        self.add(&instance_id, event, "").await?;
+        Ok(Response::new(RaiseEventResponse {}))
+    }
+
+    async fn terminate_instance(
+        &self,
+        request: Request<TerminateRequest>,
+    ) -> Result<Response<TerminateResponse>, Status> {
+        let TerminateRequest {
+            instance_id,
+            output,
+            recursive,
+        } = request.into_inner();
+        let event = EventType::ExecutionTerminated(ExecutionTerminatedEvent {
+            input: output,
+            recurse: recursive,
+        });
+        self.add(&instance_id, event, "failed to submit termination request")
+            .await?;
+        self.wait_or_end(instance_id, OrchestrationStatus::Terminated)
+            .await?;
+        Ok(Response::new(TerminateResponse {}))
+    }
+
+    async fn suspend_instance(
+        &self,
+        request: Request<SuspendRequest>,
+    ) -> Result<Response<SuspendResponse>, Status> {
+        let SuspendRequest { instance_id, reason } = request.into_inner();
+        let input = reason.filter(|reason| !reason.is_empty());
+        let event = EventType::ExecutionSuspended(ExecutionSuspendedEvent { input });
+        self.add(&instance_id, event, "").await?;
+        self.wait_or_end(instance_id, OrchestrationStatus::Suspended)
+            .await?;
+        Ok(Response::new(SuspendResponse {}))
+    }
+
+    async fn resume_instance(
+        &self,
+        request: Request<ResumeRequest>,
+    ) -> Result<Response<ResumeResponse>, Status> {
+        let ResumeRequest { instance_id, reason } = request.into_inner();
+        let input = reason.filter(|reason| !reason.is_empty());
+        let event = EventType::ExecutionResumed(ExecutionResumedEvent { input });
+        self.add(&instance_id, event, "").await?;
+        self.wait_or_end(instance_id, OrchestrationStatus::Running)
+            .await?;
+        Ok(Response::new(ResumeResponse {}))
+    }
+
+    async fn purge_instances(
+        &self,
+        request: Request<PurgeInstancesRequest>,
+    ) -> Result<Response<PurgeInstancesResponse>, Status> {
+        self.check()?;
+        let request = request.into_inner();
+        let force = request.force();
+        let id = match request.request {
+            Some(Purge::PurgeInstanceFilter(_)) => {
+                return Err(Status::unknown(
+                    "multi-instance purge is not unimplemented: purge instances by their ids",
+                ));
+            }
+            Some(Purge::InstanceId(id)) => id,
+            None => String::new(),
+        };
+        let purged = self.workflows.purge(&id, request.recursive, force).await;
+        if let Some(error) = purged.error {
+            return Err(failed(&error, "failed to purge orchestration state"));
+        }
+        Ok(Response::new(PurgeInstancesResponse {
+            deleted_instance_count: i32::try_from(purged.count).unwrap_or(i32::MAX),
+            ..PurgeInstancesResponse::default()
+        }))
+    }
+
+    async fn get_work_items(
+        &self,
+        request: Request<GetWorkItemsRequest>,
+    ) -> Result<Response<BoxStream<WorkItem>>, Status> {
+        if let Some(agent) = request.metadata().get("user-agent") {
+            tracing::info!(target: "dapr.wfengine", "a worker asks for work, user agent {agent:?}");
+        }
+        let mut items = self.workflows.open_worker().await?;
+        let items = futures::stream::poll_fn(move |cx| items.poll_recv(cx));
+        Ok(Response::new(items.boxed()))
+    }
+
+    async fn complete_activity_task(
+        &self,
+        request: Request<ActivityResponse>,
+    ) -> Result<Response<CompleteTaskResponse>, Status> {
+        let response = request.into_inner();
+        let (id, task) = (response.instance_id.clone(), response.task_id);
+        if !self.workflows.queue().activity_done(response) {
+            tracing::warn!(
+                target: "dapr.wfengine",
+                "a worker answered activity {task} of workflow '{id}', for which nobody waits: ignored"
+            );
+        }
+        Ok(Response::new(CompleteTaskResponse {}))
+    }
+
+    async fn complete_orchestrator_task(
+        &self,
+        request: Request<OrchestratorResponse>,
+    ) -> Result<Response<CompleteTaskResponse>, Status> {
+        let response = request.into_inner();
+        let id = response.instance_id.clone();
+        if !self.workflows.queue().turn_done(response) {
+            tracing::warn!(
+                target: "dapr.wfengine",
+                "a worker answered a turn of workflow '{id}', for which nobody waits: ignored"
+            );
+        }
+        Ok(Response::new(CompleteTaskResponse {}))
+    }
+
+    async fn rerun_workflow_from_event(
+        &self,
+        request: Request<RerunWorkflowFromEventRequest>,
+    ) -> Result<Response<RerunWorkflowFromEventResponse>, Status> {
+        self.check()?;
+        let rerun = self.workflows.rerun(request.into_inner()).await;
+        let new_instance_id = rerun.map_err(|error| match error.said() {
+            Some((code, text)) => Status::new(code, text),
+            None => failed(&error, ""),
+        })?;
+        let request = GetInstanceRequest {
+            instance_id: new_instance_id.clone(),
+            ..GetInstanceRequest::default()
+        };
+        self.wait(&request, has_begun).await?;
+        Ok(Response::new(RerunWorkflowFromEventResponse { new_instance_id }))
+    }
+
+    async fn list_instance_i_ds(
+        &self,
+        request: Request<ListInstanceIDsRequest>,
+    ) -> Result<Response<ListInstanceIDsResponse>, Status> {
+        self.check()?;
+        let ListInstanceIDsRequest {
+            continuation_token,
+            page_size,
+        } = request.into_inner();
+        let page = self.workflows.list(continuation_token, page_size).await;
+        let page = page.map_err(|error| failed(&error, ""))?;
+        Ok(Response::new(ListInstanceIDsResponse {
+            instance_ids: page.keys,
+            continuation_token: page.token,
+        }))
+    }
+
+    async fn get_instance_history(
+        &self,
+        request: Request<GetInstanceHistoryRequest>,
+    ) -> Result<Response<GetInstanceHistoryResponse>, Status> {
+        self.check()?;
+        let id = request.into_inner().instance_id;
+        let found = self.workflows.history(&id).await;
+        let events = found
+            .map_err(|error| failed(&error, ""))?
+            .ok_or_else(|| Status::not_found(format!("workflow instance '{id}' not found")))?;
+        Ok(Response::new(GetInstanceHistoryResponse { events }))
+    }
+}
+
+fn has_begun(status: OrchestrationStatus) -> bool {
+    status != OrchestrationStatus::Pending
+}

@@ -1,0 +1,433 @@
+//! The HTTP API: one request through its stations, in the contract's order.
+
+mod actors;
+mod bindings;
+mod configuration;
+mod conversation;
+mod cors;
+mod crypto;
+mod invoke;
+mod jobs;
+mod json;
+mod lock;
+mod meta;
+mod protojson;
+mod publish;
+mod route;
+mod secrets;
+mod state;
+mod subtle;
+mod verb;
+mod workflow;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use http::header::{AUTHORIZATION, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use outrigger_blocks::Blocks;
+use outrigger_blocks::invoke::Invoker;
+use outrigger_blocks_actors::actors::Actors;
+use outrigger_blocks_actors::workflow::Workflows;
+use outrigger_component::Pairs;
+use outrigger_component::middleware::Peer;
+use outrigger_policy::path::clean_escaped_path;
+use outrigger_policy::request_path;
+use outrigger_runtime::life::{Readiness, Shutdown};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Chain;
+use outrigger_telemetry::apilog::{ApiLog, HttpCall};
+use outrigger_telemetry::trace::{
+    Baggage, BaggageError, Parent, Span, SpanKind, Status as SpanStatus, Tracer,
+};
+use outrigger_transport::body::{self, Body, BoxError};
+use outrigger_transport::headers::names;
+use outrigger_transport::listen::{Client, Handler};
+use outrigger_transport::response::{empty_response, text_response};
+
+pub use cors::Cors;
+#[cfg(feature = "fuzzing")]
+pub use publish::fuzz_bulk as fuzz_publish_bulk;
+pub use route::{Endpoint, Routes};
+#[cfg(feature = "fuzzing")]
+pub use state::fuzz_bodies as fuzz_state_bodies;
+
+use self::route::{Match, Parameters};
+use super::error::ApiError;
+use crate::admit::Token;
+use crate::metadata::Metadata;
+
+/// The HTTP API of a sidecar.
+pub struct HttpApi {
+    /// This app's id.
+    pub app_id: Arc<str>,
+    /// What is served.
+    pub routes: Routes,
+    /// Largest body, bytes; `None` = no limit.
+    pub max_body: Option<usize>,
+    /// The token callers must present.
+    pub token: Token,
+    /// Cross-origin rules.
+    pub cors: Cors,
+    /// Starts spans.
+    pub tracer: Tracer,
+    /// Counts requests.
+    pub metrics: Arc<SidecarMetrics>,
+    /// Logs requests.
+    pub log: ApiLog,
+    /// Service invocation.
+    pub invoker: Arc<Invoker>,
+    /// The blocks beside invocation.
+    pub blocks: Blocks,
+    /// Actors.
+    pub actors: Arc<Actors>,
+    /// Workflows.
+    pub workflows: Arc<Workflows>,
+    /// The metadata block.
+    pub metadata: Arc<Metadata>,
+    /// What is ready.
+    pub readiness: Readiness,
+    /// Ends the process.
+    pub shutdown: Shutdown,
+}
+
+/// Metadata and health only, without token, limit or CORS.
+pub struct PublicApi(pub Arc<HttpApi>);
+
+/// A request in the handler of its route.
+struct Context<'a> {
+    request: Request<Body>,
+    span: &'a mut Span,
+    endpoint: &'static Endpoint,
+    parameters: Parameters<'a>,
+}
+
+impl Context<'_> {
+    /// Says in the span which store is called.
+    fn describe_database(&mut self, system: &'static str, store: &str) {
+        if self.span.is_recording() {
+            let path = clean_escaped_path(self.request.uri().path());
+            let statement = format!("{} {path}", self.request.method());
+            self.span.database(system, &statement, store);
+        }
+    }
+}
+
+/// A request that has not reached its handler yet, by reference: a future that owns it has room for it twice, and is
+/// copied.
+struct RequestRef<'a> {
+    request: &'a mut Request<Body>,
+    span: &'a mut Span,
+}
+
+impl<'a> RequestRef<'a> {
+    fn take(self, matched: Match<'a>) -> Context<'a> {
+        Context {
+            request: std::mem::take(self.request),
+            span: self.span,
+            endpoint: matched.endpoint,
+            parameters: matched.parameters,
+        }
+    }
+}
+
+impl Handler for HttpApi {
+    async fn handle(self: Arc<Self>, client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
+        if let Err(other) = verb::standardise(&mut request) {
+            return self.error(ApiError::method_not_implemented(&other));
+        }
+        if is_about_server(&request) {
+            return empty_response(StatusCode::OK);
+        }
+        self.serve(&client, &mut request).await
+    }
+}
+
+impl Handler for PublicApi {
+    async fn handle(self: Arc<Self>, _client: Arc<Client>, mut request: Request<Body>) -> Response<Body> {
+        if let Err(other) = verb::standardise(&mut request) {
+            return self.0.error(ApiError::method_not_implemented(&other));
+        }
+        if is_about_server(&request) {
+            return empty_response(StatusCode::OK);
+        }
+        let path = clean_escaped_path(request.uri().path()).into_owned();
+        match self.0.routes.find(request.method(), &path) {
+            Some(matched) if matched.endpoint.public => {
+                let mut span = Span::none();
+                let request = RequestRef {
+                    request: &mut request,
+                    span: &mut span,
+                };
+                self.0.dispatch(request.take(matched)).await
+            }
+            _ => text_response(StatusCode::NOT_FOUND, "404 page not found"),
+        }
+    }
+}
+
+impl HttpApi {
+    async fn serve(&self, client: &Client, request: &mut Request<Body>) -> Response<Body> {
+        let path = clean_escaped_path(request.uri().path()).into_owned();
+        if let Some(limit) = self.max_body {
+            body::limit(request.body_mut(), limit);
+        }
+        let method = request.method().clone();
+        let started = Instant::now();
+        let received = request.body().known_length().unwrap_or(0);
+        let matched = self.routes.find(&method, &path);
+        let response = self.traced(client, request, &path, matched).await;
+        let status = response.status();
+        let elapsed = started.elapsed();
+        let size = response.body().known_length().unwrap_or(0);
+        self.metrics
+            .http_server(&method, &path, status.as_u16(), elapsed, received, size);
+        response
+    }
+
+    async fn traced(
+        &self,
+        client: &Client,
+        request: &mut Request<Body>,
+        path: &str,
+        matched: Option<Match<'_>>,
+    ) -> Response<Body> {
+        if !self.tracer.enabled() || path.contains("/healthz") {
+            let parent = Parent::from_http(request.headers());
+            let mut span = if self.tracer.enabled() {
+                Span::none()
+            } else {
+                Span::of(parent)
+            };
+            return self.guarded(client, request, matched, &mut span).await;
+        }
+        let baggage = match baggage(request.headers()) {
+            Ok(baggage) => baggage,
+            Err(error) => return text_response(StatusCode::BAD_REQUEST, &error.to_string()),
+        };
+        let parent = Parent::from_http(request.headers());
+        let mut span = self.tracer.start(SpanKind::Client, path, &parent);
+        if span.is_recording() {
+            describe(&mut span, client, request, path);
+        }
+        let mut response = self.guarded(client, request, matched, &mut span).await;
+        let status = response.status();
+        span.set("dapr.status_code", status.as_u16().to_string());
+        if status.as_u16() >= 400 {
+            let reason = status.canonical_reason().unwrap_or("");
+            span.set_status(SpanStatus::Error(format!("Code({}): {reason}", status.as_u16())));
+        }
+        if !response.headers().contains_key(names::TRACEPARENT) {
+            span.inject_http(response.headers_mut());
+        }
+        if let Some(baggage) = baggage {
+            response.headers_mut().insert(names::BAGGAGE, baggage);
+        }
+        response
+    }
+
+    async fn guarded(
+        &self,
+        client: &Client,
+        request: &mut Request<Body>,
+        matched: Option<Match<'_>>,
+        span: &mut Span,
+    ) -> Response<Body> {
+        let mark = match self.cors.admit(request) {
+            cors::Admission::Answer(response) => return response,
+            cors::Admission::Continue(mark) => mark,
+        };
+        let open = matched.as_ref().is_some_and(|m| m.endpoint.is_health());
+        let mut response = if !open && !self.token.admits_http(request.headers()) {
+            text_response(StatusCode::UNAUTHORIZED, "invalid api token")
+        } else {
+            request.headers_mut().remove(names::API_TOKEN);
+            let context = RequestRef { request, span };
+            match self.blocks.middlewares.server.current() {
+                None => self.route(matched, context).await,
+                Some(chain) => Box::pin(self.through(&chain, client, matched, context)).await,
+            }
+        };
+        mark.put(response.headers_mut());
+        response
+    }
+
+    /// Takes a request through middleware, which sees its path in the one canonical form. Where it goes is what they
+    /// made of it.
+    async fn through(
+        &self,
+        chain: &Chain,
+        client: &Client,
+        matched: Option<Match<'_>>,
+        context: RequestRef<'_>,
+    ) -> Response<Body> {
+        let RequestRef { request, span } = context;
+        let mut request = std::mem::take(request);
+        if let Some(address) = client.address {
+            request.extensions_mut().insert(Peer(address));
+        }
+        let shown = canonical_path(&request, matched.as_ref());
+        let Some(uri) = with_path(request.uri(), &shown) else {
+            return text_response(StatusCode::BAD_REQUEST, "the path of the request cannot be read");
+        };
+        let given = request.uri().path().to_owned();
+        *request.uri_mut() = uri;
+        let end = |mut request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
+            Box::pin(async move {
+                let path = clean_escaped_path(request.uri().path()).into_owned();
+                let matched = if request.uri().path() == shown {
+                    // As it was given: gRPC apps are told of a slash in front of their method.
+                    if let Some(uri) = with_path(request.uri(), &given) {
+                        *request.uri_mut() = uri;
+                    }
+                    matched
+                } else {
+                    self.routes.find(request.method(), &path)
+                };
+                let request = &mut request;
+                Ok(self.route(matched, RequestRef { request, span }).await)
+            })
+        };
+        match chain.run(request, end).await {
+            Ok(response) => response,
+            Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+        }
+    }
+
+    async fn route(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
+        if self.log.enabled {
+            return Box::pin(self.logged(matched, context)).await;
+        }
+        self.answer(matched, context).await
+    }
+
+    /// Logs a call as it came through the pipeline; what was refused before is none.
+    async fn logged(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
+        let started = Instant::now();
+        let request = &*context.request;
+        let method = request.method().clone();
+        let path = clean_escaped_path(request.uri().path()).into_owned();
+        let user_agent = request.headers().get(USER_AGENT).cloned();
+        let endpoint = matched.as_ref().map(|m| m.endpoint);
+        let response = self.answer(matched, context).await;
+        self.log.http(&HttpCall {
+            method: method.as_str(),
+            path: &path,
+            route: endpoint.map_or("InvokeService", |e| e.name),
+            user_agent: user_agent.as_ref().and_then(|v| v.to_str().ok()),
+            duration: started.elapsed(),
+            code: response.status().as_u16(),
+            size: response.body().known_length().unwrap_or(0),
+            health: endpoint.is_some_and(Endpoint::is_health),
+        });
+        response
+    }
+
+    async fn answer(&self, matched: Option<Match<'_>>, context: RequestRef<'_>) -> Response<Body> {
+        let matched = match matched {
+            Some(matched) => matched,
+            None if self.routes.offers_invoke() => Match {
+                endpoint: &invoke::ROUTE,
+                parameters: Parameters::default(),
+            },
+            None => return text_response(StatusCode::NOT_FOUND, "404 page not found"),
+        };
+        self.dispatch(context.take(matched)).await
+    }
+
+    async fn dispatch(&self, context: Context<'_>) -> Response<Body> {
+        match (context.endpoint.handler)(self, context).await {
+            Ok(response) => response,
+            Err(error) => self.error(error),
+        }
+    }
+
+    /// Counts an error reply by its code.
+    fn error(&self, error: ApiError) -> Response<Body> {
+        if !error.is_plain() {
+            self.metrics.error_code(error.counted_as(), error.category);
+        }
+        error.into_response()
+    }
+}
+
+/// Whether a client asks what the server itself can do, and for nothing that it has (RFC 9110 section 9.3.7).
+fn is_about_server(request: &Request<Body>) -> bool {
+    request.method() == Method::OPTIONS && request.uri().path() == "*"
+}
+
+/// The path of a request as middleware sees it, whatever way it was spelled in.
+fn canonical_path(request: &Request<Body>, matched: Option<&Match<'_>>) -> String {
+    let path = request.uri().path();
+    match matched {
+        Some(matched) if !matched.endpoint.is_invocation() => request_path::of_route(path),
+        _ => {
+            let text = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+            request_path::of_invocation(path, text(names::APP_ID), text(AUTHORIZATION))
+        }
+    }
+}
+
+/// The same address with another path; `None` when it is none.
+fn with_path(uri: &Uri, path: &str) -> Option<Uri> {
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(joined(path, uri)?);
+    Uri::from_parts(parts).ok()
+}
+
+/// A path, and the query of an address.
+fn joined(path: &str, uri: &Uri) -> Option<PathAndQuery> {
+    match uri.query() {
+        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")).ok(),
+        None => PathAndQuery::try_from(path).ok(),
+    }
+}
+
+/// The `metadata.NAME` parameters of a query string; the first of a name counts.
+fn query_metadata(query: Option<&str>) -> Pairs {
+    let mut metadata = Pairs::new();
+    for (name, value) in url::form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        if let Some(name) = name.strip_prefix("metadata.") {
+            metadata
+                .entry(name.to_owned())
+                .or_insert_with(|| value.into_owned());
+        }
+    }
+    metadata
+}
+
+/// The baggage to echo: several headers joined; an error when one is not W3C baggage.
+fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, BaggageError> {
+    let found = Baggage::from_headers(headers)?;
+    // What was parsed came from header values, and can be one.
+    Ok(found.and_then(|(text, _)| HeaderValue::try_from(text).ok()))
+}
+
+fn describe(span: &mut Span, client: &Client, request: &Request<Body>, path: &str) {
+    let method = request.method().as_str();
+    span.set("dapr.protocol", "http");
+    span.set("dapr.api", format!("{method} {path}"));
+    span.set("http.request.method", method.to_owned());
+    span.set(
+        "url.full",
+        request
+            .uri()
+            .path_and_query()
+            .map_or("", |p| p.as_str())
+            .to_owned(),
+    );
+    if let Some(address) = client.address {
+        span.set("server.address", address.ip().to_string());
+        span.set("server.port", address.port().to_string());
+    }
+    for (name, value) in request.headers() {
+        if name.as_str().starts_with("dapr-")
+            && *name != names::API_TOKEN
+            && let Ok(value) = value.to_str()
+        {
+            span.set_default(name.as_str().to_owned(), value.to_owned());
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The bodies of requests about actors.
+
+use bytes::Bytes;
+use outrigger_blocks_actors::actors::{ReminderRequest, StateOperation, StateStep, TimerRequest};
+use outrigger_component::Pairs;
+use outrigger_component::state::Value;
+use serde::de::MapAccess;
+use serde_json::value::RawValue;
+
+use crate::http::json::{Object, Of, parse, value};
+
+#[derive(Default)]
+struct Operation<'de> {
+    operation: String,
+    request: Of<Request<'de>>,
+}
+
+impl<'de> Object<'de> for Operation<'de> {
+    const NAME: &'static str = "an object with operation and request";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("operation") {
+            self.operation = value(map)?;
+        } else if name.eq_ignore_ascii_case("request") {
+            self.request = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+#[derive(Default)]
+struct Request<'de> {
+    key: String,
+    value: Option<&'de RawValue>,
+    etag: Option<String>,
+    metadata: Pairs,
+}
+
+impl<'de> Object<'de> for Request<'de> {
+    const NAME: &'static str = "an object with key and value";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("key") {
+            self.key = value(map)?;
+        } else if is("value") {
+            self.value = Some(map.next_value()?);
+        } else if is("etag") {
+            self.etag = map.next_value()?;
+        } else if is("metadata") {
+            self.metadata = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// The changes of a transaction; values stay parts of `body`.
+pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json::Error> {
+    let items = parse::<Option<Vec<Of<Operation<'_>>>>>(body)?.unwrap_or_default();
+    let operation = |Of(item): Of<Operation<'_>>| {
+        let Of(request) = item.request;
+        let value = request.value.map(RawValue::get).unwrap_or("null");
+        StateOperation {
+            step: match item.operation.as_str() {
+                "upsert" => StateStep::Upsert(Value::Json(match request.value {
+                    Some(_) => body.slice_ref(value.as_bytes()),
+                    None => Bytes::from_static(b"null"),
+                })),
+                "delete" => StateStep::Delete,
+                other => StateStep::Unknown(other.to_owned()),
+            },
+            key: request.key,
+            etag: request.etag,
+            metadata: request.metadata,
+        }
+    };
+    Ok(items.into_iter().map(operation).collect())
+}
+
+#[derive(Default)]
+struct Timer<'de> {
+    data: Option<&'de RawValue>,
+    request: TimerRequest,
+}
+
+impl<'de> Object<'de> for Timer<'de> {
+    const NAME: &'static str = "an object with dueTime and period";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("data") {
+            self.data = Some(map.next_value()?);
+            return Ok(true);
+        }
+        let member = if is("dueTime") {
+            &mut self.request.due_time
+        } else if is("period") {
+            &mut self.request.period
+        } else if is("ttl") {
+            &mut self.request.ttl
+        } else if is("callback") {
+            &mut self.request.callback
+        } else {
+            return Ok(false);
+        };
+        *member = value(map)?;
+        Ok(true)
+    }
+}
+
+/// A timer without its names, which are those of the path.
+pub(super) fn timer(body: &Bytes) -> Result<TimerRequest, serde_json::Error> {
+    let Of(timer) = parse::<Of<Timer<'_>>>(body)?;
+    let data = timer.data.map(|data| data.get().as_bytes().to_vec());
+    Ok(TimerRequest {
+        data: data.unwrap_or_default(),
+        ..timer.request
+    })
+}
+
+struct Reminder<'de> {
+    data: Option<&'de RawValue>,
+    request: ReminderRequest,
+}
+
+impl Default for Reminder<'_> {
+    fn default() -> Self {
+        let overwrite = true;
+        Self {
+            data: None,
+            request: ReminderRequest {
+                overwrite,
+                ..ReminderRequest::default()
+            },
+        }
+    }
+}
+
+impl<'de> Object<'de> for Reminder<'de> {
+    const NAME: &'static str = "an object with dueTime and period";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("data") {
+            self.data = Some(map.next_value()?);
+            return Ok(true);
+        }
+        if is("overwrite") {
+            self.request.overwrite = map.next_value::<Option<bool>>()?.unwrap_or(true);
+            return Ok(true);
+        }
+        let member = if is("dueTime") {
+            &mut self.request.due_time
+        } else if is("period") {
+            &mut self.request.period
+        } else if is("ttl") {
+            &mut self.request.ttl
+        } else {
+            return Ok(false);
+        };
+        *member = value(map)?;
+        Ok(true)
+    }
+}
+
+/// A reminder without its names, which are those of the path.
+pub(super) fn reminder(body: &Bytes) -> Result<ReminderRequest, serde_json::Error> {
+    let Of(reminder) = parse::<Of<Reminder<'_>>>(body)?;
+    let data = reminder.data.map(|data| data.get().as_bytes().to_vec());
+    Ok(ReminderRequest {
+        data: data.unwrap_or_default(),
+        ..reminder.request
+    })
+}

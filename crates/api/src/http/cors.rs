@@ -1,0 +1,152 @@
+//! Cross-origin requests (Fetch standard, "CORS protocol").
+
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_REQUEST_HEADERS, ACCESS_CONTROL_REQUEST_METHOD, ORIGIN, VARY,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use outrigger_transport::body::Body;
+use outrigger_transport::response::empty_response;
+
+use super::verb::standard;
+
+const METHODS: [Method; 7] = [
+    Method::OPTIONS,
+    Method::HEAD,
+    Method::GET,
+    Method::POST,
+    Method::PUT,
+    Method::PATCH,
+    Method::DELETE,
+];
+
+/// `--allowed-origins`.
+pub enum Cors {
+    /// No handling.
+    Off,
+    /// Any origin.
+    Any,
+    /// These origins; a `*` inside one stands for any text.
+    Only(Vec<Pattern>),
+}
+
+/// An allowed origin, lower-case: text before and after a wildcard.
+pub struct Pattern {
+    before: String,
+    after: Option<String>,
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Self {
+        let text = text.trim().to_ascii_lowercase();
+        match text.split_once('*') {
+            Some((before, after)) => Self {
+                before: before.to_owned(),
+                after: Some(after.to_owned()),
+            },
+            None => Self {
+                before: text,
+                after: None,
+            },
+        }
+    }
+
+    fn matches(&self, origin: &str) -> bool {
+        match &self.after {
+            None => self.before == origin,
+            Some(after) => {
+                origin.len() >= self.before.len() + after.len()
+                    && origin.starts_with(&self.before)
+                    && origin.ends_with(after)
+            }
+        }
+    }
+}
+
+/// What becomes of a request.
+pub enum Admission {
+    /// It is answered here: a preflight.
+    Answer(Response<Body>),
+    /// It goes on, and its response must be marked.
+    Continue(Mark),
+}
+
+/// What the response to a cross-origin request, or to one that could have been, says.
+pub enum Mark {
+    /// Nothing: origins do not matter here.
+    None,
+    /// That it depends on the origin, and the value of `Access-Control-Allow-Origin` if this one is allowed.
+    Depends(Option<HeaderValue>),
+}
+
+impl Mark {
+    /// Marks a response.
+    pub fn put(self, headers: &mut HeaderMap) {
+        let Self::Depends(allowed) = self else { return };
+        headers.append(VARY, HeaderValue::from_static("Origin"));
+        if let Some(origin) = allowed {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        }
+    }
+}
+
+impl Cors {
+    /// Of these origins.
+    pub fn only(origins: &[String]) -> Self {
+        Self::Only(origins.iter().map(|origin| Pattern::parse(origin)).collect())
+    }
+
+    fn allowed(&self, origin: &HeaderValue) -> Option<HeaderValue> {
+        match self {
+            Self::Off => None,
+            Self::Any => Some(HeaderValue::from_static("*")),
+            Self::Only(patterns) => {
+                let text = origin.to_str().ok()?.to_ascii_lowercase();
+                patterns.iter().any(|p| p.matches(&text)).then(|| origin.clone())
+            }
+        }
+    }
+
+    /// Decides on a request.
+    pub fn admit(&self, request: &Request<Body>) -> Admission {
+        if matches!(self, Self::Off) {
+            return Admission::Continue(Mark::None);
+        }
+        let headers = request.headers();
+        let origin = headers.get(ORIGIN);
+        let allowed = origin.and_then(|o| self.allowed(o));
+        let asked = headers.get(ACCESS_CONTROL_REQUEST_METHOD);
+        match asked.filter(|method| !method.is_empty()) {
+            Some(method) if request.method() == Method::OPTIONS => {
+                Admission::Answer(preflight(headers, method, allowed))
+            }
+            _ => Admission::Continue(Mark::Depends(allowed)),
+        }
+    }
+}
+
+fn preflight(headers: &HeaderMap, method: &HeaderValue, allowed: Option<HeaderValue>) -> Response<Body> {
+    let mut response = empty_response(StatusCode::OK);
+    let answer = response.headers_mut();
+    for name in [
+        "Origin",
+        "Access-Control-Request-Method",
+        "Access-Control-Request-Headers",
+    ] {
+        answer.append(VARY, HeaderValue::from_static(name));
+    }
+    let Some(origin) = allowed else { return response };
+    let method = Method::from_bytes(method.as_bytes()).ok();
+    let Some(method) = method.as_ref().and_then(standard).filter(|m| METHODS.contains(m)) else {
+        return response;
+    };
+    let Ok(method) = HeaderValue::try_from(method.as_str()) else {
+        return response;
+    };
+    answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    answer.insert(ACCESS_CONTROL_ALLOW_METHODS, method);
+    if let Some(requested) = headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+        answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.clone());
+    }
+    response
+}

@@ -1,0 +1,160 @@
+//! `/v1.0-alpha1/crypto/…`: documents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::{self, StreamExt};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, BodyStream, StreamBody};
+use outrigger_blocks::crypto::{CryptoError, EncryptOptions, MissingOption, Output, Provider};
+use outrigger_resources::value::truthy;
+use outrigger_transport::body::{Body, BoxError};
+use outrigger_transport::response::bytes_response;
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::route::{Answer, Endpoint, Handler};
+use super::{Context, HttpApi};
+use crate::error::ApiError;
+
+const KEY: &str = "dapr-key-name";
+const ALGORITHM: &str = "dapr-key-wrap-algorithm";
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// Output that is held back before the response begins, bytes: until then a failure has a status of its own, later
+/// it breaks the response off.
+const HELD: usize = 1 << 20;
+
+/// How long reading ahead waits for a client that does not take what is there.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+pub(super) static ROUTES: &[Endpoint] = &[
+    document(&["crypto", "{name}", "encrypt"], "Encrypt", |api, context| {
+        Box::pin(api.encrypt(context))
+    }),
+    document(&["crypto", "{name}", "decrypt"], "Decrypt", |api, context| {
+        Box::pin(api.decrypt(context))
+    }),
+];
+
+const fn document(path: &'static [&'static str], name: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::alpha1(Method::PUT, "crypto", path, name, handler)
+}
+
+impl HttpApi {
+    async fn encrypt(&self, context: Context<'_>) -> Answer {
+        let provider = self.provider(&context)?;
+        let options = options(context.request.headers())?;
+        let output = provider.encrypt(&options, pieces(context.request)).await?;
+        self.document(output).await
+    }
+
+    async fn decrypt(&self, context: Context<'_>) -> Answer {
+        let provider = self.provider(&context)?;
+        let key = header(context.request.headers(), KEY).to_owned();
+        let output = provider.decrypt(&key, pieces(context.request)).await?;
+        self.document(output).await
+    }
+
+    fn provider(&self, context: &Context<'_>) -> Result<Arc<Provider>, ApiError> {
+        Ok(self.blocks.crypto.provider(&context.parameter(0)?)?)
+    }
+
+    /// The whole output where it is small, else its beginning and the rest as it comes.
+    async fn document(&self, output: Output) -> Answer {
+        let mut output = ahead(output);
+        let mut held = BytesMut::new();
+        loop {
+            match output.next().await {
+                Some(Ok(piece)) => held.extend_from_slice(&piece),
+                Some(Err(error)) => return Err(ApiError::broken_document(error)),
+                None => return Ok(bytes_response(StatusCode::OK, OCTETS, held.freeze())),
+            }
+            if held.len() > HELD {
+                break;
+            }
+        }
+        let begun = stream::iter([Ok(held.freeze())]);
+        let rest = output.map(|piece| {
+            piece.map_err(|error| -> BoxError {
+                let text = ApiError::broken_document(error).message;
+                tracing::debug!(target: "dapr.runtime.http", "a document is broken off: {text}");
+                text.into()
+            })
+        });
+        let frames = begun.chain(rest).map(|piece| piece.map(Frame::data));
+        let mut response = Response::new(Body::Stream(Box::pin(StreamBody::new(frames))));
+        response.headers_mut().insert(http::header::CONTENT_TYPE, OCTETS);
+        Ok(response)
+    }
+}
+
+/// Output that goes on while the client sends: many send the whole document before they take any of the answer, and
+/// would wait for ever for a server that does not read on. For them the output waits in memory, and the limit of the
+/// body is the limit of it; with clients that do both at once it is [`HELD`] at most.
+fn ahead(mut output: Output) -> Output {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let room = Arc::new(Semaphore::new(HELD));
+    let reading = tokio::spawn(async move {
+        let mut patient = true;
+        while let Some(piece) = output.next().await {
+            let size = piece
+                .as_ref()
+                .map_or(0, |piece| u32::try_from(piece.len()).unwrap_or(u32::MAX));
+            let place = Arc::clone(&room);
+            let place = if patient {
+                let waiting = tokio::time::timeout(PATIENCE, place.acquire_many_owned(size)).await;
+                waiting.ok().and_then(Result::ok)
+            } else {
+                place.try_acquire_many_owned(size).ok()
+            };
+            patient = place.is_some();
+            if sender.send((piece, place)).is_err() {
+                return;
+            }
+        }
+    });
+    // Whoever holds the output ends the reading with it.
+    let held = (receiver, AbortOnDropHandle::new(reading));
+    let pieces = stream::unfold(held, |(mut receiver, reading)| async move {
+        let (piece, _place) = receiver.recv().await?;
+        Some((piece, (receiver, reading)))
+    });
+    pieces.boxed()
+}
+
+fn header<'h>(headers: &'h HeaderMap, name: &str) -> &'h str {
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
+}
+
+fn options(headers: &HeaderMap) -> Result<EncryptOptions, CryptoError> {
+    let with = EncryptOptions::new(header(headers, KEY), header(headers, ALGORITHM));
+    let mut with = with.map_err(|missing| {
+        let name = match missing {
+            MissingOption::Key => KEY,
+            MissingOption::Algorithm => ALGORITHM,
+        };
+        CryptoError::BadRequest(format!("missing header '{name}'"))
+    })?;
+    header(headers, "dapr-data-encryption-cipher").clone_into(&mut with.cipher);
+    with.omit_key = truthy(header(headers, "dapr-omit-decryption-key-name"));
+    header(headers, "dapr-decryption-key-name").clone_into(&mut with.decryption_key);
+    Ok(with)
+}
+
+fn pieces(
+    request: Request<Body>,
+) -> impl futures::Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static {
+    let frames = BodyStream::new(request.into_body().map_err(BoxError::from));
+    Box::pin(frames.filter_map(|frame| async {
+        match frame {
+            Ok(frame) => frame.into_data().ok().map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }))
+}

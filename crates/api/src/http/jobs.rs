@@ -1,0 +1,63 @@
+//! `/v1.0-alpha1/jobs/…`.
+
+use http::{Method, StatusCode};
+use outrigger_transport::response::empty_response;
+use outrigger_wire::internals::v1::JobHttpRequest;
+use outrigger_wire::runtime::v1::Job;
+use prost::Message;
+use prost_types::Any;
+
+use super::route::{Answer, Endpoint, Handler};
+use super::{Context, HttpApi};
+
+pub(super) static ROUTES: &[Endpoint] = &[
+    job(Method::POST, "ScheduleJob", |api, context| {
+        Box::pin(api.schedule_job(context))
+    }),
+    job(Method::GET, "GetJob", |api, context| {
+        Box::pin(api.get_job(context))
+    }),
+    job(Method::DELETE, "DeleteJob", |api, context| {
+        Box::pin(api.delete_job(context))
+    }),
+];
+
+const fn job(method: Method, name: &'static str, handler: Handler) -> Endpoint {
+    Endpoint::alpha1(method, "jobs", &["jobs", "{name}"], name, handler)
+}
+
+impl HttpApi {
+    async fn schedule_job(&self, context: Context<'_>) -> Answer {
+        let name = context.parameter(0)?;
+        let jobs = &self.blocks.jobs;
+        let request: JobHttpRequest = self.message("JobHTTPRequest", context.request).await?;
+        if !request.name.is_empty() {
+            return Err(jobs.named_twice().into());
+        }
+        let job = Job {
+            name: name.trim().to_owned(),
+            schedule: request.schedule,
+            repeats: request.repeats,
+            due_time: request.due_time,
+            ttl: request.ttl,
+            data: Some(Any {
+                type_url: "type.googleapis.com/google.protobuf.Value".to_owned(),
+                value: request.data.unwrap_or_default().encode_to_vec(),
+            }),
+            failure_policy: request.failure_policy,
+        };
+        jobs.schedule(Some(job), request.overwrite.unwrap_or_default())
+            .await?;
+        Ok(empty_response(StatusCode::NO_CONTENT))
+    }
+
+    async fn get_job(&self, context: Context<'_>) -> Answer {
+        let job = self.blocks.jobs.get(context.parameter(0)?).await?;
+        self.message_response("Job", job).await
+    }
+
+    async fn delete_job(&self, context: Context<'_>) -> Answer {
+        self.blocks.jobs.delete(&context.parameter(0)?).await?;
+        Ok(empty_response(StatusCode::NO_CONTENT))
+    }
+}

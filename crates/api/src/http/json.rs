@@ -1,0 +1,196 @@
+//! JSON bodies as Go's decoder reads them: member names in any case, unknown members skipped, null as absence, and
+//! nothing after the first value looked at. Values that only pass through stay slices of the body. Large bodies are read
+//! away from the threads that serve calls.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use outrigger_component::go_json;
+use outrigger_component::offload::offload;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+
+use crate::error::ApiError;
+
+/// An object whose members are read one by one.
+pub(super) trait Object<'de>: Default {
+    /// What the decoder says it expected.
+    const NAME: &'static str;
+
+    /// Takes a member, its value being the next of `map`; false for a member that means nothing here.
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
+}
+
+/// What `read` makes of a body; of a body with characters that are none, of the repaired one.
+pub(super) async fn read<T: Send + 'static>(
+    body: Bytes,
+    read: impl Fn(&Bytes) -> Result<T, serde_json::Error> + Send + 'static,
+) -> Result<T, serde_json::Error> {
+    let size = body.len();
+    let work = move || {
+        read(&body).or_else(|error| match go_json::repaired(&body) {
+            Some(repaired) => read(&repaired.into()),
+            None => Err(error),
+        })
+    };
+    offload(size, work).await
+}
+
+/// The first JSON value of a body.
+pub(super) fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
+    T::deserialize(&mut serde_json::Deserializer::from_slice(body))
+}
+
+/// The only JSON value of a body: nothing follows it, and it is no null.
+pub(super) fn parse_all<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, serde_json::Error> {
+    if body.trim_ascii() == b"null" {
+        return Err(serde_json::Error::custom("an object is expected, not null"));
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = T::deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(value)
+}
+
+/// What a body that is not what the route wants is answered with.
+pub(super) fn undecoded(error: impl fmt::Display) -> ApiError {
+    ApiError::malformed(format!("failed deserializing HTTP body: {error}"))
+}
+
+/// The value of the current member, null being the empty one.
+pub(super) fn value<'de, A: MapAccess<'de>, T: Deserialize<'de> + Default>(
+    map: &mut A,
+) -> Result<T, A::Error> {
+    Ok(map.next_value::<Option<T>>()?.unwrap_or_default())
+}
+
+/// A member that is an object.
+pub(super) struct Of<T>(pub(super) T);
+
+impl<T: Default> Default for Of<T> {
+    fn default() -> Self {
+        Self(T::default())
+    }
+}
+
+impl<'de, T: Object<'de>> Deserialize<'de> for Of<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// The members, or null.
+        struct Nullable<T>(PhantomData<T>);
+
+        impl<'de, T: Object<'de>> Visitor<'de> for Nullable<T> {
+            type Value = Of<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::NAME)
+            }
+
+            fn visit_none<E>(self) -> Result<Of<T>, E> {
+                Ok(Of::default())
+            }
+
+            fn visit_unit<E>(self) -> Result<Of<T>, E> {
+                Ok(Of::default())
+            }
+
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Of<T>, D::Error> {
+                deserializer.deserialize_map(Members(PhantomData))
+            }
+        }
+
+        struct Members<T>(PhantomData<T>);
+
+        impl<'de, T: Object<'de>> Visitor<'de> for Members<T> {
+            type Value = Of<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(T::NAME)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Of<T>, A::Error> {
+                let mut object = T::default();
+                while let Some(Name(name)) = map.next_key()? {
+                    if !object.member(&name, &mut map)? {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(Of(object))
+            }
+        }
+
+        deserializer.deserialize_option(Nullable(PhantomData))
+    }
+}
+
+/// A member name, borrowed where it has no escapes.
+struct Name<'de>(Cow<'de, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+
+        impl<'de> Visitor<'de> for Text {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a member name")
+            }
+
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(name.to_owned())))
+            }
+        }
+
+        deserializer.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::Pairs;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Labels(Pairs);
+
+    impl<'de> Object<'de> for Labels {
+        const NAME: &'static str = "an object with labels";
+
+        fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+            let known = name == "labels";
+            if known {
+                self.0 = value(map)?;
+            }
+            Ok(known)
+        }
+    }
+
+    async fn labels(body: &'static [u8]) -> Option<Pairs> {
+        let read = read(Bytes::from_static(body), |body| {
+            parse::<Of<Labels>>(body).map(|Of(labels)| labels.0)
+        });
+        read.await.ok()
+    }
+
+    #[tokio::test]
+    async fn what_go_reads_is_read() {
+        let expected = Pairs::from([("k\u{fffd}".to_owned(), "v\u{fffd}".to_owned())]);
+        for body in [
+            &br#"{"labels":{"k\ud800":"v\udfff"},"other":"\ud800"}"#[..],
+            b"{\"labels\":{\"k\xff\":\"v\xfe\"}}",
+        ] {
+            assert_eq!(labels(body).await.as_ref(), Some(&expected));
+        }
+        assert_eq!(labels(b"null").await, Some(Pairs::new()));
+        assert_eq!(labels(br#"{"labels":null}"#).await, Some(Pairs::new()));
+        for wrong in [&b"{"[..], b"[]", b"1", b"{\"labels\":{\"a\":\"\\ud8zz\"}}"] {
+            assert_eq!(labels(wrong).await, None);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Messages of the contract as JSON: proto3 JSON, unknown members skipped, default values left out.
+
+use std::io;
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use outrigger_component::offload::offload;
+use outrigger_transport::body::Body;
+use outrigger_transport::response::bytes_response;
+use prost::Message;
+use prost_reflect::prost_types::FileDescriptorSet;
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions,
+};
+use serde_json::ser::{CompactFormatter, Formatter};
+
+use super::HttpApi;
+use super::route::Answer;
+use crate::error::{ApiError, JSON};
+
+/// From here on numbers have an exponent.
+const WRITTEN_OUT_BELOW: f64 = 1e21;
+/// How much more work a byte is here than where messages are read and written directly.
+const REFLECTION: usize = 4;
+/// Where messages are.
+const PACKAGES: [&str; 2] = ["dapr.proto.runtime.v1", "dapr.proto.internals.v1"];
+/// The files whose messages are used, and what they import.
+const FILES: [&str; 5] = [
+    "dapr/proto/internals/v1/jobs.proto",
+    "dapr/proto/runtime/v1/ai.proto",
+    "dapr/proto/runtime/v1/crypto.proto",
+    "dapr/proto/runtime/v1/jobs.proto",
+    "dapr/proto/runtime/v1/workflow.proto",
+];
+
+/// Descriptors of the messages, made when the first is needed.
+static POOL: LazyLock<Option<DescriptorPool>> = LazyLock::new(|| {
+    let mut all = FileDescriptorSet::decode(outrigger_wire::FILE_DESCRIPTOR_SET).ok()?;
+    let mut wanted: Vec<String> = FILES.iter().map(|name| (*name).to_owned()).collect();
+    let mut at = 0;
+    while let Some(name) = wanted.get(at) {
+        let file = all.file.iter().find(|file| file.name() == name.as_str())?;
+        for import in &file.dependency {
+            if !wanted.contains(import) {
+                wanted.push(import.clone());
+            }
+        }
+        at += 1;
+    }
+    // Google's own are in the global pool already, with those that apps put into an Any.
+    all.file
+        .retain(|file| wanted.iter().any(|name| name == file.name()) && file.package() != "google.protobuf");
+    let mut pool = DescriptorPool::global();
+    pool.add_file_descriptor_set(all).ok()?;
+    Some(pool)
+});
+
+fn descriptor(name: &str) -> Result<MessageDescriptor, String> {
+    let named = |pool: &DescriptorPool| {
+        let mut packages = PACKAGES.iter();
+        packages.find_map(|package| pool.get_message_by_name(&format!("{package}.{name}")))
+    };
+    let found = POOL.as_ref().and_then(named);
+    found.ok_or_else(|| format!("this build has no descriptor of {name}"))
+}
+
+/// The message `name` from its JSON; nothing is the empty message.
+fn decode<M: Message + Default>(name: &str, json: &[u8]) -> Result<M, String> {
+    if json.is_empty() {
+        return Ok(M::default());
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    let options = DeserializeOptions::new().deny_unknown_fields(false);
+    let message = DynamicMessage::deserialize_with_options(descriptor(name)?, &mut deserializer, &options);
+    let message = message.map_err(|error| error.to_string())?;
+    deserializer.end().map_err(|error| error.to_string())?;
+    message.transcode_to().map_err(|error| error.to_string())
+}
+
+/// Numbers without a fraction are written without one: clients read them as integers.
+struct WholeNumbers;
+
+impl Formatter for WholeNumbers {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        if value.fract() == 0.0 && value.abs() < WRITTEN_OUT_BELOW {
+            write!(writer, "{value}")
+        } else {
+            CompactFormatter.write_f64(writer, value)
+        }
+    }
+}
+
+fn encode<M: Message>(name: &str, message: &M) -> Result<Bytes, String> {
+    let mut dynamic = DynamicMessage::new(descriptor(name)?);
+    dynamic
+        .transcode_from(message)
+        .map_err(|error| error.to_string())?;
+    let mut serializer = serde_json::Serializer::with_formatter(Vec::new(), WholeNumbers);
+    dynamic
+        .serialize_with_options(&mut serializer, &SerializeOptions::new())
+        .map_err(|error| error.to_string())?;
+    Ok(serializer.into_inner().into())
+}
+
+impl HttpApi {
+    /// The message that a request carries.
+    pub(super) async fn message<M: Message + Default + 'static>(
+        &self,
+        name: &'static str,
+        request: Request<Body>,
+    ) -> Result<M, ApiError> {
+        let limit = self.max_body.unwrap_or(usize::MAX);
+        let body = request.into_body().collect_up_to(limit).await;
+        let body = body.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let decoded = offload(REFLECTION * body.len(), move || decode(name, &body)).await;
+        decoded.map_err(|cause| ApiError::malformed_message(&cause))
+    }
+
+    /// A response with a message.
+    pub(super) async fn message_response<M: Message + 'static>(
+        &self,
+        name: &'static str,
+        message: M,
+    ) -> Answer {
+        let size = REFLECTION * message.encoded_len();
+        let json = offload(size, move || encode(name, &message)).await;
+        let json = json.map_err(|cause| ApiError::malformed_response(&cause))?;
+        Ok(bytes_response(StatusCode::OK, JSON, json))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::runtime::v1 as proto;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn messages_are_read_whatever_the_spelling_of_their_members() {
+        let text = br#"{"context_id":"a","promptCacheRetention":"86400s","scrubPii":true,"temperature":"0.5",
+            "unknown":{"x":[1]},"inputs":[{"messages":[{"ofUser":{"content":[{"text":"hi"}]}}],"scrubPII":true}],
+            "responseFormat":{"type":"object","n":1.5},"tools":null}"#;
+        let message: proto::ConversationRequestAlpha2 = decode("ConversationRequestAlpha2", text).unwrap();
+        assert_eq!(message.context_id(), "a");
+        assert_eq!(
+            message.prompt_cache_retention.map(|span| span.seconds),
+            Some(86_400)
+        );
+        assert_eq!((message.scrub_pii(), message.temperature()), (true, 0.5));
+        assert_eq!(message.inputs[0].scrub_pii, None, "its name is another one");
+        assert_eq!(message.response_format.map(|schema| schema.fields.len()), Some(2));
+    }
+
+    #[test]
+    fn values_of_any_type_come_back_as_they_were() {
+        let parameters = json!({
+            "max": { "@type": "type.googleapis.com/google.protobuf.Int64Value", "value": "100" },
+            "s": { "@type": "type.googleapis.com/google.protobuf.StringValue", "value": "x" },
+        });
+        let text = json!({ "parameters": parameters }).to_string();
+        let request: proto::ConversationRequest = decode("ConversationRequest", text.as_bytes()).unwrap();
+        let result = proto::ConversationResult {
+            result: String::new(),
+            parameters: request.parameters,
+        };
+        let encoded: Value = serde_json::from_slice(&encode("ConversationResult", &result).unwrap()).unwrap();
+        assert_eq!(encoded, json!({ "parameters": parameters }));
+    }
+
+    #[test]
+    fn whole_numbers_are_written_as_such() {
+        let text =
+            br#"{"data":{"@type":"type.googleapis.com/google.protobuf.Value","value":[1,-2.0,2.5,1e22]}}"#;
+        let job: proto::Job = decode("Job", text).unwrap();
+        let encoded = encode("Job", &job).unwrap();
+        let encoded = std::str::from_utf8(&encoded).unwrap();
+        assert!(encoded.contains("[1,-2,2.5,1e+22]"), "{encoded}");
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        for text in [
+            "{",
+            "[]",
+            "1",
+            r#"{"inputs":1}"#,
+            r#"{"inputs":[]}x"#,
+            r#"{"temperature":"hot"}"#,
+        ] {
+            let read =
+                decode::<proto::ConversationRequestAlpha2>("ConversationRequestAlpha2", text.as_bytes());
+            assert!(read.is_err(), "{text}");
+        }
+        let bytes = decode::<proto::SubtleSignRequest>("SubtleSignRequest", br#"{"digest":"AQI="}"#).unwrap();
+        assert_eq!(bytes.digest.as_ref(), [1, 2]);
+    }
+}

@@ -1,0 +1,399 @@
+//! Which path is what. Each block has its own table of routes; this finds the one that a request means.
+
+use futures::future::BoxFuture;
+use http::{Method, Response, StatusCode};
+use outrigger_policy::apilist::ApiList;
+use outrigger_policy::escape::query_unescape;
+use outrigger_transport::body::Body;
+
+use super::{
+    Context, HttpApi, actors, bindings, configuration, conversation, crypto, invoke, jobs, lock, meta,
+    publish, secrets, state, subtle, workflow,
+};
+use crate::error::ApiError;
+
+/// The routes of all blocks, in the order in which they are tried.
+static TABLES: &[&[Endpoint]] = &[
+    state::ROUTES,
+    actors::ROUTES,
+    actors::REMINDERS,
+    secrets::ROUTES,
+    configuration::ROUTES,
+    lock::ROUTES,
+    bindings::ROUTES,
+    crypto::ROUTES,
+    subtle::ROUTES,
+    conversation::ROUTES,
+    publish::ROUTES,
+    jobs::ROUTES,
+    workflow::STABLE,
+    workflow::BETA,
+    workflow::ALPHA,
+    meta::ROUTES,
+];
+/// Versions, as lists of allowed routes name them and as paths do.
+pub(super) const V1: (&str, &str) = ("v1", "v1.0");
+pub(super) const BETA1: (&str, &str) = ("v1beta1", "v1.0-beta1");
+pub(super) const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
+/// Parameters of a path at most.
+const PARAMETERS: usize = 3;
+/// A last segment of a pattern that stands for all that is left of a path behind a slash, slashes included; perhaps nothing.
+const TAIL: &str = "*";
+
+/// What a handler answers.
+pub(super) type Answer = Result<Response<Body>, ApiError>;
+
+/// What a route does. Boxed: a call's future would have room for the largest of all routes, and be copied when it begins.
+pub(super) type Handler = for<'a> fn(&'a HttpApi, Context<'a>) -> BoxFuture<'a, Answer>;
+
+/// A route of the API.
+pub struct Endpoint {
+    /// The method; `None` = any.
+    pub method: Option<Method>,
+    /// `v1`, `v1alpha1`, …: the group's version in allow and deny lists.
+    pub version: &'static str,
+    /// The group in allow and deny lists.
+    pub group: &'static str,
+    /// The version in the path, `v1.0`.
+    pub prefix: &'static str,
+    /// The path behind the version: literal segments, `{name}` for a parameter of one segment, and as the last one `*` for
+    /// a parameter that may have slashes. At most three parameters.
+    pub path: &'static [&'static str],
+    /// Name in logs.
+    pub name: &'static str,
+    /// On the public port, where anybody may ask and nobody may change anything.
+    pub public: bool,
+    pub(super) handler: Handler,
+}
+
+impl Endpoint {
+    /// A route; `version` as lists of allowed routes name it, and as paths do.
+    pub(super) const fn new(
+        method: Option<Method>,
+        (version, prefix): (&'static str, &'static str),
+        group: &'static str,
+        path: &'static [&'static str],
+        name: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self {
+            method,
+            version,
+            group,
+            prefix,
+            path,
+            name,
+            public: false,
+            handler,
+        }
+    }
+
+    /// A route of the stable API.
+    pub(super) const fn v1(
+        method: Method,
+        group: &'static str,
+        path: &'static [&'static str],
+        name: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self::new(Some(method), V1, group, path, name, handler)
+    }
+
+    /// A route that may still change.
+    pub(super) const fn alpha1(
+        method: Method,
+        group: &'static str,
+        path: &'static [&'static str],
+        name: &'static str,
+        handler: Handler,
+    ) -> Self {
+        Self::new(Some(method), ALPHA1, group, path, name, handler)
+    }
+
+    /// The same route on the public port too.
+    pub(super) const fn public(mut self) -> Self {
+        self.public = true;
+        self
+    }
+
+    /// Health routes need no token and cannot be denied.
+    pub fn is_health(&self) -> bool {
+        self.group == meta::HEALTH
+    }
+
+    /// Whether this is service invocation.
+    pub fn is_invocation(&self) -> bool {
+        self.group == invoke::GROUP
+    }
+
+    /// The name of the parameter at `index`, as errors call it.
+    fn parameter_name(&self, index: usize) -> &'static str {
+        let mut names = self.path.iter().filter(|segment| is_parameter(segment));
+        let name = names.nth(index).copied().unwrap_or_default();
+        name.trim_matches(['{', '}'])
+    }
+}
+
+fn is_parameter(segment: &str) -> bool {
+    segment == TAIL || segment.starts_with('{')
+}
+
+/// The parameters of a path, still escaped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parameters<'p> {
+    values: [&'p str; PARAMETERS],
+    count: usize,
+}
+
+impl<'p> Parameters<'p> {
+    /// Adds one; nothing where there are as many as may be.
+    fn push(&mut self, value: &'p str) -> Option<()> {
+        *self.values.get_mut(self.count)? = value;
+        self.count += 1;
+        Some(())
+    }
+
+    /// All of them, in the order of the path.
+    fn as_slice(&self) -> &[&'p str] {
+        self.values.get(..self.count).unwrap_or_default()
+    }
+}
+
+impl Context<'_> {
+    /// The parameter at `index` of the route's path without its escapes.
+    pub(super) fn parameter(&self, index: usize) -> Result<String, ApiError> {
+        let escaped = self.parameters.as_slice().get(index).copied().unwrap_or_default();
+        let plain = query_unescape(escaped).map_err(|error| {
+            let name = self.endpoint.parameter_name(index);
+            let text = format!("failed to unescape request parameter {name:?}. Error: {error}");
+            ApiError::plain(StatusCode::BAD_REQUEST, text)
+        })?;
+        Ok(plain.into_owned())
+    }
+}
+
+/// The routes that allow and deny lists leave.
+pub struct Routes {
+    endpoints: Vec<&'static Endpoint>,
+    invoke: bool,
+}
+
+/// A route and its path parameters.
+pub struct Match<'p> {
+    /// The route.
+    pub endpoint: &'static Endpoint,
+    pub(super) parameters: Parameters<'p>,
+}
+
+impl Routes {
+    /// The routes allowed by `list`.
+    pub fn build(list: &ApiList) -> Self {
+        let allowed = |endpoint: &Endpoint| {
+            endpoint.is_health()
+                || list.http_allows(
+                    endpoint.version,
+                    endpoint.group,
+                    endpoint.prefix,
+                    &endpoint.path.join("/"),
+                )
+        };
+        let all = TABLES.iter().copied().flatten();
+        Self {
+            endpoints: all.filter(|endpoint| allowed(endpoint)).collect(),
+            invoke: allowed(&invoke::ROUTE),
+        }
+    }
+
+    /// Whether service invocation, and with it the fallback, is allowed.
+    pub fn offers_invoke(&self) -> bool {
+        self.invoke
+    }
+
+    /// The route of a cleaned escaped path, apart from invocation, which is what is left.
+    pub fn find<'p>(&self, method: &Method, path: &'p str) -> Option<Match<'p>> {
+        let (version, rest) = path.strip_prefix('/')?.split_once('/')?;
+        if version == invoke::ROUTE.prefix && rest.starts_with("invoke/") {
+            return self.invoke.then(|| Match {
+                endpoint: &invoke::ROUTE,
+                parameters: Parameters::default(),
+            });
+        }
+        self.endpoints.iter().find_map(|endpoint| {
+            let fits = endpoint.prefix == version && endpoint.method.as_ref().is_none_or(|m| m == method);
+            let parameters = if fits {
+                parameters_of(endpoint.path, rest)?
+            } else {
+                return None;
+            };
+            Some(Match { endpoint, parameters })
+        })
+    }
+}
+
+/// Matches a path, with or without a slash at its end, against the segments of [`Endpoint::path`].
+fn parameters_of<'p>(pattern: &[&str], path: &'p str) -> Option<Parameters<'p>> {
+    let mut found = Parameters::default();
+    let mut rest = Some(path);
+    for expected in pattern {
+        let here = rest?;
+        if *expected == TAIL {
+            found.push(here)?;
+            return Some(found);
+        }
+        let (segment, behind) = match here.split_once('/') {
+            Some((segment, behind)) => (segment, Some(behind)),
+            None => (here, None),
+        };
+        if is_parameter(expected) {
+            if segment.is_empty() {
+                return None;
+            }
+            found.push(segment)?;
+        } else if *expected != segment {
+            return None;
+        }
+        rest = behind;
+    }
+    rest.unwrap_or_default().is_empty().then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes() -> Routes {
+        Routes::build(&ApiList::default())
+    }
+
+    #[test]
+    fn finds_routes_by_method_and_path() {
+        let routes = routes();
+        let find = |m: Method, p: &'static str| {
+            routes
+                .find(&m, p)
+                .map(|m| (m.endpoint.name, m.parameters.as_slice().to_vec()))
+        };
+        assert_eq!(find(Method::GET, "/v1.0/healthz"), Some(("Healthz", vec![])));
+        assert_eq!(find(Method::GET, "/v1.0/healthz/"), Some(("Healthz", vec![])));
+        assert_eq!(
+            find(Method::PUT, "/v1.0/metadata/a%20b"),
+            Some(("PutMetadata", vec!["a%20b"]))
+        );
+        for (method, path, name) in [
+            (Method::PUT, "/v1.0/state/s", "SaveState"),
+            (Method::POST, "/v1.0/state/s/bulk", "GetBulkState"),
+            (Method::POST, "/v1.0-alpha1/state/s/query", "QueryStateAlpha1"),
+            (Method::GET, "/v1.0/secrets/s/bulk", "GetBulkSecret"),
+            (Method::GET, "/v1.0/configuration/s", "GetConfiguration"),
+            (
+                Method::GET,
+                "/v1.0-alpha1/configuration/s/subscribe",
+                "SubscribeConfiguration",
+            ),
+            (Method::POST, "/v1.0-alpha1/lock/s", "TryLock"),
+            (Method::POST, "/v1.0-alpha1/unlock/s", "Unlock"),
+            (Method::PUT, "/v1.0/bindings/s", "InvokeBinding"),
+            (Method::PUT, "/v1.0-alpha1/crypto/s/encrypt", "Encrypt"),
+            (Method::POST, "/v1.0-alpha1/subtlecrypto/s/sign", "SubtleSign"),
+            (Method::POST, "/v1.0-alpha2/conversation/s/converse", "Converse"),
+        ] {
+            assert_eq!(find(method, path), Some((name, vec!["s"])), "{path}");
+        }
+        for (path, name, second) in [
+            ("/v1.0/state/s/k", "GetState", "k"),
+            ("/v1.0/state/s/bulk", "GetState", "bulk"),
+            ("/v1.0/secrets/s/k", "GetSecret", "k"),
+            (
+                "/v1.0/configuration/s/7/unsubscribe",
+                "UnsubscribeConfiguration",
+                "7",
+            ),
+        ] {
+            assert_eq!(find(Method::GET, path), Some((name, vec!["s", second])), "{path}");
+        }
+        for (path, name) in [
+            ("/v1.0/publish/s/a/b", "PublishEvent"),
+            ("/v1.0/publish/bulk/s/a/b", "BulkPublishEvent"),
+            ("/v1.0-alpha1/publish/bulk/s/a/b", "BulkPublishEvent"),
+        ] {
+            assert_eq!(find(Method::PUT, path), Some((name, vec!["s", "a/b"])), "{path}");
+        }
+        assert_eq!(find(Method::POST, "/v1.0-alpha1/publish/s/a"), None);
+        assert_eq!(find(Method::POST, "/v1.0/state/s/query"), None);
+        assert_eq!(find(Method::POST, "/v1.0/state/s/k"), None);
+        assert_eq!(find(Method::POST, "/v1.0/healthz"), None);
+        assert_eq!(find(Method::GET, "/v1.0/healthz/outbound/x"), None);
+        assert_eq!(find(Method::GET, "/other"), None);
+        assert_eq!(
+            find(Method::PATCH, "/v1.0/invoke/a/method/b"),
+            Some(("InvokeService", vec![]))
+        );
+    }
+
+    #[test]
+    fn the_page_of_routes_has_them_all() {
+        let mut rows =
+            "| method | path | name | group and version | public port |\n| --- | --- | --- | --- | --- |\n"
+                .to_owned();
+        let invoke = (
+            "any",
+            format!("/{}/invoke/{{id}}/method/{{method}}", invoke::ROUTE.prefix),
+            &invoke::ROUTE,
+        );
+        let others = TABLES.iter().copied().flatten().map(|endpoint| {
+            let method = endpoint.method.as_ref().map_or("any", Method::as_str);
+            (
+                method,
+                format!("/{}/{}", endpoint.prefix, endpoint.path.join("/")),
+                endpoint,
+            )
+        });
+        for (method, path, endpoint) in std::iter::once(invoke).chain(others) {
+            let (group, version) = (endpoint.group, endpoint.version);
+            let public = if endpoint.public { "yes" } else { "" };
+            rows += &format!(
+                "| {method} | `{path}` | {} | `{group}` `{version}` | {public} |\n",
+                endpoint.name
+            );
+        }
+        outrigger_pages::Page::read("routes.md").check("routes", &rows);
+    }
+
+    #[test]
+    fn parameters_are_segments_and_a_tail() {
+        let of = |pattern: &[&str], path: &'static str| {
+            parameters_of(pattern, path).map(|found| found.as_slice().to_vec())
+        };
+        let actor = &["actors", "{type}", "{id}", "method", "{method}"];
+        assert_eq!(of(actor, "actors/a/b/method/c"), Some(vec!["a", "b", "c"]));
+        assert_eq!(of(actor, "actors/a/b/method/c/"), Some(vec!["a", "b", "c"]));
+        assert_eq!(of(actor, "actors/a/b/method/c//"), None);
+        assert_eq!(of(actor, "actors/a/b/method/"), None);
+        assert_eq!(of(actor, "actors/a//method/c"), None);
+        let topic = &["publish", "{pubsub}", "*"];
+        assert_eq!(of(topic, "publish/p/a/b/c"), Some(vec!["p", "a/b/c"]));
+        assert_eq!(of(topic, "publish/p/a/"), Some(vec!["p", "a/"]));
+        assert_eq!(of(topic, "publish/p/"), Some(vec!["p", ""]));
+        assert_eq!(of(topic, "publish/p"), None);
+        assert_eq!(of(&["{a}", "{b}", "{c}", "{d}"], "a/b/c/d"), None, "too many");
+    }
+
+    /// A parameter that no pattern has would be empty, and one that no error can name would be a riddle.
+    #[test]
+    fn every_pattern_can_be_served() {
+        for endpoint in TABLES.iter().copied().flatten() {
+            let parameters = endpoint.path.iter().filter(|segment| is_parameter(segment));
+            let names: Vec<_> = parameters.collect();
+            assert!(names.len() <= PARAMETERS, "{}", endpoint.name);
+            for (index, name) in names.iter().enumerate() {
+                assert_eq!(endpoint.parameter_name(index), name.trim_matches(['{', '}']));
+            }
+            let tail = endpoint.path.iter().position(|segment| *segment == TAIL);
+            assert!(
+                tail.is_none_or(|at| at + 1 == endpoint.path.len()),
+                "{}",
+                endpoint.name
+            );
+        }
+    }
+}

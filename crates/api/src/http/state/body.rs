@@ -1,0 +1,261 @@
+//! The bodies of state requests.
+
+use bytes::Bytes;
+use outrigger_blocks::outbound::Cause;
+use outrigger_blocks::state::{StateError, StepKind};
+use outrigger_component::state::{Concurrency, Consistency, Delete, Operation as Step, Set, Value};
+use outrigger_component::{Error, Pairs, go_json};
+use serde::de::{Error as _, MapAccess};
+use serde_json::value::RawValue;
+
+use crate::http::json::{Object, Of, parse, value};
+
+/// A value to write, or a key to remove.
+#[derive(Default)]
+struct SetItem<'de> {
+    key: String,
+    value: Option<&'de RawValue>,
+    etag: Option<String>,
+    metadata: Pairs,
+    options: Of<Options>,
+    content_type: Option<String>,
+}
+
+impl<'de> Object<'de> for SetItem<'de> {
+    const NAME: &'static str = "an object with key and value";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        let is = |expected: &str| name.eq_ignore_ascii_case(expected);
+        if is("key") {
+            self.key = value(map)?;
+        } else if is("value") {
+            let value: &RawValue = map.next_value()?;
+            if let Some(number) = go_json::out_of_range(value.get()) {
+                return Err(A::Error::custom(format!("the number {number} is out of range")));
+            }
+            self.value = Some(value);
+        } else if is("etag") {
+            self.etag = map.next_value()?;
+        } else if is("metadata") {
+            self.metadata = value(map)?;
+        } else if is("options") {
+            self.options = value(map)?;
+        } else if is("contentType") {
+            self.content_type = map.next_value()?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+impl SetItem<'_> {
+    /// The value stays a part of `body`; metadata of the URL wins.
+    fn into_set(mut self, body: &Bytes, metadata: &Pairs) -> Result<Set, Error> {
+        extend(&mut self.metadata, metadata);
+        Ok(Set {
+            concurrency: Concurrency::parse(&self.options.0.concurrency)?,
+            consistency: Consistency::parse(&self.options.0.consistency)?,
+            key: self.key,
+            value: Value::Json(match self.value {
+                Some(value) => body.slice_ref(value.get().as_bytes()),
+                None => Bytes::from_static(b"null"),
+            }),
+            etag: self.etag,
+            metadata: self.metadata,
+            content_type: self.content_type,
+        })
+    }
+
+    fn into_delete(mut self, metadata: &Pairs) -> Result<Delete, Error> {
+        extend(&mut self.metadata, metadata);
+        Ok(Delete {
+            concurrency: Concurrency::parse(&self.options.0.concurrency)?,
+            consistency: Consistency::parse(&self.options.0.consistency)?,
+            key: self.key,
+            etag: self.etag,
+            metadata: self.metadata,
+        })
+    }
+}
+
+fn extend(metadata: &mut Pairs, more: &Pairs) {
+    metadata.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+}
+
+#[derive(Default)]
+struct Options {
+    concurrency: String,
+    consistency: String,
+}
+
+impl<'de> Object<'de> for Options {
+    const NAME: &'static str = "an object with concurrency and consistency";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("concurrency") {
+            self.concurrency = value(map)?;
+        } else if name.eq_ignore_ascii_case("consistency") {
+            self.consistency = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Why a value is not written.
+pub(super) enum SetError {
+    /// Its key is missing.
+    NoKey,
+    /// An option is none.
+    Option(Error),
+}
+
+/// The values of a body; its own error only where it is not such a body.
+pub(super) fn sets(body: &Bytes, metadata: &Pairs) -> Result<Result<Vec<Set>, SetError>, serde_json::Error> {
+    let items = parse::<Option<Vec<Of<SetItem<'_>>>>>(body)?.unwrap_or_default();
+    let set = |Of(item): Of<SetItem<'_>>| {
+        if item.key.is_empty() {
+            return Err(SetError::NoKey);
+        }
+        item.into_set(body, metadata).map_err(SetError::Option)
+    };
+    Ok(items.into_iter().map(set).collect())
+}
+
+/// The steps of a body and the metadata of the whole; its own error only where it is not such a body.
+pub(super) fn steps(
+    body: &Bytes,
+    metadata: &Pairs,
+) -> Result<Result<(Vec<Step>, Pairs), StateError>, serde_json::Error> {
+    let Of(request) = parse::<Of<Transaction<'_>>>(body)?;
+    let mut steps = Vec::with_capacity(request.operations.len());
+    for Of(operation) in request.operations {
+        match operation.into_step(body, metadata) {
+            Ok(step) => steps.push(step),
+            Err(StepError::Malformed(error)) => return Err(error),
+            Err(StepError::State(error)) => return Ok(Err(error)),
+        }
+    }
+    let mut all = request.metadata;
+    extend(&mut all, metadata);
+    Ok(Ok((steps, all)))
+}
+
+/// Keys to read.
+#[derive(Default)]
+pub(super) struct BulkGet {
+    pub(super) keys: Vec<String>,
+    pub(super) parallelism: i32,
+    pub(super) metadata: Pairs,
+}
+
+impl<'de> Object<'de> for BulkGet {
+    const NAME: &'static str = "an object with keys";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("keys") {
+            self.keys = value(map)?;
+        } else if name.eq_ignore_ascii_case("parallelism") {
+            self.parallelism = value(map)?;
+        } else if name.eq_ignore_ascii_case("metadata") {
+            self.metadata = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Steps to take together.
+#[derive(Default)]
+struct Transaction<'de> {
+    operations: Vec<Of<Operation<'de>>>,
+    metadata: Pairs,
+}
+
+impl<'de> Object<'de> for Transaction<'de> {
+    const NAME: &'static str = "an object with operations";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("operations") {
+            self.operations = value(map)?;
+        } else if name.eq_ignore_ascii_case("metadata") {
+            self.metadata = value(map)?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// A step; what its request means depends on the operation, which may come later in the text.
+#[derive(Default)]
+struct Operation<'de> {
+    operation: String,
+    request: Option<&'de RawValue>,
+}
+
+impl<'de> Object<'de> for Operation<'de> {
+    const NAME: &'static str = "an object with operation and request";
+
+    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
+        if name.eq_ignore_ascii_case("operation") {
+            self.operation = value(map)?;
+        } else if name.eq_ignore_ascii_case("request") {
+            self.request = map.next_value()?;
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+}
+
+/// Why a step cannot be taken.
+enum StepError {
+    /// Its request is not what it should be.
+    Malformed(serde_json::Error),
+    /// The block would refuse it.
+    State(StateError),
+}
+
+impl Operation<'_> {
+    fn into_step(self, body: &Bytes, metadata: &Pairs) -> Result<Step, StepError> {
+        let text = self.request.map_or("{}", RawValue::get).as_bytes();
+        let item = || parse::<Of<SetItem<'_>>>(text).map_err(StepError::Malformed);
+        let failed = |error: Error| StepError::State(StateError::Transaction(Cause::from(error)));
+        match StepKind::named(&self.operation).map_err(StepError::State)? {
+            StepKind::Upsert => item()?.0.into_set(body, metadata).map(Step::Set).map_err(failed),
+            StepKind::Delete => item()?.0.into_delete(metadata).map(Step::Delete).map_err(failed),
+        }
+    }
+}
+
+/// Reads `body` as each of the bodies.
+///
+/// # Panics
+///
+/// When a value is no part of the body.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_bodies(body: &Bytes) {
+    let metadata = Pairs::new();
+    let within = |set: &Set| match &set.value {
+        Value::Json(value) | Value::Canonical(value) | Value::Bytes(value) => {
+            assert!(value == "null" || body.as_ptr_range().contains(&value.as_ptr()));
+        }
+    };
+    for Of(item) in parse::<Vec<Of<SetItem<'_>>>>(body).unwrap_or_default() {
+        if let Ok(set) = item.into_set(body, &metadata) {
+            within(&set);
+        }
+    }
+    if let Ok(Of(transaction)) = parse::<Of<Transaction<'_>>>(body) {
+        for Of(operation) in transaction.operations {
+            if let Ok(Step::Set(set)) = operation.into_step(body, &metadata) {
+                within(&set);
+            }
+        }
+    }
+    let _read = parse::<Of<BulkGet>>(body);
+}

@@ -1,0 +1,124 @@
+//! `/v1.0/workflows/…`, and the same under the versions that came before.
+
+use http::{Method, StatusCode};
+use outrigger_blocks_actors::workflow::WorkflowError;
+use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
+use serde_json::json;
+
+use super::route::{ALPHA1, Answer, BETA1, Endpoint, Handler, V1};
+use super::{Context, HttpApi};
+use crate::error::{ApiError, json_response};
+
+const INSTANCE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}"];
+const START: &[&str] = &["workflows", "{workflowComponent}", "{workflowName}", "start"];
+const RAISE: &[&str] = &[
+    "workflows",
+    "{workflowComponent}",
+    "{instanceID}",
+    "raiseEvent",
+    "{eventName}",
+];
+const PAUSE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "pause"];
+const RESUME: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "resume"];
+const TERMINATE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "terminate"];
+const PURGE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "purge"];
+
+type Version = (&'static str, &'static str);
+
+/// The routes of one version.
+const fn routes(version: Version) -> [Endpoint; 7] {
+    [
+        of(version, Method::GET, INSTANCE, "GetWorkflow", |api, context| {
+            Box::pin(api.get_workflow(context))
+        }),
+        of(
+            version,
+            Method::POST,
+            RAISE,
+            "RaiseEventWorkflow",
+            |api, context| Box::pin(api.raise_event_workflow(context)),
+        ),
+        of(version, Method::POST, START, "StartWorkflow", |api, context| {
+            Box::pin(api.start_workflow(context))
+        }),
+        of(version, Method::POST, PAUSE, "PauseWorkflow", |api, context| {
+            Box::pin(async move { accepted(api.workflows.manage_pause(&context.parameter(1)?).await) })
+        }),
+        of(version, Method::POST, RESUME, "ResumeWorkflow", |api, context| {
+            Box::pin(async move { accepted(api.workflows.manage_resume(&context.parameter(1)?).await) })
+        }),
+        of(
+            version,
+            Method::POST,
+            TERMINATE,
+            "TerminateWorkflow",
+            |api, context| {
+                Box::pin(
+                    async move { accepted(api.workflows.manage_terminate(&context.parameter(1)?).await) },
+                )
+            },
+        ),
+        of(version, Method::POST, PURGE, "PurgeWorkflow", |api, context| {
+            Box::pin(async move { accepted(api.workflows.manage_purge(&context.parameter(1)?).await) })
+        }),
+    ]
+}
+
+const fn of(
+    version: Version,
+    method: Method,
+    path: &'static [&'static str],
+    name: &'static str,
+    handler: Handler,
+) -> Endpoint {
+    Endpoint::new(Some(method), version, "workflows", path, name, handler)
+}
+
+pub(super) static STABLE: &[Endpoint] = &routes(V1);
+pub(super) static BETA: &[Endpoint] = &routes(BETA1);
+pub(super) static ALPHA: &[Endpoint] = &routes(ALPHA1);
+
+/// What was asked for is stored; it happens later.
+fn accepted(done: Result<(), WorkflowError>) -> Answer {
+    done?;
+    Ok(json_response(StatusCode::ACCEPTED, &json!({})))
+}
+
+impl HttpApi {
+    async fn start_workflow(&self, context: Context<'_>) -> Answer {
+        let workflow_name = context.parameter(1)?;
+        let query = context.request.uri().query().unwrap_or_default();
+        let mut given = url::form_urlencoded::parse(query.as_bytes());
+        let id = given.find(|(name, _)| name == "instanceID");
+        let instance_id = id.map(|(_, id)| id.into_owned()).unwrap_or_default();
+        let parent = context.span.as_parent();
+        let input = context.request.into_body().collect_up_to(usize::MAX).await;
+        let input = input.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        let request = StartWorkflowRequest {
+            instance_id,
+            workflow_name,
+            input,
+            ..StartWorkflowRequest::default()
+        };
+        let instance_id = self.workflows.manage_start(request, parent).await?;
+        let answer = StartWorkflowResponse { instance_id };
+        let mut response = self.message_response("StartWorkflowResponse", answer).await?;
+        *response.status_mut() = StatusCode::ACCEPTED;
+        Ok(response)
+    }
+
+    async fn get_workflow(&self, context: Context<'_>) -> Answer {
+        let id = context.parameter(1)?;
+        match self.workflows.manage_get(&id).await? {
+            Some(found) => self.message_response("GetWorkflowResponse", found).await,
+            None => Err(WorkflowError::NotFound(id).into()),
+        }
+    }
+
+    async fn raise_event_workflow(&self, context: Context<'_>) -> Answer {
+        let (id, event) = (context.parameter(1)?, context.parameter(2)?);
+        let data = context.request.into_body().collect_up_to(usize::MAX).await;
+        let data = data.map_err(|error| ApiError::body_read(&error.to_string()))?;
+        accepted(self.workflows.manage_raise(&id, &event, Some(&data)).await)
+    }
+}

@@ -1,0 +1,223 @@
+//! What the sidecar tells about itself.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outrigger_blocks::invoke::Endpoints;
+use outrigger_blocks::subscriptions::{SubscriptionType, Subscriptions, Wanted};
+use outrigger_blocks_actors::actors::Actors;
+use outrigger_blocks_actors::workflow::Workflows;
+use outrigger_resources::value::format_go_duration;
+use outrigger_runtime::app::{App, AppProtocol};
+use outrigger_runtime::components::{Components, Registered};
+use outrigger_runtime::scheduler::Scheduler;
+use outrigger_wire::runtime::v1 as proto;
+
+/// Extended attributes at most.
+const MAX_ATTRIBUTES: usize = 256;
+/// Longest name of an attribute, bytes.
+const MAX_KEY: usize = 1024;
+/// Longest value of an attribute, bytes.
+pub const MAX_VALUE: usize = 16 * 1024;
+
+/// Why an extended attribute is not kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// There are as many as are kept.
+    #[error("the sidecar keeps at most {MAX_ATTRIBUTES} metadata attributes: set one of those again")]
+    TooMany,
+    /// Its name is too long.
+    #[error("the name of a metadata attribute has at most {MAX_KEY} bytes")]
+    Key,
+    /// Its value is too long.
+    #[error("the value of a metadata attribute has at most {MAX_VALUE} bytes")]
+    Value,
+}
+
+/// What changes while the sidecar runs, and is read anew for each answer.
+pub struct Reported {
+    /// Its HTTP endpoints.
+    pub endpoints: Arc<Endpoints>,
+    /// Its components.
+    pub components: Arc<Components>,
+    /// Actors of the app.
+    pub actors: Arc<Actors>,
+    /// Workflows of the app.
+    pub workflows: Arc<Workflows>,
+    /// The schedulers it is connected to.
+    pub scheduler: Arc<Scheduler>,
+    /// Subscriptions of the app.
+    pub subscriptions: Arc<Subscriptions>,
+}
+
+/// Facts fixed at start, and attributes anybody may set.
+pub struct Metadata {
+    version: &'static str,
+    app_id: String,
+    features: Vec<String>,
+    reported: Reported,
+    app: App,
+    extended: Mutex<BTreeMap<String, String>>,
+}
+
+impl Metadata {
+    /// For a sidecar of this version, its app, its enabled features, and what else is reported.
+    pub fn new(
+        version: &'static str,
+        app_id: &str,
+        app: App,
+        features: Vec<String>,
+        reported: Reported,
+    ) -> Self {
+        let extended = Mutex::new(BTreeMap::from([(
+            "daprRuntimeVersion".to_owned(),
+            version.to_owned(),
+        )]));
+        Self {
+            version,
+            app_id: app_id.to_owned(),
+            features,
+            reported,
+            app,
+            extended,
+        }
+    }
+
+    fn extended(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.extended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets an extended attribute; an empty key is ignored.
+    ///
+    /// # Errors
+    /// [`MetadataError`] when it is too large, or one too many.
+    pub fn set(&self, key: String, value: String) -> Result<(), MetadataError> {
+        if key.is_empty() {
+            return Ok(());
+        }
+        if key.len() > MAX_KEY {
+            return Err(MetadataError::Key);
+        }
+        if value.len() > MAX_VALUE {
+            return Err(MetadataError::Value);
+        }
+        let mut extended = self.extended();
+        if extended.len() >= MAX_ATTRIBUTES && !extended.contains_key(&key) {
+            return Err(MetadataError::TooMany);
+        }
+        extended.insert(key, value);
+        Ok(())
+    }
+
+    /// What the sidecar tells, as the message of the contract; the HTTP API has names of its own for it.
+    pub fn message(&self) -> proto::GetMetadataResponse {
+        let health = self
+            .app
+            .health
+            .map(|health| proto::AppConnectionHealthProperties {
+                health_check_path: if is_grpc(self.app.protocol) {
+                    String::new()
+                } else {
+                    self.app.health_path.clone()
+                },
+                health_probe_interval: format_go_duration(health.interval),
+                health_probe_timeout: format_go_duration(health.timeout),
+                health_threshold: i32::try_from(health.threshold).unwrap_or(i32::MAX),
+            });
+        let endpoints = self.reported.endpoints.names().into_iter();
+        let actors = self.reported.actors.status();
+        let connected_addresses = self.reported.scheduler.addresses();
+        proto::GetMetadataResponse {
+            id: self.app_id.clone(),
+            runtime_version: self.version.to_owned(),
+            enabled_features: self.features.clone(),
+            registered_components: self
+                .reported
+                .components
+                .registered()
+                .iter()
+                .map(component_message)
+                .collect(),
+            subscriptions: self
+                .reported
+                .subscriptions
+                .list()
+                .iter()
+                .map(|wanted| subscription_message(wanted))
+                .collect(),
+            extended_metadata: self.extended().clone().into_iter().collect(),
+            http_endpoints: endpoints
+                .map(|name| proto::MetadataHttpEndpoint { name })
+                .collect(),
+            app_connection_properties: Some(proto::AppConnectionProperties {
+                port: self.app.port.into(),
+                protocol: protocol_name(self.app.protocol).to_owned(),
+                channel_address: self.app.address.clone(),
+                max_concurrency: self
+                    .app
+                    .max_concurrency
+                    .map_or(0, |n| i32::try_from(n).unwrap_or(i32::MAX)),
+                health,
+            }),
+            active_actors_count: actors.active_actors.clone(),
+            actor_runtime: Some(actors),
+            scheduler: (!connected_addresses.is_empty())
+                .then_some(proto::MetadataScheduler { connected_addresses }),
+            workflows: Some(proto::MetadataWorkflows {
+                connected_workers: i32::try_from(self.reported.workflows.workers()).unwrap_or(i32::MAX),
+            }),
+        }
+    }
+}
+
+fn component_message(component: &Registered) -> proto::RegisteredComponents {
+    proto::RegisteredComponents {
+        name: component.name.clone(),
+        r#type: component.kind.clone(),
+        version: component.version.clone(),
+        capabilities: component
+            .capabilities
+            .iter()
+            .map(|name| (*name).to_owned())
+            .collect(),
+    }
+}
+
+fn subscription_message(wanted: &Wanted) -> proto::PubsubSubscription {
+    let rules = wanted
+        .routes
+        .shown()
+        .map(|(rule, path)| proto::PubsubSubscriptionRule {
+            r#match: rule.to_owned(),
+            path: path.to_owned(),
+        });
+    let origin = match wanted.origin {
+        SubscriptionType::Declared => proto::PubsubSubscriptionType::Declarative,
+        SubscriptionType::Programmatic => proto::PubsubSubscriptionType::Programmatic,
+        SubscriptionType::Streaming => proto::PubsubSubscriptionType::Streaming,
+    };
+    proto::PubsubSubscription {
+        pubsub_name: wanted.pubsub.clone(),
+        topic: wanted.topic.clone(),
+        metadata: wanted.metadata.clone(),
+        rules: Some(proto::PubsubSubscriptionRules {
+            rules: rules.collect(),
+        }),
+        dead_letter_topic: wanted.dead_letter.clone().unwrap_or_default(),
+        r#type: origin.into(),
+    }
+}
+
+fn is_grpc(protocol: AppProtocol) -> bool {
+    matches!(protocol, AppProtocol::Grpc | AppProtocol::Grpcs)
+}
+
+fn protocol_name(protocol: AppProtocol) -> &'static str {
+    match protocol {
+        AppProtocol::Http => "http",
+        AppProtocol::Https => "https",
+        AppProtocol::H2c => "h2c",
+        AppProtocol::Grpc => "grpc",
+        AppProtocol::Grpcs => "grpcs",
+    }
+}

@@ -1,0 +1,347 @@
+//! Transparent proxying of gRPC: calls of services nobody here knows, forwarded frame by frame, never decoded.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http_body_util::BodyExt;
+use outrigger_identity::SpiffeId;
+use outrigger_policy::resiliency::{Key, Outcome, Policy};
+use outrigger_policy::target::Target;
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::resilience::{Attempts, Resilience, grpc_outcome};
+use outrigger_telemetry::trace::{Parent, Span, SpanKind, Tracer};
+use outrigger_transport::body::{Body, Failure, Next, Replay};
+use outrigger_transport::grpc;
+use outrigger_transport::headers::{names, put_identities, strip_hop_by_hop, strip_identities};
+use outrigger_transport::peer::{CallError, Failed, Instance, PeerError, Peers};
+use tonic::{Code, Status};
+
+use crate::access::Access;
+
+/// Forwards calls by the app id in their metadata.
+pub struct Proxy {
+    /// This app's id.
+    pub app_id: Arc<str>,
+    /// This app's namespace.
+    pub namespace: Arc<str>,
+    /// The app; `None` without app port.
+    pub app: Option<Arc<AppChannel>>,
+    /// The other sidecars.
+    pub peers: Arc<Peers>,
+    /// Who may call what.
+    pub access: Arc<Access>,
+    /// Retries, timeouts, breakers.
+    pub resilience: Arc<Resilience>,
+    /// Starts spans.
+    pub tracer: Tracer,
+    /// Counts calls.
+    pub metrics: Arc<SidecarMetrics>,
+}
+
+/// Which server a call came in by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Api,
+    Internal,
+}
+
+impl Proxy {
+    /// A call of an API client.
+    pub async fn outbound(&self, request: Request<Body>) -> Response<Body> {
+        self.forward(Side::Api, None, request).await
+    }
+
+    /// A call of another sidecar, `peer` without mTLS unknown.
+    pub async fn inbound(&self, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
+        self.forward(Side::Internal, peer, request).await
+    }
+
+    async fn forward(&self, side: Side, peer: Option<&SpiffeId>, request: Request<Body>) -> Response<Body> {
+        let started = Instant::now();
+        let method = request.uri().path().to_owned();
+        let counted = request.headers().contains_key(names::APP_ID);
+        let baggage = match self.tracer.enabled() {
+            true => grpc::baggage(request.headers()),
+            false => Ok(None),
+        };
+        let baggage = match baggage {
+            Ok(baggage) => baggage,
+            Err(status) => return grpc::status_response(&status),
+        };
+        let (mut response, span) = match self.route(side, peer, request, &method).await {
+            Ok(done) => done,
+            Err(status) => (grpc::status_response(&status), Span::none()),
+        };
+        if let Some(baggage) = baggage {
+            response.headers_mut().append(names::BAGGAGE, baggage);
+        }
+        let metrics = Arc::clone(&self.metrics);
+        let finish = move |code: Code| {
+            drop(span);
+            match side {
+                _ if !counted => {}
+                Side::Api => metrics.grpc_server_stream(&method, code, started.elapsed()),
+                Side::Internal => metrics.grpc_client_stream(&method, code, started.elapsed()),
+            }
+        };
+        match grpc::early_status(&response) {
+            Some(status) => {
+                finish(status.code());
+                response
+            }
+            None => {
+                let mut ending = Ending(Some(finish));
+                response.map(|body| {
+                    body.seen(move |next| {
+                        ending.see(&next);
+                        next
+                    })
+                })
+            }
+        }
+    }
+
+    /// `method` is the path of `request`, in the one form that [`grpc::method`] takes.
+    async fn route(
+        &self,
+        side: Side,
+        peer: Option<&SpiffeId>,
+        mut request: Request<Body>,
+        method: &str,
+    ) -> Result<(Response<Body>, Span), Status> {
+        let headers = request.headers();
+        let target = headers
+            .get(names::CALLEE_APP_ID)
+            .or_else(|| headers.get(names::APP_ID));
+        let Some(id) = target
+            .and_then(|v| v.to_str().ok())
+            .filter(|id| !id.is_empty())
+            .map(str::to_owned)
+        else {
+            return Err(Status::unknown(
+                "failed to proxy request: required metadata dapr-callee-app-id or dapr-app-id not found",
+            ));
+        };
+        let (app_id, namespace) = match Target::parse(&id) {
+            Ok(Target::App { id, namespace }) => (id, namespace.unwrap_or(&self.namespace)),
+            Ok(Target::Url(_)) => return Err(Status::unknown(format!("invalid app id {id}"))),
+            Err(error) => return Err(Status::unknown(error.to_string())),
+        };
+        let local = *app_id == *self.app_id && *namespace == *self.namespace;
+        if side == Side::Internal && !local {
+            // Forwarded, it would be a call in this app's name.
+            return Err(Status::permission_denied(format!(
+                "the sidecar of {} takes calls of other sidecars for {} only, not for {id}",
+                self.app_id, self.app_id
+            )));
+        }
+        let kind = if local { SpanKind::Server } else { SpanKind::Client };
+        let span = self.tracer.start(kind, method, &Parent::from_grpc(headers));
+        let headers = request.headers_mut();
+        headers.remove(names::APP_ID);
+        strip_hop_by_hop(headers);
+        match (side, peer) {
+            (Side::Api, _) => strip_identities(headers),
+            (Side::Internal, Some(peer)) => put_identities(headers, peer, &self.app_id),
+            (Side::Internal, None) => {}
+        }
+        headers.remove(names::TRACESTATE);
+        headers.insert(http::header::TE, HeaderValue::from_static("trailers"));
+        span.inject_grpc(headers);
+        *request.uri_mut() = origin_form(request.uri());
+        if local {
+            self.access.check(peer, method, "NONE")?;
+            return Ok((self.to_app(request).await?, span));
+        }
+        self.name_caller(request.headers_mut(), app_id);
+        let response = self.to_peer(&id, app_id, namespace, method, request).await?;
+        Ok((response, span))
+    }
+
+    async fn to_app(&self, mut request: Request<Body>) -> Result<Response<Body>, Status> {
+        let Some(app) = &self.app else {
+            return Err(Status::unavailable("app channel is not initialized"));
+        };
+        let headers = request.headers_mut();
+        headers.remove(names::API_TOKEN);
+        if let Some(token) = app.token() {
+            headers.insert(names::API_TOKEN, token.clone());
+        }
+        app.proxy(request).await
+    }
+
+    fn name_caller(&self, headers: &mut HeaderMap, callee: &str) {
+        if let Ok(caller) = HeaderValue::try_from(&*self.app_id) {
+            headers.insert(names::CALLER_APP_ID, caller);
+        }
+        if let Ok(callee) = HeaderValue::try_from(callee) {
+            headers.insert(names::CALLEE_APP_ID, callee);
+        }
+    }
+
+    async fn to_peer(
+        &self,
+        id: &str,
+        app_id: &str,
+        namespace: &str,
+        method: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, Status> {
+        let rules = self.resilience.policies.app(id);
+        let policy = rules.policy.as_deref();
+        let long_lived = request.headers().get(names::STREAM).is_some_and(truthy);
+        let repeat = !long_lived && policy.is_some_and(Policy::may_retry);
+        self.metrics.invoke_sent_streaming(app_id);
+        let (head, mut body) = request.into_parts();
+        let failure = Failure::watch(&mut body);
+        let replay = Replay::new(body);
+        let attempts = Attempts::new(policy, Key::app(id, method), self.metrics.as_ref());
+        let (head, replay, failure) = (&head, &replay, &failure);
+        let called = attempts.run(|limit| async move {
+            let attempt = self.attempt(app_id, namespace, head, replay, failure);
+            let result = match limit.within(pin!(attempt)).await {
+                Some(result) => result,
+                None => Err(Status::deadline_exceeded("context deadline exceeded")),
+            };
+            let (result, code) = known_code(result, repeat).await;
+            let can_repeat = repeat && replay.can_repeat();
+            let outcome = match grpc_outcome(code) {
+                Outcome::Failure { .. } if failure.reason().is_some() => Outcome::Unsendable,
+                Outcome::Failure { .. } if !can_repeat => Outcome::Final,
+                other => other,
+            };
+            ((result, code), outcome)
+        });
+        let (result, code) = called
+            .await
+            .map_err(|refused| Status::unavailable(refused.to_string()))?;
+        self.metrics.invoke_received_streaming(app_id, code);
+        result
+    }
+
+    /// One attempt; a connection that turned out dead is replaced once.
+    async fn attempt(
+        &self,
+        app_id: &str,
+        namespace: &str,
+        head: &http::request::Parts,
+        replay: &Replay,
+        failure: &Failure,
+    ) -> Result<Response<Body>, Status> {
+        let send = |(), instance: Arc<Instance>| async move {
+            let Some(body) = replay.attempt() else {
+                let error = Status::failed_precondition(
+                    "cannot use resiliency policies with retries on streaming RPCs",
+                );
+                let failed = Failed {
+                    error,
+                    connection: false,
+                    repeatable: false,
+                };
+                return ((), Err(failed));
+            };
+            let mut request = Request::new(body);
+            *request.method_mut() = head.method.clone();
+            *request.uri_mut() = head.uri.clone();
+            *request.headers_mut() = head.headers.clone();
+            let sent = instance.send(request).await;
+            let sent = sent.map_err(|error| Failed {
+                connection: failure.reason().is_none() && error.is_unavailable(),
+                repeatable: error.is_repeatable() && replay.can_repeat(),
+                error: grpc::send_status(&error),
+            });
+            ((), sent)
+        };
+        let called = self.peers.call((app_id, namespace), 1, (), send).await;
+        called.map_err(|error| match error {
+            CallError::Unresolved(error) => peer_status(&error),
+            CallError::Failed(failed) => failed.error,
+        })
+    }
+}
+
+/// The status number of an attempt as far as it is known: from the head, or, where a retry depends on it, from
+/// trailers that follow without a message. 0 while the call goes on.
+async fn known_code(
+    result: Result<Response<Body>, Status>,
+    wait: bool,
+) -> (Result<Response<Body>, Status>, i32) {
+    let response = match result {
+        Ok(response) => response,
+        Err(status) => {
+            let code = status.code() as i32;
+            return (Err(status), code);
+        }
+    };
+    if let Some(status) = grpc::early_status(&response) {
+        let code = grpc::raw_code(response.headers()).unwrap_or_else(|| status.code() as i32);
+        return (Ok(response), code);
+    }
+    if !wait {
+        return (Ok(response), 0);
+    }
+    let (head, mut body) = response.into_parts();
+    let first = body.frame().await;
+    let code = match &first {
+        Some(Ok(frame)) => frame.trailers_ref().and_then(grpc::raw_code).unwrap_or(0),
+        Some(Err(_)) => Code::Unavailable as i32,
+        None => Code::Unknown as i32,
+    };
+    let body = body.after(first);
+    (Ok(Response::from_parts(head, body)), code)
+}
+
+fn peer_status(error: &PeerError) -> Status {
+    match error {
+        PeerError::NoResolver => Status::unavailable(
+            "failed to proxy request: proxy not initialized. daprd startup may be incomplete",
+        ),
+        other => Status::unknown(other.to_string()),
+    }
+}
+
+fn truthy(value: &HeaderValue) -> bool {
+    value.to_str().is_ok_and(outrigger_resources::value::truthy)
+}
+
+fn origin_form(uri: &Uri) -> Uri {
+    uri.path_and_query().cloned().map_or_else(Uri::default, Uri::from)
+}
+
+/// Tells how a call ended, once.
+struct Ending<F: FnOnce(Code)>(Option<F>);
+
+impl<F: FnOnce(Code)> Ending<F> {
+    /// Looks at what the body of the answer says.
+    fn see(&mut self, next: &Next) {
+        match next {
+            Some(Ok(frame)) => {
+                let Some(trailers) = frame.trailers_ref() else {
+                    return;
+                };
+                self.told(if grpc::says_ok(trailers) {
+                    Code::Ok
+                } else {
+                    Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
+                });
+            }
+            Some(Err(_)) => self.told(Code::Unavailable),
+            None => self.told(Code::Unknown),
+        }
+    }
+
+    fn told(&mut self, code: Code) {
+        if let Some(finish) = self.0.take() {
+            finish(code);
+        }
+    }
+}
+
+impl<F: FnOnce(Code)> Drop for Ending<F> {
+    fn drop(&mut self) {
+        self.told(Code::Cancelled);
+    }
+}

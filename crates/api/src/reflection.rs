@@ -1,0 +1,53 @@
+//! gRPC reflection, so that tools such as grpcurl can list what a server offers.
+
+use std::sync::{Arc, OnceLock};
+
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use outrigger_transport::body::Body;
+use tonic::body::Body as TonicBody;
+use tonic::service::Routes;
+use tower::ServiceExt;
+
+/// `grpc.reflection` v1 and v1alpha over the whole contract. The descriptors are read with the first question: few
+/// sidecars are ever asked, and read descriptors take more memory than everything else of an idle sidecar.
+#[derive(Clone, Default)]
+pub struct Reflection(Arc<OnceLock<Result<Routes, String>>>);
+
+fn routes() -> Result<Routes, tonic_reflection::server::Error> {
+    let builder = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(outrigger_wire::FILE_DESCRIPTOR_SET)
+    };
+    Ok(Routes::new(builder().build_v1()?).add_service(builder().build_v1alpha()?))
+}
+
+impl Reflection {
+    /// Whether `path` belongs to a reflection service.
+    pub fn serves(path: &str) -> bool {
+        path.starts_with("/grpc.reflection.")
+    }
+
+    /// Answers a request.
+    pub async fn handle(&self, request: Request<Body>) -> Response<Body> {
+        let built = self.0.get_or_init(|| routes().map_err(|e| e.to_string()));
+        let routes = match built {
+            Ok(routes) => routes.clone(),
+            Err(error) => return outrigger_transport::grpc::status_response(&tonic::Status::internal(error)),
+        };
+        let request =
+            request.map(|body| TonicBody::new(body.map_err(|e| tonic::Status::internal(e.to_string()))));
+        match routes.oneshot(request).await {
+            Ok(response) => response.map(Body::stream),
+            Err(never) => match never {},
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_descriptors_can_be_read() {
+        super::routes().unwrap();
+    }
+}

@@ -1,0 +1,214 @@
+//! Calls of actors on the app that hosts them.
+
+use std::pin::pin;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Method};
+use outrigger_component::go_json::{Html, canonical};
+use outrigger_policy::resiliency::{Key, Outcome};
+use outrigger_resources::value::truthy;
+use outrigger_runtime::app::AppError;
+use outrigger_runtime::call::{AppStatus, Call, Reply};
+use outrigger_runtime::resilience::Attempts;
+use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
+use outrigger_wire::internals::v1::Reminder;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::call::Message;
+use super::{ActorError, Actors, CANCEL, REENTRANCY_ID};
+
+/// `google.protobuf.BytesValue`: the JSON of timers and reminders.
+pub(super) const BYTES_VALUE: &str = "type.googleapis.com/google.protobuf.BytesValue";
+
+/// What the app is told of a timer that is due.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TimerBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    callback: &'a str,
+    due_time: &'a str,
+    period: &'a str,
+}
+
+/// What the app is told of a reminder that is due.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ReminderBody<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<&'a RawValue>,
+    due_time: &'a str,
+    period: &'a str,
+}
+
+impl Actors {
+    /// Calls the app in an actor's turn, within the time that the policy of its type leaves. `reentry` is the id that was
+    /// made for the turn.
+    pub(super) async fn call_app(
+        &self,
+        message: &Message<'_>,
+        reentry: Option<&str>,
+    ) -> Result<Reply, ActorError> {
+        let resilience = &self.with.resilience;
+        let rules = resilience.policies.actor(message.kind());
+        let key = Key::actor(message.id());
+        let attempts = Attempts::new(rules.after_lock.as_deref(), key, &resilience.metrics);
+        let called = attempts.run(async |limit| {
+            let attempt = async {
+                let call = request(message, reentry)?;
+                self.app_reply(call).await
+            };
+            let result = limit
+                .within(pin!(attempt))
+                .await
+                .unwrap_or(Err(ActorError::Timeout));
+            let outcome = match &result {
+                Ok(_) => Outcome::Success,
+                Err(ActorError::Timeout) => Outcome::TimedOut,
+                Err(_) => Outcome::Final,
+            };
+            (result, outcome)
+        });
+        called
+            .await
+            .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
+    }
+
+    /// The app's reply, its body whole; anything but success is an error.
+    async fn app_reply(&self, call: Call) -> Result<Reply, ActorError> {
+        let app = self.with.app.as_ref();
+        let app = app.ok_or_else(|| ActorError::Invoke(AppError::NoChannel.to_string()))?;
+        let method = call.method.clone();
+        let reply = app.invoke(call).await;
+        let mut reply = reply.map_err(|error| ActorError::Invoke(error.to_string()))?;
+        let body = std::mem::take(&mut reply.body);
+        let body = body.collect_up_to(self.with.max_message).await;
+        let body =
+            body.map_err(|error| ActorError::Invoke(format!("failed to read response data: {error}")))?;
+        match &reply.status {
+            AppStatus::Http(200) => {}
+            AppStatus::Http(404) => {
+                return Err(ActorError::NoMethod(method));
+            }
+            AppStatus::Grpc { code: 0, .. } => {}
+            status => {
+                let (code, text) = match status {
+                    AppStatus::Grpc { code, message, .. } => (*code, message.clone().into_bytes().into()),
+                    AppStatus::Http(code) => (i32::from(*code), body),
+                };
+                let text = String::from_utf8_lossy(&text);
+                return Err(ActorError::Invoke(format!(
+                    "error from actor service: ({code}) {text}"
+                )));
+            }
+        }
+        reply.body = body.into();
+        Ok(reply)
+    }
+
+    /// Tells the app that an actor is not active any more.
+    pub(super) async fn deactivate_in_app(&self, kind: &str, id: &str) -> Result<(), ActorError> {
+        let mut call = Call::own(
+            Method::DELETE,
+            format!("actors/{kind}/{id}"),
+            HeaderMap::new(),
+            Body::Empty,
+            Parent::default(),
+        );
+        call.content_type = Some(HeaderValue::from_static("application/x-protobuf"));
+        self.app_reply(call).await.map(|_| ())
+    }
+}
+
+/// Whether an actor's reply says that it wants no more of this timer or reminder.
+pub(super) fn is_cancelled(reply: &Reply) -> bool {
+    let cancel = reply.headers.get(CANCEL).and_then(|value| value.to_str().ok());
+    cancel.is_some_and(truthy)
+}
+
+fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, ActorError> {
+    let mut call = match message {
+        Message::Call(call) => {
+            let mut metadata = call.metadata.clone();
+            metadata.remove(CONTENT_TYPE);
+            Call {
+                method: format!("actors/{}/{}/method/{}", call.kind, call.id, call.method),
+                octets: None,
+                verb: Some(Method::PUT),
+                query: call.query.clone(),
+                content_type: call.content_type.clone(),
+                type_url: String::new(),
+                metadata,
+                from_grpc: call.from_grpc,
+                body: call.body.clone().into(),
+                trace: call.trace.clone(),
+            }
+        }
+        Message::Due(reminder, callback) => due(reminder, callback)?,
+    };
+    if let Some(id) = reentry.and_then(|id| HeaderValue::try_from(id).ok()) {
+        call.metadata.insert(REENTRANCY_ID, id);
+    }
+    Ok(call)
+}
+
+fn due(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
+    let Reminder {
+        actor_type,
+        actor_id,
+        name,
+        period,
+        due_time,
+        ..
+    } = reminder;
+    let unreadable = |error: &dyn std::fmt::Display| {
+        ActorError::Invoke(format!(
+            "the data of {name} of actor {actor_type}||{actor_id} cannot be read: {error}"
+        ))
+    };
+    let data = match &reminder.data {
+        None => None,
+        Some(any) => Some(json(any).map_err(|error| unreadable(&error))?),
+    };
+    let data = data.filter(|json| !json.is_empty());
+    let data = data.map(|json| canonical(&json, Html::Escape)).transpose();
+    let data = data.map_err(|error| unreadable(&error))?;
+    let data: Option<&RawValue> = data
+        .as_deref()
+        .map(serde_json::from_slice)
+        .transpose()
+        .map_err(|error| unreadable(&error))?;
+    let (place, body) = if reminder.is_timer {
+        let body = TimerBody {
+            data,
+            callback,
+            due_time,
+            period,
+        };
+        ("timer", serde_json::to_vec(&body))
+    } else {
+        let body = ReminderBody {
+            data,
+            due_time,
+            period,
+        };
+        ("remind", serde_json::to_vec(&body))
+    };
+    // Texts and JSON can always be written.
+    let body = Bytes::from(body.unwrap_or_default());
+    let method = format!("actors/{actor_type}/{actor_id}/method/{place}/{name}");
+    let (metadata, trace) = (HeaderMap::new(), Parent::default());
+    Ok(Call::own(Method::PUT, method, metadata, body.into(), trace))
+}
+
+/// The JSON of data: the bytes of a `BytesValue` are JSON already.
+pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError> {
+    // The message of bytes is one of prost's own.
+    if any.type_url.ends_with("google.protobuf.BytesValue") {
+        return <Vec<u8> as prost::Message>::decode(any.value.as_slice());
+    }
+    Ok(any.value.clone())
+}

@@ -1,0 +1,263 @@
+//! The way of a call to an actor, wherever it lives.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use outrigger_actors::routes::{Origin, Routes, Way};
+use outrigger_policy::resiliency::{Builtin, Key, Outcome};
+use outrigger_runtime::call::Reply;
+use outrigger_runtime::resilience::Attempts;
+use outrigger_telemetry::trace::Parent;
+use outrigger_wire::internals::v1::Reminder;
+use tokio::sync::watch::Receiver;
+
+use super::gate::Claim;
+use super::host::{Entrance, Hosted};
+use super::{ActorError, Actors, REENTRANCY_ID, check};
+
+/// A call of an actor's method; its body is here whole, so that it can be made again.
+#[derive(Clone, Debug, Default)]
+pub struct ActorCall {
+    /// Actor type.
+    pub kind: String,
+    /// Actor id.
+    pub id: String,
+    /// Canonical decoded method without leading slash.
+    pub method: String,
+    /// Raw query string without `?`.
+    pub query: String,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// The caller's headers.
+    pub metadata: HeaderMap,
+    /// Whether they are gRPC metadata.
+    pub from_grpc: bool,
+    /// The payload.
+    pub body: Bytes,
+    /// The current span.
+    pub trace: Parent,
+}
+
+/// Something for an actor.
+pub(super) enum Message<'a> {
+    Call(&'a ActorCall),
+    /// A timer or a reminder is due; a timer also has the name of what it calls.
+    Due(&'a Reminder, &'a str),
+}
+
+impl Message<'_> {
+    pub(super) fn kind(&self) -> &str {
+        match self {
+            Self::Call(call) => &call.kind,
+            Self::Due(reminder, _) => &reminder.actor_type,
+        }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        match self {
+            Self::Call(call) => &call.id,
+            Self::Due(reminder, _) => &reminder.actor_id,
+        }
+    }
+
+    fn reentry(&self) -> Option<&str> {
+        match self {
+            Self::Call(call) => call.metadata.get(REENTRANCY_ID)?.to_str().ok(),
+            Self::Due(..) => None,
+        }
+    }
+}
+
+/// What became of a call here.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "taken apart as soon as it is made, and most are the large one"
+)]
+enum Tried {
+    Done(Reply),
+    /// The actor has ended here.
+    Ended,
+    /// The call did not begin, and has to look again where the actor lives.
+    Again,
+}
+
+impl Actors {
+    /// Calls a method of an actor. What the app says is `Ok` if it is 200, or its own failure.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn invoke(&self, call: &ActorCall) -> Result<Reply, ActorError> {
+        check(&call.kind, &call.id)?;
+        self.send(&Message::Call(call)).await
+    }
+
+    /// Sends to an actor under the policies of its type.
+    pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
+        self.known(message.kind()).await?;
+        let resilience = &self.with.resilience;
+        let rules = resilience.policies.actor(message.kind());
+        let builtin = (!rules.has_target).then(|| resilience.policies.builtin(Builtin::ActorNotFoundRetries));
+        let key = Key::actor(message.id());
+        let attempts = Attempts::new(rules.before_lock.as_deref(), key, &resilience.metrics);
+        let sent = attempts.until(&self.ended).run(async |_| {
+            let found = Attempts::new(builtin.map(Arc::as_ref), Key::NONE, &resilience.metrics);
+            let sent = found.until(&self.ended).run(async |_| {
+                // The future of a call to the app is large.
+                let result = Box::pin(self.once(message, Origin::Own)).await;
+                let outcome = outcome(&result);
+                (result, outcome)
+            });
+            let result = sent
+                .await
+                .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())));
+            let outcome = match &result {
+                Ok(_) => Outcome::Success,
+                Err(error) if error.is_failure() => Outcome::Failure { code: None },
+                Err(_) => Outcome::Final,
+            };
+            (result, outcome)
+        });
+        sent.await
+            .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
+    }
+
+    /// Waits until calls may begin, and begins one of this actor.
+    pub(super) async fn claim(&self, kind: &str, id: &str) -> Result<Claim, ActorError> {
+        let lane = self.hosted.load().get(kind).map_or(0, |kind| kind.lane(id));
+        tokio::select! {
+            claim = self.gate.enter(lane) => Ok(claim),
+            () = self.ended.cancelled() => Err(ActorError::Ended),
+        }
+    }
+
+    async fn once(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
+        let (kind, id) = (message.kind(), message.id());
+        loop {
+            let mut steps = self.steps.subscribe();
+            let claim = self.claim(kind, id).await?;
+            let routes = self.routes.load_full();
+            match routes.way(origin, kind, id) {
+                Way::Here => {
+                    if let Tried::Done(reply) = self.claimed(claim, message, &routes, true).await? {
+                        return Ok(reply);
+                    }
+                }
+                Way::There(host) => {
+                    drop(claim);
+                    return Box::pin(self.there(host, message, None)).await;
+                }
+                Way::PassOn(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
+                    Tried::Done(reply) => return Ok(reply),
+                    Tried::Ended => return Box::pin(self.there(host, message, Some(stamp))).await,
+                    Tried::Again => {}
+                },
+                Way::Wait => {
+                    drop(claim);
+                    self.next_step(&mut steps).await?;
+                }
+                Way::Moved => return Err(ActorError::Moved),
+                Way::Nowhere => return Err(no_address(kind, id)),
+            }
+        }
+    }
+
+    /// Waits for the next step of the round.
+    pub(super) async fn next_step(&self, steps: &mut Receiver<Arc<Routes>>) -> Result<(), ActorError> {
+        tokio::select! {
+            _changed = steps.changed() => Ok(()),
+            () = self.ended.cancelled() => Err(ActorError::Ended),
+        }
+    }
+
+    /// Another sidecar sends to an actor that it takes for this one's, or that lived there.
+    pub(super) async fn received(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
+        self.known(message.kind()).await?;
+        self.once(message, origin).await
+    }
+
+    /// An actor that lives here, for as long as the claim stands. Where it is not `owned` any more, what belongs to a turn
+    /// that runs is part of it, and all else waits for the actor's end.
+    async fn claimed(
+        &self,
+        claim: Claim,
+        message: &Message<'_>,
+        routes: &Arc<Routes>,
+        owned: bool,
+    ) -> Result<Tried, ActorError> {
+        let (name, id) = (message.kind(), message.id());
+        let hosted = self.hosted.load_full();
+        let kind = hosted.get(name);
+        let stays = || {
+            let now = self.routes.load();
+            owned && (Arc::ptr_eq(&now, routes) || now.way(Origin::Own, name, id) == Way::Here)
+        };
+        let entrance = Entrance::new(&stays);
+        let tried = |here: Option<Reply>| here.map_or(Tried::Ended, Tried::Done);
+        let internal = kind.and_then(|kind| kind.internal.as_ref());
+        if internal.is_some_and(|internal| internal.is_free(message)) {
+            drop(claim);
+            return self.here(&hosted, message, &entrance).await.map(tried);
+        }
+        let evicted = || {
+            let concerned = owned || entrance.begun.load(Ordering::SeqCst);
+            concerned && kind.is_some_and(|kind| kind.is_evicted(id))
+        };
+        let here = pin!(self.here(&hosted, message, &entrance));
+        tokio::select! {
+            biased;
+            result = here => result.map(tried),
+            () = claim.cancelled_or(evicted) => match entrance.begun.load(Ordering::SeqCst) {
+                true => Err(ActorError::Disseminating),
+                false => Ok(Tried::Again),
+            },
+        }
+    }
+
+    /// An actor of this sidecar: waits for its turn, and calls the app, or the actor itself. `None` when it has ended.
+    async fn here(
+        &self,
+        hosted: &Hosted,
+        message: &Message<'_>,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Reply>, ActorError> {
+        // The table may be of a time when another set of types was hosted.
+        let Some(kind) = hosted.get(message.kind()) else {
+            return match (entrance.stays)() {
+                true => Err(no_address(message.kind(), message.id())),
+                false => Ok(None),
+            };
+        };
+        if let Some(internal) = &kind.internal {
+            return internal.send(kind, message, entrance).await;
+        }
+        let given = message.reentry().filter(|id| !id.is_empty());
+        let made = match (given, kind.settings.reentrancy) {
+            (None, Some(_)) => Some(uuid::Uuid::new_v4().to_string()),
+            _ => None,
+        };
+        let reentry = made.as_deref().or(given);
+        let Some(_turn) = kind.turn(message.id(), reentry, entrance).await? else {
+            return Ok(None);
+        };
+        self.call_app(message, made.as_deref()).await.map(Some)
+    }
+}
+
+pub(super) fn no_address(kind: &str, id: &str) -> ActorError {
+    ActorError::NoAddress {
+        kind: kind.to_owned(),
+        id: id.to_owned(),
+    }
+}
+
+/// How an attempt counts: only what looked in the wrong place is worth another one.
+pub(super) fn outcome<T>(result: &Result<T, ActorError>) -> Outcome {
+    match result {
+        Ok(_) => Outcome::Success,
+        Err(error) if error.is_about_place() => Outcome::Failure { code: None },
+        Err(_) => Outcome::Final,
+    }
+}

@@ -1,0 +1,43 @@
+//! Reminders that the sidecar sets for its own actors, with data as they are, and for types of other apps too.
+
+use outrigger_runtime::scheduler::SchedulerError;
+use outrigger_wire::scheduler::v1::Job;
+
+use super::Actors;
+
+impl Actors {
+    /// Sets a reminder, in the place of one of its name.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn set_reminder(
+        &self,
+        kind: &str,
+        id: &str,
+        name: &str,
+        job: Job,
+    ) -> Result<(), SchedulerError> {
+        let scheduler = &self.with.scheduler;
+        scheduler
+            .schedule(name, scheduler.of_actor(kind, id), job, true)
+            .await
+    }
+
+    /// Deletes a reminder; that there is none is fine.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn delete_reminder(&self, kind: &str, id: &str, name: &str) -> Result<(), SchedulerError> {
+        let scheduler = &self.with.scheduler;
+        scheduler.delete(name, scheduler.of_actor(kind, id)).await
+    }
+
+    /// Deletes all reminders of an actor; `prefix`: of all actors whose ids begin so.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn delete_reminders(&self, kind: &str, id: &str, prefix: bool) -> Result<(), SchedulerError> {
+        let scheduler = &self.with.scheduler;
+        scheduler.delete_all(scheduler.of_actor(kind, id), prefix).await
+    }
+}

@@ -1,0 +1,260 @@
+//! Lets calls begin while the table of placement stands, and ends those that run when it changes. A call takes no lock:
+//! it counts itself in the lane of its actor.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, watch};
+
+/// Calls of different lanes do not meet.
+pub(super) const LANES: usize = 16;
+
+/// Whether calls may begin.
+pub(super) struct Gate {
+    current: ArcSwap<Period>,
+    is_open: watch::Sender<bool>,
+}
+
+/// The time from one opening of the gate to its closing.
+struct Period {
+    lanes: [Lane; LANES],
+    closed: AtomicBool,
+    /// Some actors want their calls to end.
+    evicts: AtomicBool,
+    /// A call ended after the gate was closed.
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct Lane {
+    calls: AtomicUsize,
+    cancelled: AtomicBool,
+    /// Calls have to see whether they are to end.
+    look: Notify,
+}
+
+impl Period {
+    fn new(closed: bool) -> Arc<Self> {
+        Arc::new(Self {
+            lanes: Default::default(),
+            closed: AtomicBool::new(closed),
+            evicts: AtomicBool::new(false),
+            ended: Notify::new(),
+        })
+    }
+
+    fn calls(&self) -> usize {
+        self.lanes
+            .iter()
+            .map(|lane| lane.calls.load(Ordering::SeqCst))
+            .sum()
+    }
+
+    async fn empty(&self) {
+        while self.calls() > 0 {
+            self.ended.notified().await;
+        }
+    }
+}
+
+/// The right of a call to run; the gate waits for its end.
+pub(super) struct Claim {
+    period: Arc<Period>,
+    lane: usize,
+}
+
+impl Claim {
+    /// Completes when the call has to end, because it held up the others for too long.
+    pub(super) async fn cancelled(&self) {
+        self.cancelled_or(|| false).await;
+    }
+
+    /// The same, or when `evicted` says so, which is asked while [`Gate::evict`] holds.
+    pub(super) async fn cancelled_or(&self, evicted: impl Fn() -> bool) {
+        let lane = &self.period.lanes[self.lane];
+        loop {
+            let mut look = std::pin::pin!(lane.look.notified());
+            look.as_mut().enable();
+            let asked = self.period.evicts.load(Ordering::SeqCst);
+            if lane.cancelled.load(Ordering::SeqCst) || (asked && evicted()) {
+                return;
+            }
+            look.await;
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.period.lanes[self.lane].calls.fetch_sub(1, Ordering::SeqCst);
+        if self.period.closed.load(Ordering::SeqCst) {
+            self.period.ended.notify_one();
+        }
+    }
+}
+
+/// The calls that ran when the gate was closed.
+pub(super) struct Draining(Arc<Period>);
+
+impl Draining {
+    /// Lets them go on for `time`, and ends those that are left.
+    pub(super) async fn end(self, time: Duration) {
+        let period = self.0;
+        if !time.is_zero() && tokio::time::timeout(time, period.empty()).await.is_ok() {
+            return;
+        }
+        for lane in &period.lanes {
+            lane.cancelled.store(true, Ordering::SeqCst);
+            lane.look.notify_waiters();
+        }
+        period.empty().await;
+    }
+}
+
+impl Gate {
+    /// A gate that is closed.
+    pub(super) fn new() -> Self {
+        Self {
+            current: ArcSwap::new(Period::new(true)),
+            is_open: watch::channel(false).0,
+        }
+    }
+
+    /// Waits until calls may begin, and begins one.
+    pub(super) async fn enter(&self, lane: usize) -> Claim {
+        loop {
+            if let Some(claim) = self.try_enter(lane) {
+                return claim;
+            }
+            let mut opened = self.is_open.subscribe();
+            // The gate is there as long as anybody who waits.
+            let _gone = opened.wait_for(|open| *open).await;
+        }
+    }
+
+    /// Begins a call if that may be now.
+    pub(super) fn try_enter(&self, lane: usize) -> Option<Claim> {
+        let claim = self.count(lane);
+        (!claim.period.closed.load(Ordering::SeqCst)).then_some(claim)
+    }
+
+    fn count(&self, lane: usize) -> Claim {
+        let period = self.current.load_full();
+        let lane = lane % LANES;
+        period.lanes[lane].calls.fetch_add(1, Ordering::SeqCst);
+        Claim { period, lane }
+    }
+
+    /// Begins a part of a call that runs already, whether the gate is open or not: what ends that ends this.
+    pub(super) fn enter_within(&self, lane: usize) -> Claim {
+        self.count(lane)
+    }
+
+    /// Lets no call begin. What runs is the caller's to end.
+    pub(super) fn close(&self) -> Draining {
+        let period = self.current.load_full();
+        period.closed.store(true, Ordering::SeqCst);
+        self.is_open.send_replace(false);
+        Draining(period)
+    }
+
+    /// Whether calls may begin.
+    pub(super) fn is_open(&self) -> bool {
+        !self.current.load().closed.load(Ordering::SeqCst)
+    }
+
+    /// Makes calls ask whether they have to end, now and as long as this holds.
+    pub(super) fn evict(&self, evicts: bool) {
+        let period = self.current.load_full();
+        period.evicts.store(evicts, Ordering::SeqCst);
+        if evicts {
+            period.lanes.iter().for_each(|lane| lane.look.notify_waiters());
+        }
+    }
+
+    /// Completes when the gate is closed: what is only watched does not hold up a new table.
+    pub(super) fn closed(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut is_open = self.is_open.subscribe();
+        async move {
+            // Without a gate nothing is watched either.
+            let _closed = is_open.wait_for(|open| !*open).await;
+        }
+    }
+
+    /// Lets calls begin again behind [`Gate::close`], where nothing was ended.
+    pub(super) fn reopen(&self) {
+        self.current.load().closed.store(false, Ordering::SeqCst);
+        self.is_open.send_replace(true);
+    }
+
+    /// Lets calls begin.
+    pub(super) fn open(&self) {
+        if self.is_open() {
+            return;
+        }
+        self.current.store(Period::new(false));
+        self.is_open.send_replace(true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_closed_gate_waits_for_what_runs_and_ends_what_takes_too_long() {
+        let gate = Gate::new();
+        assert!(gate.enter(0).now_or_never().is_none());
+        gate.open();
+        let (short, long) = (gate.enter(0).await, gate.enter(17).await);
+        let mut draining = std::pin::pin!(gate.close().end(Duration::from_secs(2)));
+        assert!(gate.enter(3).now_or_never().is_none());
+        assert!(draining.as_mut().now_or_never().is_none());
+        drop(short);
+        let began = tokio::time::Instant::now();
+        let ending = async {
+            long.cancelled().await;
+            drop(long);
+        };
+        tokio::join!(draining, ending);
+        assert_eq!(began.elapsed(), Duration::from_secs(2));
+        gate.open();
+        assert!(gate.enter(3).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_in_time_is_not_ended() {
+        let gate = Gate::new();
+        gate.open();
+        let claim = gate.enter(0).await;
+        let draining = gate.close().end(Duration::from_secs(2));
+        let work = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let part = gate.enter_within(0);
+            let cancelled = part.cancelled().now_or_never().is_some();
+            drop((part, claim));
+            cancelled
+        };
+        let began = tokio::time::Instant::now();
+        let ((), cancelled) = tokio::join!(draining, work);
+        assert!(!cancelled);
+        assert_eq!(began.elapsed(), Duration::from_secs(1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_begins_when_the_gate_opens() {
+        let gate = Arc::new(Gate::new());
+        let waiting = tokio::spawn({
+            let gate = Arc::clone(&gate);
+            async move { drop(gate.enter(1).await) }
+        });
+        tokio::task::yield_now().await;
+        gate.open();
+        waiting.await.unwrap();
+        gate.close().end(Duration::ZERO).await;
+    }
+}

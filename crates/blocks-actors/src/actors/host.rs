@@ -1,0 +1,338 @@
+//! The actors of the app beside this sidecar: their turns, and their end.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outrigger_actors::settings::TypeSettings;
+use outrigger_actors::shard::Shard;
+use outrigger_actors::turns::{Entry, Reentry, Ticket, TooDeep};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::gate::LANES;
+use super::internal::Internal;
+use super::metrics::TypeMetrics;
+
+type Waker = oneshot::Sender<()>;
+
+/// The types that are hosted here.
+#[derive(Default)]
+pub(super) struct Hosted {
+    types: HashMap<Arc<str>, Arc<HostedType>>,
+    /// Their names, sorted.
+    pub(super) names: Arc<[String]>,
+    /// How long calls may go on when actors move.
+    pub(super) drain: Duration,
+}
+
+/// Where the types come from.
+#[derive(Default)]
+pub(super) struct Types {
+    /// Those of the app; `None` until it is known what it hosts.
+    pub(super) app: Option<Vec<Arc<HostedType>>>,
+    /// Those of the sidecar, by name.
+    pub(super) internal: HashMap<String, Arc<HostedType>>,
+    /// How long calls may go on when actors move.
+    pub(super) drain: Duration,
+}
+
+impl Hosted {
+    /// Of the types that there are now.
+    pub(super) fn new(known: &Types) -> Self {
+        let all = known.app.iter().flatten().chain(known.internal.values());
+        let types: HashMap<_, _> = all
+            .map(|kind| (Arc::clone(&kind.name), Arc::clone(kind)))
+            .collect();
+        let mut names: Vec<_> = types.keys().map(ToString::to_string).collect();
+        names.sort_unstable();
+        Self {
+            types,
+            names: names.into(),
+            drain: known.drain,
+        }
+    }
+
+    /// The type of this name.
+    pub(super) fn get(&self, kind: &str) -> Option<&Arc<HostedType>> {
+        self.types.get(kind)
+    }
+
+    /// All types, in the order of their names.
+    pub(super) fn types(&self) -> impl Iterator<Item = &Arc<HostedType>> {
+        self.names.iter().filter_map(|name| self.types.get(name.as_str()))
+    }
+}
+
+/// When idle actors are looked for.
+pub(super) struct Looks {
+    began: Instant,
+    /// Milliseconds since the beginning; the next look.
+    next: AtomicU64,
+    /// The next look is earlier than it was.
+    pub(super) earlier: Notify,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            next: AtomicU64::new(u64::MAX),
+            earlier: Notify::new(),
+        }
+    }
+}
+
+impl Looks {
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn ask(&self, at: Option<Duration>) {
+        let Some(at) = at else { return };
+        let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX);
+        if at < self.next.load(Ordering::Relaxed) && at < self.next.fetch_min(at, Ordering::Relaxed) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Takes the time of the next look; who looks asks again.
+    pub(super) fn take(&self) -> Option<Instant> {
+        let next = self.next.load(Ordering::Relaxed);
+        (next != u64::MAX).then(|| self.began + Duration::from_millis(next))
+    }
+
+    /// A look begins: all who want another one ask for it.
+    pub(super) fn begin(&self) {
+        self.next.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
+/// The actors of one type.
+pub(super) struct HostedType {
+    pub(super) name: Arc<str>,
+    pub(super) settings: TypeSettings,
+    pub(super) metrics: TypeMetrics,
+    /// Their code, where it is not the app's.
+    pub(super) internal: Option<Internal>,
+    shards: [Mutex<Shard<Waker>>; LANES],
+    looks: Arc<Looks>,
+    hasher: RandomState,
+}
+
+/// A call's part in a turn, until it is dropped.
+pub(super) struct Turn<'a> {
+    kind: &'a HostedType,
+    id: &'a str,
+    ticket: Option<Ticket>,
+    /// It is the last one: the actor ends with it.
+    is_last: bool,
+}
+
+/// What a call may do here.
+pub(super) struct Entrance<'a> {
+    /// Whether the actor is this sidecar's; asked in the moment in which the call takes its turn, so that none begins
+    /// behind the last.
+    pub(super) stays: &'a (dyn Fn() -> bool + Sync),
+    /// The turn has begun.
+    pub(super) begun: AtomicBool,
+}
+
+impl<'a> Entrance<'a> {
+    pub(super) fn new(stays: &'a (dyn Fn() -> bool + Sync)) -> Self {
+        let begun = AtomicBool::new(false);
+        Self { stays, begun }
+    }
+}
+
+impl HostedType {
+    /// A type of the app.
+    pub(super) fn new(name: &str, settings: TypeSettings, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
+        Self {
+            name: name.into(),
+            settings,
+            metrics,
+            internal: None,
+            shards: std::array::from_fn(|_| Mutex::new(Shard::new(settings.idle))),
+            looks: Arc::clone(looks),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// A type of the sidecar.
+    pub(super) fn internal(name: &str, internal: Internal, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
+        let made = Self::new(name, internal.settings(), metrics, looks);
+        Self {
+            internal: Some(internal),
+            ..made
+        }
+    }
+
+    /// Ends the calls of a type of the sidecar; those of an app end by themselves.
+    pub(super) fn end(&self) {
+        if let Some(internal) = &self.internal {
+            internal.end();
+        }
+    }
+
+    /// Which of the lanes an actor is in.
+    pub(super) fn lane(&self, id: &str) -> usize {
+        usize::try_from(self.hasher.hash_one(id) % LANES as u64).unwrap_or_default()
+    }
+
+    fn shard(&self, lane: usize) -> MutexGuard<'_, Shard<Waker>> {
+        self.shards[lane].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the actor's turn, or joins the one that has this id. `None` when the actor has ended here, or never was:
+    /// it is another sidecar's.
+    pub(super) async fn turn<'a>(
+        &'a self,
+        id: &'a str,
+        reentry: Option<&str>,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Turn<'a>>, TooDeep> {
+        let (waker, woken) = oneshot::channel();
+        let reentry = reentry.zip(self.settings.reentrancy);
+        let reentry = reentry.map(|(id, depth)| Reentry { id, depth });
+        let entry = {
+            let mut shard = self.shard(self.lane(id));
+            let stays = (entrance.stays)();
+            let entry = shard.enter(id, reentry, stays, self.looks.now(), || waker)?;
+            self.looks.ask(shard.next_look());
+            entry
+        };
+        let turn = match entry {
+            Entry::Turn(ticket, begins) => Some(self.begun(id, ticket, begins, woken).await),
+            Entry::Ends => {
+                let _ended = woken.await;
+                None
+            }
+            Entry::Absent => None,
+        };
+        entrance.begun.store(turn.is_some(), Ordering::SeqCst);
+        Ok(turn)
+    }
+
+    async fn begun<'a>(
+        &'a self,
+        id: &'a str,
+        ticket: Ticket,
+        begins: bool,
+        woken: oneshot::Receiver<()>,
+    ) -> Turn<'a> {
+        let turn = self.taken(id, ticket);
+        if !begins {
+            let _pending = self.metrics.pending();
+            // Only who leaves gives up its waker, and this has not.
+            let _begun = woken.await;
+        }
+        turn
+    }
+
+    /// Waits for the last turn of an active actor, behind which no other begins. `None` when it ended meanwhile.
+    pub(super) async fn last<'a>(&'a self, id: &'a str) -> Option<Turn<'a>> {
+        let (waker, woken) = oneshot::channel();
+        let last = self.shard(self.lane(id)).last(id, || waker);
+        let Some((ticket, begins)) = last else {
+            // It may be ending already.
+            let entrance = Entrance::new(&|| false);
+            let _gone = self.turn(id, None, &entrance).await;
+            return None;
+        };
+        let mut turn = self.taken(id, ticket);
+        turn.is_last = true;
+        if !begins {
+            let _begun = woken.await;
+        }
+        Some(turn)
+    }
+
+    /// The calls of an actor that run have to end.
+    pub(super) fn evict(&self, id: &str) {
+        self.shard(self.lane(id)).evict(id);
+    }
+
+    /// Whether the calls of an actor that run have to end.
+    pub(super) fn is_evicted(&self, id: &str) -> bool {
+        self.shard(self.lane(id)).is_evicted(id)
+    }
+
+    /// The actors of a lane that are idle, each in a turn that nobody waits for.
+    pub(super) fn take_idle(&self, lane: usize) -> Vec<(Arc<str>, Ticket)> {
+        let mut shard = self.shard(lane);
+        let idle = shard.take_idle(self.looks.now());
+        self.looks.ask(shard.next_look());
+        idle
+    }
+
+    /// Whether an actor of a lane may be idle by now.
+    pub(super) fn has_idle(&self, lane: usize) -> bool {
+        let next = self.shard(lane).next_look();
+        let due = next.is_some_and(|next| next <= self.looks.now());
+        if !due {
+            self.looks.ask(next);
+        }
+        due
+    }
+
+    /// A turn that was taken by [`HostedType::take_idle`].
+    pub(super) fn taken<'a>(&'a self, id: &'a str, ticket: Ticket) -> Turn<'a> {
+        Turn {
+            kind: self,
+            id,
+            ticket: Some(ticket),
+            is_last: false,
+        }
+    }
+
+    /// Whether an actor is active.
+    pub(super) fn is_active(&self, id: &str) -> bool {
+        self.shard(self.lane(id)).is_active(id)
+    }
+
+    /// How many are active.
+    pub(super) fn count(&self) -> usize {
+        (0..LANES).map(|lane| self.shard(lane).len()).sum()
+    }
+
+    /// The active actors that are wanted.
+    pub(super) fn ids(&self, wanted: impl Fn(&str) -> bool) -> Vec<Arc<str>> {
+        let all = (0..LANES).flat_map(|lane| self.shard(lane).ids());
+        all.filter(|id| wanted(id)).collect()
+    }
+}
+
+impl Turn<'_> {
+    /// Ends the turn, and with it the actor's activity, unless others wait for their turn.
+    pub(super) fn deactivated(mut self) {
+        self.end(true);
+    }
+
+    fn end(&mut self, deactivated: bool) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let now = self.kind.looks.now();
+        let woken = {
+            let mut shard = self.kind.shard(self.kind.lane(self.id));
+            let woken = if deactivated {
+                shard.deactivated(self.id, ticket, now)
+            } else {
+                shard.leave(self.id, ticket, now)
+            };
+            self.kind.looks.ask(shard.next_look());
+            woken
+        };
+        for waker in woken {
+            // Who gave up leaves by itself.
+            let _gone = waker.send(());
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.end(self.is_last);
+    }
+}

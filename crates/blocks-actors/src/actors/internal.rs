@@ -1,0 +1,235 @@
+//! Actors whose code is the sidecar's own: they live in types that no app names, need no app, and take part in placement,
+//! turns and reminders as an app's actors do. They are never idle; they say themselves when they are done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use http::HeaderValue;
+use outrigger_actors::settings::TypeSettings;
+use outrigger_runtime::call::{AppStatus, Reply};
+use outrigger_transport::body::Body;
+use prost_types::Any;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::call::Message;
+use super::host::{Entrance, HostedType, Turn};
+use super::{ActorCall, ActorError, Actors, LOG};
+
+/// How the names of the types begin that no app may host.
+pub const RESERVED: &str = "dapr.internal.";
+/// An actor whose reminders take no turns is not active any more after so long without a turn.
+const UNREMINDED: Duration = Duration::from_secs(60 * 60);
+/// What internal actors are asked and answer in.
+pub const PROTOBUF: HeaderValue = HeaderValue::from_static("application/x-protobuf");
+
+/// What an internal actor tells those who watch it, one after the other.
+pub type Watched = BoxStream<'static, Result<Any, Status>>;
+
+/// The actors of one internal type, by their ids. A call has the turn of its actor, and ends early (it is dropped) when
+/// the actor moves or the type is unregistered.
+///
+/// The statuses that methods fail with reach the caller as they are, wherever the actor lives.
+#[async_trait]
+pub trait InternalActors: Send + Sync {
+    /// Calls a method; what comes back is the payload of the answer.
+    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status>;
+
+    /// A reminder is due; one that fails comes again.
+    async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status>;
+
+    /// Begins to watch an actor. What is told comes without the actor's turn, and ends when the actor moves.
+    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
+        Err(Status::unimplemented(format!(
+            "actors of type {} cannot be watched",
+            call.kind
+        )))
+    }
+
+    /// The actor ends here: it moved, its type was unregistered, or the sidecar ends. It has its turn for the last time.
+    async fn halt(&self, id: &str);
+
+    /// Whether an actor has anything to stay in memory for, asked at the end of each of its turns.
+    fn is_kept(&self, id: &str) -> bool;
+
+    /// Whether reminders wait for the turn of their actor. Those that do not go on while actors move.
+    fn reminders_take_turns(&self) -> bool {
+        true
+    }
+}
+
+/// What an internal type has beside the turns of its actors.
+pub(super) struct Internal {
+    actors: Arc<dyn InternalActors>,
+    /// The type is not hosted any more.
+    ended: CancellationToken,
+}
+
+impl Internal {
+    /// The actors of types whose reminders take no turns wait for one; what nobody reminds of any more ends in the end.
+    pub(super) fn settings(&self) -> TypeSettings {
+        let idle = match self.actors.reminders_take_turns() {
+            true => Duration::MAX,
+            false => UNREMINDED,
+        };
+        TypeSettings {
+            idle,
+            reentrancy: None,
+        }
+    }
+
+    /// Calls an actor in its turn, until its type is unregistered. `None` when the actor is not here any more.
+    pub(super) async fn send(
+        &self,
+        kind: &HostedType,
+        message: &Message<'_>,
+        entrance: &Entrance<'_>,
+    ) -> Result<Option<Reply>, ActorError> {
+        let id = message.id();
+        let sent = async {
+            match message {
+                Message::Call(call) => {
+                    let Some(turn) = kind.turn(id, None, entrance).await? else {
+                        return Ok(None);
+                    };
+                    let answer = self.actors.invoke(call).await;
+                    self.leave(turn, id);
+                    let mut reply = super::remote::empty();
+                    reply.body = answer.map_err(ActorError::Internal)?.into();
+                    reply.content_type = Some(PROTOBUF);
+                    Ok(Some(reply))
+                }
+                Message::Due(reminder, _) => {
+                    let turn = match self.actors.reminders_take_turns() {
+                        true => match kind.turn(id, None, entrance).await? {
+                            Some(turn) => Some(turn),
+                            None => return Ok(None),
+                        },
+                        false => None,
+                    };
+                    let handled = self.actors.remind(id, &reminder.name, reminder.data.as_ref());
+                    let handled = handled.await;
+                    match turn {
+                        Some(turn) => self.leave(turn, id),
+                        // What was to be done is done: nothing is left to be active for.
+                        None if handled.is_ok() => {
+                            let turn = kind.turn(id, None, entrance).await?;
+                            turn.into_iter().for_each(Turn::deactivated);
+                        }
+                        None => {}
+                    }
+                    handled.map_err(ActorError::Internal)?;
+                    Ok(Some(Reply::new(AppStatus::Http(200), Body::Empty)))
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            sent = sent => sent,
+            () = self.ended.cancelled() => Err(unhosted(kind, id)),
+        }
+    }
+
+    /// Watches an actor, until its type is unregistered.
+    pub(super) async fn watch(
+        &self,
+        kind: &HostedType,
+        call: &ActorCall,
+        entrance: &Entrance<'_>,
+    ) -> Result<Watching, ActorError> {
+        let watched = async {
+            let turn = kind.turn(&call.id, None, entrance).await?;
+            let turn = turn.ok_or(ActorError::Moved)?;
+            let watched = self.actors.watch(call).await;
+            self.leave(turn, &call.id);
+            watched.map_err(ActorError::Internal)
+        };
+        let told = tokio::select! {
+            biased;
+            watched = watched => watched?,
+            () = self.ended.cancelled() => return Err(unhosted(kind, &call.id)),
+        };
+        let ended = self.ended.clone();
+        Ok(Watching { told, ended })
+    }
+
+    fn leave(&self, turn: Turn<'_>, id: &str) {
+        if !self.actors.is_kept(id) {
+            turn.deactivated();
+        }
+    }
+
+    /// Ends an actor in its last turn.
+    pub(super) async fn halt(&self, id: &str) {
+        self.actors.halt(id).await;
+    }
+
+    /// Ends all calls of the type.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    /// Whether a message is for an actor without waiting for it, and without holding up a new table.
+    pub(super) fn is_free(&self, message: &Message<'_>) -> bool {
+        matches!(message, Message::Due(..)) && !self.actors.reminders_take_turns()
+    }
+}
+
+/// What an actor tells, until its type is unregistered.
+pub(super) struct Watching {
+    pub(super) told: Watched,
+    pub(super) ended: CancellationToken,
+}
+
+fn unhosted(kind: &HostedType, id: &str) -> ActorError {
+    ActorError::NoAddress {
+        kind: kind.name.to_string(),
+        id: id.to_owned(),
+    }
+}
+
+/// Whether a type is no app's.
+pub fn is_reserved(kind: &str) -> bool {
+    kind.starts_with(RESERVED)
+}
+
+impl Actors {
+    /// Hosts internal types from now on, beside those of the app. Placement and the schedulers hear of it by themselves.
+    ///
+    /// # Errors
+    /// [`ActorError`] where there is no placement, no state store of actors, or the sidecar ends.
+    pub fn register_internal(
+        &self,
+        types: impl IntoIterator<Item = (String, Arc<dyn InternalActors>)>,
+    ) -> Result<(), ActorError> {
+        self.check_available()?;
+        self.change_types(|known| {
+            for (name, actors) in types {
+                tracing::info!(target: LOG, "Registering internal actors: {name}");
+                let internal = Internal {
+                    actors,
+                    ended: self.ended.child_token(),
+                };
+                let hosted = HostedType::internal(&name, internal, self.metrics.of(&name), &self.looks);
+                if let Some(old) = known.internal.insert(name, Arc::new(hosted)) {
+                    old.end();
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// Hosts internal types no more: calls of them end, and all their actors.
+    pub async fn unregister_internal(&self, names: &[String]) {
+        let mut ended = Vec::new();
+        self.change_types(|known| ended.extend(names.iter().filter_map(|name| known.internal.remove(name))));
+        for kind in &ended {
+            tracing::info!(target: LOG, "Unregistering internal actors: {}", kind.name);
+            kind.end();
+        }
+        self.halt(&ended, |_, _| true).await;
+    }
+}

@@ -1,0 +1,145 @@
+//! The end of actors: those that are idle, those that move, and all of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use tokio::time::{sleep, sleep_until, timeout};
+
+use super::gate::LANES;
+use super::host::{HostedType, Turn};
+use super::{Actors, LOG};
+
+/// Actors that are deactivated at once.
+const AT_ONCE: usize = 64;
+/// Between two looks for idle actors at least.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How long an actor that moves may take to end. After that placement goes on without this sidecar.
+const HALT: Duration = Duration::from_secs(8);
+
+impl Actors {
+    /// Deactivates the actors that are idle, for as long as the sidecar runs.
+    pub(super) async fn end_idle(&self) {
+        let mut types = self.types.subscribe();
+        loop {
+            types.mark_unchanged();
+            let hosted = self.hosted.load_full();
+            let looks = &self.looks;
+            match looks.take() {
+                Some(next) => tokio::select! {
+                    () = sleep_until(next) => {}
+                    () = looks.earlier.notified() => continue,
+                    _ = types.changed() => continue,
+                },
+                None => {
+                    tokio::select! {
+                        () = looks.earlier.notified() => {}
+                        _ = types.changed() => {}
+                    }
+                    continue;
+                }
+            }
+            looks.begin();
+            for kind in hosted.types() {
+                for lane in 0..LANES {
+                    if kind.has_idle(lane) {
+                        self.end_idle_of(kind, lane).await;
+                    }
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// While actors are spread anew nobody is found idle: who moves ends anyway.
+    async fn end_idle_of(&self, kind: &Arc<HostedType>, lane: usize) {
+        let claim = &self.gate.enter(lane).await;
+        let idle = kind.take_idle(lane);
+        let ended = stream::iter(idle).for_each_concurrent(AT_ONCE, |(id, ticket)| async move {
+            let turn = kind.taken(&id, ticket);
+            tokio::select! {
+                () = self.deactivate(kind, &id, turn) => {}
+                // It stays active, and may be idle again.
+                () = claim.cancelled() => {}
+            }
+        });
+        ended.await;
+    }
+
+    async fn deactivate(&self, kind: &HostedType, id: &str, turn: Turn<'_>) {
+        if let Some(internal) = &kind.internal {
+            internal.halt(id).await;
+            turn.deactivated();
+            return;
+        }
+        match self.deactivate_in_app(&kind.name, id).await {
+            Ok(()) => kind.metrics.deactivated.inc(),
+            Err(error) => {
+                kind.metrics.deactivation_failed.inc();
+                tracing::error!(
+                    target: LOG,
+                    "failed to deactivate actor {}||{id}: {error}; it counts as deactivated",
+                    kind.name
+                );
+            }
+        }
+        turn.deactivated();
+    }
+
+    /// Ends the active actors that are named by `wanted`, by type and id.
+    pub(super) async fn halt(&self, types: &[Arc<HostedType>], wanted: impl Fn(&str, &str) -> bool) {
+        let all = types.iter().flat_map(|kind| {
+            let ids = kind.ids(|id| wanted(&kind.name, id));
+            ids.into_iter().map(move |id| (kind, id))
+        });
+        let all: Vec<_> = all.collect();
+        let halted = stream::iter(all).for_each_concurrent(AT_ONCE, |(kind, id)| async move {
+            if timeout(HALT, self.halt_one(kind, &id)).await.is_err() {
+                tracing::error!(
+                    target: LOG,
+                    "actor {}||{id} did not end within {} s; it counts as ended here",
+                    kind.name,
+                    HALT.as_secs()
+                );
+            }
+        });
+        halted.await;
+    }
+
+    /// Ends the actors that are another sidecar's by the table of now, while the others go on. Calls of theirs that take
+    /// longer than `drain` are cut off.
+    pub(super) async fn hand_over(&self, drain: Duration) {
+        let routes = self.routes.load_full();
+        let moves = |kind: &str, id: &str| !routes.owns(kind, id);
+        let evict = async {
+            sleep(drain).await;
+            let hosted = self.hosted.load_full();
+            for kind in hosted.types() {
+                for id in kind.ids(|id| moves(&kind.name, id)) {
+                    kind.evict(&id);
+                }
+            }
+            self.gate.evict(true);
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = self.halt_here(moves) => {}
+            () = evict => {}
+        }
+        self.gate.evict(false);
+    }
+
+    /// Ends those of all actors here that are named by `wanted`.
+    pub(super) async fn halt_here(&self, wanted: impl Fn(&str, &str) -> bool) {
+        let hosted = self.hosted.load_full();
+        let types: Vec<_> = hosted.types().cloned().collect();
+        self.halt(&types, wanted).await;
+    }
+
+    async fn halt_one(&self, kind: &HostedType, id: &str) {
+        if let Some(turn) = kind.last(id).await {
+            kind.metrics.rebalanced.inc();
+            self.deactivate(kind, id, turn).await;
+        }
+    }
+}

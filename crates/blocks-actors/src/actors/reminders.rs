@@ -1,0 +1,273 @@
+//! Reminders: kept by the scheduler, which says when they are due, to whoever hosts their type.
+
+use std::sync::Weak;
+
+use async_trait::async_trait;
+use outrigger_actors::recurrence::{TimeError, reminder_schedule};
+use outrigger_runtime::scheduler::{Outcome, Receiver, SchedulerError, Trigger};
+use outrigger_wire::common::v1::JobFailurePolicy;
+use outrigger_wire::internals::v1::Reminder;
+use outrigger_wire::scheduler::v1::job_target_metadata::Type;
+use outrigger_wire::scheduler::v1::{Job, NamedJob};
+use prost_types::Any;
+use tonic::Code;
+
+use super::app::{BYTES_VALUE, json};
+use super::call::Message;
+use super::{ActorError, Actors, check, check_name};
+
+const LOG: &str = "dapr.runtime.actors.reminders";
+
+/// Why a reminder was not stored, read or deleted.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReminderError {
+    /// Its type is hosted elsewhere, or nowhere.
+    #[error("operations on actor reminders are only possible on hosted actor types")]
+    NotHosted,
+    /// There is one of its name, and it is to stay.
+    #[error("actor reminder already exists: {0}")]
+    Exists(String),
+    /// There is none of this name.
+    #[error("actor reminder not found: {0}")]
+    NotFound(String),
+    /// It was not stored.
+    #[error("error creating actor reminder: {0}")]
+    Create(String),
+    /// It was not read.
+    #[error("error getting actor reminder: {0}")]
+    Get(String),
+    /// It was not deleted.
+    #[error("error deleting actor reminder: {0}")]
+    Delete(String),
+}
+
+/// A reminder as an app asks for it.
+#[derive(Clone, Debug, Default)]
+pub struct ReminderRequest {
+    /// Actor type.
+    pub kind: String,
+    /// Actor id.
+    pub id: String,
+    /// Its name; of the reminders of one actor.
+    pub name: String,
+    /// When it is due first; empty = now.
+    pub due_time: String,
+    /// The time between two; empty = once.
+    pub period: String,
+    /// When it ends; empty = never.
+    pub ttl: String,
+    /// JSON that the app is told; empty = none.
+    pub data: Vec<u8>,
+    /// Whether it takes the place of one with its name.
+    pub overwrite: bool,
+    /// What becomes of a failure.
+    pub failure_policy: Option<JobFailurePolicy>,
+}
+
+/// A reminder as the scheduler has it.
+#[derive(Clone, Debug, Default)]
+pub struct KnownReminder {
+    /// Its name.
+    pub name: String,
+    /// Actor type.
+    pub kind: String,
+    /// Actor id.
+    pub id: String,
+    /// Its times and data.
+    pub job: Job,
+}
+
+impl KnownReminder {
+    /// Its data as JSON.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub fn json(&self) -> Result<Option<Vec<u8>>, String> {
+        let data = self.job.data.as_ref().map(json).transpose();
+        let data = data.map_err(|error| error.to_string())?;
+        Ok(data.filter(|json| !json.is_empty()))
+    }
+}
+
+impl Actors {
+    /// Reminders are only for types that are hosted here.
+    async fn check_hosted(&self, kind: &str) -> Result<(), ActorError> {
+        let hosted = self.known(kind).await?;
+        match hosted.get(kind) {
+            Some(_) => Ok(()),
+            None => Err(ReminderError::NotHosted.into()),
+        }
+    }
+
+    /// Stores a reminder.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn register_reminder(&self, request: ReminderRequest) -> Result<(), ActorError> {
+        check(&request.kind, &request.id)?;
+        check_name("name", &request.name)?;
+        self.check_hosted(&request.kind).await?;
+        let job = job(&request).map_err(|error| ReminderError::Create(error.to_string()))?;
+        let scheduler = &self.with.scheduler;
+        let metadata = scheduler.of_actor(&request.kind, &request.id);
+        let stored = scheduler
+            .schedule(&request.name, metadata, job, request.overwrite)
+            .await;
+        stored.map_err(|error| match error.code() {
+            Code::AlreadyExists => ReminderError::Exists(request.name).into(),
+            _ => ReminderError::Create(error.to_string()).into(),
+        })
+    }
+
+    /// Reads a reminder.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn reminder(&self, kind: &str, id: &str, name: &str) -> Result<KnownReminder, ActorError> {
+        check(kind, id)?;
+        check_name("name", name)?;
+        self.check_hosted(kind).await?;
+        let scheduler = &self.with.scheduler;
+        let job = scheduler.get(name, scheduler.of_actor(kind, id)).await;
+        let job = job.map_err(|error| match error.code() {
+            Code::NotFound => ReminderError::NotFound(name.to_owned()),
+            // The contract's text for a single reminder has the cause in its own frame.
+            _ => ReminderError::Get(format!(
+                "api error: code = Internal desc = failed to get job due to: {error}"
+            )),
+        })?;
+        Ok(KnownReminder {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            id: id.to_owned(),
+            job,
+        })
+    }
+
+    /// Deletes a reminder; that there is none is fine.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn unregister_reminder(&self, kind: &str, id: &str, name: &str) -> Result<(), ActorError> {
+        check(kind, id)?;
+        check_name("name", name)?;
+        self.check_hosted(kind).await?;
+        let scheduler = &self.with.scheduler;
+        let deleted = scheduler.delete(name, scheduler.of_actor(kind, id)).await;
+        deleted.map_err(not_deleted)
+    }
+
+    /// The reminders of an actor, or of all actors of a type.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn reminders(&self, kind: &str, id: Option<&str>) -> Result<Vec<KnownReminder>, ActorError> {
+        check(kind, id.unwrap_or_default())?;
+        self.check_hosted(kind).await?;
+        let scheduler = &self.with.scheduler;
+        let listed = scheduler
+            .list(scheduler.of_actor(kind, id.unwrap_or_default()))
+            .await;
+        let listed = listed.map_err(|error| ReminderError::Get(error.to_string()))?;
+        Ok(listed.into_iter().filter_map(known).collect())
+    }
+
+    /// Deletes the reminders of an actor, or of all actors of a type.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn unregister_reminders(&self, kind: &str, id: Option<&str>) -> Result<(), ActorError> {
+        check(kind, id.unwrap_or_default())?;
+        self.check_hosted(kind).await?;
+        let scheduler = &self.with.scheduler;
+        let whose = scheduler.of_actor(kind, id.unwrap_or_default());
+        scheduler.delete_all(whose, false).await.map_err(not_deleted)
+    }
+
+    /// Tells the scheduler which types are hosted here, whenever placement has a new table.
+    pub(super) async fn announce(&self) {
+        let mut announced = self.announced.subscribe();
+        loop {
+            let names = announced.borrow_and_update().to_vec();
+            self.with.scheduler.take_reminders_of(names);
+            // The sender is there as long as this.
+            if announced.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn not_deleted(error: SchedulerError) -> ActorError {
+    ReminderError::Delete(error.to_string()).into()
+}
+
+fn known(named: NamedJob) -> Option<KnownReminder> {
+    let target = named.metadata?.target?.r#type?;
+    let Type::Actor(actor) = target else { return None };
+    Some(KnownReminder {
+        name: named.name,
+        kind: actor.r#type,
+        id: actor.id,
+        job: named.job.unwrap_or_default(),
+    })
+}
+
+fn job(request: &ReminderRequest) -> Result<Job, TimeError> {
+    let given = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let (schedule, repeats) = reminder_schedule(&request.period)?.unzip();
+    Ok(Job {
+        schedule,
+        repeats: repeats.flatten(),
+        due_time: given(&request.due_time),
+        ttl: given(&request.ttl),
+        data: data(&request.data),
+        failure_policy: request.failure_policy,
+    })
+}
+
+/// JSON as timers and reminders carry it.
+pub(super) fn data(json: &Vec<u8>) -> Option<Any> {
+    (!json.is_empty()).then(|| Any {
+        type_url: BYTES_VALUE.to_owned(),
+        value: prost::Message::encode_to_vec(json),
+    })
+}
+
+/// Takes reminders that are due to their actors, for as long as there are any.
+pub(super) struct Due(pub(super) Weak<Actors>);
+
+#[async_trait]
+impl Receiver for Due {
+    async fn receive(&self, trigger: Trigger) -> Outcome {
+        let (Some(actors), Some(actor)) = (self.0.upgrade(), trigger.actor) else {
+            return Outcome::Failed;
+        };
+        let reminder = Reminder {
+            actor_id: actor.id,
+            actor_type: actor.r#type,
+            name: trigger.name,
+            data: trigger.data,
+            ..Reminder::default()
+        };
+        let sent = actors.send(&Message::Due(&reminder, "")).await;
+        let hosted = actors.hosted.load_full();
+        if let Some(kind) = hosted.get(&reminder.actor_type) {
+            kind.metrics.reminder_fired(sent.is_ok());
+        }
+        match sent {
+            Ok(_) => Outcome::Success,
+            Err(ActorError::Ended) => Outcome::Undelivered,
+            Err(error) => {
+                let Reminder {
+                    name,
+                    actor_type,
+                    actor_id,
+                    ..
+                } = &reminder;
+                tracing::warn!(target: LOG, "reminder {name} of actor {actor_type}||{actor_id} failed: {error}");
+                Outcome::Failed
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! What other sidecars ask of the actors here.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use outrigger_actors::routes::{Origin, Stamp};
+use outrigger_identity::SpiffeId;
+use outrigger_runtime::call::{AppStatus, Reply};
+use outrigger_telemetry::trace::{Parent, SpanKind, Status as SpanStatus, Tracer};
+use outrigger_transport::headers::names;
+use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Reminder};
+use outrigger_wire::invoke::{Actor, Limits, RequestHead, ResponseHead};
+use prost::Message as _;
+use tonic::{Code, Status};
+
+use super::app::is_cancelled;
+use super::call::Message;
+use super::remote::{CANCELLED, HANDED, spell};
+use super::{ActorCall, ActorError, Actors, REMOTE, check, check_name};
+
+/// A call of another sidecar.
+pub struct Served<'a> {
+    /// Who calls; `None` without mTLS.
+    pub peer: Option<&'a SpiffeId>,
+    /// gRPC metadata.
+    pub headers: &'a HeaderMap,
+    /// Starts spans.
+    pub tracer: &'a Tracer,
+    /// The message.
+    pub message: Bytes,
+}
+
+impl Actors {
+    /// `CallActor`.
+    ///
+    /// # Errors
+    /// The status that the other sidecar is told.
+    pub async fn serve_call(&self, served: Served<'_>) -> Result<InternalInvokeResponse, Status> {
+        self.admit(served.peer)?;
+        let origin = origin(served.headers);
+        let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
+        let mut call = call_of(message)?;
+        let mut span = served
+            .tracer
+            .start(SpanKind::Server, "", &Parent::from_grpc(served.headers));
+        span.call_actor(&call.kind, &call.id, &call.method);
+        call.trace = span.as_parent();
+        let result = self.received(&Message::Call(&call), origin).await;
+        if let Err(error) = &result {
+            span.set_status(SpanStatus::Error(error.to_string()));
+        }
+        response(result.map_err(|error| status(&error))?, self.with.max_message).await
+    }
+
+    /// `CallActorReminder`: a timer or a reminder is due.
+    ///
+    /// # Errors
+    /// The status that the other sidecar is told.
+    pub async fn serve_reminder(&self, served: Served<'_>) -> Result<(), Status> {
+        self.admit(served.peer)?;
+        let reminder = Reminder::decode(served.message)
+            .map_err(|error| Status::invalid_argument(format!("the reminder cannot be read: {error}")))?;
+        check(&reminder.actor_type, &reminder.actor_id).map_err(|error| status(&error))?;
+        check_name("name", &reminder.name).map_err(|error| status(&error))?;
+        let origin = origin(served.headers);
+        let reply = self.received(&Message::Due(&reminder, ""), origin).await;
+        match reply.map_err(|error| status(&error))? {
+            reply if is_cancelled(&reply) => Err(Status::unknown(CANCELLED)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tables of placement are of one namespace: nobody outside has reason to call.
+    pub(super) fn admit(&self, peer: Option<&SpiffeId>) -> Result<(), Status> {
+        match peer {
+            Some(peer) if *peer.namespace() != *self.with.namespace => {
+                Err(Status::permission_denied(format!(
+                    "actors of namespace {} are not called from namespace {}",
+                    self.with.namespace,
+                    peer.namespace()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn origin(headers: &HeaderMap) -> Origin {
+    let stamp = headers.get(HANDED).and_then(|value| value.to_str().ok());
+    stamp.and_then(Stamp::parse).map_or(Origin::Peer, Origin::Handed)
+}
+
+pub(super) fn unread(error: &dyn std::fmt::Display) -> Status {
+    Status::invalid_argument(format!("parsing InternalInvokeRequest error: {error}"))
+}
+
+/// A call as another sidecar made it, without a span.
+pub(super) fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Status> {
+    let (head, body) =
+        RequestHead::from_message(message, &Limits::default()).map_err(|error| unread(&error))?;
+    let Actor { kind, id } = head.actor.clone().unwrap_or_default();
+    check(&kind, &id).map_err(|error| status(&error))?;
+    let method = outrigger_policy::path::canonical(&head.method)
+        .map_err(|error| Status::invalid_argument(format!("invalid method: {error}")))?
+        .into_owned();
+    let from_grpc = head.is_from_grpc();
+    let mut metadata = head.metadata;
+    metadata.remove(names::API_TOKEN);
+    metadata.insert(REMOTE, HeaderValue::from_static("true"));
+    Ok(ActorCall {
+        kind,
+        id,
+        method,
+        query: head.query,
+        content_type: head.content_type,
+        metadata,
+        from_grpc,
+        body,
+        trace: Parent::default(),
+    })
+}
+
+/// A failure as the other sidecar is told.
+pub(super) fn status(error: &ActorError) -> Status {
+    let code = match error {
+        ActorError::NoPlacement | ActorError::Ended => Code::Unavailable,
+        ActorError::NoNamespace => Code::FailedPrecondition,
+        ActorError::Illegal(_) => Code::InvalidArgument,
+        ActorError::TooDeep(_) => Code::ResourceExhausted,
+        ActorError::Peer(status) | ActorError::Internal(status) => return status.clone(),
+        other => return Status::internal(format!("error invoke actor method: {other}")),
+    };
+    Status::new(code, error.to_string())
+}
+
+async fn response(reply: Reply, limit: usize) -> Result<InternalInvokeResponse, Status> {
+    let body = reply.body.collect_up_to(limit).await;
+    let body = body.map_err(|error| outrigger_transport::grpc::body_status(&error))?;
+    let (status_code, status_message) = match reply.status {
+        AppStatus::Http(code) => (code.into(), String::new()),
+        AppStatus::Grpc { code, message, .. } => (code, message),
+    };
+    let head = ResponseHead {
+        status_code,
+        status_message,
+        status_details: Vec::new(),
+        headers: reply.headers,
+        trailers: reply.trailers,
+        content_type: reply.content_type,
+        type_url: reply.type_url,
+    };
+    let mut message = head
+        .into_message(body)
+        .map_err(|error| Status::internal(error.to_string()))?;
+    spell(&mut message.headers);
+    Ok(message)
+}

@@ -1,0 +1,271 @@
+//! The state of actors, in the one store that is theirs.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outrigger_blocks::state::{SEPARATOR, Store};
+use outrigger_component::Pairs;
+use outrigger_component::state::{
+    Concurrency, Consistency, Delete, Feature, Item, KeyPage, KeysLike, Operation, Set, Value,
+};
+
+use super::{ActorError, Actors, check};
+
+/// Values that are asked of a store at once.
+const READ_AT_ONCE: usize = 1000;
+
+/// A change of an actor's state.
+#[derive(Clone, Debug)]
+pub struct StateOperation {
+    /// Key within the actor's state.
+    pub key: String,
+    /// What happens to it.
+    pub step: StateStep,
+    /// Version that is expected.
+    pub etag: Option<String>,
+    /// For the store.
+    pub metadata: Pairs,
+}
+
+/// What happens to a key.
+#[derive(Clone, Debug)]
+pub enum StateStep {
+    /// It gets a value.
+    Upsert(Value),
+    /// It is removed.
+    Delete,
+    /// What the contract does not know.
+    Unknown(String),
+}
+
+impl Actors {
+    /// A value, or `None` when absent.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn state(&self, kind: &str, id: &str, key: &str) -> Result<Option<Item>, ActorError> {
+        check(kind, id)?;
+        let hosted = self.known(kind).await?;
+        let lane = hosted.get(kind).map_or(0, |kind| kind.lane(id));
+        // Calls that run may need their state until they end.
+        let claim = match hosted.get(kind) {
+            Some(kind) if kind.is_active(id) => self.gate.enter_within(lane),
+            _ => self.gate.enter(lane).await,
+        };
+        let store = self.store()?;
+        let partition = self.partition(kind, id);
+        let stored = format!("{partition}{SEPARATOR}{key}");
+        let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
+        let found = store.get_whole(stored, Consistency::Unspecified, metadata);
+        tokio::select! {
+            found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string())),
+            () = claim.cancelled() => Err(ActorError::StateGet(ActorError::Disseminating.to_string())),
+        }
+    }
+
+    /// All changes or none.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn change_state(
+        &self,
+        kind: &str,
+        id: &str,
+        operations: Vec<StateOperation>,
+    ) -> Result<(), ActorError> {
+        check(kind, id)?;
+        let hosted = self.known(kind).await?;
+        let active = hosted.get(kind).filter(|kind| kind.is_active(id));
+        let claim = match active {
+            Some(kind) => self.gate.enter_within(kind.lane(id)),
+            None => return Err(ActorError::NotActive),
+        };
+        let store = self.store()?;
+        let partition = self.partition(kind, id);
+        let operations = operations
+            .into_iter()
+            .map(|operation| self.operation(operation, &partition))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(ActorError::StateSave)?;
+        let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
+        let saved = store.transact_whole(operations, metadata);
+        tokio::select! {
+            saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string())),
+            () = claim.cancelled() => Err(ActorError::StateSave(ActorError::Disseminating.to_string())),
+        }
+    }
+
+    /// Several values, read at once; absent ones are left out.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn states(
+        &self,
+        kind: &str,
+        id: &str,
+        keys: Vec<String>,
+    ) -> Result<HashMap<String, Bytes>, ActorError> {
+        check(kind, id)?;
+        let hosted = self.known(kind).await?;
+        let claim = match hosted.get(kind) {
+            Some(kind) if kind.is_active(id) => self.gate.enter_within(kind.lane(id)),
+            _ => self.claim(kind, id).await?,
+        };
+        let store = self.store()?;
+        let partition = self.partition(kind, id);
+        let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
+        let mut values = HashMap::with_capacity(keys.len());
+        for keys in keys.chunks(READ_AT_ONCE) {
+            let stored = keys.iter().map(|key| format!("{partition}{SEPARATOR}{key}"));
+            let found = store.get_all_whole(stored.collect(), metadata.clone());
+            let found = tokio::select! {
+                found = found => found.map_err(|cause| ActorError::StateGet(cause.to_string()))?,
+                () = claim.cancelled() => {
+                    return Err(ActorError::StateGet(ActorError::Disseminating.to_string()));
+                }
+            };
+            for (key, item) in keys.iter().zip(found) {
+                if let Some(item) = item {
+                    values.insert(key.clone(), item.data);
+                }
+            }
+        }
+        Ok(values)
+    }
+
+    /// Removes values of an actor that need not be active here, as many at once as the store takes.
+    ///
+    /// # Errors
+    /// [`ActorError`]; some may have been removed.
+    pub async fn remove_state(&self, kind: &str, id: &str, keys: Vec<String>) -> Result<(), ActorError> {
+        check(kind, id)?;
+        self.known(kind).await?;
+        let _claim = self.claim(kind, id).await?;
+        let store = self.store()?;
+        let partition = self.partition(kind, id);
+        let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
+        let at_once = store.max_operations().await.unwrap_or(usize::MAX).max(1);
+        for keys in keys.chunks(at_once.min(keys.len().max(1))) {
+            let delete = |key: &String| StateOperation {
+                key: key.clone(),
+                step: StateStep::Delete,
+                etag: None,
+                metadata: Pairs::new(),
+            };
+            let operations = keys.iter().map(|key| self.operation(delete(key), &partition));
+            let operations = operations.collect::<Result<Vec<_>, _>>();
+            let operations = operations.map_err(ActorError::StateSave)?;
+            let saved = store.transact_whole(operations, metadata.clone()).await;
+            saved.map_err(|cause| ActorError::StateSave(cause.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// The stored keys of a type's actors that end in `key`.
+    ///
+    /// # Errors
+    /// [`ActorError`]; a store that cannot list keys says so.
+    pub async fn actor_ids_with(
+        &self,
+        kind: &str,
+        key: &str,
+        token: Option<String>,
+        page_size: Option<u32>,
+    ) -> Result<KeyPage, ActorError> {
+        let store = self.store()?;
+        if !store.features().contains(&Feature::KeysLike) {
+            return Err(ActorError::StateGet(format!(
+                "state store {} does not support listing keys",
+                store.name()
+            )));
+        }
+        let escaped = |text: &str| {
+            let special = |c: char| matches!(c, '%' | '_' | '\\');
+            text.chars().fold(String::new(), |mut out, c| {
+                if special(c) {
+                    out.push('\\');
+                }
+                out.push(c);
+                out
+            })
+        };
+        let parts = [&escaped(&self.with.app_id), &escaped(kind), "%", &escaped(key)];
+        let request = KeysLike {
+            pattern: parts.join(SEPARATOR),
+            page_size,
+            token,
+        };
+        let found = store.keys_like(&request).await;
+        found.map_err(|cause| ActorError::StateGet(cause.to_string()))
+    }
+
+    fn partition(&self, kind: &str, id: &str) -> String {
+        [&self.with.app_id, kind, id].join(SEPARATOR)
+    }
+
+    fn operation(&self, operation: StateOperation, partition: &str) -> Result<Operation, String> {
+        let StateOperation {
+            key,
+            step,
+            etag,
+            mut metadata,
+        } = operation;
+        if let StateStep::Unknown(name) = step {
+            return Err(format!("operation type {name} not supported"));
+        }
+        if key.is_empty() {
+            return Err("missing key".to_owned());
+        }
+        if matches!(step, StateStep::Upsert(_))
+            && metadata.contains_key("ttlInSeconds")
+            && !self.with.state_ttl
+        {
+            let text = r#"ttlInSeconds is not supported without the "ActorStateTTL" feature enabled"#;
+            return Err(text.to_owned());
+        }
+        metadata.insert("partitionKey".to_owned(), partition.to_owned());
+        let key = format!("{partition}{SEPARATOR}{key}");
+        let (concurrency, consistency) = (Concurrency::Unspecified, Consistency::Unspecified);
+        Ok(match step {
+            StateStep::Upsert(value) => Operation::Set(Set {
+                key,
+                value,
+                etag,
+                concurrency,
+                consistency,
+                metadata,
+                content_type: None,
+            }),
+            _ => Operation::Delete(Delete {
+                key,
+                etag,
+                concurrency,
+                consistency,
+                metadata,
+            }),
+        })
+    }
+
+    pub(super) fn store(&self) -> Result<Arc<Store>, ActorError> {
+        let name = match self.store.get() {
+            Some(name) => name,
+            None => {
+                let name = self.with.components.actor_store().ok_or(ActorError::NoStore)?;
+                self.store.get_or_init(|| name)
+            }
+        };
+        let store = self.with.state.store(name).map_err(|_| ActorError::NoStore)?;
+        let features = store.features();
+        if [Feature::Etag, Feature::Transactional]
+            .iter()
+            .all(|needed| features.contains(needed))
+        {
+            return Ok(store);
+        }
+        Err(ActorError::StateSave(format!(
+            "actors: state store does not exist or incorrectly configured: {name} has no ETags or no transactions, \
+             which actors need"
+        )))
+    }
+}

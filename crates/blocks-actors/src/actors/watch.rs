@@ -1,0 +1,236 @@
+//! Watching internal actors, wherever they live: one question, and what the actor tells from then on.
+
+use futures::FutureExt;
+use futures::stream::{self, BoxStream, StreamExt};
+use http_body_util::BodyExt;
+use outrigger_actors::ring::Host;
+use outrigger_actors::routes::{Origin, Way};
+use outrigger_policy::resiliency::{Builtin, Key};
+use outrigger_runtime::resilience::Attempts;
+use outrigger_transport::body::Body;
+use outrigger_transport::grpc;
+use outrigger_transport::peer::{Failed, PeerError};
+use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Status as CallStatus};
+use outrigger_wire::invoke::FrameReader;
+use prost::Message as _;
+use prost_types::Any;
+use tonic::{Code, Status};
+
+use super::call::{no_address, outcome};
+use super::gate::Claim;
+use super::host::Entrance;
+use super::remote::{failed, request};
+use super::serve::{Served, call_of, status, unread};
+use super::{ActorCall, ActorError, Actors, check};
+
+const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
+
+/// What an actor tells; the last may say why it tells no more.
+pub type Told = BoxStream<'static, Result<Any, ActorError>>;
+
+impl Actors {
+    /// Watches an internal actor. What is told ends with an error about its place when the actor moves: watch it again.
+    ///
+    /// # Errors
+    /// [`ActorError`]; `Unimplemented` for an app's actor.
+    pub async fn watch(&self, call: &ActorCall) -> Result<Told, ActorError> {
+        check(&call.kind, &call.id)?;
+        self.known(&call.kind).await?;
+        let resilience = &self.with.resilience;
+        let builtin = resilience.policies.builtin(Builtin::ActorNotFoundRetries);
+        let attempts = Attempts::new(Some(builtin), Key::NONE, &resilience.metrics);
+        let watched = attempts.until(&self.ended).run(async |_| {
+            let result = Box::pin(self.watch_once(call)).await;
+            let outcome = outcome(&result);
+            (result, outcome)
+        });
+        watched
+            .await
+            .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
+    }
+
+    async fn watch_once(&self, call: &ActorCall) -> Result<Told, ActorError> {
+        loop {
+            let mut steps = self.steps.subscribe();
+            let claim = self.claim(&call.kind, &call.id).await?;
+            let routes = self.routes.load_full();
+            match routes.way(Origin::Own, &call.kind, &call.id) {
+                Way::Here => return self.watch_here(claim, call).await,
+                Way::There(host) | Way::PassOn(host, _) => {
+                    drop(claim);
+                    return self.watch_there(host, call).await;
+                }
+                Way::Wait => {
+                    drop(claim);
+                    self.next_step(&mut steps).await?;
+                }
+                Way::Moved | Way::Nowhere => return Err(no_address(&call.kind, &call.id)),
+            }
+        }
+    }
+
+    /// An actor that lives here. Who watches does not hold up a new table, but ends with it.
+    async fn watch_here(&self, claim: Claim, call: &ActorCall) -> Result<Told, ActorError> {
+        let closed = self.gate.closed();
+        let mut steps = self.steps.subscribe();
+        let (name, id) = (call.kind.clone(), call.id.clone());
+        let moved = async move {
+            // Without actors nothing is watched either.
+            let _moved = steps.wait_for(|routes| !routes.owns(&name, &id)).await;
+        };
+        let hosted = self.hosted.load_full();
+        let nowhere = || no_address(&call.kind, &call.id);
+        let kind = hosted.get(&call.kind).ok_or_else(nowhere)?;
+        let Some(internal) = &kind.internal else {
+            let text = "actors of apps cannot be watched";
+            return Err(ActorError::Internal(Status::unimplemented(text)));
+        };
+        let stays = || self.routes.load().way(Origin::Own, &call.kind, &call.id) == Way::Here;
+        let entrance = Entrance::new(&stays);
+        let watching = tokio::select! {
+            biased;
+            watching = internal.watch(kind, call, &entrance) => watching?,
+            () = claim.cancelled() => return Err(ActorError::Disseminating),
+        };
+        let (ended, unhosted) = (watching.ended, nowhere());
+        let end = async move {
+            tokio::select! {
+                () = closed => ActorError::Disseminating,
+                () = moved => ActorError::Disseminating,
+                () = ended.cancelled() => unhosted,
+            }
+        };
+        let told = stream::unfold(Some((watching.told, end.boxed())), |state| async move {
+            let (mut told, mut end) = state?;
+            tokio::select! {
+                biased;
+                next = told.next() => {
+                    let next = next?.map_err(ActorError::Internal);
+                    Some((next, Some((told, end))))
+                }
+                error = &mut end => Some((Err(error), None)),
+            }
+        });
+        Ok(told.boxed())
+    }
+
+    async fn watch_there(&self, host: &Host, call: &ActorCall) -> Result<Told, ActorError> {
+        let frame = grpc::frame(&request(call));
+        let target = (&*host.app_id, &*self.with.namespace);
+        let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
+        let opened = self
+            .with
+            .peers
+            .call_at(target, &host.address, unknown, |instance| async move {
+                let mut request = grpc::request(CALL_ACTOR_STREAM, frame.into());
+                call.trace.inject_grpc(request.headers_mut());
+                let response = instance.send(request).await.map_err(|error| Failed {
+                    connection: error.is_unavailable(),
+                    repeatable: false,
+                    error: grpc::send_status(&error),
+                })?;
+                match grpc::early_status(&response) {
+                    Some(status) if status.code() != Code::Ok => Err(failed(status)),
+                    _ => Ok(response.into_body()),
+                }
+            });
+        let body = opened.await.map_err(|failed| ActorError::Peer(failed.error))?;
+        let messages = Messages {
+            body,
+            frames: FrameReader::new(self.with.max_message),
+        };
+        let told = stream::unfold(Some(messages), |state| async move {
+            let mut messages = state?;
+            match messages.next().await {
+                Ok(any) => Some((Ok(any?), Some(messages))),
+                Err(status) => Some((Err(ActorError::Peer(status)), None)),
+            }
+        });
+        Ok(told.boxed())
+    }
+
+    /// `CallActorStream`: another sidecar watches an actor here.
+    ///
+    /// # Errors
+    /// The status that the other sidecar is told.
+    pub async fn serve_watch(
+        &self,
+        served: Served<'_>,
+    ) -> Result<BoxStream<'static, Result<InternalInvokeResponse, Status>>, Status> {
+        self.admit(served.peer)?;
+        let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
+        let call = call_of(message)?;
+        let watched = async {
+            loop {
+                let mut steps = self.steps.subscribe();
+                let claim = self.claim(&call.kind, &call.id).await?;
+                match self.routes.load().way(Origin::Peer, &call.kind, &call.id) {
+                    Way::Here => return self.watch_here(claim, &call).await,
+                    Way::Wait => {
+                        drop(claim);
+                        self.next_step(&mut steps).await?;
+                    }
+                    _ => return Err(ActorError::Moved),
+                }
+            }
+        };
+        let told = watched.await.map_err(|error| status(&error))?;
+        let told = told.map(|next| match next {
+            Ok(any) => Ok(response(any)),
+            Err(error) => Err(status(&error)),
+        });
+        Ok(told.boxed())
+    }
+}
+
+fn response(any: Any) -> InternalInvokeResponse {
+    use outrigger_wire::common::v1::InvokeResponse;
+    InternalInvokeResponse {
+        status: Some(CallStatus {
+            code: 200,
+            ..CallStatus::default()
+        }),
+        message: Some(InvokeResponse {
+            data: Some(any),
+            ..InvokeResponse::default()
+        }),
+        ..InternalInvokeResponse::default()
+    }
+}
+
+/// The answers of a peer, as they arrive.
+struct Messages {
+    body: Body,
+    frames: FrameReader,
+}
+
+impl Messages {
+    /// The next; `None` at the regular end.
+    async fn next(&mut self) -> Result<Option<Any>, Status> {
+        let malformed = |error: &dyn std::fmt::Display| {
+            Status::internal(format!("malformed answer of the peer: {error}"))
+        };
+        loop {
+            if let Some(message) = self.frames.next().map_err(|error| malformed(&error))? {
+                let message = InternalInvokeResponse::decode(message).map_err(|error| malformed(&error))?;
+                let data = message.message.unwrap_or_default().data;
+                return Ok(Some(data.unwrap_or_default()));
+            }
+            let frame = match self.body.frame().await {
+                None => return Err(Status::unavailable("the connection ended before the call did")),
+                Some(Err(error)) => return Err(grpc::body_status(&error)),
+                Some(Ok(frame)) => frame,
+            };
+            match frame.into_data() {
+                Ok(data) => self.frames.push(data),
+                Err(frame) => {
+                    let trailers = frame.into_trailers().unwrap_or_default();
+                    return match Status::from_header_map(&trailers) {
+                        Some(status) if status.code() != Code::Ok => Err(status),
+                        _ => Ok(None),
+                    };
+                }
+            }
+        }
+    }
+}

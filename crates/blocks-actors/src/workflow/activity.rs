@@ -1,0 +1,290 @@
+//! The actors that run activities. Each is started by a reminder, so that it is run until its result is delivered; what
+//! runs already is not run twice for a reminder that comes again.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{
+    ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
+    TaskFailedEvent, TaskScheduledEvent,
+};
+use outrigger_workflow::event::{NO_ID, event};
+use outrigger_workflow::names;
+use prost_types::{Any, Timestamp};
+use tonic::Status;
+
+use super::LOG;
+use super::engine::{DUE_TIME, Engine, again, any, decode, is_unknown_instance, methods, now};
+use super::executions::{Executions, Step};
+use super::instance::random;
+use super::metrics::Ended as Execution;
+use super::spans;
+use crate::actors::{ActorCall, ActorError, InternalActors};
+
+pub(super) struct Activities {
+    engine: Arc<Engine>,
+    executions: Arc<Executions>,
+}
+
+impl Activities {
+    pub(super) fn new(engine: Arc<Engine>) -> Self {
+        Self {
+            engine,
+            executions: Arc::default(),
+        }
+    }
+
+    async fn execute(&self, call: &ActorCall) -> Result<(), Status> {
+        let task: HistoryEvent = decode("the activity", call.body.clone())?;
+        let due = call.metadata.get(DUE_TIME).map(due).transpose()?;
+        let data = any("HistoryEvent", &task);
+        let kind = &self.engine.types.activity;
+        self.engine
+            .remind(kind, &call.id, names::RUN_ACTIVITY, due, Some(data))
+            .await
+    }
+}
+
+fn due(value: &http::HeaderValue) -> Result<Timestamp, Status> {
+    let text = value.to_str().unwrap_or_default();
+    let millis: i64 = text
+        .parse()
+        .map_err(|_| Status::invalid_argument(format!("dueTime {text:?} is no number of milliseconds")))?;
+    Ok(Timestamp {
+        seconds: millis.div_euclid(1000),
+        nanos: i32::try_from(millis.rem_euclid(1000)).unwrap_or_default() * 1_000_000,
+    })
+}
+
+#[async_trait]
+impl InternalActors for Activities {
+    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
+        self.execute(call).await.map(|()| Bytes::new())
+    }
+
+    async fn remind(&self, id: &str, _name: &str, data: Option<&Any>) -> Result<(), Status> {
+        let data = data.map_or(&[][..], |data| &data.value);
+        let event: HistoryEvent = decode("the data of the activity's reminder", data)?;
+        let Some(EventType::TaskScheduled(task)) = &event.event_type else {
+            return Err(Status::invalid_argument(format!(
+                "invalid activity task event of actor '{id}'"
+            )));
+        };
+        let Some((instance, _)) = id.split_once("::") else {
+            return Err(Status::invalid_argument(format!(
+                "invalid activity actor ID: '{id}'"
+            )));
+        };
+        let key = format!("{id}::{}", task.task_execution_id);
+        let work = Work {
+            engine: Arc::clone(&self.engine),
+            request: request(instance, event.event_id, task),
+            event,
+            elapsed: OnceLock::new(),
+        };
+        let mut waiting = Waiting { id, is_over: false };
+        let joined = self.executions.join(key, work).await;
+        waiting.is_over = true;
+        joined
+    }
+
+    async fn halt(&self, _id: &str) {}
+
+    /// It is active until its reminder has brought the result.
+    fn is_kept(&self, _id: &str) -> bool {
+        true
+    }
+
+    fn reminders_take_turns(&self) -> bool {
+        false
+    }
+}
+
+/// A reminder that waits for its activity. One that is cut off says so; the activity goes on.
+struct Waiting<'a> {
+    id: &'a str,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            tracing::warn!(
+                target: LOG,
+                "{}: received cancellation signal while waiting for activity execution '{}'",
+                self.id,
+                names::RUN_ACTIVITY
+            );
+        }
+    }
+}
+
+/// One execution of an activity.
+pub(super) struct Work {
+    engine: Arc<Engine>,
+    request: ActivityRequest,
+    event: HistoryEvent,
+    /// How long the worker took.
+    elapsed: OnceLock<Duration>,
+}
+
+impl Work {
+    fn count(&self, ended: Execution) {
+        let elapsed = self.elapsed.get().copied().unwrap_or_default();
+        self.engine
+            .metrics
+            .activity_execution(&self.request.name, ended, elapsed);
+    }
+}
+
+#[async_trait]
+impl Step for Work {
+    type Result = HistoryEvent;
+
+    async fn run(&self) -> Result<HistoryEvent, Status> {
+        let (engine, began) = (&self.engine, Instant::now());
+        let mut request = self.request.clone();
+        let span = spans::activity_span(&engine.tracer, &mut request);
+        let name = request.name.clone();
+        engine
+            .metrics
+            .activity_operation(&name, Execution::Success, began.elapsed());
+        let response = engine.queue.execute(request).await;
+        if let Ok(response) = &response {
+            spans::end_activity(span, response);
+        }
+        let _first = self.elapsed.set(began.elapsed());
+        if response.is_err() {
+            self.count(Execution::Recoverable);
+        }
+        let response = response.map_err(|cancelled| {
+            let instance = self.request.orchestration_instance.as_ref();
+            let instance = instance.map_or("", |instance| &instance.instance_id);
+            let (name, id) = (&self.request.name, self.request.task_id);
+            again(format!(
+                "activity '{name}' {id} of workflow '{instance}' was not done: {cancelled}"
+            ))
+        })?;
+        let mut result = event(NO_ID, now(), result(response, &self.request.task_execution_id));
+        result.router.clone_from(&self.event.router);
+        Ok(result)
+    }
+
+    async fn deliver(&self, result: &HistoryEvent) -> Result<(), Status> {
+        let engine = &self.engine;
+        let source = self
+            .event
+            .router
+            .as_ref()
+            .map(|router| router.source_app_id.as_str());
+        let source = source.filter(|app| !app.is_empty());
+        let instance = self.request.orchestration_instance.as_ref();
+        let instance = instance.map_or("", |instance| &instance.instance_id);
+        let Err(error) = engine.add_event(source, instance, result).await else {
+            let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
+            self.count(if failed {
+                Execution::Failed
+            } else {
+                Execution::Success
+            });
+            return Ok(());
+        };
+        if is_unknown_instance(&error) {
+            tracing::warn!(
+                target: LOG,
+                "workflow '{instance}' is gone: the result of its activity '{}' is dropped",
+                self.request.name
+            );
+            self.count(Execution::Failed);
+            return Ok(());
+        }
+        if engine.remote_results {
+            let kind = engine.types_of(source).workflow;
+            let name = names::result_reminder(random());
+            let data = any("HistoryEvent", result);
+            return engine.remind(&kind, instance, &name, None, Some(data)).await;
+        }
+        self.count(Execution::Recoverable);
+        Err(undelivered(&self.request.name, &error))
+    }
+}
+
+fn undelivered(name: &str, error: &ActorError) -> Status {
+    let method = methods::ADD_EVENT;
+    again(format!(
+        "the result of activity '{name}' was not delivered: failed to invoke '{method}' method on workflow actor: {error}"
+    ))
+}
+
+fn request(instance: &str, id: i32, task: &TaskScheduledEvent) -> ActivityRequest {
+    ActivityRequest {
+        name: task.name.clone(),
+        version: task.version.clone(),
+        input: task.input.clone(),
+        orchestration_instance: Some(OrchestrationInstance {
+            instance_id: instance.to_owned(),
+            execution_id: None,
+        }),
+        task_id: id,
+        parent_trace_context: task.parent_trace_context.clone(),
+        task_execution_id: task.task_execution_id.clone(),
+    }
+}
+
+fn result(response: ActivityResponse, execution: &str) -> EventType {
+    let (task_scheduled_id, task_execution_id) = (response.task_id, execution.to_owned());
+    match response.failure_details {
+        Some(failure_details) => EventType::TaskFailed(TaskFailedEvent {
+            task_scheduled_id,
+            failure_details: Some(failure_details),
+            task_execution_id,
+        }),
+        None => EventType::TaskCompleted(TaskCompletedEvent {
+            task_scheduled_id,
+            result: response.result,
+            task_execution_id,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::TaskFailureDetails;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_from_a_result() {
+        let done = ActivityResponse {
+            task_id: 3,
+            result: Some("7".to_owned()),
+            ..ActivityResponse::default()
+        };
+        assert!(matches!(
+            result(done.clone(), "x"),
+            EventType::TaskCompleted(done) if done.task_scheduled_id == 3 && done.task_execution_id == "x"
+        ));
+        let failed = ActivityResponse {
+            failure_details: Some(TaskFailureDetails::default()),
+            ..done
+        };
+        assert!(matches!(result(failed, ""), EventType::TaskFailed(failed) if failed.task_scheduled_id == 3));
+    }
+
+    #[test]
+    fn due_times_are_milliseconds() {
+        let due = |text: &str| super::due(&http::HeaderValue::from_str(text).unwrap()).ok();
+        assert_eq!(
+            due("1500").map(|due| (due.seconds, due.nanos)),
+            Some((1, 500_000_000))
+        );
+        assert_eq!(
+            due("-1").map(|due| (due.seconds, due.nanos)),
+            Some((-1, 999_000_000))
+        );
+        assert!(due("soon").is_none());
+    }
+}

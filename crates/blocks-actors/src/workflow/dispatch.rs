@@ -1,0 +1,202 @@
+//! What a turn sends: activities, messages to other instances, timers.
+
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer};
+use outrigger_workflow::event::{nanos, other_app};
+use outrigger_workflow::{Message, Outcome, Timer, names};
+use prost::Message as _;
+use prost_types::Timestamp;
+use tokio::time::timeout;
+use tonic::Status;
+
+use super::LOG;
+use super::engine::{DUE_TIME, Engine, again, any, is_unknown_instance, metadata, methods, now};
+use crate::actors::ActorError;
+
+/// Calls that are made at once for one turn.
+const AT_ONCE: usize = 32;
+/// How long another instance may take to be told something.
+const TELL: Duration = Duration::from_secs(10);
+
+/// What could not be sent.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    /// The event ids of what was to be sent.
+    pub(super) causes: Vec<i32>,
+    /// All of it was for other apps.
+    pub(super) only_remote: bool,
+    why: Option<String>,
+}
+
+impl Failures {
+    fn of(failed: Vec<(Option<i32>, bool, String)>) -> Self {
+        Self {
+            only_remote: failed
+                .iter()
+                .all(|(cause, is_remote, _)| *is_remote && cause.is_some()),
+            causes: failed.iter().filter_map(|(cause, ..)| *cause).collect(),
+            why: failed.into_iter().next().map(|(.., why)| why),
+        }
+    }
+
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.causes.extend(other.causes);
+        self.only_remote &= other.only_remote;
+        self.why = self.why.or(other.why);
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.why.is_none()
+    }
+
+    pub(super) fn into_result(self) -> Result<(), Status> {
+        match self.why {
+            None => Ok(()),
+            Some(why) => {
+                tracing::warn!(target: LOG, "{why}");
+                Err(again(why))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Starts activities. `due` is a time that is over.
+    pub(super) async fn start(
+        &self,
+        instance: &str,
+        generation: u64,
+        due: Option<Timestamp>,
+        tasks: &[HistoryEvent],
+    ) -> Failures {
+        let due = nanos(Some(&due.unwrap_or_else(now))) / 1_000_000;
+        let due = due.to_string();
+        // Made before they are waited for: a closure that borrows could not be sent with them.
+        let started = tasks.iter().map(|task| {
+            let due = due.as_str();
+            async move {
+                let app = other_app(task.router.as_ref(), &self.app_id);
+                let kind = self.types_of(app).activity;
+                let id = names::activity_id(instance, task.event_id, generation);
+                let body = task.encode_to_vec().into();
+                let called = self.call(&kind, &id, methods::EXECUTE, metadata(DUE_TIME, due), body);
+                let error = called.await.err()?;
+                let why = format!(
+                    "failed to invoke activity actor '{id}' to execute '{}'",
+                    name(task)
+                );
+                Some((Some(task.event_id), app.is_some(), blamed(&why, app, &error)))
+            }
+        });
+        all(started.collect()).await
+    }
+
+    /// Sends to other instances.
+    pub(super) async fn send(&self, from: &str, messages: &[Message]) -> Failures {
+        let sent = messages.iter().map(|message| async move {
+            let error = self.send_one(message).await.err()?;
+            let app = message.app.as_deref();
+            let what = if message.creates() {
+                format!(
+                    "workflow '{from}': failed to create child workflow '{}'",
+                    message.target
+                )
+            } else {
+                format!(
+                    "workflow '{from}': failed to send an event to workflow '{}'",
+                    message.target
+                )
+            };
+            Some((message.cause, app.is_some(), blamed(&what, app, &error)))
+        });
+        all(sent.collect()).await
+    }
+
+    async fn send_one(&self, message: &Message) -> Result<(), ActorError> {
+        let app = message.app.as_deref();
+        if !message.creates() {
+            // The other one may wait for this instance meanwhile: a parent that creates its child a second time.
+            let sent = timeout(TELL, self.add_event(app, &message.target, &message.event)).await;
+            let sent = sent.unwrap_or(Err(ActorError::Timeout));
+            // A parent that was purged waits for nothing; a child that is gone has ended.
+            return sent.or_else(|error| {
+                if is_unknown_instance(&error) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            });
+        }
+        let kind = self.types_of(app).workflow;
+        let request = CreateWorkflowInstanceRequest {
+            start_event: Some(message.event.clone()),
+            policy: None,
+        };
+        let body = request.encode_to_vec().into();
+        self.call(
+            &kind,
+            &message.target,
+            methods::CREATE,
+            http::HeaderMap::new(),
+            body,
+        )
+        .await
+    }
+
+    /// Removes the timers that a turn made superfluous, and sets its own.
+    pub(super) async fn prepare_timers(&self, instance: &str, outcome: &Outcome) -> Result<(), Status> {
+        for id in &outcome.superseded {
+            let name = names::timer_reminder(*id);
+            self.forget(&self.types.workflow, instance, &name).await?;
+        }
+        self.set_timers(instance, outcome.generation, &outcome.timers)
+            .await
+    }
+
+    /// Sets timers.
+    pub(super) async fn set_timers(
+        &self,
+        instance: &str,
+        generation: u64,
+        timers: &[Timer],
+    ) -> Result<(), Status> {
+        let set = timers.iter().map(|timer| async move {
+            let data = DurableTimer {
+                timer_event: Some(timer.fired.clone()),
+                generation,
+            };
+            let data = any("durabletask.protos.backend.v1.DurableTimer", &data);
+            let name = names::timer_reminder(timer.id);
+            self.remind(&self.types.workflow, instance, &name, timer.fire_at, Some(data))
+                .await
+        });
+        let set: Vec<_> = set.collect();
+        let results: Vec<_> = stream::iter(set).buffer_unordered(AT_ONCE).collect().await;
+        results.into_iter().collect()
+    }
+}
+
+/// What failed of calls that are made at once.
+async fn all(calls: Vec<impl Future<Output = Option<(Option<i32>, bool, String)>>>) -> Failures {
+    let calls = stream::iter(calls).buffer_unordered(AT_ONCE);
+    Failures::of(calls.filter_map(std::future::ready).collect().await)
+}
+
+fn name(task: &HistoryEvent) -> &str {
+    use outrigger_wire::durabletask::history_event::EventType;
+    match &task.event_type {
+        Some(EventType::TaskScheduled(task)) => &task.name,
+        _ => "",
+    }
+}
+
+fn blamed(what: &str, app: Option<&str>, error: &ActorError) -> String {
+    match app {
+        Some(app) => format!("{what} on remote app '{app}' (the app may not be available): {error}"),
+        None => format!("{what}: {error}"),
+    }
+}

@@ -1,0 +1,192 @@
+//! What the actors of workflows share: who they are, the way to other actors, reminders, and the app's workers.
+
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use outrigger_resources::configuration::Retention;
+use outrigger_telemetry::trace::Tracer;
+use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_workflow::Limit;
+use outrigger_workflow::names::ActorTypes;
+use prost::Message as _;
+use prost_types::{Any, Timestamp};
+use tonic::{Code, Status};
+
+use super::Workflows;
+use super::activity::Activities;
+use super::instance::Instances;
+use super::metrics::WorkflowMetrics;
+use super::queue::WorkQueue;
+use super::retention::Retentioners;
+use crate::actors::internal::PROTOBUF;
+use crate::actors::{ActorCall, ActorError, Actors, InternalActors};
+
+/// Methods of workflow actors.
+pub(super) mod methods {
+    /// Creates an instance: `CreateWorkflowInstanceRequest`.
+    pub(in crate::workflow) const CREATE: &str = "CreateWorkflowInstance";
+    /// Adds an event: `HistoryEvent`.
+    pub(in crate::workflow) const ADD_EVENT: &str = "AddWorkflowEvent";
+    /// Removes the state of an instance that has ended.
+    pub(in crate::workflow) const PURGE: &str = "PurgeWorkflowState";
+    /// Watches the status of an instance: `OrchestrationMetadata`, one after the other.
+    pub(in crate::workflow) const WATCH: &str = "WaitForRuntimeStatus";
+    /// Begins another instance from an event of this one: `RerunWorkflowFromEventRequest`.
+    pub(in crate::workflow) const FORK: &str = "ForkWorkflowHistory";
+    /// Begins an instance with a history: `WorkflowState`.
+    pub(in crate::workflow) const RERUN: &str = "RerunWorkflowInstance";
+    /// Starts an activity: `HistoryEvent`.
+    pub(in crate::workflow) const EXECUTE: &str = "Execute";
+}
+
+/// Says that a purge is the retention's, whose reminder ends by itself.
+pub(super) const RETENTION_CALL: &str = "purgeretentioncall";
+/// When an activity is due, milliseconds since 1970.
+pub(super) const DUE_TIME: &str = "duetime";
+
+/// What the actors of an app's workflows share.
+pub(super) struct Engine {
+    pub(super) app_id: Arc<str>,
+    namespace: Arc<str>,
+    actors: Weak<Actors>,
+    /// The app's workers.
+    pub(super) queue: Arc<WorkQueue>,
+    /// Largest body.
+    pub(super) limit: Limit,
+    /// When instances that have ended go.
+    pub(super) retention: Option<Retention>,
+    /// Results of activities become reminders where the workflow's app is not there.
+    pub(super) remote_results: bool,
+    pub(super) types: ActorTypes,
+    /// Starts spans.
+    pub(super) tracer: Tracer,
+    /// What is counted.
+    pub(super) metrics: Arc<WorkflowMetrics>,
+}
+
+impl Workflows {
+    /// The actors to host while there are workers.
+    pub(super) fn actors_of_app(&self) -> Vec<(String, Arc<dyn InternalActors>)> {
+        let engine = Arc::new(Engine {
+            app_id: Arc::clone(&self.with.app_id),
+            namespace: Arc::clone(&self.with.namespace),
+            actors: Arc::downgrade(&self.with.actors),
+            queue: Arc::clone(&self.queue),
+            limit: Limit(self.with.max_message.unwrap_or_default()),
+            retention: self.with.settings.retention,
+            remote_results: self.with.remote_results,
+            types: self.types.clone(),
+            tracer: self.with.tracer.clone(),
+            metrics: Arc::clone(&self.with.metrics),
+        });
+        let types = engine.types.clone();
+        vec![
+            (types.workflow, Arc::new(Instances::new(Arc::clone(&engine)))),
+            (types.activity, Arc::new(Activities::new(Arc::clone(&engine)))),
+            (types.retentioner, Arc::new(Retentioners::new(engine))),
+        ]
+    }
+}
+
+impl Engine {
+    pub(super) fn actors(&self) -> Result<Arc<Actors>, ActorError> {
+        self.actors.upgrade().ok_or(ActorError::Ended)
+    }
+
+    /// The types of an app of this namespace; of this one where none is named.
+    pub(super) fn types_of(&self, app: Option<&str>) -> ActorTypes {
+        match app {
+            Some(app) if *app != *self.app_id => ActorTypes::of(&self.namespace, app),
+            _ => self.types.clone(),
+        }
+    }
+
+    /// Calls an actor, wherever it lives.
+    pub(super) async fn call(
+        &self,
+        kind: &str,
+        id: &str,
+        method: &str,
+        metadata: HeaderMap,
+        body: Bytes,
+    ) -> Result<(), ActorError> {
+        let call = ActorCall {
+            kind: kind.to_owned(),
+            id: id.to_owned(),
+            method: method.to_owned(),
+            content_type: Some(PROTOBUF),
+            metadata,
+            from_grpc: true,
+            body,
+            ..ActorCall::default()
+        };
+        self.actors()?.invoke(&call).await.map(|_| ())
+    }
+
+    /// Adds an event to an instance of an app.
+    pub(super) async fn add_event(
+        &self,
+        app: Option<&str>,
+        instance: &str,
+        event: &HistoryEvent,
+    ) -> Result<(), ActorError> {
+        let kind = self.types_of(app).workflow;
+        let body = event.encode_to_vec().into();
+        self.call(&kind, instance, methods::ADD_EVENT, HeaderMap::new(), body)
+            .await
+    }
+}
+
+/// Metadata of one entry.
+pub(super) fn metadata(name: &'static str, value: &str) -> HeaderMap {
+    let mut metadata = HeaderMap::new();
+    if let Ok(value) = HeaderValue::from_str(value) {
+        metadata.insert(name, value);
+    }
+    metadata
+}
+
+/// Now.
+pub(super) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
+    }
+}
+
+/// An id that is nobody else's.
+pub(super) fn new_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+/// A message in the form that says which one it is.
+pub(super) fn any(name: &str, message: &impl prost::Message) -> Any {
+    Any {
+        type_url: format!("type.googleapis.com/{name}"),
+        value: message.encode_to_vec(),
+    }
+}
+
+/// Reads a body of a call.
+pub(super) fn decode<M: prost::Message + Default>(what: &str, body: impl bytes::Buf) -> Result<M, Status> {
+    M::decode(body).map_err(|error| Status::invalid_argument(format!("{what} cannot be read: {error}")))
+}
+
+/// A failure without a code of its own.
+pub(super) fn plain(error: impl std::fmt::Display) -> Status {
+    Status::unknown(error.to_string())
+}
+
+/// Something did not work now; the reminder comes again.
+pub(super) fn again(error: impl std::fmt::Display) -> Status {
+    Status::new(Code::Aborted, error.to_string())
+}
+
+/// Whether an actor said that an instance does not exist.
+pub(super) fn is_unknown_instance(error: &ActorError) -> bool {
+    const TEXT: &str = "no such instance exists";
+    error.said().is_some_and(|(_, text)| text.ends_with(TEXT)) || error.to_string().ends_with(TEXT)
+}

@@ -1,0 +1,343 @@
+//! A run of an instance: what waits in its inbox goes to a worker, and what the worker answers is carried out and stored.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use outrigger_resources::configuration::Retention;
+use outrigger_wire::durabletask::backend::v1::DurableTimer;
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::{OrchestrationStatus, OrchestratorRequest};
+use outrigger_workflow::event::Awaited;
+use outrigger_workflow::{Answered, Begun, Change, Instance, MAX_RESTARTS, Outcome, Outside, Turn, names};
+use prost::Message as _;
+use prost_types::Timestamp;
+use tonic::Status;
+
+use super::LOG;
+use super::engine::{Engine, again, decode, new_id, now};
+use super::instance::{Held, random};
+use super::metrics::Ended as Execution;
+use super::spans;
+use super::store::Loaded;
+
+impl Held<'_> {
+    /// Runs the instance; `timer` is one that has fired.
+    pub(super) async fn run(&mut self, timer: Option<DurableTimer>) -> Result<(), Status> {
+        let Some(mut loaded) = self.take().await? else {
+            tracing::warn!(target: LOG, "workflow '{}' has no state any more: its reminder ends", self.id);
+            return Ok(());
+        };
+        let is_old = |timer: &DurableTimer| timer.generation < loaded.instance.generation;
+        if timer.as_ref().is_some_and(is_old) {
+            self.keep(loaded);
+            return Ok(());
+        }
+        let at = now();
+        let fired = timer.and_then(|timer| timer.timer_event).map(|mut event| {
+            event.timestamp = Some(at);
+            event
+        });
+        let engine = Arc::clone(&self.all.engine);
+        match loaded.instance.begin(&engine.app_id, fired, at, engine.limit) {
+            Begun::Idle => self.idle(loaded).await,
+            Begun::Dropped(change) => self.save(loaded, change).await,
+            Begun::Stalled(outcome) => self.finish(loaded, *outcome).await,
+            Begun::Turn(turn) => self.turn(loaded, *turn).await,
+        }
+    }
+
+    /// Whoever ended and was not told when to go is told now.
+    async fn idle(&mut self, loaded: Loaded) -> Result<(), Status> {
+        let status = loaded
+            .instance
+            .facts()
+            .completed
+            .as_ref()
+            .map(|completed| completed.status());
+        let at = loaded
+            .instance
+            .facts()
+            .completed
+            .as_ref()
+            .and_then(|completed| completed.at);
+        self.keep(loaded);
+        match status {
+            Some(status) => self.all.engine.retain(self.id, status, at).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn turn(&mut self, loaded: Loaded, mut turn: Turn) -> Result<(), Status> {
+        let engine = Arc::clone(&self.all.engine);
+        let mut span = spans::turn_span(&engine.tracer, self.id, &mut turn);
+        spans::timers(&engine.tracer, &span, &loaded.instance, &turn);
+        let workflow = workflow_name(&turn);
+        if turn.begins_execution() {
+            engine.count_begun(&turn);
+        }
+        if let Some(ratio) = engine.limit.ratio(loaded.instance.size()) {
+            engine.metrics.payload(&workflow, ratio);
+        }
+        loop {
+            let request: OrchestratorRequest =
+                decode("the turn", turn.request(&loaded.instance).concat().as_slice())?;
+            let response = match engine.queue.orchestrate(request).await {
+                Ok(response) => response,
+                Err(cancelled) => {
+                    engine.metrics.execution(&workflow, Execution::Recoverable, None);
+                    if let Some(outcome) = turn.abandoned(&loaded.instance) {
+                        self.abandon(loaded, outcome).await?;
+                    } else {
+                        self.keep(loaded);
+                    }
+                    return Err(again(format!(
+                        "the turn of workflow '{}' was not done: {cancelled}",
+                        self.id
+                    )));
+                }
+            };
+            // Not across what is awaited.
+            let answered = {
+                let outside = &mut Outside {
+                    at: now(),
+                    trace: super::trace_context(&span),
+                    new_id: &mut new_id,
+                    limit: engine.limit,
+                };
+                turn.answer(&loaded.instance, response, outside)
+            };
+            match answered {
+                Ok(Answered::Again(next)) => {
+                    turn = *next;
+                    spans::end_continued(span);
+                    span = spans::turn_span(&engine.tracer, self.id, &mut turn);
+                }
+                Ok(Answered::Done(outcome)) => {
+                    let is_over = spans::tell(&mut span, &outcome);
+                    engine.count_tasks(&workflow, &outcome);
+                    let ended = outcome
+                        .facts()
+                        .completed
+                        .as_ref()
+                        .map(|completed| completed.status());
+                    let since = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
+                    let finished = self.finish(loaded, *outcome).await;
+                    // Whoever fails here is asked again, and ends it then.
+                    if finished.is_ok() && is_over {
+                        span.end();
+                    }
+                    engine.count(&workflow, ended.filter(|_| is_over), since, finished.is_ok());
+                    return finished;
+                }
+                Err(error) => {
+                    engine.metrics.execution(&workflow, Execution::Failed, None);
+                    tracing::error!(target: LOG, "workflow '{}': {error}", self.id);
+                    self.keep(loaded);
+                    return Err(again(error));
+                }
+            }
+        }
+    }
+
+    /// The worker went away after the workflow continued as new: what it continues with is not lost.
+    async fn abandon(&mut self, mut loaded: Loaded, outcome: Outcome) -> Result<(), Status> {
+        self.run_again().await?;
+        let change = loaded.instance.commit(outcome);
+        self.save(loaded, change).await
+    }
+
+    /// Has the instance run again, whatever became of the reminder that this turn is for: one of a timer does not run the
+    /// next generation.
+    async fn run_again(&self) -> Result<(), Status> {
+        let engine = &self.all.engine;
+        let name = names::start_reminder(random());
+        engine
+            .remind(&engine.types.workflow, self.id, &name, None, None)
+            .await
+    }
+
+    /// Carries out what the worker answered, and stores it.
+    async fn finish(&mut self, mut loaded: Loaded, outcome: Outcome) -> Result<(), Status> {
+        if let Some(stalled) = outcome.stalled.clone() {
+            let change = loaded.instance.commit(outcome);
+            self.save(loaded, change).await?;
+            self.slot.is_stalled = true;
+            let why = stalled.description.unwrap_or_default();
+            tracing::warn!(target: LOG, "workflow '{}' is stalled: {why}", self.id);
+            return Err(Status::failed_precondition("workflow is stalled"));
+        }
+        if outcome.runs_again {
+            tracing::warn!(
+                target: LOG,
+                "workflow '{}' exceeded tight-loop continue-as-new limit of {MAX_RESTARTS} iterations: it goes on after others",
+                self.id
+            );
+            return self.abandon(loaded, outcome).await;
+        }
+        let engine = Arc::clone(&self.all.engine);
+        engine.prepare_timers(self.id, &outcome).await?;
+        let due = loaded.instance.first_at().or_else(|| outcome.facts().first_at);
+        let (started, sent) = tokio::join!(
+            engine.start(self.id, outcome.generation, due, &outcome.tasks),
+            engine.send(self.id, &outcome.messages),
+        );
+        let failed = started.and(sent);
+        if !failed.is_empty() {
+            if failed.only_remote && outcome.is_first() {
+                self.run_again().await?;
+                let partly = outcome.without(&loaded.instance, &failed.causes);
+                let change = loaded.instance.commit(partly);
+                self.save(loaded, change).await?;
+            } else {
+                self.keep(loaded);
+            }
+            return failed.into_result();
+        }
+        self.slot
+            .awaited
+            .extend(outcome.tasks.iter().map(|task| task.event_id));
+        let change: Change = loaded.instance.commit(outcome);
+        let ended = ended(&loaded.instance);
+        self.save(loaded, change).await?;
+        match ended {
+            Some(ended) => self.complete(ended).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn complete(&mut self, ended: Ended) -> Result<(), Status> {
+        let engine = &self.all.engine;
+        engine.retain(self.id, ended.status, ended.at).await?;
+        if ended.has_timers {
+            // Reminders of timers that nobody waits for would only come to find the workflow gone.
+            engine.forget_instance(self.id, false).await?;
+        }
+        tracing::debug!(target: LOG, "workflow '{}' has ended: {}", self.id, ended.status.as_str_name());
+        Ok(())
+    }
+}
+
+struct Ended {
+    status: OrchestrationStatus,
+    at: Option<Timestamp>,
+    has_timers: bool,
+}
+
+fn ended(instance: &Instance) -> Option<Ended> {
+    let facts = instance.facts();
+    let completed = facts.completed.as_ref()?;
+    Some(Ended {
+        status: completed.status(),
+        at: completed.at,
+        has_timers: facts.open(Awaited::Timer).next().is_some(),
+    })
+}
+
+/// The name of the workflow that a turn is of.
+fn workflow_name(turn: &Turn) -> String {
+    let started = turn.facts().started.as_ref();
+    started.map_or_else(String::new, |started| started.event.name.clone())
+}
+
+impl Engine {
+    /// Counts a turn that was carried out, if the workflow has ended with it, or that was not.
+    fn count(
+        &self,
+        workflow: &str,
+        ended: Option<OrchestrationStatus>,
+        since: Option<Timestamp>,
+        done: bool,
+    ) {
+        if !done {
+            self.metrics.execution(workflow, Execution::Recoverable, None);
+            return;
+        }
+        let Some(status) = ended else { return };
+        let ended = match status {
+            OrchestrationStatus::Completed => Execution::Success,
+            _ => Execution::Failed,
+        };
+        let since = since.and_then(|since| SystemTime::try_from(since).ok());
+        let elapsed = since.and_then(|since| since.elapsed().ok());
+        self.metrics.execution(workflow, ended, elapsed);
+    }
+
+    /// Counts how large the activities are that a turn schedules.
+    fn count_tasks(&self, workflow: &str, outcome: &Outcome) {
+        for event in &outcome.tasks {
+            if let Some(EventType::TaskScheduled(task)) = &event.event_type
+                && let Some(ratio) = self.limit.ratio(event.encoded_len())
+            {
+                self.metrics.activity_payload(workflow, &task.name, ratio);
+            }
+        }
+    }
+
+    /// Counts how late an execution begins.
+    fn count_begun(&self, turn: &Turn) {
+        let Some(started) = &turn.facts().started else {
+            return;
+        };
+        let due = started.event.scheduled_start_timestamp.or(started.at);
+        let due = due.and_then(|due| SystemTime::try_from(due).ok());
+        if let Some(late) = due.and_then(|due| due.elapsed().ok()) {
+            self.metrics.scheduled(&started.event.name, late);
+        }
+    }
+
+    /// Has an instance that ended purged when its time is over.
+    async fn retain(
+        &self,
+        id: &str,
+        status: OrchestrationStatus,
+        ended: Option<Timestamp>,
+    ) -> Result<(), Status> {
+        let Some(keep) = self.retention.and_then(|retention| time(&retention, status)) else {
+            return Ok(());
+        };
+        let mut due = ended.unwrap_or_else(now);
+        due.seconds = due
+            .seconds
+            .saturating_add(i64::try_from(keep.as_secs()).unwrap_or(i64::MAX));
+        due.nanos += i32::try_from(keep.subsec_nanos()).unwrap_or_default();
+        due.normalize();
+        self.remind(&self.types.retentioner, id, names::RETENTION, Some(due), None)
+            .await
+    }
+}
+
+/// How long an instance of this status stays.
+fn time(retention: &Retention, status: OrchestrationStatus) -> Option<std::time::Duration> {
+    let own = match status {
+        OrchestrationStatus::Completed => retention.completed,
+        OrchestrationStatus::Failed => retention.failed,
+        OrchestrationStatus::Terminated => retention.terminated,
+        _ => None,
+    };
+    own.or(retention.any)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_status_of_its_own_wins_over_any() {
+        let retention = Retention {
+            any: Some(Duration::from_secs(9)),
+            failed: Some(Duration::ZERO),
+            ..Retention::default()
+        };
+        assert_eq!(
+            time(&retention, OrchestrationStatus::Failed),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            time(&retention, OrchestrationStatus::Completed),
+            Some(Duration::from_secs(9))
+        );
+        assert_eq!(time(&Retention::default(), OrchestrationStatus::Completed), None);
+    }
+}

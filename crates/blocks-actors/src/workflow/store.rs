@@ -1,0 +1,111 @@
+//! The state of instances in the actors' state store.
+
+use outrigger_component::Pairs;
+use outrigger_component::state::Value;
+use outrigger_workflow::names::METADATA;
+use outrigger_workflow::{Change, Counts, Instance};
+use tonic::Status;
+
+use super::engine::{Engine, again, plain};
+use crate::actors::{ActorError, StateOperation, StateStep};
+
+/// An instance that is in memory.
+pub(super) struct Loaded {
+    pub(super) instance: Instance,
+    /// Of its metadata as they are stored; `None` before the first save.
+    etag: Option<String>,
+}
+
+impl Loaded {
+    /// An instance that is not stored yet.
+    pub(super) fn new(id: &str) -> Self {
+        Self {
+            instance: Instance::new(id),
+            etag: None,
+        }
+    }
+
+    /// An instance that was made elsewhere.
+    pub(super) fn made(instance: Instance) -> Self {
+        Self { instance, etag: None }
+    }
+}
+
+impl Engine {
+    /// Reads an instance; `None` if there is none.
+    pub(super) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
+        let actors = self.actors().map_err(|error| failed(&error))?;
+        let kind = &self.types.workflow;
+        let Some(metadata) = actors
+            .state(kind, id, METADATA)
+            .await
+            .map_err(|error| failed(&error))?
+        else {
+            return Ok(None);
+        };
+        if metadata.data.is_empty() {
+            return Ok(None);
+        }
+        let counts = Counts::read(id, &metadata.data).map_err(plain)?;
+        let mut values = actors
+            .states(kind, id, counts.keys().collect())
+            .await
+            .map_err(|error| failed(&error))?;
+        let instance = Instance::read(id, counts, |key| values.remove(key)).map_err(plain)?;
+        Ok(Some(Loaded {
+            instance,
+            etag: metadata.etag,
+        }))
+    }
+
+    /// Stores a change. Who fails has to read the instance anew.
+    pub(super) async fn save(&self, loaded: &mut Loaded, change: Change) -> Result<(), Status> {
+        let actors = self.actors().map_err(|error| failed(&error))?;
+        let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
+        let upserts = change.upserts.into_iter().map(|(key, value)| StateOperation {
+            etag: (key == METADATA).then(|| loaded.etag.clone()).flatten(),
+            key,
+            step: StateStep::Upsert(Value::Bytes(value)),
+            metadata: Pairs::new(),
+        });
+        let deletes = change.deletes.into_iter().map(deleted);
+        // Nothing is deleted before what takes its place is there, where a store works in order.
+        let operations = upserts.chain(deletes).collect();
+        actors
+            .change_state(kind, id, operations)
+            .await
+            .map_err(|error| failed(&error))?;
+        let stored = actors
+            .state(kind, id, METADATA)
+            .await
+            .map_err(|error| failed(&error))?;
+        loaded.etag = stored.and_then(|stored| stored.etag);
+        Ok(())
+    }
+
+    /// Removes everything that is stored of an instance.
+    pub(super) async fn remove(&self, loaded: &Loaded) -> Result<(), Status> {
+        let actors = self.actors().map_err(|error| failed(&error))?;
+        let operations = loaded.instance.removal().deletes.into_iter().map(deleted);
+        let removed = actors.change_state(&self.types.workflow, &loaded.instance.id, operations.collect());
+        removed.await.map_err(|error| failed(&error))
+    }
+}
+
+/// A store that cannot be asked because actors are spread anew is one to be asked again at once.
+fn failed(error: &ActorError) -> Status {
+    let text = error.to_string();
+    if error.is_about_place() || text.ends_with(&ActorError::Disseminating.to_string()) {
+        return Status::unavailable(text);
+    }
+    again(text)
+}
+
+fn deleted(key: String) -> StateOperation {
+    StateOperation {
+        key,
+        step: StateStep::Delete,
+        etag: None,
+        metadata: Pairs::new(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Who watches the status of instances.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::stream::{self, StreamExt};
+use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
+use outrigger_workflow::facts::is_terminal;
+use tokio::sync::watch;
+use tonic::Status;
+
+use super::engine::any;
+use crate::actors::Watched;
+
+type Told = Option<OrchestrationMetadata>;
+
+/// The watched instances. Only what somebody watches has an entry.
+#[derive(Default)]
+pub(super) struct Watchers {
+    by_id: Mutex<HashMap<String, watch::Sender<Told>>>,
+}
+
+impl Watchers {
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<Told>>> {
+        self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches an instance: what it is now, then what it is after each save, until it has ended. Who is slow misses what
+    /// was in between.
+    pub(super) fn watch(self: &Arc<Self>, id: &str, now: Told) -> Watched {
+        let receiver = {
+            let mut watched = self.locked();
+            let sender = watched
+                .entry(id.to_owned())
+                .or_insert_with(|| watch::Sender::new(None));
+            let receiver = sender.subscribe();
+            sender.send_replace(now);
+            receiver
+        };
+        let mut receiver = Watcher {
+            watchers: Arc::clone(self),
+            id: id.to_owned(),
+            receiver: Some(receiver),
+        };
+        if let Some(receiver) = &mut receiver.receiver {
+            receiver.mark_changed();
+        }
+        stream::unfold((receiver, false), |(mut watcher, ended)| async move {
+            if ended {
+                return None;
+            }
+            loop {
+                let receiver = watcher.receiver.as_mut()?;
+                if receiver.changed().await.is_err() {
+                    let moved = Status::unavailable("the workflow is not hosted here any more");
+                    return Some((Err(moved), (watcher, true)));
+                }
+                let told = receiver.borrow_and_update().clone();
+                // There is nothing to tell of an instance that does not exist.
+                let Some(told) = told else { continue };
+                let ended = is_terminal(told.runtime_status());
+                let told = any("durabletask.protos.backend.v1.OrchestrationMetadata", &told);
+                return Some((Ok(told), (watcher, ended)));
+            }
+        })
+        .boxed()
+    }
+
+    /// Tells what an instance is now.
+    pub(super) fn tell(&self, id: &str, now: impl FnOnce() -> OrchestrationMetadata) {
+        if let Some(sender) = self.locked().get(id) {
+            sender.send_replace(Some(now()));
+        }
+    }
+
+    /// Nobody is told any more.
+    pub(super) fn end(&self, id: &str) {
+        self.locked().remove(id);
+    }
+}
+
+/// One that watches; the last one of an instance leaves nothing behind.
+struct Watcher {
+    watchers: Arc<Watchers>,
+    id: String,
+    receiver: Option<watch::Receiver<Told>>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut watched = self.watchers.locked();
+        self.receiver = None;
+        if watched
+            .get(&self.id)
+            .is_some_and(|sender| sender.receiver_count() == 0)
+        {
+            watched.remove(&self.id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use outrigger_wire::durabletask::OrchestrationStatus;
+    use prost::Message as _;
+
+    use super::*;
+
+    fn status(status: OrchestrationStatus) -> OrchestrationMetadata {
+        OrchestrationMetadata {
+            runtime_status: status.into(),
+            ..OrchestrationMetadata::default()
+        }
+    }
+
+    async fn next(watched: &mut Watched) -> Option<OrchestrationStatus> {
+        let Ok(told) = watched.next().await? else {
+            return None;
+        };
+        Some(
+            OrchestrationMetadata::decode(&*told.value)
+                .unwrap()
+                .runtime_status(),
+        )
+    }
+
+    #[tokio::test]
+    async fn who_watches_is_told_until_the_end_and_leaves_nothing_behind() {
+        let watchers = Arc::<Watchers>::default();
+        let mut unknown = watchers.watch("a", None);
+        assert!(next(&mut unknown).now_or_never().is_none());
+        let mut known = watchers.watch("a", Some(status(OrchestrationStatus::Pending)));
+        assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Pending));
+        watchers.tell("a", || status(OrchestrationStatus::Running));
+        watchers.tell("b", || unreachable!("nobody watches it"));
+        assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Running));
+        assert_eq!(next(&mut unknown).await, Some(OrchestrationStatus::Running));
+        watchers.tell("a", || status(OrchestrationStatus::Completed));
+        assert_eq!(next(&mut known).await, Some(OrchestrationStatus::Completed));
+        assert_eq!(next(&mut known).await, None);
+        drop(known);
+        watchers.end("a");
+        assert_eq!(next(&mut unknown).await, Some(OrchestrationStatus::Completed));
+        let mut moved = watchers.watch("b", None);
+        watchers.end("b");
+        assert_eq!(
+            moved.next().await.unwrap().unwrap_err().code(),
+            tonic::Code::Unavailable
+        );
+        assert!(moved.next().await.is_none());
+        let mut left = watchers.watch("a", None);
+        drop((unknown, moved));
+        assert!(next(&mut left).now_or_never().is_none());
+        drop(left);
+        assert!(watchers.locked().is_empty());
+    }
+}

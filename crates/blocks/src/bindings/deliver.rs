@@ -1,0 +1,242 @@
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::Method;
+use outrigger_component::bindings::{Event, EventHandler, Invoke};
+use outrigger_component::go_json::{Html, canonical};
+use outrigger_component::offload::offload;
+use outrigger_component::{Error, Kind, Pairs};
+use outrigger_delivery::Limits;
+use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::delivery::Inbox;
+use outrigger_runtime::resilience::{Attempt, grpc_outcome};
+use outrigger_telemetry::trace::{Parent, TraceContext};
+use outrigger_transport::headers;
+use outrigger_wire::runtime::v1::binding_event_response::BindingEventConcurrency;
+use outrigger_wire::runtime::v1::{BindingEventRequest, BindingEventResponse};
+
+use super::input::Input;
+use super::{Bindings, LOG};
+
+const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
+/// Events of one binding that the app is handling.
+const MAX_IN_FLIGHT: usize = 128;
+/// The same, with those that wait for their next attempt.
+const MAX_HELD: usize = 1024;
+pub(super) const LIMITS: Limits = Limits {
+    in_flight: MAX_IN_FLIGHT,
+    held: MAX_HELD,
+};
+
+/// An event on its way to the app.
+pub(super) struct Outgoing {
+    data: Bytes,
+    metadata: Pairs,
+    trace: Parent,
+}
+
+/// What came of an attempt.
+pub(super) enum Reply {
+    Http {
+        status: u16,
+        body: Bytes,
+    },
+    Grpc(BindingEventResponse),
+    /// The app could not be asked, or reports an error over gRPC.
+    Failed(String),
+}
+
+/// Takes the events of one input binding to the app.
+pub(super) struct Delivery {
+    pub(super) bindings: Arc<Bindings>,
+    pub(super) input: Arc<Input>,
+    pub(super) inbox: Inbox<(), Outgoing, Reply>,
+    /// Whether the app speaks gRPC.
+    pub(super) grpc: bool,
+}
+
+#[async_trait]
+impl EventHandler for Delivery {
+    async fn handle(&self, event: Event) -> Result<Bytes, Error> {
+        let started = Instant::now();
+        let result = self.deliver(event).await;
+        self.input.handled(result.is_ok(), started.elapsed());
+        result.map_err(|text| {
+            tracing::debug!(
+                target: LOG,
+                "error from app consumer for binding [{}]: {text}",
+                self.input.name
+            );
+            Error::new(Kind::Unavailable, text)
+        })
+    }
+}
+
+/// The trace an event belongs to, where its metadata say so.
+fn parent(metadata: &Pairs) -> Parent {
+    if let Some(binary) = metadata.get("grpc-trace-bin") {
+        return Parent {
+            context: TraceContext::from_grpc_trace_bin(binary.as_bytes()),
+            ..Parent::default()
+        };
+    }
+    let text = |name| metadata.get(name).map_or("", String::as_str);
+    Parent::from_text(text("traceparent"), text("tracestate"))
+}
+
+fn not_invoked(cause: impl std::fmt::Display) -> String {
+    format!("error invoking app: {cause}")
+}
+
+impl Delivery {
+    async fn deliver(&self, event: Event) -> Result<Bytes, String> {
+        let parent = parent(&event.metadata);
+        let tracer = &self.bindings.dependencies.tracer;
+        let name = &self.input.name;
+        let mut span = if self.grpc {
+            tracer.input_binding(name, ON_EVENT, &parent)
+        } else {
+            tracer.input_binding(name, &format!("POST /{name}"), &parent)
+        };
+        let outgoing = Outgoing {
+            data: event.data,
+            metadata: event.metadata,
+            trace: span.as_parent(),
+        };
+        let taken = self.inbox.offer(None, outgoing).await.map_err(not_invoked)?;
+        match taken.settled().await.map_err(not_invoked)? {
+            Reply::Http { status, body } => {
+                span.http_status(status);
+                if (200..300).contains(&status) {
+                    return Ok(body);
+                }
+                Err(format!(
+                    "fails to send binding event to http app channel, status code: {status} body: {}",
+                    String::from_utf8_lossy(&body)
+                ))
+            }
+            Reply::Grpc(answer) => Ok(self.follow(answer).await),
+            Reply::Failed(cause) => {
+                if self.grpc {
+                    span.grpc_failed(&cause);
+                }
+                Err(not_invoked(cause))
+            }
+        }
+    }
+
+    /// Calls the output bindings that the answer names; what goes wrong with them is logged.
+    async fn follow(&self, answer: BindingEventResponse) -> Bytes {
+        if !answer.states.is_empty() {
+            tracing::warn!(
+                target: LOG,
+                "the app's answer to an event of the binding {} has states, which are not saved: save them with the \
+                 state API",
+                self.input.name
+            );
+        }
+        if answer.to.is_empty() {
+            return answer.data;
+        }
+        // What is not JSON is left out, as Dapr does.
+        let given = answer.data.clone();
+        let data = offload(given.len(), move || canonical(&given, Html::Escape)).await;
+        let data = data.unwrap_or_else(|_| Bytes::from_static(b"null"));
+        let call = |data: &Bytes| Invoke {
+            operation: "create".to_owned(),
+            data: data.clone(),
+            metadata: Pairs::new(),
+        };
+        let parallel = answer.concurrency() == BindingEventConcurrency::Parallel;
+        for name in answer.to {
+            let (bindings, call) = (Arc::clone(&self.bindings), call(&data));
+            if parallel {
+                self.bindings.tasks.spawn(async move {
+                    if let Err(error) = bindings.invoke(&name, &call).await {
+                        tracing::error!(target: LOG, "error invoking output binding {name}: {error}");
+                    }
+                });
+            } else if let Err(error) = bindings.invoke(&name, &call).await {
+                tracing::error!(target: LOG, "error executing app response: {error}");
+                break;
+            }
+        }
+        answer.data
+    }
+}
+
+/// One attempt; `max_answer` is the longest answer of the app, in bytes.
+pub(super) async fn attempt(
+    input: &Input,
+    app: &AppChannel,
+    max_answer: usize,
+    event: Arc<Outgoing>,
+    limit: Attempt,
+) -> (Reply, Outcome) {
+    let attempted = if app.is_grpc() {
+        limit.within(pin!(over_grpc(input, app, &event))).await
+    } else {
+        limit
+            .within(pin!(over_http(input, app, max_answer, &event)))
+            .await
+    };
+    attempted.unwrap_or_else(|| {
+        let cause = "context deadline exceeded".to_owned();
+        (Reply::Failed(cause), Outcome::TimedOut)
+    })
+}
+
+async fn over_http(input: &Input, app: &AppChannel, max_answer: usize, event: &Outgoing) -> (Reply, Outcome) {
+    let (route, data) = (input.route.clone(), event.data.clone().into());
+    let call = Call::own(
+        Method::POST,
+        route,
+        headers::from_pairs(&event.metadata),
+        data,
+        event.trace.clone(),
+    );
+    match post(app, call, max_answer).await {
+        Ok((status, body)) => {
+            let outcome = match status {
+                200 => Outcome::Success,
+                other => Outcome::Failure {
+                    code: Some(i32::from(other)),
+                },
+            };
+            (Reply::Http { status, body }, outcome)
+        }
+        Err(error) => {
+            let failure = Outcome::Failure { code: None };
+            (Reply::Failed(error.to_string()), failure)
+        }
+    }
+}
+
+async fn post(app: &AppChannel, call: Call, max_answer: usize) -> Result<(u16, Bytes), AppError> {
+    let reply = app.invoke(call).await?;
+    let AppStatus::Http(status) = reply.status else {
+        return Err(AppError::NoChannel);
+    };
+    let body = reply.body.collect_up_to(max_answer).await;
+    Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
+}
+
+async fn over_grpc(input: &Input, app: &AppChannel, event: &Outgoing) -> (Reply, Outcome) {
+    let request = BindingEventRequest {
+        name: input.name.clone(),
+        data: event.data.clone(),
+        metadata: event.metadata.clone(),
+    };
+    match app.callback(ON_EVENT, &request, &event.trace).await {
+        Ok(answer) => (Reply::Grpc(answer), Outcome::Success),
+        Err(status) => {
+            let outcome = grpc_outcome(status.code() as i32);
+            (Reply::Failed(status.message().to_owned()), outcome)
+        }
+    }
+}

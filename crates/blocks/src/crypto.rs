@@ -1,0 +1,320 @@
+//! Cryptography: documents of any size in the scheme `dapr.io/enc/v1`, and single operations with the keys of a
+//! provider. Keys stay with their provider; what a document is encrypted with stays here.
+
+mod document;
+mod scheme;
+mod segments;
+mod subtle;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::stream::Stream;
+use outrigger_component::crypto::{Parameters, Sealed};
+use outrigger_component::{CryptoProvider, Error};
+use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
+use outrigger_transport::body::BoxError;
+
+pub use document::Output;
+#[cfg(feature = "fuzzing")]
+pub use document::fuzz_document_header;
+pub use scheme::{Cipher, Wrapping};
+
+use self::scheme::{FileKey, LONGEST_HEADER, Manifest, NoKey};
+use self::segments::Direction;
+use super::outbound::{Cause, FamilyNames, Operation, Outbound};
+
+const FAMILIES: FamilyNames = FamilyNames {
+    count: "component_crypto_count",
+    latencies: "component_crypto_latencies",
+};
+
+/// Why something was not encrypted, decrypted or signed.
+#[derive(Debug)]
+pub enum CryptoError {
+    /// There is no provider at all.
+    NotConfigured,
+    /// The request is wrong: what about it.
+    BadRequest(String),
+    /// There is no provider of this name.
+    NotFound(String),
+    /// The key was not given.
+    Key {
+        /// The key.
+        name: String,
+        /// Why.
+        cause: String,
+    },
+    /// It failed before there was any output.
+    Operation(String),
+    /// It failed in the middle of the output.
+    Stream(String),
+    /// This sidecar does not offer it.
+    Unimplemented,
+}
+
+/// How to encrypt a document.
+#[derive(Clone, Debug, Default)]
+pub struct EncryptOptions {
+    /// The key.
+    key: String,
+    /// How the file key is wrapped.
+    algorithm: String,
+    /// What encrypts the document; empty for the default.
+    pub cipher: String,
+    /// Whether the document keeps quiet about the key that decrypts it.
+    pub omit_key: bool,
+    /// The key named as the one that decrypts it; empty for the one that encrypts it.
+    pub decryption_key: String,
+}
+
+/// What every encryption needs and was not given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingOption {
+    /// The key.
+    Key,
+    /// How the file key is wrapped.
+    Algorithm,
+}
+
+/// Every cryptography provider of the sidecar.
+pub struct Crypto {
+    providers: Registry<Provider>,
+    subtle: bool,
+    resilience: Arc<Resilience>,
+}
+
+impl Crypto {
+    /// Without providers; those to come are called under the policies and metrics of `resilience`. `subtle`: whether
+    /// apps may do single operations with keys.
+    pub fn new(subtle: bool, resilience: Arc<Resilience>) -> Self {
+        Self {
+            providers: Registry::default(),
+            subtle,
+            resilience,
+        }
+    }
+
+    /// Adds a provider, in the place of one with this name.
+    fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>) -> Placed {
+        let provider = Provider::new(name, component, &self.resilience);
+        self.providers.insert(name, provider)
+    }
+
+    /// The provider of this name.
+    ///
+    /// # Errors
+    /// [`CryptoError::NotConfigured`], [`CryptoError::BadRequest`], [`CryptoError::NotFound`].
+    pub fn provider(&self, name: &str) -> Result<Arc<Provider>, CryptoError> {
+        if self.providers.is_empty() {
+            return Err(CryptoError::NotConfigured);
+        }
+        if name.is_empty() {
+            return Err(CryptoError::BadRequest("missing component name".to_owned()));
+        }
+        let found = self.providers.get(name);
+        found.ok_or_else(|| CryptoError::NotFound(name.to_owned()))
+    }
+}
+
+#[async_trait]
+impl Category for Crypto {
+    fn name(&self) -> &'static str {
+        "crypto"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let component = opening.start(&opening.catalog().crypto).await?;
+        let (name, closing) = (opening.name().to_owned(), Arc::clone(&component));
+        Ok(
+            Opened::new(Vec::new()).part(move || self.insert(&name, component), async move {
+                closing.close().await
+            }),
+        )
+    }
+}
+
+/// A provider with the rules around it.
+pub struct Provider {
+    component: Arc<dyn CryptoProvider>,
+    outbound: Outbound,
+    get: Operation,
+    operation: Operation,
+}
+
+impl Provider {
+    fn new(name: &str, component: Arc<dyn CryptoProvider>, resilience: &Resilience) -> Self {
+        let registry = &resilience.metrics.all().registry;
+        let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
+        Self {
+            component,
+            outbound: Outbound::new(name, ComponentKind::Crypto, resilience),
+            get: operation("get"),
+            operation: operation("crypto_op"),
+        }
+    }
+
+    async fn run<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Cause>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        self.outbound.run(&self.operation, attempt).await
+    }
+
+    /// Encrypts `input`.
+    ///
+    /// # Errors
+    /// [`CryptoError::Operation`]; once there is output, [`CryptoError::Stream`] in it.
+    pub async fn encrypt<S>(&self, options: &EncryptOptions, input: S) -> Result<Output, CryptoError>
+    where
+        S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static,
+    {
+        let failed = |text: String| CryptoError::Operation(text);
+        let unsupported = |option: &str, what: &str, name: &str| {
+            let name = name.to_uppercase();
+            failed(format!(
+                "option {option} is not valid: {what} {name} is not supported"
+            ))
+        };
+        let wrapping = Wrapping::named(&options.algorithm)
+            .ok_or_else(|| unsupported("Algorithm", "algorithm", &options.algorithm))?;
+        let cipher = match options.cipher.as_str() {
+            "" => Cipher::default(),
+            name => Cipher::named(name).ok_or_else(|| unsupported("Cipher", "cipher", name))?,
+        };
+        let (file_key, prefix) = FileKey::random().map_err(|error| failed(error.to_string()))?;
+        let wrapped = self.wrap(&file_key, wrapping, &options.key).await?;
+        let manifest = Manifest {
+            key: options.named_key().to_owned(),
+            wrapping,
+            file_key: wrapped,
+            cipher,
+            prefix: prefix.to_vec(),
+        };
+        let manifest = serde_json::to_string(&manifest)
+            .map_err(|error| failed(format!("failed to encode JSON manifest: {error}")))?;
+        let header = file_key
+            .sign(&manifest)
+            .map_err(|error| failed(error.to_string()))?;
+        if header.len() > LONGEST_HEADER {
+            return Err(failed("failed to sign header: header is too long".to_owned()));
+        }
+        let segments = file_key.segments(cipher, prefix);
+        let segments = segments.map_err(|error| failed(error.to_string()))?;
+        Ok(document::pump(
+            header.into(),
+            &[],
+            input,
+            segments,
+            Direction::Encrypt,
+        ))
+    }
+
+    async fn wrap(&self, file_key: &FileKey, wrapping: Wrapping, key: &str) -> Result<Vec<u8>, CryptoError> {
+        let with = Parameters {
+            key,
+            algorithm: wrapping.name(),
+            ..Parameters::default()
+        };
+        let wrapped = self.run(|| self.component.wrap_key(file_key.bytes(), with)).await;
+        let wrapped = wrapped
+            .map_err(|cause| CryptoError::Operation(format!("failed to wrap the file key: {cause}")))?;
+        Ok(wrapped.ciphertext)
+    }
+
+    /// Decrypts `input`, with `key` or else the key that the document names.
+    ///
+    /// # Errors
+    /// [`CryptoError::Operation`]; once there is output, [`CryptoError::Stream`] in it. A key that does not exist
+    /// looks like one that does not fit.
+    pub async fn decrypt<S>(&self, key: &str, mut input: S) -> Result<Output, CryptoError>
+    where
+        S: Stream<Item = Result<Bytes, BoxError>> + Send + Unpin + 'static,
+    {
+        let failed = |text: &str| CryptoError::Operation(text.to_owned());
+        let header = document::read_header(&mut input).await?;
+        let (manifest, prefix) =
+            Manifest::parse(&header.manifest).ok_or_else(|| failed("invalid header: invalid manifest"))?;
+        let key = if key.is_empty() { &manifest.key } else { key };
+        if key.is_empty() {
+            return Err(failed(
+                "document's manifest does not contain a key name, and no key name was provided",
+            ));
+        }
+        let file_key = self.unwrap(&manifest, key).await;
+        let file_key = file_key.map_err(|error| failed(&error.to_string()))?;
+        let mac = STANDARD
+            .decode(&header.mac)
+            .map_err(|_| failed("failed to decode header's signature: it is not base64"))?;
+        if !file_key.verifies(&header.manifest, &mac) {
+            return Err(failed("failed to validate the document's signature"));
+        }
+        let segments = file_key.segments(manifest.cipher, prefix);
+        let segments = segments.map_err(|error| failed(&error.to_string()))?;
+        Ok(document::pump(
+            Bytes::new(),
+            &header.rest,
+            input,
+            segments,
+            Direction::Decrypt,
+        ))
+    }
+
+    async fn unwrap(&self, manifest: &Manifest, key: &str) -> Result<FileKey, NoKey> {
+        let with = Parameters {
+            key,
+            algorithm: manifest.wrapping.name(),
+            ..Parameters::default()
+        };
+        let wrapped = Sealed {
+            ciphertext: manifest.file_key.clone(),
+            tag: Vec::new(),
+        };
+        match self.run(|| self.component.unwrap_key(&wrapped, with)).await {
+            Ok(unwrapped) => FileKey::of(Some(&unwrapped)),
+            Err(cause) => {
+                tracing::debug!(target: "dapr.runtime.crypto", "the file key was not unwrapped: {cause}");
+                FileKey::of(None)
+            }
+        }
+    }
+}
+
+impl EncryptOptions {
+    /// With what is needed; the rest can be left to itself.
+    ///
+    /// # Errors
+    /// [`MissingOption`] for an empty one.
+    pub fn new(key: impl Into<String>, algorithm: impl Into<String>) -> Result<Self, MissingOption> {
+        let (key, algorithm) = (key.into(), algorithm.into());
+        if key.is_empty() {
+            return Err(MissingOption::Key);
+        }
+        if algorithm.is_empty() {
+            return Err(MissingOption::Algorithm);
+        }
+        Ok(Self {
+            key,
+            algorithm,
+            ..Self::default()
+        })
+    }
+
+    fn named_key(&self) -> &str {
+        if self.omit_key {
+            ""
+        } else if self.decryption_key.is_empty() {
+            &self.key
+        } else {
+            &self.decryption_key
+        }
+    }
+}

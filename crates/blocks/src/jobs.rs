@@ -1,0 +1,253 @@
+//! Jobs: what the app has done at a time, or again and again. The scheduler keeps them, and says when they are due.
+
+mod deliver;
+
+use std::sync::Arc;
+
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::scheduler::{Scheduler, SchedulerError};
+use outrigger_telemetry::trace::Tracer;
+use outrigger_wire::runtime::v1::Job;
+use outrigger_wire::scheduler::v1 as scheduled;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::deliver::Deliveries;
+
+const LOG: &str = "dapr.runtime.jobs";
+
+/// Why a call of the jobs API failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Cause {
+    /// A part of the request is missing: `Job`, `Name` or `Schedule`.
+    #[error("{0} is empty")]
+    Empty(&'static str),
+    /// The name is in the path and in the body.
+    #[error("Set the job name in the url only")]
+    NameTwice,
+    /// It was not scheduled.
+    #[error("failed to schedule job due to: {0}")]
+    Schedule(SchedulerError),
+    /// It was not read.
+    #[error("failed to get job due to: {0}")]
+    Get(SchedulerError),
+    /// They were not listed.
+    #[error("failed to list jobs due to: {0}")]
+    List(SchedulerError),
+    /// It was not deleted.
+    #[error("failed to delete job due to: {0}")]
+    Delete(SchedulerError),
+}
+
+/// A [`Cause`], and whose job it is about.
+#[derive(Debug, thiserror::Error)]
+#[error("{cause}")]
+pub struct JobsError {
+    /// What went wrong.
+    pub cause: Cause,
+    /// The app.
+    pub app_id: String,
+    /// Its namespace.
+    pub namespace: String,
+}
+
+/// The app's jobs.
+pub struct Jobs {
+    scheduler: Arc<Scheduler>,
+    deliveries: Arc<Deliveries>,
+    /// What takes jobs to the app.
+    tasks: TaskTracker,
+    ending: CancellationToken,
+}
+
+impl Jobs {
+    /// The jobs of `app`, which are kept by `scheduler`; they are triggered between [`Jobs::follow`] and [`Jobs::end`].
+    pub fn new(
+        scheduler: Arc<Scheduler>,
+        app: Option<Arc<AppChannel>>,
+        tracer: Tracer,
+        metrics: Arc<SidecarMetrics>,
+    ) -> Self {
+        let deliveries = Arc::new(Deliveries::new(app, tracer, metrics));
+        scheduler.deliver_jobs_to(Arc::clone(&deliveries) as _);
+        Self {
+            scheduler,
+            deliveries,
+            tasks: TaskTracker::new(),
+            ending: CancellationToken::new(),
+        }
+    }
+
+    /// Takes jobs to the app while it is well.
+    pub fn follow(&self, health: Health) {
+        if !self.scheduler.is_configured() {
+            return;
+        }
+        let (scheduler, deliveries) = (Arc::clone(&self.scheduler), Arc::clone(&self.deliveries));
+        let ending = self.ending.clone();
+        self.tasks.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = ending.cancelled() => return,
+                    () = health.until_healthy() => {}
+                }
+                let resting = CancellationToken::new();
+                let well = async {
+                    scheduler.take_jobs(true);
+                    tokio::select! {
+                        () = ending.cancelled() => {}
+                        () = health.until_unhealthy() => {}
+                    }
+                    scheduler.take_jobs(false);
+                    resting.cancel();
+                };
+                tokio::join!(deliveries.run(&resting), well);
+            }
+        });
+    }
+
+    /// Begins no more jobs, for good.
+    pub fn end(&self) {
+        self.ending.cancel();
+        self.tasks.close();
+    }
+
+    /// Waits until the app has handled all jobs that it was given, after [`Jobs::end`].
+    pub async fn drained(&self) {
+        self.tasks.wait().await;
+    }
+
+    /// Schedules a job; `overwrite`: in the place of one with its name.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn schedule(&self, job: Option<Job>, overwrite: bool) -> Result<(), JobsError> {
+        let job = job.ok_or_else(|| self.failed(Cause::Empty("Job")))?;
+        if job.name.is_empty() || job.name.contains('|') {
+            return Err(self.failed(Cause::Empty("Name")));
+        }
+        if job.schedule.is_none() && job.due_time.is_none() {
+            return Err(self.failed(Cause::Empty("Schedule")));
+        }
+        let Job {
+            name,
+            schedule,
+            repeats,
+            due_time,
+            ttl,
+            data,
+            failure_policy,
+        } = job;
+        let job = scheduled::Job {
+            schedule,
+            repeats,
+            due_time,
+            ttl,
+            data,
+            failure_policy,
+        };
+        let metadata = self.scheduler.of_app();
+        let scheduling = self.scheduler.schedule(&name, metadata, job, overwrite);
+        scheduling.await.map_err(|error| {
+            tracing::error!(target: LOG, "Error scheduling job {name} due to: {error}");
+            self.failed(Cause::Schedule(error))
+        })
+    }
+
+    /// Reads a job.
+    ///
+    /// # Errors
+    /// [`JobsError`], also where there is none.
+    pub async fn get(&self, name: String) -> Result<Job, JobsError> {
+        self.named(&name)?;
+        match self.scheduler.get(&name, self.scheduler.of_app()).await {
+            Ok(job) => Ok(with_name(name, job)),
+            Err(error) => {
+                tracing::error!(target: LOG, "Error getting job {name} due to: {error}");
+                Err(self.failed(Cause::Get(error)))
+            }
+        }
+    }
+
+    /// Deletes a job; that there is none is fine.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn delete(&self, name: &str) -> Result<(), JobsError> {
+        self.named(name)?;
+        let deleting = self.scheduler.delete(name, self.scheduler.of_app());
+        deleting.await.map_err(|error| {
+            tracing::error!(target: LOG, "Error deleting job {name} due to: {error}");
+            self.failed(Cause::Delete(error))
+        })
+    }
+
+    /// Deletes all jobs whose names start with `prefix`.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn delete_prefix(&self, prefix: &str) -> Result<(), JobsError> {
+        let deleting = self.scheduler.delete_prefix(prefix, self.scheduler.of_app());
+        deleting.await.map_err(|error| {
+            tracing::error!(target: LOG, "Error deleting jobs {prefix}* due to: {error}");
+            self.failed(Cause::Delete(error))
+        })
+    }
+
+    /// Lists all jobs of the app.
+    ///
+    /// # Errors
+    /// [`JobsError`].
+    pub async fn list(&self) -> Result<Vec<Job>, JobsError> {
+        let listed = self.scheduler.list(self.scheduler.of_app()).await;
+        let listed = listed.map_err(|error| {
+            tracing::error!(target: LOG, "Error listing jobs due to: {error}");
+            self.failed(Cause::List(error))
+        })?;
+        let jobs = listed
+            .into_iter()
+            .map(|named| with_name(named.name, named.job.unwrap_or_default()));
+        Ok(jobs.collect())
+    }
+
+    /// A request that names its job twice.
+    pub fn named_twice(&self) -> JobsError {
+        self.failed(Cause::NameTwice)
+    }
+
+    fn named(&self, name: &str) -> Result<(), JobsError> {
+        if name.is_empty() {
+            return Err(self.failed(Cause::Empty("Name")));
+        }
+        Ok(())
+    }
+
+    fn failed(&self, cause: Cause) -> JobsError {
+        JobsError {
+            cause,
+            app_id: self.scheduler.app_id().to_owned(),
+            namespace: self.scheduler.namespace().to_owned(),
+        }
+    }
+}
+
+fn with_name(name: String, job: scheduled::Job) -> Job {
+    let scheduled::Job {
+        schedule,
+        repeats,
+        due_time,
+        ttl,
+        data,
+        failure_policy,
+    } = job;
+    Job {
+        name,
+        schedule,
+        repeats,
+        due_time,
+        ttl,
+        data,
+        failure_policy,
+    }
+}

@@ -1,0 +1,320 @@
+//! Taking due jobs to the app.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwapOption;
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use outrigger_delivery::Limits;
+use outrigger_policy::resiliency::Outcome as Counted;
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::delivery::{self, Ending, Inbox};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::scheduler::{Outcome, Receiver, Trigger};
+use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
+use outrigger_telemetry::trace::{Parent, Tracer};
+use outrigger_wire::common::v1::HttpExtension;
+use outrigger_wire::common::v1::http_extension::Verb;
+use outrigger_wire::runtime::v1::{JobEventRequest, JobEventResponse};
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Any, Value};
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+
+use super::LOG;
+
+const ON_JOB: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnJobEventAlpha1";
+/// The type that the HTTP API gives to data.
+const VALUE: &str = "type.googleapis.com/google.protobuf.Value";
+/// Largest part of an answer that is read so that the connection can be used again, bytes.
+const MAX_ANSWER: usize = 64 * 1024;
+/// Jobs that the app handles at once, and those with the ones that wait: as many as a scheduler triggers at once.
+const LIMITS: Limits = Limits {
+    in_flight: 2048,
+    held: 4096,
+};
+/// Integers up to here are written without a fraction; larger ones are not exact anyway.
+const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
+
+/// What came of an attempt.
+enum Reply {
+    /// The app answered; whether well.
+    Http(u16),
+    /// The same over gRPC, where an app that cannot be reached has a code too.
+    Grpc(Code, String),
+    /// It could not be asked.
+    Failed(AppError),
+}
+
+/// A due job on its way.
+struct Outgoing {
+    name: String,
+    data: Any,
+    trace: Parent,
+}
+
+type ToApp = Inbox<(), Outgoing, Reply>;
+
+/// Takes jobs to the app.
+pub(super) struct Deliveries {
+    app: Option<Arc<AppChannel>>,
+    tracer: Tracer,
+    metrics: Arc<SidecarMetrics>,
+    /// While the app is well.
+    inbox: ArcSwapOption<ToApp>,
+    succeeded: (Counter, Histogram<Millis>),
+    failed: (Counter, Histogram<Millis>),
+}
+
+impl Deliveries {
+    pub(super) fn new(app: Option<Arc<AppChannel>>, tracer: Tracer, metrics: Arc<SidecarMetrics>) -> Self {
+        let registry = metrics.all().registry.namespaced();
+        let latency = registry.latency(
+            "component_job_latencies",
+            "Duration of jobs in the app.",
+            ["operation", "success"],
+        );
+        let series = |name, help, success| {
+            let operation = "job_trigger_op";
+            let count = registry.counter(name, help, ["operation"]).with([operation]);
+            (count, latency.with([operation, success]))
+        };
+        Self {
+            app,
+            tracer,
+            inbox: ArcSwapOption::empty(),
+            succeeded: series("component_job_success_count", "Jobs that the app did.", "true"),
+            failed: series(
+                "component_job_failure_count",
+                "Jobs that the app failed at.",
+                "false",
+            ),
+            metrics,
+        }
+    }
+
+    /// Delivers what comes until `stop`; attempts in flight are ended then, and nothing else is attempted.
+    pub(super) async fn run(&self, stop: &CancellationToken) {
+        let (inbox, engine) = delivery::engine(LIMITS, None, &self.metrics);
+        self.inbox.store(Some(Arc::new(inbox)));
+        // The policy of a failed job is its scheduler's: here is one attempt.
+        engine
+            .run(stop, Ending::FinishAttempts, async |job, _| {
+                self.attempt(&job).await
+            })
+            .await;
+        self.inbox.store(None);
+    }
+
+    async fn attempt(&self, job: &Outgoing) -> (Reply, Counted) {
+        let Some(app) = &self.app else {
+            return (Reply::Failed(AppError::NoChannel), Counted::Final);
+        };
+        let reply = if app.is_grpc() {
+            over_grpc(app, job).await
+        } else {
+            match over_http(app, job).await {
+                Ok(status) => Reply::Http(status),
+                Err(error) => Reply::Failed(error),
+            }
+        };
+        (reply, Counted::Final)
+    }
+
+    /// Counts what came of a job, and decides what the scheduler is told.
+    fn settle(&self, name: &str, reply: Reply, started: Instant) -> Outcome {
+        let (done, not_found, shown) = match reply {
+            Reply::Http(status) => ((200..300).contains(&status), status == 404, status.to_string()),
+            Reply::Grpc(code, message) => (
+                code == Code::Ok,
+                code == Code::NotFound,
+                format!("{code:?}: {message}"),
+            ),
+            Reply::Failed(error) => {
+                tracing::error!(target: LOG, "job {name} could not be given to the app: {error}");
+                return Outcome::Failed;
+            }
+        };
+        let (count, latency) = if done { &self.succeeded } else { &self.failed };
+        count.inc();
+        latency.observe(started.elapsed());
+        if done {
+            tracing::debug!(target: LOG, "Sent job {name} to app");
+        } else if not_found {
+            tracing::error!(target: LOG, "the app has no handler for job {name} ({shown}): it is not tried again");
+        } else {
+            tracing::error!(target: LOG, "the app failed at job {name}: {shown}");
+            return Outcome::Failed;
+        }
+        Outcome::Success
+    }
+}
+
+#[async_trait]
+impl Receiver for Deliveries {
+    async fn receive(&self, trigger: Trigger) -> Outcome {
+        let Some(app) = &self.app else {
+            return Outcome::Failed;
+        };
+        let Some(inbox) = self.inbox.load_full() else {
+            return Outcome::Undelivered;
+        };
+        let name = trigger.name;
+        let statement = if app.is_grpc() {
+            ON_JOB.to_owned()
+        } else {
+            format!("POST /job/{name}")
+        };
+        let mut span = self.tracer.job(&name, &statement, &Parent::default());
+        let job = Outgoing {
+            name: name.clone(),
+            data: trigger.data.unwrap_or_default(),
+            trace: span.as_parent(),
+        };
+        let started = Instant::now();
+        let taken = inbox.offer(None, job).await;
+        // The engine ends when nobody can offer any more.
+        drop(inbox);
+        let settled = match taken {
+            Ok(taken) => taken.settled().await,
+            Err(error) => Err(error),
+        };
+        let Ok(reply) = settled else {
+            return Outcome::Undelivered;
+        };
+        match &reply {
+            Reply::Http(status) => span.http_status(*status),
+            Reply::Grpc(Code::Ok, _) => {}
+            Reply::Grpc(_, message) => span.grpc_failed(message),
+            Reply::Failed(error) => span.grpc_failed(&error.to_string()),
+        }
+        self.settle(&name, reply, started)
+    }
+}
+
+async fn over_http(app: &AppChannel, job: &Outgoing) -> Result<u16, AppError> {
+    let path = format!("job/{}", job.name.trim_start_matches('/'));
+    let (body, trace) = (Bytes::from(body(&job.data)?).into(), job.trace.clone());
+    let call = Call::own(Method::POST, path, HeaderMap::new(), body, trace);
+    let reply = app.invoke(call).await?;
+    let AppStatus::Http(status) = reply.status else {
+        return Err(AppError::NoChannel);
+    };
+    let _rest = reply.body.collect_up_to(MAX_ANSWER).await;
+    Ok(status)
+}
+
+async fn over_grpc(app: &AppChannel, job: &Outgoing) -> Reply {
+    let request = JobEventRequest {
+        name: job.name.clone(),
+        data: Some(job.data.clone()),
+        method: format!("job/{}", job.name),
+        content_type: job.data.type_url.clone(),
+        http_extension: Some(HttpExtension {
+            verb: Verb::Post.into(),
+            querystring: String::new(),
+        }),
+    };
+    match app
+        .callback::<JobEventResponse>(ON_JOB, &request, &job.trace)
+        .await
+    {
+        Ok(_) => Reply::Grpc(Code::Ok, String::new()),
+        Err(status) => Reply::Grpc(status.code(), status.message().to_owned()),
+    }
+}
+
+/// Data as an HTTP app gets it: JSON values as JSON, all else as it is.
+fn body(data: &Any) -> Result<Vec<u8>, AppError> {
+    if data.type_url != VALUE {
+        return Ok(trimmed(&data.value).to_vec());
+    }
+    let value = Value::decode(data.value.as_slice());
+    let value = value.map_err(|error| AppError::Body(format!("the job's data: {error}")))?;
+    match value.kind {
+        // It was scheduled without data.
+        None => Ok(Vec::new()),
+        Some(kind) => Ok(json(kind).to_string().into_bytes()),
+    }
+}
+
+/// Without the white space around, as Dapr trims it: of text all that Unicode knows, else also vertical tabs.
+fn trimmed(bytes: &[u8]) -> &[u8] {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.trim().as_bytes();
+    }
+    let is_space = |byte: &u8| byte.is_ascii_whitespace() || *byte == 0x0b;
+    let Some(first) = bytes.iter().position(|byte| !is_space(byte)) else {
+        return &[];
+    };
+    let last = bytes.iter().rposition(|byte| !is_space(byte)).unwrap_or(first);
+    bytes.get(first..=last).unwrap_or_default()
+}
+
+fn json(kind: Kind) -> serde_json::Value {
+    let value = |value: Value| value.kind.map_or(serde_json::Value::Null, json);
+    match kind {
+        Kind::NullValue(_) => serde_json::Value::Null,
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole, and in range")]
+        Kind::NumberValue(number) if number.fract() == 0.0 && number.abs() <= EXACT_INTEGERS => {
+            (number as i64).into()
+        }
+        Kind::NumberValue(number) => number.into(),
+        Kind::StringValue(text) => text.into(),
+        Kind::BoolValue(is) => is.into(),
+        Kind::StructValue(members) => {
+            let members = members.fields.into_iter();
+            serde_json::Value::Object(members.map(|(name, member)| (name, value(member))).collect())
+        }
+        Kind::ListValue(items) => items.values.into_iter().map(value).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(type_url: &str, value: Vec<u8>) -> String {
+        let data = Any {
+            type_url: type_url.to_owned(),
+            value,
+        };
+        String::from_utf8(body(&data).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn values_are_json_and_all_else_is_bytes() {
+        let of = |kind| Value { kind: Some(kind) }.encode_to_vec();
+        let list = prost_types::ListValue {
+            values: vec![
+                Value {
+                    kind: Some(Kind::NumberValue(1.5)),
+                },
+                Value { kind: None },
+            ],
+        };
+        for (kind, expected) in [
+            (Kind::NumberValue(123.0), "123"),
+            (Kind::NumberValue(-1e300), "-1e+300"),
+            (Kind::StringValue("true".to_owned()), "\"true\""),
+            (Kind::BoolValue(true), "true"),
+            (Kind::NullValue(0), "null"),
+            (Kind::ListValue(list), "[1.5,null]"),
+        ] {
+            assert_eq!(shown(VALUE, of(kind)), expected);
+        }
+        assert_eq!(shown(VALUE, Vec::new()), "", "there was no data");
+        assert_eq!(shown("", " \u{b}{}\u{85}\n".into()), "{}");
+        assert_eq!(trimmed(b"\x0b\xff \n"), b"\xff");
+        assert_eq!(trimmed(b" \x0b"), b"");
+        let broken = Any {
+            type_url: VALUE.to_owned(),
+            value: vec![0xff],
+        };
+        assert!(body(&broken).is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! Locks: leases with an owner in the lock stores of this sidecar.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outrigger_component::LockStore;
+use outrigger_component::lock::Unlocked;
+use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
+
+use super::outbound::{Cause, Outbound};
+use super::state::{IllegalKey, SEPARATOR};
+
+/// Why a lock was neither taken nor refused, neither freed nor kept.
+#[derive(Debug)]
+pub enum LockError {
+    /// The lock would end before it began.
+    ExpiryNotPositive {
+        /// The store asked for.
+        store: String,
+    },
+    /// There is no lock store at all.
+    NotConfigured,
+    /// No resource was named.
+    NoResource {
+        /// The store asked for.
+        store: String,
+    },
+    /// No owner was named.
+    NoOwner {
+        /// The store asked for.
+        store: String,
+    },
+    /// There is no store of this name.
+    NotFound {
+        /// The store asked for.
+        store: String,
+    },
+    /// The lock could not be asked for.
+    TryLock(Cause),
+    /// The lock could not be given back.
+    Unlock(Cause),
+}
+
+/// The key prefix of a lock store's resources.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockKeys {
+    /// Separator included.
+    prefix: String,
+}
+
+impl LockKeys {
+    /// From the store's `keyPrefix`: a strategy (`appid`, `name`, `none`) or the prefix itself. State has one more.
+    ///
+    /// # Errors
+    /// [`IllegalKey`] for a prefix with `||`.
+    pub fn parse(strategy: Option<&str>, store: &str, app_id: &str) -> Result<Self, IllegalKey> {
+        let strategy = strategy.unwrap_or("appid").to_lowercase();
+        if strategy.contains(SEPARATOR) {
+            return Err(IllegalKey(strategy));
+        }
+        let part = match strategy.as_str() {
+            "none" => "",
+            "name" => store,
+            "appid" => app_id,
+            other => other,
+        };
+        let mut prefix = format!("lock{SEPARATOR}");
+        if !part.is_empty() {
+            prefix.push_str(part);
+            prefix.push_str(SEPARATOR);
+        }
+        Ok(Self { prefix })
+    }
+
+    fn stored(&self, resource: &str) -> Result<String, IllegalKey> {
+        if resource.contains(SEPARATOR) {
+            return Err(IllegalKey(resource.to_owned()));
+        }
+        Ok(format!("{}{resource}", self.prefix))
+    }
+}
+
+/// Every lock store of the sidecar.
+pub struct Locks {
+    stores: Registry<Store>,
+    resilience: Arc<Resilience>,
+}
+
+struct Store {
+    component: Arc<dyn LockStore>,
+    keys: LockKeys,
+    outbound: Outbound,
+}
+
+impl Locks {
+    /// Without stores; those to come are called under the policies of `resilience`.
+    pub fn new(resilience: Arc<Resilience>) -> Self {
+        Self {
+            stores: Registry::default(),
+            resilience,
+        }
+    }
+
+    /// Adds a store, in the place of one with this name.
+    fn insert(&self, name: &str, component: Arc<dyn LockStore>, keys: LockKeys) -> Placed {
+        let store = Store {
+            component,
+            keys,
+            outbound: Outbound::new(name, ComponentKind::Lock, &self.resilience),
+        };
+        self.stores.insert(name, store)
+    }
+
+    /// Takes a lock if it is free; whether it was. It ends by itself after `expiry` seconds.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub async fn try_lock(
+        &self,
+        store: &str,
+        resource: &str,
+        owner: &str,
+        expiry: i32,
+    ) -> Result<bool, LockError> {
+        let expiry = u64::try_from(expiry).ok().filter(|seconds| *seconds > 0);
+        let expiry = expiry.ok_or_else(|| LockError::ExpiryNotPositive {
+            store: store.to_owned(),
+        })?;
+        let expiry = Duration::from_secs(expiry);
+        let store = &*self.store(store, resource, owner)?;
+        let key = &store.key(resource).map_err(LockError::TryLock)?;
+        let attempt = || store.component.try_lock(key, owner, expiry);
+        store
+            .outbound
+            .run_uncounted(attempt)
+            .await
+            .map_err(LockError::TryLock)
+    }
+
+    /// Frees a lock if it is `owner`'s.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub async fn unlock(&self, store: &str, resource: &str, owner: &str) -> Result<Unlocked, LockError> {
+        let store = &*self.store(store, resource, owner)?;
+        let key = &store.key(resource).map_err(LockError::Unlock)?;
+        let attempt = || store.component.unlock(key, owner);
+        store
+            .outbound
+            .run_uncounted(attempt)
+            .await
+            .map_err(LockError::Unlock)
+    }
+
+    fn store(&self, name: &str, resource: &str, owner: &str) -> Result<Arc<Store>, LockError> {
+        let store = || name.to_owned();
+        if self.stores.is_empty() {
+            return Err(LockError::NotConfigured);
+        }
+        if resource.is_empty() {
+            return Err(LockError::NoResource { store: store() });
+        }
+        if owner.is_empty() {
+            return Err(LockError::NoOwner { store: store() });
+        }
+        let found = self.stores.get(name);
+        found.ok_or_else(|| LockError::NotFound { store: store() })
+    }
+}
+
+#[async_trait]
+impl Category for Locks {
+    fn name(&self) -> &'static str {
+        "lock"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let (entry, setup) = opening.prepare(&opening.catalog().lock).await?;
+        let prefix = setup.metadata.text(&["keyPrefix"]);
+        let keys = LockKeys::parse(prefix, opening.name(), opening.app_id())
+            .map_err(|error| opening.bad_key_prefix(error))?;
+        let (name, store) = (opening.name().to_owned(), opening.build(&entry, setup).await?);
+        let closing = Arc::clone(&store);
+        Ok(
+            Opened::new(Vec::new()).part(move || self.insert(&name, store, keys), async move {
+                closing.close().await
+            }),
+        )
+    }
+}
+
+impl Store {
+    fn key(&self, resource: &str) -> Result<String, Cause> {
+        let stored = self.keys.stored(resource);
+        stored.map_err(|error| Cause::Own(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies_choose_the_prefix() {
+        for (strategy, expected) in [
+            (None, "lock||app||r"),
+            (Some("AppID"), "lock||app||r"),
+            (Some("name"), "lock||store||r"),
+            (Some("none"), "lock||r"),
+            (Some("Shared"), "lock||shared||r"),
+            (Some("namespace"), "lock||namespace||r"),
+        ] {
+            let keys = LockKeys::parse(strategy, "store", "app").unwrap();
+            assert_eq!(keys.stored("r").unwrap(), expected, "{strategy:?}");
+        }
+    }
+
+    #[test]
+    fn the_separator_is_nobodys() {
+        let keys = LockKeys::parse(None, "store", "app").unwrap();
+        let error = keys.stored("a||b").unwrap_err().to_string();
+        assert_eq!(error, "input key/keyPrefix 'a||b' can't contain '||'");
+        assert!(LockKeys::parse(Some("x||y"), "store", "app").is_err());
+    }
+}

@@ -1,0 +1,109 @@
+//! A broker and the rules around it.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_component::PubSub;
+use outrigger_component::pubsub::Features;
+use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_telemetry::metrics::{Registry, Remembered};
+
+use super::Topics;
+use crate::outbound::{FamilyNames, Operation, Outbound};
+
+const PUBLISHED: FamilyNames = FamilyNames {
+    count: "component_pubsub_egress_count",
+    latencies: "component_pubsub_egress_latencies",
+};
+const PUBLISHED_BULK: FamilyNames = FamilyNames {
+    count: "component_pubsub_egress_bulk_count",
+    latencies: "component_pubsub_egress_bulk_latencies",
+};
+
+/// A broker and the rules around it.
+pub struct Broker {
+    name: Arc<str>,
+    component: Arc<dyn PubSub>,
+    features: Features,
+    topics: Topics,
+    /// What the broker's topics begin with, before the name that apps use.
+    prefix: String,
+    pub(super) outbound: Outbound,
+    registry: Registry,
+    published: Remembered<Operation>,
+    published_bulk: Remembered<Operation>,
+}
+
+impl Broker {
+    pub(super) fn new(
+        name: &str,
+        component: Arc<dyn PubSub>,
+        topics: Topics,
+        prefix: String,
+        resilience: &Resilience,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            features: component.features(),
+            component,
+            topics,
+            prefix,
+            outbound: Outbound::new(name, ComponentKind::Pubsub, resilience),
+            registry: resilience.metrics.all().registry.clone(),
+            published: Remembered::default(),
+            published_bulk: Remembered::default(),
+        }
+    }
+
+    /// The component's name.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The broker itself, without any rules.
+    pub fn component(&self) -> &Arc<dyn PubSub> {
+        &self.component
+    }
+
+    /// What it can do.
+    pub fn features(&self) -> Features {
+        self.features
+    }
+
+    /// What this app may publish and subscribe to.
+    pub fn topics(&self) -> &Topics {
+        &self.topics
+    }
+
+    /// The broker's own name of a topic. A component with `{namespace}` in its properties has topics of the namespace.
+    pub fn stored_topic<'t>(&self, topic: &'t str) -> Cow<'t, str> {
+        match self.prefix.as_str() {
+            "" => Cow::Borrowed(topic),
+            prefix => Cow::Owned(format!("{prefix}{topic}")),
+        }
+    }
+
+    /// A message was published to a topic, or was not.
+    pub(super) fn published(&self, topic: &str, success: bool, elapsed: Duration) {
+        self.count(&self.published, PUBLISHED, topic, success, elapsed);
+    }
+
+    /// A bulk was.
+    pub(super) fn published_bulk(&self, topic: &str, success: bool, elapsed: Duration) {
+        self.count(&self.published_bulk, PUBLISHED_BULK, topic, success, elapsed);
+    }
+
+    fn count(
+        &self,
+        topics: &Remembered<Operation>,
+        families: FamilyNames,
+        topic: &str,
+        success: bool,
+        elapsed: Duration,
+    ) {
+        let resolve = || Operation::of_topic(&self.registry, families, &self.name, topic);
+        topics.with(topic, resolve, |operation| operation.completed(success, elapsed));
+    }
+}

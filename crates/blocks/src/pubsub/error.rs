@@ -1,0 +1,96 @@
+//! What can go wrong with publishing.
+
+use std::fmt;
+
+use crate::outbound::Cause;
+
+/// Why events were not published.
+#[derive(Debug)]
+pub enum PublishError {
+    /// No broker is named.
+    NoName,
+    /// There is none of this name.
+    NotFound {
+        /// The name.
+        pubsub: String,
+    },
+    /// No topic is named.
+    NoTopic {
+        /// The broker.
+        pubsub: String,
+    },
+    /// `rawPayload` says neither yes nor no.
+    RawPayload {
+        /// The broker.
+        pubsub: String,
+        /// What it says.
+        value: String,
+    },
+    /// What was given as an event is none.
+    Malformed {
+        /// The broker.
+        pubsub: String,
+        /// The app.
+        app_id: String,
+        /// Why.
+        cause: String,
+    },
+    /// The app may not publish there.
+    Forbidden {
+        /// The broker.
+        pubsub: String,
+        /// The topic.
+        topic: String,
+        /// The app.
+        app_id: String,
+    },
+    /// The entries of a bulk cannot be told apart.
+    EntryIds {
+        /// The broker.
+        pubsub: String,
+        /// The topic.
+        topic: String,
+        /// The app.
+        app_id: String,
+    },
+    /// The broker does not have it, or nobody knows.
+    Publish {
+        /// The broker.
+        pubsub: String,
+        /// The topic.
+        topic: String,
+        /// Why.
+        cause: Cause,
+        /// Of a bulk: the entries that were not published, each with its reason. The others were.
+        failed: Vec<(String, String)>,
+    },
+}
+
+/// For whoever operates the sidecar: what an app is told, its API says.
+impl fmt::Display for PublishError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoName => f.write_str("pubsub name is empty"),
+            Self::NotFound { pubsub } => write!(f, "pubsub {pubsub} is not found"),
+            Self::NoTopic { pubsub } => write!(f, "topic is empty in pubsub {pubsub}"),
+            Self::RawPayload { value, .. } => write!(f, "rawPayload is no boolean: '{value}'"),
+            Self::Malformed { cause, .. } => f.write_str(cause),
+            Self::Forbidden {
+                pubsub,
+                topic,
+                app_id,
+            } => write!(
+                f,
+                "topic {topic} is not allowed for app id {app_id}: see allowedTopics, protectedTopics and \
+                 publishingScopes of pubsub {pubsub}"
+            ),
+            Self::EntryIds { .. } => f.write_str("entryId is duplicated or not present for entry"),
+            Self::Publish {
+                pubsub, topic, cause, ..
+            } => write!(
+                f,
+                "error when publishing to topic {topic} in pubsub {pubsub}: {cause}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Publishing: what is asked for is checked, put into an envelope, and given to the broker under its policy.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use outrigger_cloudevents::Malformed;
+use outrigger_cloudevents::content_type::CLOUD_EVENT;
+use outrigger_component::offload::offload;
+use outrigger_component::pubsub::{BulkEntry, BulkPublish, Failed, Publish};
+use outrigger_component::{Error, Pairs};
+use outrigger_flags::parse_bool;
+use outrigger_policy::resiliency::Outcome;
+use outrigger_telemetry::trace::{Parent, Span, SpanKind};
+
+use super::envelope::Sender;
+use super::{Broker, Payload, PubSubs, PublishError};
+use crate::outbound::Cause;
+
+/// In request metadata: the payload gets no envelope.
+const RAW_PAYLOAD: &str = "rawPayload";
+
+/// How a request came: policies know the codes of its protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP statuses.
+    Http,
+    /// gRPC codes.
+    Grpc,
+}
+
+/// What a request says besides what is to be published.
+#[derive(Debug, Clone)]
+pub struct RequestContext {
+    /// How it came.
+    pub protocol: Protocol,
+    /// Its span.
+    pub trace: Parent,
+    /// Its baggage.
+    pub baggage: Option<Arc<str>>,
+}
+
+/// An entry of a bulk.
+#[derive(Debug, Clone, Default)]
+pub struct BulkPayload {
+    /// Unique in its bulk.
+    pub id: String,
+    /// What is published.
+    pub payload: Payload,
+    /// Whether it has the metadata of the request too.
+    pub inherits: bool,
+}
+
+/// Where a request publishes, once it is known to be there.
+pub struct Target<'p> {
+    pubsubs: &'p PubSubs,
+    broker: Arc<Broker>,
+    topic: Arc<str>,
+    is_raw: bool,
+}
+
+impl PubSubs {
+    /// Where a request publishes; known before its payload is read.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub fn target(&self, pubsub: &str, topic: &str, metadata: &Pairs) -> Result<Target<'_>, PublishError> {
+        if pubsub.is_empty() {
+            return Err(PublishError::NoName);
+        }
+        let owned = || pubsub.to_owned();
+        let broker = self.broker(pubsub);
+        let broker = broker.ok_or_else(|| PublishError::NotFound { pubsub: owned() })?;
+        if topic.is_empty() {
+            return Err(PublishError::NoTopic { pubsub: owned() });
+        }
+        let is_raw = match metadata.get(RAW_PAYLOAD) {
+            None => false,
+            Some(value) => parse_bool(value).ok_or_else(|| PublishError::RawPayload {
+                pubsub: owned(),
+                value: value.clone(),
+            })?,
+        };
+        Ok(Target {
+            pubsubs: self,
+            broker,
+            topic: topic.into(),
+            is_raw,
+        })
+    }
+}
+
+impl PubSubs {
+    /// Publishes events that have their envelopes already, in their order and under the rules that hold for the app.
+    ///
+    /// # Errors
+    /// [`PublishError`]; of several events some may have been published.
+    pub async fn forward(
+        &self,
+        pubsub: &str,
+        topic: &str,
+        mut events: Vec<BulkEntry>,
+    ) -> Result<(), PublishError> {
+        let target = self.target(pubsub, topic, &Pairs::new())?;
+        target.check_allowed()?;
+        let stored = target.broker.stored_topic(topic).into_owned();
+        let started = Instant::now();
+        if events.len() > 1 {
+            let bulk = BulkPublish {
+                topic: stored,
+                entries: events,
+                metadata: Pairs::new(),
+            };
+            let sent = target.broker.send_bulk(bulk, Protocol::Grpc).await;
+            target
+                .broker
+                .published_bulk(topic, sent.is_ok(), started.elapsed());
+            return sent.map_err(|(cause, failed)| target.unpublished(cause, failed));
+        }
+        let Some(event) = events.pop() else {
+            return Ok(());
+        };
+        let message = Publish {
+            topic: stored,
+            data: event.data,
+            content_type: event.content_type,
+            metadata: event.metadata,
+        };
+        let sent = target.broker.send(&message, Protocol::Grpc).await;
+        target.broker.published(topic, sent.is_ok(), started.elapsed());
+        sent.map_err(|cause| target.unpublished(cause, Vec::new()))
+    }
+}
+
+impl Target<'_> {
+    /// The topic, as apps name it.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// Publishes one event.
+    ///
+    /// # Errors
+    /// [`PublishError`].
+    pub async fn publish(self, mut payload: Payload, request: RequestContext) -> Result<(), PublishError> {
+        let (sender, protocol) = (self.sender(request.trace, request.baggage), request.protocol);
+        let (data, metadata) = if self.is_raw {
+            sender.raw(&mut payload.metadata);
+            (payload.data, payload.metadata)
+        } else {
+            let size = payload.data.len();
+            let wrap = move || (sender.envelope(&payload), payload);
+            let (envelope, payload) = offload(size, wrap).await;
+            (
+                envelope.map_err(|error| self.malformed(&error))?,
+                payload.metadata,
+            )
+        };
+        let message = Publish {
+            topic: self.broker.stored_topic(&self.topic).into_owned(),
+            data,
+            content_type: None,
+            metadata,
+        };
+        let started = Instant::now();
+        let result = match self.check_allowed() {
+            Ok(()) => {
+                let sent = self.broker.send(&message, protocol).await;
+                sent.map_err(|cause| self.unpublished(cause, Vec::new()))
+            }
+            Err(error) => Err(error),
+        };
+        self.broker
+            .published(&self.topic, result.is_ok(), started.elapsed());
+        result
+    }
+
+    /// Publishes several events. As in Dapr, an entry has the metadata of the request only where it has some of its own.
+    /// `span`: the name of the spans of entries.
+    ///
+    /// # Errors
+    /// [`PublishError`]; entries that are not named in it were published.
+    pub async fn publish_bulk(
+        self,
+        mut entries: Vec<BulkPayload>,
+        metadata: &Pairs,
+        request: RequestContext,
+        span: &str,
+    ) -> Result<(), PublishError> {
+        let mut ids = HashSet::with_capacity(entries.len());
+        if !entries
+            .iter()
+            .all(|entry| !entry.id.is_empty() && ids.insert(entry.id.as_str()))
+        {
+            return Err(PublishError::EntryIds {
+                pubsub: self.broker.name().to_string(),
+                topic: self.topic.to_string(),
+                app_id: self.pubsubs.app_id().to_owned(),
+            });
+        }
+        drop(ids);
+        for entry in entries.iter_mut().filter(|entry| entry.inherits) {
+            for (name, value) in metadata {
+                let own = &mut entry.payload.metadata;
+                own.entry(name.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        let protocol = request.protocol;
+        let (entries, spans) = self.wrap_all(entries, request, span).await?;
+        let bulk = BulkPublish {
+            topic: self.broker.stored_topic(&self.topic).into_owned(),
+            entries,
+            metadata: Pairs::new(),
+        };
+        let started = Instant::now();
+        let result = match self.check_allowed() {
+            Ok(()) if bulk.entries.is_empty() => Ok(()),
+            Ok(()) => {
+                let sent = self.broker.send_bulk(bulk, protocol).await;
+                sent.map_err(|(cause, failed)| self.unpublished(cause, failed))
+            }
+            Err(error) => Err(error),
+        };
+        drop(spans);
+        self.broker
+            .published_bulk(&self.topic, result.is_ok(), started.elapsed());
+        result
+    }
+
+    /// Puts entries into envelopes, each in a span of its own.
+    async fn wrap_all(
+        &self,
+        entries: Vec<BulkPayload>,
+        request: RequestContext,
+        name: &str,
+    ) -> Result<(Vec<BulkEntry>, Vec<Span>), PublishError> {
+        if self.is_raw {
+            let sender = self.sender(request.trace, None);
+            let raw = entries.into_iter().map(|BulkPayload { id, mut payload, .. }| {
+                sender.raw(&mut payload.metadata);
+                BulkEntry {
+                    id,
+                    data: payload.data,
+                    content_type: Some(payload.content_type).filter(|kind| !kind.is_empty()),
+                    metadata: payload.metadata,
+                }
+            });
+            return Ok((raw.collect(), Vec::new()));
+        }
+        let mut spans = Vec::with_capacity(entries.len());
+        let senders: Vec<Sender> = entries
+            .iter()
+            .map(|_| {
+                let span = self
+                    .pubsubs
+                    .tracer
+                    .start(SpanKind::Producer, name, &request.trace);
+                let sender = self.sender(span.as_parent(), request.baggage.clone());
+                spans.push(span);
+                sender
+            })
+            .collect();
+        let size = entries.iter().map(|entry| entry.payload.data.len()).sum();
+        let wrap = move || {
+            let both = senders.into_iter().zip(entries);
+            both.map(|(sender, BulkPayload { id, payload, .. })| {
+                let data = sender.envelope(&payload)?;
+                Ok(BulkEntry {
+                    id,
+                    data,
+                    content_type: Some(CLOUD_EVENT.to_owned()),
+                    metadata: payload.metadata,
+                })
+            })
+            .collect::<Result<Vec<_>, Malformed>>()
+        };
+        let entries = offload(size, wrap).await;
+        Ok((entries.map_err(|error| self.malformed(&error))?, spans))
+    }
+
+    fn sender(&self, trace: Parent, baggage: Option<Arc<str>>) -> Sender {
+        Sender {
+            app_id: Arc::clone(&self.pubsubs.app_id),
+            pubsub: Arc::clone(self.broker.name()),
+            topic: Arc::clone(&self.topic),
+            trace: trace.told(),
+            baggage,
+            has_ttl: self.broker.features().ttl,
+        }
+    }
+
+    fn check_allowed(&self) -> Result<(), PublishError> {
+        self.broker.check_allowed(&self.topic, self.pubsubs.app_id())
+    }
+
+    fn malformed(&self, error: &Malformed) -> PublishError {
+        PublishError::Malformed {
+            pubsub: self.broker.name().to_string(),
+            app_id: self.pubsubs.app_id().to_owned(),
+            cause: error.to_string(),
+        }
+    }
+
+    fn unpublished(&self, cause: Cause, failed: Vec<(String, String)>) -> PublishError {
+        PublishError::Publish {
+            pubsub: self.broker.name().to_string(),
+            topic: self.topic.to_string(),
+            cause,
+            failed,
+        }
+    }
+}
+
+impl Broker {
+    /// Whether this app may publish to a topic, as apps name it.
+    ///
+    /// # Errors
+    /// [`PublishError::Forbidden`].
+    pub fn check_allowed(&self, topic: &str, app_id: &str) -> Result<(), PublishError> {
+        if self.topics().may_publish(topic) {
+            return Ok(());
+        }
+        Err(PublishError::Forbidden {
+            pubsub: self.name().to_string(),
+            topic: topic.to_owned(),
+            app_id: app_id.to_owned(),
+        })
+    }
+
+    /// Gives a message to the broker as it is, under the policy of the component.
+    ///
+    /// # Errors
+    /// What came of the last attempt.
+    pub async fn send(&self, message: &Publish, protocol: Protocol) -> Result<(), Cause> {
+        let code = |error: &Error| code(error, protocol);
+        let component = self.component();
+        self.outbound.run_coded(|| component.publish(message), code).await
+    }
+
+    /// Gives several messages to the broker; only what failed is tried again. What is left is told entry by entry.
+    async fn send_bulk(
+        &self,
+        mut bulk: BulkPublish,
+        protocol: Protocol,
+    ) -> Result<(), (Cause, Vec<(String, String)>)> {
+        let attempts = self
+            .outbound
+            .attempts()
+            .run_with(&mut bulk, |bulk, limit| async move {
+                let result = {
+                    let attempt = self.component().publish_bulk(bulk);
+                    limit.within(pin!(attempt)).await
+                };
+                let (failure, outcome) = match result {
+                    None => (Some(Unsent::All(Cause::Timeout)), Outcome::TimedOut),
+                    Some(Ok(failed)) if failed.is_empty() => (None, Outcome::Success),
+                    Some(Ok(failed)) => {
+                        let code = failed.first().and_then(|failed| code(&failed.error, protocol));
+                        let left: HashSet<&str> = failed.iter().map(|failed| failed.id.as_str()).collect();
+                        bulk.entries.retain(|entry| left.contains(entry.id.as_str()));
+                        (Some(Unsent::Some(failed)), Outcome::Failure { code })
+                    }
+                    Some(Err(error)) => {
+                        let code = code(&error, protocol);
+                        (
+                            Some(Unsent::All(Cause::Component(error))),
+                            Outcome::Failure { code },
+                        )
+                    }
+                };
+                (bulk, failure, outcome)
+            });
+        let unsent = match attempts.await {
+            Ok(None) => return Ok(()),
+            Ok(Some(unsent)) => unsent,
+            Err(refused) => Unsent::All(refused.into()),
+        };
+        Err(match unsent {
+            Unsent::All(cause) => {
+                let text = cause.to_string();
+                let failed = bulk.entries.into_iter().map(|entry| (entry.id, text.clone()));
+                (cause, failed.collect())
+            }
+            Unsent::Some(failed) => {
+                let failed: Vec<_> = failed
+                    .into_iter()
+                    .map(|failed| (failed.id, failed.error.to_string()))
+                    .collect();
+                let text = failed.iter().map(|(id, error)| format!("{id}: {error}"));
+                (Cause::Own(text.collect::<Vec<_>>().join("; ")), failed)
+            }
+        })
+    }
+}
+
+/// What an attempt at a bulk left.
+enum Unsent {
+    All(Cause),
+    Some(Vec<Failed>),
+}
+
+/// The code that a component's error has, as policies match it.
+fn code(error: &Error, protocol: Protocol) -> Option<i32> {
+    let answer = error.answer()?;
+    Some(match protocol {
+        Protocol::Http => answer.http.into(),
+        Protocol::Grpc => answer.grpc,
+    })
+}

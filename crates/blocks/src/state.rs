@@ -1,0 +1,526 @@
+//! State: values by key in the stores of this sidecar. Key prefixes, encryption and resiliency are applied here; both
+//! APIs call the same operations with the app's own keys.
+
+mod actor;
+mod bulk;
+mod category;
+mod cipher;
+mod error;
+mod key;
+mod outbox;
+mod query;
+
+use std::sync::Arc;
+
+use outrigger_component::offload::{INLINE, offload};
+use outrigger_component::state::{
+    Consistency, Delete, Feature, Get, Item, Operation as Step, QueryPage, Set, Transaction, Value,
+};
+use outrigger_component::{Kind, Pairs, StateStore};
+use outrigger_policy::resiliency::ComponentKind;
+use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::resilience::Resilience;
+use outrigger_telemetry::trace::Parent;
+
+pub use cipher::{Cipher, CipherError, KeyError, NamedKey};
+pub use error::StateError;
+pub use key::{IllegalKey, Keys, SEPARATOR, original};
+#[cfg(feature = "fuzzing")]
+pub use query::fuzz_query;
+
+use self::outbox::{Outbox, Prepared, Relays, Settings, Transactions};
+use super::outbound::{Cause, FamilyNames, Operation, Outbound};
+use super::pubsub::PubSubs;
+
+const FAMILIES: FamilyNames = FamilyNames {
+    count: "component_state_count",
+    latencies: "component_state_latencies",
+};
+
+/// Every state store of the sidecar.
+pub struct State {
+    stores: Registry<Store>,
+    resilience: Arc<Resilience>,
+    /// Where outboxes publish.
+    pubsubs: Arc<PubSubs>,
+    transactions: Arc<Transactions>,
+    relays: Relays,
+}
+
+impl State {
+    /// Without stores; those to come are called under the policies and metrics of `resilience`.
+    pub fn new(pubsubs: Arc<PubSubs>, resilience: Arc<Resilience>) -> Self {
+        Self {
+            stores: Registry::default(),
+            resilience,
+            pubsubs,
+            transactions: Arc::default(),
+            relays: Relays::default(),
+        }
+    }
+
+    /// Adds a store, in the place of one with its name.
+    fn insert(
+        &self,
+        name: &str,
+        component: Arc<dyn StateStore>,
+        keys: Keys,
+        cipher: Option<Cipher>,
+        outbox: Option<Settings>,
+    ) -> Placed {
+        let has_outbox = outbox.is_some();
+        let outbox = outbox.map(|settings| {
+            let transactions = Arc::clone(&self.transactions);
+            let standing = self.relays.standing.clone();
+            Outbox::new(settings, Arc::clone(&self.pubsubs), transactions, standing)
+        });
+        let store = Store {
+            outbox,
+            ..Store::new(name, component, keys, cipher, &self.resilience)
+        };
+        let placed = self.stores.insert(name, store);
+        if !has_outbox {
+            return placed;
+        }
+        self.relays.changes.send_replace(());
+        let changes = Arc::clone(&self.relays.changes);
+        placed.then(move || {
+            changes.send_replace(());
+        })
+    }
+
+    /// The store of this name.
+    ///
+    /// # Errors
+    /// [`StateError::NotConfigured`], [`StateError::NotFound`].
+    #[inline]
+    pub fn store(&self, name: &str) -> Result<Arc<Store>, StateError> {
+        self.stores.get(name).ok_or_else(|| {
+            let store = name.to_owned();
+            if self.stores.is_empty() {
+                StateError::NotConfigured { store }
+            } else {
+                StateError::NotFound { store }
+            }
+        })
+    }
+}
+
+/// A state store and the rules around it.
+pub struct Store {
+    name: String,
+    component: Arc<dyn StateStore>,
+    keys: Keys,
+    cipher: Option<Arc<Cipher>>,
+    outbound: Outbound,
+    operations: Operations,
+    outbox: Option<Outbox>,
+}
+
+struct Operations {
+    get: Operation,
+    set: Operation,
+    delete: Operation,
+    query: Operation,
+    transaction: Operation,
+    bulk_get: Operation,
+    bulk_delete: Operation,
+}
+
+/// What a step of a transaction does, by the name that the contract gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepKind {
+    /// Writes a value.
+    Upsert,
+    /// Removes one.
+    Delete,
+}
+
+impl StepKind {
+    /// The step of this name.
+    ///
+    /// # Errors
+    /// [`StateError::UnknownOperation`].
+    pub fn named(name: &str) -> Result<Self, StateError> {
+        match name {
+            "upsert" => Ok(Self::Upsert),
+            "delete" => Ok(Self::Delete),
+            _ => Err(StateError::UnknownOperation(name.to_owned())),
+        }
+    }
+}
+
+/// The answer to one key of a bulk get.
+pub struct Found {
+    /// The app's key.
+    pub key: String,
+    /// The value, its absence, or why it could not be read.
+    pub item: Result<Option<Item>, String>,
+}
+
+impl Store {
+    fn new(
+        name: &str,
+        component: Arc<dyn StateStore>,
+        keys: Keys,
+        cipher: Option<Cipher>,
+        resilience: &Resilience,
+    ) -> Self {
+        let registry = &resilience.metrics.all().registry;
+        let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
+        Self {
+            operations: Operations {
+                get: operation("get"),
+                set: operation("set"),
+                delete: operation("delete"),
+                query: operation("query"),
+                transaction: operation("transaction"),
+                bulk_get: operation("bulk_get"),
+                bulk_delete: operation("bulk_delete"),
+            },
+            outbound: Outbound::new(name, ComponentKind::Statestore, resilience),
+            name: name.to_owned(),
+            component,
+            keys,
+            cipher: cipher.map(Arc::new),
+            outbox: None,
+        }
+    }
+
+    /// The component's name.
+    #[inline]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether values are encrypted: the store then keeps what the caller sent, byte for byte.
+    #[inline]
+    pub fn encrypts(&self) -> bool {
+        self.cipher.is_some()
+    }
+
+    /// A value, or `None` when absent.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn get(
+        &self,
+        key: &str,
+        consistency: Consistency,
+        metadata: Pairs,
+    ) -> Result<Option<Item>, StateError> {
+        let request = &Get {
+            key: self.stored(key)?,
+            consistency,
+            metadata,
+        };
+        let failed = |cause| StateError::Get {
+            store: self.name.clone(),
+            key: key.to_owned(),
+            cause,
+        };
+        let component = &self.component;
+        let attempt = || component.get(request);
+        let found = self.outbound.run(&self.operations.get, attempt).await;
+        match found.map_err(failed)? {
+            None => Ok(None),
+            Some(item) => match self.open(item).await {
+                Ok(item) => Ok(Some(item)),
+                Err(error) => Err(failed(Cause::Own(error.to_string()))),
+            },
+        }
+    }
+
+    /// Several values; `parallelism` at once, the store's own choice from 0 down.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn bulk_get(
+        &self,
+        keys: &[String],
+        parallelism: i32,
+        metadata: &Pairs,
+    ) -> Result<Vec<Found>, StateError> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = |key: &String| {
+            Ok(Get {
+                key: self.stored(key)?,
+                consistency: Consistency::Unspecified,
+                metadata: metadata.clone(),
+            })
+        };
+        let requests = &keys.iter().map(request).collect::<Result<Vec<_>, StateError>>()?;
+        let parallelism = usize::try_from(parallelism).unwrap_or(0);
+        let component = &self.component;
+        let attempt = || component.bulk_get(requests, parallelism);
+        let items = self.outbound.run(&self.operations.bulk_get, attempt).await;
+        let mut found = Vec::with_capacity(requests.len());
+        for item in items.map_err(StateError::BulkGet)? {
+            found.push(Found {
+                key: original(&item.key).to_owned(),
+                item: match item.item {
+                    Ok(Some(item)) => self.open(item).await.map(Some).map_err(|error| error.to_string()),
+                    Ok(None) => Ok(None),
+                    Err(error) => Err(error.to_string()),
+                },
+            });
+        }
+        Ok(found)
+    }
+
+    /// Writes values, each for itself. Keys are the app's.
+    ///
+    /// # Errors
+    /// [`StateError`]; values that are not named in it may have been written.
+    pub async fn save(&self, mut sets: Vec<Set>) -> Result<(), StateError> {
+        for set in &mut sets {
+            set.key = self.stored(&set.key)?;
+        }
+        let size = sets.iter().map(|set| set.value.size()).sum();
+        if self.prepares(size) {
+            let values = sets.iter_mut().map(|set| &mut set.value).collect();
+            self.prepare(values, size)
+                .await
+                .map_err(|cause| self.not_saved(cause))?;
+        }
+        let saved = match sets.as_slice() {
+            [] => return Ok(()),
+            [set] => {
+                let component = &self.component;
+                let attempt = || component.set(set);
+                self.outbound.run(&self.operations.set, attempt).await
+            }
+            _ => {
+                self.each(&self.operations.set, sets, |store, sets| store.bulk_set(sets, 0))
+                    .await
+            }
+        };
+        saved.map_err(|cause| self.not_saved(cause))
+    }
+
+    /// Removes a value. The key is the app's.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn delete(&self, mut delete: Delete) -> Result<(), StateError> {
+        let key = std::mem::take(&mut delete.key);
+        delete.key = self.stored(&key)?;
+        let (component, delete) = (&self.component, &delete);
+        let attempt = || component.delete(delete);
+        let deleted = self.outbound.run(&self.operations.delete, attempt).await;
+        deleted.map_err(|cause| StateError::Delete { key, cause })
+    }
+
+    /// Removes values, each for itself. Keys are the app's.
+    ///
+    /// # Errors
+    /// [`StateError`]; values that are not named in it may have been removed.
+    pub async fn bulk_delete(&self, mut deletes: Vec<Delete>) -> Result<(), StateError> {
+        for delete in &mut deletes {
+            delete.key = self.stored(&delete.key)?;
+        }
+        let operation = &self.operations.bulk_delete;
+        let deleted = match deletes.as_slice() {
+            [] => return Ok(()),
+            [delete] => {
+                let component = &self.component;
+                let attempt = || component.delete(delete);
+                self.outbound.run(operation, attempt).await
+            }
+            _ => {
+                self.each(operation, deletes, |store, deletes| store.bulk_delete(deletes, 0))
+                    .await
+            }
+        };
+        deleted.map_err(|cause| StateError::BulkDelete {
+            store: self.name.clone(),
+            cause,
+        })
+    }
+
+    /// Whether the store has transactions; asked before a body is looked at.
+    ///
+    /// # Errors
+    /// [`StateError::NoTransactions`].
+    pub fn check_transactional(&self) -> Result<(), StateError> {
+        if self.component.features().contains(&Feature::Transactional) {
+            return Ok(());
+        }
+        Err(StateError::NoTransactions {
+            store: self.name.clone(),
+        })
+    }
+
+    /// All steps or none; of none at all nothing is asked of the store. Keys are the app's. Where the store has an outbox,
+    /// what is written is published; `trace`: the span of the request.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn transact(
+        &self,
+        mut operations: Vec<Step>,
+        metadata: Pairs,
+        trace: &Parent,
+    ) -> Result<(), StateError> {
+        self.check_transactional()?;
+        if operations.is_empty() {
+            return Ok(());
+        }
+        for operation in &mut operations {
+            match operation {
+                Step::Set(set) => set.key = self.stored(&set.key)?,
+                Step::Delete(delete) => delete.key = self.stored(&delete.key)?,
+            }
+        }
+        self.check_count(operations.len()).await?;
+        let value = |operation: &Step| match operation {
+            Step::Set(set) => set.value.size(),
+            Step::Delete(_) => 0,
+        };
+        let size = operations.iter().map(value).sum();
+        if self.prepares(size) {
+            let values = operations.iter_mut().filter_map(|operation| match operation {
+                Step::Set(set) => Some(&mut set.value),
+                Step::Delete(_) => None,
+            });
+            let values = values.collect();
+            self.prepare(values, size)
+                .await
+                .map_err(StateError::Transaction)?;
+        }
+        let done = match &self.outbox {
+            None => self.execute(operations, metadata).await,
+            Some(outbox) => {
+                let prepared = outbox.prepare(operations, trace);
+                return self.publish_and_execute(outbox, prepared, metadata).await;
+            }
+        };
+        done.map_err(StateError::Transaction)
+    }
+
+    async fn check_count(&self, count: usize) -> Result<(), StateError> {
+        match self.component.max_operations().await {
+            Some(most) if count > most => Err(StateError::TooManyOperations {
+                store: self.name.clone(),
+                count,
+                most,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    async fn execute(&self, operations: Vec<Step>, metadata: Pairs) -> Result<(), Cause> {
+        let transaction = &Transaction { operations, metadata };
+        let component = &self.component;
+        let attempt = || component.transact(transaction);
+        self.outbound.run(&self.operations.transaction, attempt).await
+    }
+
+    /// Publishes first: an event without a transaction is noticed, a transaction without its event would not be.
+    async fn publish_and_execute(
+        &self,
+        outbox: &Outbox,
+        prepared: Prepared,
+        metadata: Pairs,
+    ) -> Result<(), StateError> {
+        let Prepared { operations, events } = prepared;
+        if operations.is_empty() {
+            return Ok(());
+        }
+        self.check_count(operations.len()).await?;
+        let running = outbox.begin(&events);
+        if let Err(cause) = outbox.publish(events).await {
+            running.failed();
+            return Err(StateError::Outbox {
+                app_id: outbox.app_id().to_owned(),
+                cause,
+            });
+        }
+        let done = self.execute(operations, metadata).await;
+        // After any other error it may have been committed, by this attempt or by one before it.
+        if let Err(Cause::Component(error)) = &done
+            && (error.is_etag() || error.kind() == Kind::InvalidRequest)
+        {
+            running.failed();
+        }
+        done.map_err(StateError::Transaction)
+    }
+
+    /// Values that match a query, given as JSON.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub async fn query(&self, text: &[u8], metadata: &Pairs) -> Result<QueryPage, StateError> {
+        let store = || self.name.clone();
+        if !self.component.can_query() {
+            return Err(StateError::NoQueries { store: store() });
+        }
+        let failed = |cause| StateError::Query {
+            store: store(),
+            cause,
+        };
+        if self.encrypts() {
+            return Err(failed(Cause::Own("cannot query encrypted store".to_owned())));
+        }
+        let query = &query::parse(text)
+            .map_err(|error| failed(Cause::Own(format!("failed to parse JSON query body: {error}"))))?;
+        let component = &self.component;
+        let attempt = || component.query(query, metadata);
+        let mut page = self
+            .outbound
+            .run(&self.operations.query, attempt)
+            .await
+            .map_err(failed)?;
+        for item in &mut page.items {
+            item.key = original(&item.key).to_owned();
+        }
+        Ok(page)
+    }
+
+    /// An error of this store about writing.
+    pub fn not_saved(&self, cause: impl Into<Cause>) -> StateError {
+        StateError::Save {
+            store: self.name.clone(),
+            cause: cause.into(),
+        }
+    }
+
+    fn stored(&self, key: &str) -> Result<String, StateError> {
+        self.keys.stored(key).map_err(|key| StateError::IllegalKey {
+            store: self.name.clone(),
+            key,
+        })
+    }
+
+    /// Whether values of `size` bytes together need work before the store gets them.
+    fn prepares(&self, size: usize) -> bool {
+        self.cipher.is_some() || size > INLINE
+    }
+
+    /// Does the work on values that grows with them: encryption and, of what is large, the JSON.
+    async fn prepare(&self, mut values: Vec<&mut Value>, size: usize) -> Result<(), Cause> {
+        let cipher = self.cipher.clone();
+        let given: Vec<Value> = values.iter_mut().map(|value| std::mem::take(*value)).collect();
+        let prepare = move |value: Value| match &cipher {
+            Some(cipher) => cipher.seal(&value).map_err(|error| Cause::Own(error.to_string())),
+            None => value.canonical().map_err(Cause::from),
+        };
+        let work = move || given.into_iter().map(prepare).collect::<Result<Vec<_>, _>>();
+        let prepared = offload(size, work).await?;
+        for (value, prepared) in values.into_iter().zip(prepared) {
+            *value = prepared;
+        }
+        Ok(())
+    }
+
+    async fn open(&self, mut item: Item) -> Result<Item, CipherError> {
+        if let Some(cipher) = &self.cipher {
+            let stored = std::mem::take(&mut item.data);
+            let (cipher, name) = (Arc::clone(cipher), self.name.clone());
+            item.data = offload(stored.len(), move || cipher.open(&stored, &name)).await?;
+        }
+        Ok(item)
+    }
+}

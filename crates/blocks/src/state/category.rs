@@ -1,0 +1,84 @@
+//! From a Component resource to a state store with its key prefix and its encryption.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outrigger_component::state::Feature;
+use outrigger_runtime::components::{
+    Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties, Step,
+};
+
+use super::outbox::Settings;
+use super::{Cipher, Keys, NamedKey, State};
+
+const LOG: &str = "dapr.runtime.processor";
+
+#[async_trait]
+impl Category for State {
+    fn name(&self) -> &'static str {
+        "state"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let entry = opening.find(&opening.catalog().state)?;
+        let properties = opening.properties().await?;
+        let cipher = cipher(&properties).map_err(|error| opening.failed(Step::Create, error))?;
+        let name = opening.name().to_owned();
+        if cipher.is_some() {
+            tracing::info!(target: LOG, "Automatic encryption enabled for state store {name}");
+        }
+        let namespace = opening.namespace().filter(|namespace| !namespace.is_empty());
+        let outbox = Settings::read(
+            &properties,
+            namespace.unwrap_or(DEFAULT_NAMESPACE),
+            opening.app_id(),
+        );
+        let setup = opening.setup(properties)?;
+        let prefix = setup.metadata.text(&["keyPrefix"]);
+        let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())
+            .map_err(|error| opening.bad_key_prefix(error))?;
+        let store = opening.build(&entry, setup).await?;
+        let closing = Arc::clone(&store);
+        Ok(Opened::new(capabilities(store.features())).part(
+            move || self.insert(&name, store, keys, cipher, outbox),
+            async move { closing.close().await },
+        ))
+    }
+}
+
+/// What the metadata API says the store can do.
+fn capabilities(features: &[Feature]) -> Vec<&'static str> {
+    let mut names: Vec<_> = features.iter().map(|feature| feature.name()).collect();
+    let has = |feature| features.contains(&feature);
+    if has(Feature::Etag) && has(Feature::Transactional) {
+        names.push("ACTOR");
+    }
+    names
+}
+
+/// The encryption of a state store, where it has a primary key. A key that is named but cannot be had is an error:
+/// without it the values would be written as they are.
+fn cipher(properties: &Properties) -> Result<Option<Cipher>, String> {
+    let primary = encryption_key(properties, "primaryEncryptionKey")?;
+    let secondary = encryption_key(properties, "secondaryEncryptionKey")?;
+    Ok(primary.map(|primary| Cipher::new(primary, secondary)))
+}
+
+fn encryption_key(properties: &Properties, name: &str) -> Result<Option<NamedKey>, String> {
+    let Some(item) = properties.items.iter().find(|item| item.name == name) else {
+        return Ok(None);
+    };
+    let failed = |cause: &dyn fmt::Display| format!("failed to extract encryption key: {name}: {cause}");
+    let Some(secret) = &item.secret else {
+        return Err(failed(
+            &"the key must come from a secret; use secretKeyRef instead of value",
+        ));
+    };
+    if let Some(cause) = properties.cause(name) {
+        return Err(failed(&cause));
+    }
+    NamedKey::parse(&secret.name, item.text())
+        .map(Some)
+        .map_err(|error| failed(&error))
+}

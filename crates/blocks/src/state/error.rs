@@ -1,0 +1,113 @@
+//! What can go wrong with state.
+
+use outrigger_component::Answer;
+
+use super::key::IllegalKey;
+use crate::outbound::Cause;
+
+/// Why a state operation failed.
+#[derive(Debug)]
+pub enum StateError {
+    /// There is no state store at all.
+    NotConfigured {
+        /// The store asked for.
+        store: String,
+    },
+    /// There is none of this name.
+    NotFound {
+        /// The store asked for.
+        store: String,
+    },
+    /// A key with the separator.
+    IllegalKey {
+        /// The store.
+        store: String,
+        /// The key.
+        key: IllegalKey,
+    },
+    /// A value could not be read.
+    Get {
+        /// The store.
+        store: String,
+        /// The app's key.
+        key: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// Several values could not be read.
+    BulkGet(Cause),
+    /// One or several values could not be written.
+    Save {
+        /// The store.
+        store: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// A value could not be removed.
+    Delete {
+        /// The app's key.
+        key: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// Several values could not be removed.
+    BulkDelete {
+        /// The store.
+        store: String,
+        /// Why.
+        cause: Cause,
+    },
+    /// The store has no transactions.
+    NoTransactions {
+        /// The store.
+        store: String,
+    },
+    /// Neither `upsert` nor `delete`.
+    UnknownOperation(String),
+    /// More operations than the store takes at once.
+    TooManyOperations {
+        /// The store.
+        store: String,
+        /// How many were asked for.
+        count: usize,
+        /// How many it takes.
+        most: usize,
+    },
+    /// The transaction failed; nothing of it happened.
+    Transaction(Cause),
+    /// The events of the transaction could not be published; nothing of it happened.
+    Outbox {
+        /// The app.
+        app_id: String,
+        /// Why.
+        cause: String,
+    },
+    /// The store cannot be queried.
+    NoQueries {
+        /// The store.
+        store: String,
+    },
+    /// The query failed.
+    Query {
+        /// The store.
+        store: String,
+        /// Why.
+        cause: Cause,
+    },
+}
+
+impl StateError {
+    /// What the store's component wants callers to be told.
+    pub fn answer(&self) -> Option<&Answer> {
+        match self {
+            Self::Get { cause, .. }
+            | Self::BulkGet(cause)
+            | Self::Save { cause, .. }
+            | Self::Delete { cause, .. }
+            | Self::BulkDelete { cause, .. }
+            | Self::Query { cause, .. } => cause.answer(),
+            // A transaction fails in the words of the API alone.
+            _ => None,
+        }
+    }
+}

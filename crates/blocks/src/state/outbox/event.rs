@@ -1,0 +1,105 @@
+//! The events of an outbox and the names of their markers.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use outrigger_cloudevents::content_type::{TEXT, is_json};
+use outrigger_cloudevents::{Envelope, Event, TYPE, member};
+use outrigger_component::state::{Set, Value};
+use outrigger_telemetry::trace::Parent;
+use uuid::{Builder, Uuid};
+
+use crate::pubsub::event_time;
+
+/// What the name of every marker begins with.
+const PREFIX: &str = "outbox-";
+/// Metadata: the media type of a value.
+const CONTENT_TYPE: &str = "contentType";
+
+/// A new name for a marker. Unlike Dapr's it has the time in it: see [`age`].
+pub(super) fn marker() -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let millis = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+    let id = Builder::from_unix_timestamp_millis(millis, &rand::random()).into_uuid();
+    format!("{PREFIX}{id}")
+}
+
+/// Whether a text is the name of a marker: nothing else of a store is looked for, or deleted.
+pub(super) fn is_marker(name: &str) -> bool {
+    name.strip_prefix(PREFIX)
+        .is_some_and(|id| Uuid::try_parse(id).is_ok())
+}
+
+/// How long ago a marker was named; `None` where its name does not say, as with Dapr's.
+pub(super) fn age(marker: &str, now: SystemTime) -> Option<Duration> {
+    let id = Uuid::try_parse(marker.strip_prefix(PREFIX)?).ok()?;
+    if id.get_version_num() != 7 {
+        return None;
+    }
+    let (seconds, nanos) = id.get_timestamp()?.to_unix();
+    let named = SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds, nanos))?;
+    Some(now.duration_since(named).unwrap_or_default())
+}
+
+/// Who publishes, as the events say.
+pub(super) struct RequestContext<'a> {
+    pub(super) app_id: &'a str,
+    /// The broker of the internal topic.
+    pub(super) pubsub: &'a str,
+    /// The span of the request.
+    pub(super) trace: &'a Parent,
+}
+
+impl RequestContext<'_> {
+    /// The event of a value: `payload` is `set` itself or what is published in its place. The metadata of `set` stand in
+    /// the envelope, over what would stand there.
+    pub(super) fn event(&self, marker: &str, set: &Set, payload: &Set) -> Bytes {
+        let content_type = content_type(payload);
+        let parent = self.trace.context.map(|context| context.traceparent());
+        let parent = parent.as_ref().map_or("", |parent| parent.as_str());
+        let envelope = Envelope {
+            id: marker,
+            source: self.app_id,
+            kind: TYPE,
+            pubsub: self.pubsub,
+            content_type,
+            time: Some(&event_time()),
+            trace_parent: Some(parent),
+            trace_state: Some(self.trace.state.as_ref().map_or("", |state| state.as_str())),
+            ..Envelope::default()
+        };
+        let wrapped = envelope.wrap(&data(&payload.value, content_type));
+        if set.metadata.is_empty() {
+            return wrapped.into();
+        }
+        let overlaid = Event::parse(&wrapped).map(|mut event| {
+            let own = [member::DATA, member::ID];
+            for (name, value) in &set.metadata {
+                if !own.contains(&name.as_str()) {
+                    event.set(name, value);
+                }
+            }
+            event.to_bytes()
+        });
+        // An envelope that was made here can be read.
+        overlaid.map(Bytes::from).unwrap_or_else(|_| wrapped.into())
+    }
+}
+
+fn content_type(set: &Set) -> &str {
+    let own = set.content_type.as_deref();
+    let said = own.or_else(|| set.metadata.get(CONTENT_TYPE).map(String::as_str));
+    said.filter(|kind| !kind.is_empty()).unwrap_or(TEXT)
+}
+
+/// The payload: a JSON text that is not meant as JSON is its content.
+fn data(value: &Value, content_type: &str) -> Bytes {
+    match value {
+        Value::Bytes(bytes) => bytes.clone(),
+        Value::Json(json) | Value::Canonical(json) if is_json(content_type) => json.clone(),
+        Value::Json(json) | Value::Canonical(json) => match serde_json::from_slice::<String>(json) {
+            Ok(text) => text.into(),
+            Err(_) => json.clone(),
+        },
+    }
+}

@@ -1,0 +1,424 @@
+//! Subscriptions: messages of brokers on their way to the app.
+//!
+//! What is wanted comes from resources, from the app itself, and from streams that the app opens. Each wanted
+//! subscription whose broker is there has a [`target`] that takes messages and delivers them; [`Subscriptions`] starts
+//! and ends targets as what is wanted, the brokers and the app's health change.
+
+mod attempt;
+mod bulk;
+mod incoming;
+mod message;
+mod metrics;
+mod programmatic;
+mod stream;
+mod target;
+mod wanted;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use outrigger_resources::Subscription;
+use outrigger_runtime::app::{AppChannel, Health};
+use outrigger_runtime::resilience::Resilience;
+use outrigger_telemetry::trace::Tracer;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::metrics::IngressMetrics;
+use self::target::{Sink, Target};
+use super::pubsub::{Broker, PubSubs};
+
+pub use self::stream::{Opened, Stream, StreamError};
+pub use self::wanted::{SubscriptionType, Wanted};
+
+const LOG: &str = "dapr.runtime.processor.subscription";
+
+/// What deliveries use.
+pub struct Dependencies {
+    /// The app that the subscriptions are for.
+    pub app_id: Arc<str>,
+    /// The brokers.
+    pub pubsubs: Arc<PubSubs>,
+    /// Policies and metrics.
+    pub resilience: Arc<Resilience>,
+    /// The app, where there is one.
+    pub app: Option<Arc<AppChannel>>,
+    /// Starts the spans of deliveries.
+    pub tracer: Tracer,
+    /// Whether the app may be asked for its subscriptions.
+    pub ask_app: bool,
+    /// Longest answer of the app, bytes.
+    pub max_answer: usize,
+}
+
+/// Every subscription of the sidecar.
+pub struct Subscriptions {
+    dependencies: Dependencies,
+    metrics: IngressMetrics,
+    state: Mutex<State>,
+    /// What takes messages and delivers them.
+    tasks: TaskTracker,
+    /// No message is taken any more.
+    ended: CancellationToken,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order in which they came.
+    declared: Vec<Arc<Wanted>>,
+    programmatic: Vec<Arc<Wanted>>,
+    streams: Vec<Arc<Stream>>,
+    next_stream: u64,
+    /// The app is there and well.
+    active: bool,
+    /// The app has been asked what it wants.
+    asked: bool,
+    running: HashMap<Slot, Running>,
+}
+
+/// The place of a subscription: there is one target in it at most.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Slot {
+    /// Of the app: the broker, the topic.
+    App(String, String),
+    /// Of a stream.
+    Stream(u64),
+}
+
+/// A target at work.
+struct Running {
+    wanted: Arc<Wanted>,
+    broker: Weak<Broker>,
+    stop: CancellationToken,
+    /// Its broker has been asked for the subscription once.
+    asked: CancellationToken,
+    /// It has ended, and so have those before it in its place.
+    ended: CancellationToken,
+}
+
+impl Running {
+    fn serves(&self, wanted: &Wanted, broker: &Arc<Broker>) -> bool {
+        *self.wanted == *wanted && std::ptr::eq(self.broker.as_ptr(), Arc::as_ptr(broker))
+    }
+}
+
+/// A target that ought to run.
+struct Due {
+    wanted: Arc<Wanted>,
+    broker: Arc<Broker>,
+    sink: Sink,
+    /// Hears how the first attempt to subscribe went.
+    first: Option<oneshot::Sender<Result<(), String>>>,
+}
+
+impl Subscriptions {
+    /// Without subscriptions. Those of the app are served between [`Subscriptions::follow`] finding it well and
+    /// [`Subscriptions::end_reading`].
+    pub fn new(dependencies: Dependencies) -> Arc<Self> {
+        Arc::new(Self {
+            metrics: IngressMetrics::new(&dependencies.resilience.metrics),
+            dependencies,
+            state: Mutex::default(),
+            tasks: TaskTracker::new(),
+            ended: CancellationToken::new(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes `resources` as all the declared subscriptions. One that stays as it was is not disturbed.
+    ///
+    /// # Errors
+    /// What is wrong with some of them, each with its place: those are left out, or stay as they were.
+    pub fn declare(self: &Arc<Self>, resources: &[Subscription]) -> Result<(), Vec<String>> {
+        let mut problems = Vec::new();
+        {
+            let mut state = self.state();
+            let mut declared = Vec::with_capacity(resources.len());
+            for resource in resources {
+                match Wanted::declared(resource) {
+                    Ok(wanted) => declared.push(Arc::new(wanted)),
+                    Err(problem) => {
+                        problems.push(problem);
+                        let before = state.declared.iter().find(|known| known.name == resource.name);
+                        declared.extend(before.cloned());
+                    }
+                }
+            }
+            in_order_of_age(&mut declared, &state.declared);
+            state.declared = declared;
+        }
+        self.reconcile();
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// Serves the app's subscriptions while it is well, and follows the brokers, until `stop`.
+    pub async fn follow(self: Arc<Self>, health: Health, stop: CancellationToken) {
+        let mut brokers = self.dependencies.pubsubs.changes();
+        let following = async {
+            let mut well = None;
+            loop {
+                let now = health.is_healthy();
+                if well != Some(now) {
+                    well = Some(now);
+                    self.set_active(now).await;
+                } else {
+                    // With each broker that comes the app may be asked for the first time.
+                    self.ask().await;
+                    self.reconcile();
+                }
+                let changes = async {
+                    if now {
+                        health.until_unhealthy().await;
+                    } else {
+                        health.until_healthy().await;
+                    }
+                };
+                tokio::select! {
+                    () = changes => {}
+                    changed = brokers.changed() => if changed.is_err() { return },
+                }
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = following => {}
+        }
+    }
+
+    /// Serves the app's subscriptions if it is well; when this returns, each has been asked of its broker once.
+    pub async fn begin(self: &Arc<Self>, health: &Health) {
+        self.set_active(health.is_healthy()).await;
+        let asked: Vec<_> = {
+            let state = self.state();
+            state
+                .running
+                .values()
+                .map(|running| running.asked.clone())
+                .collect()
+        };
+        for asked in asked {
+            asked.cancelled().await;
+        }
+    }
+
+    async fn set_active(self: &Arc<Self>, active: bool) {
+        if active && self.dependencies.app.is_some() {
+            self.state().active = true;
+            self.ask().await;
+        } else {
+            self.state().active = false;
+        }
+        self.reconcile();
+    }
+
+    /// Asks the app what it wants, once, as soon as there is a broker.
+    async fn ask(&self) {
+        let Some(app) = &self.dependencies.app else { return };
+        {
+            let mut state = self.state();
+            if !state.active || state.asked || self.dependencies.pubsubs.is_empty() {
+                return;
+            }
+            state.asked = true;
+        }
+        if !self.dependencies.ask_app {
+            tracing::warn!(
+                target: LOG,
+                "Skipping programmatic subscription loading (see --disable-init-endpoints)"
+            );
+            return;
+        }
+        let found = programmatic::ask(app, &self.dependencies).await;
+        self.state().programmatic = found.into_iter().map(Arc::new).collect();
+    }
+
+    /// Starts what ought to run and does not, ends what runs and ought not.
+    fn reconcile(self: &Arc<Self>) {
+        let mut state = self.state();
+        let mut due = self.due(&state);
+        if self.ended.is_cancelled() {
+            due.clear();
+        }
+        for (slot, running) in &state.running {
+            let stays = due
+                .get(slot)
+                .is_some_and(|due| running.serves(&due.wanted, &due.broker));
+            if !stays {
+                running.stop.cancel();
+            }
+        }
+        state
+            .running
+            .retain(|slot, running| due.contains_key(slot) || !running.ended.is_cancelled());
+        for (slot, due) in due {
+            let before = state.running.get(&slot);
+            if before.is_some_and(|before| !before.stop.is_cancelled()) {
+                continue;
+            }
+            let before = before.map(|before| before.ended.clone());
+            let running = self.start(due, before);
+            state.running.insert(slot, running);
+        }
+    }
+
+    /// What ought to run now.
+    fn due(&self, state: &State) -> HashMap<Slot, Due> {
+        let mut due = HashMap::new();
+        let pubsubs = &self.dependencies.pubsubs;
+        if let Some(app) = self.dependencies.app.as_ref().filter(|_| state.active) {
+            for wanted in merged(&state.declared, &state.programmatic) {
+                let Some(broker) = pubsubs.broker(&wanted.pubsub) else {
+                    continue;
+                };
+                let slot = Slot::App(wanted.pubsub.clone(), wanted.topic.clone());
+                due.insert(
+                    slot,
+                    Due {
+                        wanted,
+                        broker,
+                        sink: Sink::App(Arc::clone(app)),
+                        first: None,
+                    },
+                );
+            }
+        }
+        for stream in &state.streams {
+            let Some(broker) = pubsubs.broker(&stream.wanted.pubsub) else {
+                continue;
+            };
+            let stream_due = Due {
+                wanted: Arc::clone(&stream.wanted),
+                broker,
+                first: stream.take_first(),
+                sink: Sink::Stream(Arc::clone(stream)),
+            };
+            due.insert(Slot::Stream(stream.id), stream_due);
+        }
+        due
+    }
+
+    fn start(self: &Arc<Self>, due: Due, before: Option<CancellationToken>) -> Running {
+        let running = Running {
+            wanted: Arc::clone(&due.wanted),
+            broker: Arc::downgrade(&due.broker),
+            stop: CancellationToken::new(),
+            asked: CancellationToken::new(),
+            ended: CancellationToken::new(),
+        };
+        let (stop, asked, ended) = (running.stop.clone(), running.asked.clone(), running.ended.clone());
+        let target = Target::new(Arc::clone(self), due.wanted, due.broker, due.sink);
+        self.tasks.spawn(async move {
+            // Its predecessor hands over what it has taken first.
+            if let Some(before) = before {
+                before.cancelled().await;
+            }
+            if !stop.is_cancelled() {
+                target.run(&stop, &asked, due.first).await;
+            }
+            drop(target);
+            asked.cancel();
+            ended.cancel();
+        });
+        running
+    }
+
+    /// Takes no messages any more, for good. Those that the app is handling are finished.
+    pub fn end_reading(&self) {
+        self.ended.cancel();
+        for running in self.state().running.values() {
+            running.stop.cancel();
+        }
+    }
+
+    /// Waits until the app has finished with all messages, and the brokers know, after
+    /// [`Subscriptions::end_reading`].
+    pub async fn drained(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// All subscriptions that are wanted, whether their broker is there or not.
+    pub fn list(&self) -> Vec<Arc<Wanted>> {
+        let state = self.state();
+        let mut all = merged(&state.declared, &state.programmatic);
+        all.extend(state.streams.iter().map(|stream| Arc::clone(&stream.wanted)));
+        all
+    }
+}
+
+/// Subscriptions that stayed as they were come first, in their order; what is new or changed follows.
+fn in_order_of_age(declared: &mut [Arc<Wanted>], before: &[Arc<Wanted>]) {
+    declared.sort_by_cached_key(|wanted| {
+        let place = before.iter().position(|known| known == wanted);
+        place.unwrap_or(usize::MAX)
+    });
+}
+
+/// What the app's subscriptions come to: of declared ones to the same topic the first counts, and the app's own word
+/// replaces it.
+fn merged(declared: &[Arc<Wanted>], programmatic: &[Arc<Wanted>]) -> Vec<Arc<Wanted>> {
+    let mut merged: Vec<Arc<Wanted>> = Vec::with_capacity(declared.len() + programmatic.len());
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
+    for (wanted, replaces) in declared
+        .iter()
+        .map(|wanted| (wanted, false))
+        .chain(programmatic.iter().map(|wanted| (wanted, true)))
+    {
+        match places.get(&(wanted.pubsub.as_str(), wanted.topic.as_str())) {
+            Some(place) if replaces => merged[*place] = Arc::clone(wanted),
+            Some(_) => {}
+            None => {
+                places.insert((&wanted.pubsub, &wanted.topic), merged.len());
+                merged.push(Arc::clone(wanted));
+            }
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(topic: &str, path: &str) -> Arc<Wanted> {
+        Arc::new(Wanted::to_path("broker", topic, path))
+    }
+
+    #[test]
+    fn a_changed_subscription_goes_behind_those_that_stay() {
+        let before = [wanted("a", "/a"), wanted("b", "/b"), wanted("c", "/c")];
+        let mut declared = [
+            wanted("d", "/d"),
+            wanted("a", "/changed"),
+            wanted("c", "/c"),
+            wanted("b", "/b"),
+        ];
+        in_order_of_age(&mut declared, &before);
+        let topics: Vec<_> = declared.iter().map(|wanted| wanted.topic.as_str()).collect();
+        assert_eq!(topics, ["b", "c", "d", "a"]);
+    }
+
+    #[test]
+    fn the_apps_word_wins_over_the_first_resource() {
+        let declared = [wanted("a", "/first"), wanted("a", "/second"), wanted("b", "/b")];
+        let programmatic = [wanted("a", "/own"), wanted("c", "/c")];
+        let merged = merged(&declared, &programmatic);
+        let paths: Vec<_> = merged
+            .iter()
+            .flat_map(|wanted| wanted.routes.shown().map(|(_, path)| path.to_owned()))
+            .collect();
+        assert_eq!(paths, ["/own", "/b", "/c"]);
+        assert_eq!(
+            super::merged(&declared, &[])[0].routes.shown().next(),
+            Some(("", "/first"))
+        );
+    }
+}

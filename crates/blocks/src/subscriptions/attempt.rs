@@ -1,0 +1,312 @@
+//! One attempt to hand an event to the app.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderValue, Method};
+use outrigger_cloudevents::content_type::CLOUD_EVENT;
+use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::app::{AppChannel, AppError};
+use outrigger_runtime::call::{AppStatus, Call};
+use outrigger_runtime::resilience::grpc_outcome;
+use outrigger_telemetry::trace::{Parent, Span};
+use outrigger_transport::headers;
+use outrigger_wire::runtime::v1::TopicEventResponse;
+use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus;
+use serde::Deserialize;
+use tonic::Code;
+
+use super::incoming::Incoming;
+use super::metrics::Status;
+use super::target::Target;
+use super::{LOG, message};
+
+const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnTopicEvent";
+
+/// What came of an attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Handled {
+    /// The app is done with the event.
+    Done,
+    /// The app does not want it.
+    Dropped(&'static str),
+    /// It may be tried again.
+    Failed(String),
+}
+
+impl Handled {
+    /// A failure, and how the policy counts it: by the app's status, where there is one.
+    pub(super) fn failed(text: impl Into<String>, code: Option<i32>) -> (Self, Outcome) {
+        (Self::Failed(text.into()), Outcome::Failure { code })
+    }
+
+    pub(super) fn success(self) -> (Self, Outcome) {
+        (self, Outcome::Success)
+    }
+}
+
+/// An app's answer over HTTP.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    status: Option<String>,
+}
+
+impl Target {
+    pub(super) async fn over_http(&self, app: &AppChannel, event: &Incoming) -> (Handled, Outcome) {
+        let mut span = self.span(event);
+        let call = call(
+            event,
+            event.data.clone(),
+            CLOUD_EVENT,
+            span.as_parent().of_event(),
+        );
+        let started = Instant::now();
+        let answer = post(app, call, self.dependencies().max_answer).await;
+        let (status, body) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.count(event, Status::Retry, false, started);
+                let text =
+                    format!("error returned from app channel while sending pub/sub event to app: {error}");
+                return Handled::failed(text, None);
+            }
+        };
+        span.http_status(status);
+        let (handled, outcome) = read_http(event, status, &body);
+        let (counted, by_app) = match &handled {
+            Handled::Done => (Status::Success, false),
+            Handled::Dropped(_) => (Status::Drop, status != 404),
+            Handled::Failed(_) => (Status::Retry, false),
+        };
+        self.count(event, counted, by_app, started);
+        (handled, outcome)
+    }
+
+    pub(super) async fn over_grpc(&self, app: &AppChannel, event: &Incoming) -> (Handled, Outcome) {
+        let mut span = self.span(event);
+        let request = match message::topic_event(event, &self.wanted.pubsub) {
+            Ok(request) => request,
+            Err(text) => {
+                self.count(event, Status::Retry, false, Instant::now());
+                return Handled::failed(format!("event {}: {text}", event.id), None);
+            }
+        };
+        let metadata = headers::from_pairs(&event.metadata);
+        let started = Instant::now();
+        let answer = app
+            .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &span.as_parent().of_event())
+            .await;
+        match answer {
+            Ok(answer) => self.read_status(event, answer.status, started),
+            Err(status) if status.code() == Code::Unimplemented => {
+                span.grpc_failed(status.message());
+                self.count(event, Status::Drop, false, started);
+                tracing::warn!(
+                    target: LOG,
+                    "non-retriable error returned from app while processing pub/sub event {}: {status}",
+                    event.id
+                );
+                Handled::Done.success()
+            }
+            Err(status) => {
+                span.grpc_failed(status.message());
+                self.count(event, Status::Retry, false, started);
+                let text = format!(
+                    "error returned from app while processing pub/sub event {}: {status}",
+                    event.id
+                );
+                (Handled::Failed(text), grpc_outcome(status.code() as i32))
+            }
+        }
+    }
+
+    /// What the status of a gRPC answer says, or of a stream's.
+    pub(super) fn read_status(&self, event: &Incoming, status: i32, started: Instant) -> (Handled, Outcome) {
+        let (counted, (handled, outcome)) = match TopicEventResponseStatus::try_from(status) {
+            Ok(TopicEventResponseStatus::Success) => (Status::Success, Handled::Done.success()),
+            Ok(TopicEventResponseStatus::Drop) => {
+                warn_dropped(event);
+                (Status::Drop, Handled::Dropped("the app dropped it").success())
+            }
+            Ok(TopicEventResponseStatus::Retry) => {
+                let text = format!(
+                    "RETRY status returned from app while processing pub/sub event {}",
+                    event.id
+                );
+                (Status::Retry, Handled::failed(text, None))
+            }
+            Err(_) => {
+                let text = format!(
+                    "unknown status returned from app while processing pub/sub event {}: {status}",
+                    event.id
+                );
+                (Status::Retry, Handled::failed(text, None))
+            }
+        };
+        self.count(event, counted, counted == Status::Drop, started);
+        (handled, outcome)
+    }
+
+    pub(super) fn span(&self, event: &Incoming) -> Span {
+        self.dependencies()
+            .tracer
+            .pubsub_delivery(&event.topic, &event.trace)
+    }
+
+    pub(super) fn count(&self, event: &Incoming, status: Status, by_app: bool, started: Instant) {
+        let elapsed = started.elapsed();
+        self.metrics()
+            .event(&self.wanted.pubsub, &event.topic, status, by_app, elapsed);
+    }
+}
+
+/// What an answer over HTTP says.
+fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Handled, Outcome) {
+    match status {
+        200..300 => read_answer(event, body),
+        404 => {
+            tracing::error!(
+                target: LOG,
+                "non-retriable error returned from app while processing pub/sub event {}: {}. status code returned: 404",
+                event.id,
+                String::from_utf8_lossy(body)
+            );
+            Handled::Dropped("the app answered 404").success()
+        }
+        _ => {
+            let text = format!(
+                "retriable error returned from app while processing pub/sub event {}, topic: {}, body: {}. status code \
+                 returned: {status}",
+                event.id,
+                event.topic,
+                String::from_utf8_lossy(body)
+            );
+            tracing::warn!(target: LOG, "{text}");
+            Handled::failed(text, Some(status.into()))
+        }
+    }
+}
+
+/// What cannot be understood is a success.
+fn read_answer(event: &Incoming, body: &[u8]) -> (Handled, Outcome) {
+    // What follows the first value is nobody's business.
+    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<Answer>();
+    let status = match values.next() {
+        Some(Ok(answer)) => answer.status.unwrap_or_default(),
+        Some(Err(_)) | None => String::new(),
+    };
+    match status.as_str() {
+        "" | "SUCCESS" => Handled::Done.success(),
+        "DROP" => {
+            warn_dropped(event);
+            Handled::Dropped("the app dropped it").success()
+        }
+        "RETRY" => {
+            let text = format!(
+                "RETRY status returned from app while processing pub/sub event {}",
+                event.id
+            );
+            Handled::failed(text, None)
+        }
+        other => {
+            let text = format!(
+                "unknown status returned from app while processing pub/sub event {}, status: {other}",
+                event.id
+            );
+            Handled::failed(text, None)
+        }
+    }
+}
+
+fn warn_dropped(event: &Incoming) {
+    tracing::warn!(
+        target: LOG,
+        "DROP status returned from app while processing pub/sub event {}",
+        event.id
+    );
+}
+
+/// The request that hands `body` to the app at the event's path.
+pub(super) fn call(event: &Incoming, body: Bytes, content_type: &'static str, trace: Parent) -> Call {
+    let (path, query) = event.path.split_once('?').unwrap_or((&event.path, ""));
+    let path = path.trim_start_matches('/').to_owned();
+    let metadata = headers::from_pairs(&event.metadata);
+    Call {
+        content_type: Some(HeaderValue::from_static(content_type)),
+        query: query.to_owned(),
+        ..Call::own(Method::POST, path, metadata, body.into(), trace)
+    }
+}
+
+/// The app's status and body.
+pub(super) async fn post(app: &AppChannel, call: Call, max_answer: usize) -> Result<(u16, Bytes), AppError> {
+    let reply = Box::pin(app.invoke(call)).await?;
+    let AppStatus::Http(status) = reply.status else {
+        return Err(AppError::NoChannel);
+    };
+    let body = reply.body.collect_up_to(max_answer).await;
+    Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_component::Pairs;
+
+    use super::*;
+
+    fn event() -> Incoming {
+        Incoming {
+            id: "7".to_owned(),
+            topic: "t".into(),
+            path: "/a?b=c".to_owned(),
+            data: Bytes::new(),
+            payload: Bytes::new(),
+            metadata: Pairs::new(),
+            content_type: None,
+            trace: Parent::default(),
+            published: None,
+            binary: None,
+        }
+    }
+
+    #[test]
+    fn answers_over_http_mean_what_the_contract_says() {
+        let read =
+            |status, body: &'static str| read_http(&event(), status, &Bytes::from_static(body.as_bytes())).0;
+        for (status, body) in [
+            (200, ""),
+            (204, ""),
+            (200, "no json"),
+            (200, "[]"),
+            (200, r#"{"status":""}"#),
+            (200, r#"{"status":null}"#),
+            (200, r#"{"status":5}"#),
+            (299, r#"{"status":"SUCCESS"} x"#),
+        ] {
+            assert_eq!(read(status, body), Handled::Done, "{status} {body}");
+        }
+        assert!(matches!(read(200, r#"{"status":"DROP"}"#), Handled::Dropped(_)));
+        assert!(matches!(read(404, ""), Handled::Dropped(_)));
+        for (status, body) in [
+            (200, r#"{"status":"RETRY"}"#),
+            (200, r#"{"status":"Success"}"#),
+            (301, ""),
+            (500, ""),
+            (503, r#"{"status":"SUCCESS"}"#),
+        ] {
+            assert!(
+                matches!(read(status, body), Handled::Failed(_)),
+                "{status} {body}"
+            );
+        }
+        let (_, outcome) = read_http(&event(), 503, &Bytes::new());
+        assert_eq!(outcome, Outcome::Failure { code: Some(503) });
+    }
+
+    #[test]
+    fn a_route_may_have_a_query() {
+        let call = call(&event(), Bytes::new(), CLOUD_EVENT, Parent::default());
+        assert_eq!(call.target(), "/a?b=c");
+    }
+}

@@ -1,0 +1,537 @@
+//! Several events in one call of the app.
+//!
+//! The engine decides over each event by itself: its order, its attempts, its retries. Attempts that begin at about the
+//! same time wait for each other here, and go to the app together.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use bytes::Bytes;
+use outrigger_cloudevents::BULK_TYPE;
+use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
+use outrigger_component::Pairs;
+use outrigger_policy::resiliency::Outcome;
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::resilience::{Attempt, grpc_outcome};
+use outrigger_telemetry::trace::Parent;
+use outrigger_transport::headers;
+use outrigger_wire::runtime::v1::topic_event_bulk_request_entry::Event as EntryEvent;
+use outrigger_wire::runtime::v1::{
+    TopicEventBulkRequest, TopicEventBulkRequestEntry, TopicEventBulkResponse,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status as GrpcStatus};
+
+use super::attempt::{self, Handled};
+use super::incoming::{Incoming, PUBSUB_NAME};
+use super::metrics::Status;
+use super::target::{Target, timed_out};
+use super::wanted::Bulk;
+use super::{LOG, message};
+
+const ON_BULK: &str = "/dapr.proto.runtime.v1.AppCallback/OnBulkTopicEvent";
+const ON_BULK_ALPHA: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnBulkTopicEventAlpha1";
+
+/// Attempts that wait for company.
+pub(super) struct Collector {
+    bulk: Bulk,
+    /// Events that may be under way at once: a bulk that has them all waits for nobody.
+    in_flight: AtomicUsize,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// By path.
+    batches: HashMap<String, Batch>,
+    next: u64,
+}
+
+struct Batch {
+    number: u64,
+    members: Vec<Member>,
+}
+
+struct Member {
+    event: Arc<Incoming>,
+    answer: oneshot::Sender<(Handled, Outcome)>,
+}
+
+/// What an attempt has to do for its batch.
+enum Part {
+    /// It makes the call now.
+    Call(Batch),
+    /// It was the first, and makes the call when the others had their time.
+    Lead(u64),
+    /// Another makes the call.
+    Follow,
+}
+
+impl Collector {
+    pub(super) fn new(bulk: Bulk) -> Self {
+        Self {
+            bulk,
+            in_flight: AtomicUsize::new(usize::MAX),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// No more than this many events are under way at once.
+    pub(super) fn limit(&self, in_flight: usize) {
+        self.in_flight.store(in_flight, Ordering::Relaxed);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) async fn attempt(
+        &self,
+        target: &Target,
+        app: &AppChannel,
+        event: Arc<Incoming>,
+        limit: Attempt,
+        ending: &CancellationToken,
+    ) -> (Handled, Outcome) {
+        let (answer, answered) = oneshot::channel();
+        let path = event.path.clone();
+        let batch = match self.join(Member { event, answer }) {
+            Part::Call(batch) => Some(batch),
+            Part::Follow => None,
+            Part::Lead(number) => {
+                let company = async {
+                    tokio::select! {
+                        () = tokio::time::sleep(self.bulk.wait) => {}
+                        () = ending.cancelled() => {}
+                    }
+                };
+                company.await;
+                self.take(&path, number)
+            }
+        };
+        if let Some(batch) = batch {
+            call(target, app, batch.members, limit).await;
+        }
+        answered
+            .await
+            .unwrap_or_else(|_| Handled::failed("the bulk was given up", None))
+    }
+
+    fn join(&self, member: Member) -> Part {
+        let count = self.bulk.count.min(self.in_flight.load(Ordering::Relaxed));
+        let mut waiting = self.waiting();
+        let number = waiting.next;
+        let path = member.event.path.clone();
+        let batch = waiting.batches.entry(path.clone()).or_insert_with(|| Batch {
+            number,
+            members: Vec::new(),
+        });
+        batch.members.push(member);
+        let (length, own) = (batch.members.len(), batch.number == number);
+        if own {
+            waiting.next += 1;
+        }
+        if length >= count
+            && let Some(batch) = waiting.batches.remove(&path)
+        {
+            return Part::Call(batch);
+        }
+        if own { Part::Lead(number) } else { Part::Follow }
+    }
+
+    /// The batch with this number, unless it is under way already.
+    fn take(&self, path: &str, number: u64) -> Option<Batch> {
+        let mut waiting = self.waiting();
+        let is_it = waiting
+            .batches
+            .get(path)
+            .is_some_and(|batch| batch.number == number);
+        is_it.then(|| waiting.batches.remove(path)).flatten()
+    }
+}
+
+/// Hands a batch to the app, and tells each attempt what came of its event.
+async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: Attempt) {
+    let entries: Vec<Entry> = members
+        .iter()
+        .map(|member| Entry {
+            id: uuid::Uuid::new_v4().to_string(),
+            event: Arc::clone(&member.event),
+        })
+        .collect();
+    let Some(first) = entries.first() else { return };
+    let started = Instant::now();
+    let span = target.span(&first.event);
+    let trace = span.as_parent().of_event();
+    let asked = async {
+        if app.is_grpc() {
+            over_grpc(target, app, &entries, &trace).await
+        } else {
+            over_http(target, app, &entries, trace).await
+        }
+    };
+    let answers = limit.within(pin!(asked)).await;
+    let topic = Arc::clone(&first.event.topic);
+    let mut seen = [
+        (Status::Success, false),
+        (Status::Retry, false),
+        (Status::Drop, false),
+    ];
+    for (member, entry) in members.into_iter().zip(&entries) {
+        let (handled, outcome) = match &answers {
+            None => timed_out(),
+            Some(Said::All(handled, outcome)) => (handled.clone(), *outcome),
+            Some(Said::Each(statuses)) => statuses
+                .get(&entry.id)
+                .cloned()
+                .unwrap_or_else(|| Handled::failed("the app's answer has no status for it", None)),
+        };
+        let status = match &handled {
+            Handled::Done => Status::Success,
+            Handled::Dropped(_) => Status::Drop,
+            Handled::Failed(_) => Status::Retry,
+        };
+        for (known, told) in &mut seen {
+            *told |= *known == status;
+        }
+        // The engine gave the attempt up.
+        let _gone = member.answer.send((handled, outcome));
+    }
+    for (status, told) in seen {
+        if told {
+            target.metrics().bulk(&topic, status, started.elapsed());
+        }
+    }
+}
+
+struct Entry {
+    id: String,
+    event: Arc<Incoming>,
+}
+
+/// What the app says about a bulk.
+enum Said {
+    /// The same about all its entries.
+    All(Handled, Outcome),
+    /// By the entry's id.
+    Each(HashMap<String, (Handled, Outcome)>),
+}
+
+impl Said {
+    fn all((handled, outcome): (Handled, Outcome)) -> Self {
+        Self::All(handled, outcome)
+    }
+}
+
+/// A bulk for an HTTP app.
+#[derive(Serialize)]
+struct Request<'e> {
+    entries: Vec<RequestEntry<'e>>,
+    id: String,
+    metadata: Pairs,
+    pubsubname: &'e str,
+    topic: &'e str,
+    r#type: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RequestEntry<'e> {
+    entry_id: &'e str,
+    event: Body<'e>,
+    metadata: &'e Pairs,
+    content_type: &'e str,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Body<'e> {
+    Event(&'e RawValue),
+    Raw(String),
+}
+
+#[derive(Deserialize)]
+struct Response {
+    #[serde(default)]
+    statuses: Option<Vec<ResponseEntry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResponseEntry {
+    #[serde(default)]
+    entry_id: String,
+    #[serde(default)]
+    status: String,
+}
+
+async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: Parent) -> Said {
+    let Some(first) = entries.first().map(|entry| &entry.event) else {
+        return Said::Each(HashMap::new());
+    };
+    let body = match request(target, entries) {
+        Ok(body) => body,
+        Err(error) => {
+            return Said::all(Handled::failed(
+                format!("the bulk cannot be written: {error}"),
+                None,
+            ));
+        }
+    };
+    let mut call = attempt::call(first, body, JSON, trace);
+    call.metadata = headers::from_pairs(&Pairs::from([(
+        PUBSUB_NAME.to_owned(),
+        target.wanted.pubsub.clone(),
+    )]));
+    let (status, body) = match attempt::post(app, call, target.dependencies().max_answer).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
+            return Said::all(Handled::failed(text, None));
+        }
+    };
+    read(entries, status, &body)
+}
+
+fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Error> {
+    let wanted = &target.wanted;
+    let shown = entries.iter().map(|entry| {
+        let event = &entry.event;
+        let (body, default) = if wanted.raw {
+            use base64::Engine as _;
+            let text = base64::engine::general_purpose::STANDARD.encode(&event.payload);
+            (Body::Raw(text), OCTET_STREAM)
+        } else {
+            (Body::Event(serde_json::from_slice(&event.data)?), CLOUD_EVENT)
+        };
+        Ok(RequestEntry {
+            entry_id: &entry.id,
+            event: body,
+            metadata: &event.metadata,
+            content_type: event.content_type.as_deref().unwrap_or(default),
+        })
+    });
+    let body = Request {
+        entries: shown.collect::<Result<_, serde_json::Error>>()?,
+        id: uuid::Uuid::new_v4().to_string(),
+        metadata: Pairs::from([(PUBSUB_NAME.to_owned(), wanted.pubsub.clone())]),
+        pubsubname: &wanted.pubsub,
+        topic: entries.first().map_or("", |entry| &entry.event.topic),
+        r#type: BULK_TYPE,
+    };
+    serde_json::to_vec(&body).map(Bytes::from)
+}
+
+fn read(entries: &[Entry], status: u16, body: &[u8]) -> Said {
+    match status {
+        200..300 => match serde_json::from_slice::<Response>(body) {
+            Ok(response) => {
+                let statuses = response.statuses.unwrap_or_default();
+                let said = statuses.into_iter().map(|entry| {
+                    let said = match entry.status.as_str() {
+                        "SUCCESS" => Handled::Done.success(),
+                        "DROP" => dropped(&entry.entry_id),
+                        other => Handled::failed(
+                            format!("status {other:?} returned from app for entry {}", entry.entry_id),
+                            None,
+                        ),
+                    };
+                    (entry.entry_id, said)
+                });
+                Said::Each(said.collect())
+            }
+            Err(error) => {
+                let text = format!(
+                    "the app's answer to a bulk of {} cannot be read: {error}",
+                    entries.len()
+                );
+                tracing::error!(target: LOG, "{text}");
+                Said::all(Handled::failed(text, None))
+            }
+        },
+        404 => {
+            tracing::error!(
+                target: LOG,
+                "non-retriable error returned from app while processing bulk pub/sub event: {}. status code returned: \
+                 404",
+                String::from_utf8_lossy(body)
+            );
+            Said::all(Handled::Dropped("the app answered 404").success())
+        }
+        other => {
+            let text = format!(
+                "retriable error returned from app while processing bulk pub/sub event: {}. status code returned: \
+                 {other}",
+                String::from_utf8_lossy(body)
+            );
+            tracing::warn!(target: LOG, "{text}");
+            Said::all(Handled::failed(text, Some(other.into())))
+        }
+    }
+}
+
+fn dropped(entry: &str) -> (Handled, Outcome) {
+    tracing::warn!(
+        target: LOG,
+        "DROP status returned from app while processing pub/sub event with entry {entry}"
+    );
+    Handled::Dropped("the app dropped it").success()
+}
+
+async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: &Parent) -> Said {
+    let request = match grpc_request(target, entries) {
+        Ok(request) => request,
+        Err(text) => return Said::all(Handled::failed(text, None)),
+    };
+    let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
+    let ask = |path| {
+        app.callback_with::<TopicEventBulkResponse>(path, &request, headers::from_pairs(&metadata), trace)
+    };
+    let is_unknown = |status: &GrpcStatus| status.code() == Code::Unimplemented;
+    let answer = match ask(ON_BULK).await {
+        Err(status) if is_unknown(&status) => ask(ON_BULK_ALPHA).await,
+        answer => answer,
+    };
+    match answer {
+        Ok(answer) => {
+            let statuses = answer.statuses.into_iter().map(|entry| {
+                let said = match entry.status {
+                    0 => Handled::Done.success(),
+                    2 => dropped(&entry.entry_id),
+                    other => Handled::failed(
+                        format!("status {other} returned from app for entry {}", entry.entry_id),
+                        None,
+                    ),
+                };
+                (entry.entry_id, said)
+            });
+            Said::Each(statuses.collect())
+        }
+        Err(status) if is_unknown(&status) => {
+            tracing::warn!(
+                target: LOG,
+                "non-retriable error returned from app while processing bulk pub/sub event: {status}"
+            );
+            Said::all(Handled::Done.success())
+        }
+        Err(status) => {
+            let text = format!("error returned from app while processing bulk pub/sub event: {status}");
+            Said::all((Handled::Failed(text), grpc_outcome(status.code() as i32)))
+        }
+    }
+}
+
+fn grpc_request(target: &Target, entries: &[Entry]) -> Result<TopicEventBulkRequest, String> {
+    let wanted = &target.wanted;
+    let first = entries.first().map(|entry| &entry.event);
+    let shown = entries.iter().map(|entry| {
+        let event = &entry.event;
+        let (body, default) = if wanted.raw {
+            (EntryEvent::Bytes(event.payload.clone()), OCTET_STREAM)
+        } else {
+            (EntryEvent::CloudEvent(message::envelope(event)?), CLOUD_EVENT)
+        };
+        Ok(TopicEventBulkRequestEntry {
+            entry_id: entry.id.clone(),
+            event: Some(body),
+            content_type: event.content_type.as_deref().unwrap_or(default).to_owned(),
+            metadata: event.metadata.clone(),
+        })
+    });
+    Ok(TopicEventBulkRequest {
+        id: uuid::Uuid::new_v4().to_string(),
+        entries: shown.collect::<Result<_, String>>()?,
+        metadata: Pairs::from([(PUBSUB_NAME.to_owned(), wanted.pubsub.clone())]),
+        topic: first.map(|event| event.topic.to_string()).unwrap_or_default(),
+        pubsub_name: wanted.pubsub.clone(),
+        r#type: BULK_TYPE.to_owned(),
+        path: first.map(|event| event.path.clone()).unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn event(path: &str) -> Arc<Incoming> {
+        Arc::new(Incoming {
+            id: "1".to_owned(),
+            topic: "t".into(),
+            path: path.to_owned(),
+            data: Bytes::new(),
+            payload: Bytes::new(),
+            metadata: Pairs::new(),
+            content_type: None,
+            trace: Parent::default(),
+            binary: None,
+            published: None,
+        })
+    }
+
+    fn member(path: &str) -> Member {
+        let (answer, _) = oneshot::channel();
+        Member {
+            event: event(path),
+            answer,
+        }
+    }
+
+    #[test]
+    fn a_batch_is_complete_with_its_count_and_by_path() {
+        let collector = Collector::new(Bulk {
+            count: 2,
+            wait: Duration::from_secs(1),
+        });
+        assert!(matches!(collector.join(member("/a")), Part::Lead(0)));
+        assert!(matches!(collector.join(member("/b")), Part::Lead(1)));
+        let Part::Call(batch) = collector.join(member("/a")) else {
+            panic!("two are a batch")
+        };
+        assert_eq!(batch.members.len(), 2);
+        assert!(collector.take("/a", 0).is_none(), "it is under way");
+        assert!(matches!(collector.join(member("/a")), Part::Lead(2)));
+        assert!(collector.take("/a", 0).is_none(), "that one is another");
+        assert_eq!(collector.take("/b", 1).map(|batch| batch.members.len()), Some(1));
+        collector.limit(1);
+        assert!(
+            matches!(collector.join(member("/b")), Part::Call(_)),
+            "nobody else can come"
+        );
+    }
+
+    #[test]
+    fn each_entry_has_a_status_of_its_own() {
+        let entries: Vec<_> = ["1", "2", "3"]
+            .map(|id| Entry {
+                id: id.to_owned(),
+                event: event("/a"),
+            })
+            .into();
+        let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
+            {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
+        let Said::Each(said) = read(&entries, 200, body) else {
+            panic!("statuses are read")
+        };
+        assert_eq!(said["1"].0, Handled::Done);
+        assert!(matches!(said["2"].0, Handled::Dropped(_)));
+        assert!(matches!(said["3"].0, Handled::Failed(_)));
+        for (status, body) in [(200, "no json"), (500, "")] {
+            assert!(matches!(
+                read(&entries, status, body.as_bytes()),
+                Said::All(Handled::Failed(_), _)
+            ));
+        }
+        assert!(matches!(
+            read(&entries, 404, b""),
+            Said::All(Handled::Dropped(_), _)
+        ));
+    }
+}

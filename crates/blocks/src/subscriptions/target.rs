@@ -1,0 +1,401 @@
+//! One subscription at work: takes messages of a broker, delivers them, and tells the broker what came of each.
+
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Subscription};
+use outrigger_delivery::Limits;
+use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
+use outrigger_runtime::app::AppChannel;
+use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
+use outrigger_runtime::resilience::Attempt;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::attempt::Handled;
+use super::bulk::Collector;
+use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepare};
+use super::metrics::{IngressMetrics, Status};
+use super::stream::Stream;
+use super::wanted::{SubscriptionType, Wanted};
+use super::{Dependencies, LOG, Subscriptions};
+use crate::pubsub::{Broker, Protocol};
+
+/// Events of one subscription that the app is handling, unless the component says how many.
+const MAX_IN_FLIGHT: usize = 128;
+/// The same, with those that wait for their turn or their next attempt.
+const MAX_HELD: usize = 1024;
+/// Pauses before a broker is asked again for a subscription.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+
+/// Who gets the events.
+pub(super) enum Sink {
+    App(Arc<AppChannel>),
+    Stream(Arc<Stream>),
+}
+
+/// A subscription with its broker.
+pub(super) struct Target {
+    subscriptions: Arc<Subscriptions>,
+    pub(super) wanted: Arc<Wanted>,
+    broker: Arc<Broker>,
+    sink: Sink,
+    policy: Option<Arc<Policy>>,
+    collector: Option<Collector>,
+}
+
+/// What is left to do with a message.
+pub(super) enum Rest {
+    /// The engine has it.
+    Taken(Taken<Handled>),
+    /// It does not go to the app.
+    Dropped(Dropped),
+    /// It cannot be understood.
+    Unreadable(String),
+    /// Nothing is taken any more.
+    Ending,
+}
+
+impl Target {
+    pub(super) fn new(
+        subscriptions: Arc<Subscriptions>,
+        wanted: Arc<Wanted>,
+        broker: Arc<Broker>,
+        sink: Sink,
+    ) -> Self {
+        let policies = &subscriptions.dependencies.resilience.policies;
+        let collector = match sink {
+            Sink::App(_) => wanted.bulk.map(Collector::new),
+            Sink::Stream(_) => None,
+        };
+        Self {
+            policy: policies.component(&wanted.pubsub, ComponentKind::Pubsub, Direction::Inbound),
+            collector,
+            wanted,
+            broker,
+            sink,
+            subscriptions,
+        }
+    }
+
+    pub(super) fn dependencies(&self) -> &Dependencies {
+        &self.subscriptions.dependencies
+    }
+
+    pub(super) fn metrics(&self) -> &IngressMetrics {
+        &self.subscriptions.metrics
+    }
+
+    /// Takes and delivers until `stop`; when it returns, the broker knows what became of every message. The first attempt
+    /// to subscribe is over when `asked` is cancelled; `first` hears how it went, and then there is no second one.
+    pub(super) async fn run(
+        &self,
+        stop: &CancellationToken,
+        asked: &CancellationToken,
+        mut first: Option<oneshot::Sender<Result<(), String>>>,
+    ) {
+        let mut pause = PAUSES.0;
+        let mut failed = false;
+        loop {
+            let subscribed = tokio::select! {
+                () = stop.cancelled() => return,
+                subscribed = self.subscribe() => subscribed,
+            };
+            asked.cancel();
+            match subscribed {
+                Ok(subscription) => {
+                    self.begun(failed);
+                    if let Some(first) = first.take() {
+                        // Whoever asked may be gone: then `stop` follows.
+                        let _gone = first.send(Ok(()));
+                    }
+                    if self.deliver(subscription, stop).await {
+                        return;
+                    }
+                    pause = PAUSES.0;
+                }
+                Err(error) => {
+                    if let Some(first) = first.take() {
+                        let _gone = first.send(Err(error));
+                        return;
+                    }
+                    tracing::error!(
+                        target: LOG,
+                        "Failed to start subscription for pubsub {}, topic {}: {error}",
+                        self.wanted.pubsub,
+                        self.wanted.topic
+                    );
+                    failed = true;
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            pause = pause.mul_f64(1.5).min(PAUSES.1);
+        }
+    }
+
+    fn begun(&self, failed_before: bool) {
+        if failed_before {
+            tracing::info!(
+                target: LOG,
+                "Successfully started subscription after retry for pubsub {}, topic {}",
+                self.wanted.pubsub,
+                self.wanted.topic
+            );
+        }
+    }
+
+    async fn subscribe(&self) -> Result<Subscription, String> {
+        let (pubsub, topic) = (&self.wanted.pubsub, &self.wanted.topic);
+        if !self.broker.topics().may_subscribe(topic) {
+            return Err(format!(
+                "subscription to topic '{topic}' on pubsub '{pubsub}' is not allowed"
+            ));
+        }
+        let request = Subscribe {
+            topic: self.broker.stored_topic(topic).into_owned(),
+            metadata: self.wanted.metadata.clone(),
+            in_flight: NonZeroUsize::new(MAX_HELD).unwrap_or(NonZeroUsize::MIN),
+        };
+        let subscribed = self.broker.component().subscribe(request).await;
+        subscribed.map_err(|error| format!("failed to subscribe to topic {topic}: {error}"))
+    }
+
+    /// Delivers what comes until `stop`, or until the subscription ends by itself: then `false`.
+    async fn deliver(&self, subscription: Subscription, stop: &CancellationToken) -> bool {
+        let wanted = subscription
+            .concurrency()
+            .map_or(MAX_IN_FLIGHT, NonZeroUsize::get);
+        let limits = Limits {
+            in_flight: wanted.min(MAX_HELD),
+            held: MAX_HELD,
+        };
+        if let Some(collector) = &self.collector {
+            collector.limit(limits.in_flight);
+        }
+        let metrics = self.resilience_metrics();
+        let (inbox, engine) = delivery::engine(limits, self.policy.as_deref(), metrics);
+        let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
+        let ending = CancellationToken::new();
+        let ends = Ends {
+            stop,
+            ending: &ending,
+        };
+        let taking = delivery::take(self, subscription, inbox, ends);
+        let delivering = engine.run(&ending, Ending::FinishAttempts, |event, limit| {
+            self.attempt(event, limit, &ending)
+        });
+        let ((stopped, ended), ()) = tokio::join!(taking, delivering);
+        if let Err(error) = ended {
+            tracing::error!(
+                target: LOG,
+                "the subscription to topic {} of {} ended: {error}",
+                self.wanted.topic,
+                self.wanted.pubsub
+            );
+        }
+        stopped
+    }
+
+    fn resilience_metrics(&self) -> &outrigger_runtime::metrics::SidecarMetrics {
+        &self.dependencies().resilience.metrics
+    }
+
+    /// What orders a message. In bulks that is a key alone: the messages of a partition go to the app together.
+    fn lane(&self, message: &Message) -> Option<Lane> {
+        let lane = message.lane.as_ref();
+        let lane = lane.filter(|lane| self.collector.is_none() || lane.key.is_some());
+        lane.cloned()
+    }
+
+    /// The name that apps use for a topic of the broker.
+    fn app_topic(&self, stored: &Arc<str>) -> Arc<str> {
+        let prefix = self.broker.stored_topic("");
+        match stored.strip_prefix(prefix.as_ref()) {
+            Some(topic) if !prefix.is_empty() => topic.into(),
+            _ => Arc::clone(stored),
+        }
+    }
+
+    /// Publishes a message to the dead-letter topic, where there is one: as the app would, with its rights and under the
+    /// policy of the component.
+    async fn dead_letter(&self, message: &Message, why: &str) -> Kept {
+        let Some(topic) = &self.wanted.dead_letter else {
+            return Kept::Nowhere;
+        };
+        let mut metadata = message.metadata.clone();
+        metadata.insert(PUBSUB_NAME.to_owned(), self.wanted.pubsub.clone());
+        if let Some(content_type) = &message.content_type {
+            metadata.insert(CONTENT_TYPE.to_owned(), content_type.clone());
+        }
+        let copy = Publish {
+            topic: self.broker.stored_topic(topic).into_owned(),
+            data: message.data.clone(),
+            content_type: message.content_type.clone(),
+            metadata,
+        };
+        let allowed = self.broker.check_allowed(topic, &self.dependencies().app_id);
+        let published = match allowed {
+            Ok(()) => {
+                let sent = self.broker.send(&copy, Protocol::Grpc).await;
+                sent.map_err(|cause| cause.to_string())
+            }
+            Err(forbidden) => Err(forbidden.to_string()),
+        };
+        let origin = &message.topic;
+        self.metrics()
+            .dead_letter(&self.wanted.pubsub, &self.wanted.topic, published.is_ok());
+        match published {
+            Ok(()) => {
+                tracing::warn!(
+                    target: LOG,
+                    "a message of topic {origin} of {} went to the dead-letter topic {topic}: {why}",
+                    self.wanted.pubsub
+                );
+                Kept::Published
+            }
+            Err(error) => {
+                tracing::error!(
+                    target: LOG,
+                    "error sending message to dead letter, origin topic: {origin} dead letter topic {topic} err: \
+                     {error}; it should go there because {why}"
+                );
+                Kept::Failed
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        event: Arc<Incoming>,
+        limit: Attempt,
+        ending: &CancellationToken,
+    ) -> (Handled, Outcome) {
+        if limit.number == 1
+            && let Some(published) = event.published
+        {
+            self.metrics()
+                .lag(&self.wanted.pubsub, &self.wanted.topic, published);
+        }
+        let attempted = match (&self.sink, &self.collector) {
+            (Sink::App(app), Some(collector)) => {
+                return collector.attempt(self, app, event, limit, ending).await;
+            }
+            (Sink::App(app), None) if app.is_grpc() => limit.within(pin!(self.over_grpc(app, &event))).await,
+            (Sink::App(app), None) => limit.within(pin!(self.over_http(app, &event))).await,
+            (Sink::Stream(stream), _) => limit.within(pin!(stream.deliver(self, &event, ending))).await,
+        };
+        attempted.unwrap_or_else(timed_out)
+    }
+}
+
+impl Consumer for Target {
+    type Event = Incoming;
+    type Answer = Handled;
+    type Rest = Rest;
+
+    async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Rest {
+        let topic = self.app_topic(&message.topic);
+        match prepare(&self.wanted, self.broker.name(), topic, message) {
+            Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
+                Ok(taken) => Rest::Taken(taken),
+                Err(_) => Rest::Ending,
+            },
+            Prepared::Dropped(why) => Rest::Dropped(why),
+            Prepared::Unreadable(why) => Rest::Unreadable(why),
+        }
+    }
+
+    async fn settle(&self, message: Message, rest: Rest, receipt: Receipt, ends: Ends<'_>) {
+        let topic = self.app_topic(&message.topic);
+        let counted = |status, by_app| {
+            let metrics = self.metrics();
+            metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
+        };
+        let failed = match rest {
+            Rest::Ending => return receipt.give_back(),
+            Rest::Dropped(why) => {
+                let (why, by_app) = match why {
+                    Dropped::Expired => ("it has expired", false),
+                    Dropped::NoRoute => ("no route matches it", true),
+                };
+                counted(Status::Drop, by_app);
+                // It is done whether it can be kept or not.
+                let _kept = self.dead_letter(&message, why).await;
+                return receipt.acknowledge();
+            }
+            Rest::Unreadable(why) => {
+                tracing::error!(
+                    target: LOG,
+                    "error deserializing cloud event in pubsub {} and topic {topic}: {why}",
+                    self.wanted.pubsub
+                );
+                why
+            }
+            Rest::Taken(taken) => match taken.settled().await {
+                Ok(Handled::Done) => return receipt.acknowledge(),
+                Ok(Handled::Dropped(why)) => {
+                    return match self.dead_letter(&message, why).await {
+                        Kept::Failed => receipt.give_back(),
+                        Kept::Published | Kept::Nowhere => receipt.acknowledge(),
+                    };
+                }
+                // Its retries were cut short, or its client is gone: somebody else gets it.
+                Ok(Handled::Failed(_)) if ends.have_come() => {
+                    return receipt.give_back();
+                }
+                Err(Undelivered::Ending) => return receipt.give_back(),
+                Ok(Handled::Failed(why)) => why,
+                Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
+            },
+        };
+        match self.dead_letter(&message, &failed).await {
+            Kept::Published => {
+                counted(Status::Drop, false);
+                receipt.acknowledge();
+            }
+            Kept::Failed | Kept::Nowhere => {
+                counted(Status::Retry, false);
+                tracing::warn!(
+                    target: LOG,
+                    "a message of topic {topic} of {} goes back to the broker: {failed}",
+                    self.wanted.pubsub
+                );
+                receipt.give_back();
+            }
+        }
+    }
+}
+
+/// An attempt that took longer than its policy lets it.
+pub(super) fn timed_out() -> (Handled, Outcome) {
+    let text = "context deadline exceeded".to_owned();
+    (Handled::Failed(text), Outcome::TimedOut)
+}
+
+/// What became of a message that the app does not handle.
+enum Kept {
+    /// It is in the dead-letter topic.
+    Published,
+    /// It should be there and is not.
+    Failed,
+    /// There is no dead-letter topic.
+    Nowhere,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.wanted.origin == SubscriptionType::Streaming {
+            tracing::info!(
+                target: LOG,
+                "Unsubscribed from pubsub '{}' topic '{}'",
+                self.wanted.pubsub,
+                self.wanted.topic
+            );
+        }
+    }
+}

@@ -1,0 +1,514 @@
+//! The life of components, with every block: which are started, in which order, with which properties; how they change
+//! and end.
+#![expect(
+    clippy::unwrap_used,
+    reason = "functions that tests share may fail like tests"
+)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use outrigger_blocks::Blocks;
+use outrigger_blocks::bindings::Dependencies;
+use outrigger_component::catalog::{Entry, Version};
+use outrigger_component::{Catalog, Error, Kind, Pairs, Result, SecretStore, Setup, secrets::Feature};
+use outrigger_policy::resiliency::Resiliency;
+use outrigger_resources::{Component, Configuration, NameValue, SecretKeyRef};
+use outrigger_runtime::app::Health;
+use outrigger_runtime::components::{Components, Context, Registered, StartError};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::middleware::Middlewares;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_runtime::scheduler::{self, Scheduler};
+use outrigger_telemetry::metrics::Metrics;
+use outrigger_telemetry::trace::Tracer;
+
+/// Has one secret, `token`, whose value is the store's own property `value`.
+struct Vault(String);
+
+#[async_trait]
+impl SecretStore for Vault {
+    fn features(&self) -> &[Feature] {
+        &[Feature::MultipleKeyValues]
+    }
+
+    async fn get(&self, name: &str, _metadata: &Pairs) -> Result<Pairs> {
+        match name {
+            "token" => Ok(Pairs::from([("token".to_owned(), self.0.clone())])),
+            _ => Err(Error::new(Kind::NotFound, "no such secret")),
+        }
+    }
+
+    async fn bulk_get(&self, _metadata: &Pairs) -> Result<HashMap<String, Pairs>> {
+        Ok(HashMap::new())
+    }
+}
+
+/// Answers once `open` was seen.
+struct Gate(Arc<Mutex<Vec<String>>>);
+
+impl Gate {
+    fn saw(&self, what: &str) -> bool {
+        self.0.lock().unwrap().iter().any(|seen| seen == what)
+    }
+}
+
+#[async_trait]
+impl SecretStore for Gate {
+    fn features(&self) -> &[Feature] {
+        &[]
+    }
+
+    async fn get(&self, name: &str, _metadata: &Pairs) -> Result<Pairs> {
+        self.0.lock().unwrap().push("called".to_owned());
+        while !self.saw("open") {
+            tokio::task::yield_now().await;
+        }
+        Ok(Pairs::from([(name.to_owned(), "from the gate".to_owned())]))
+    }
+
+    async fn bulk_get(&self, _metadata: &Pairs) -> Result<HashMap<String, Pairs>> {
+        Ok(HashMap::new())
+    }
+
+    async fn close(&self) {
+        self.0.lock().unwrap().push("closed".to_owned());
+    }
+}
+
+/// A catalog whose secret stores write down what they were given; `slow` ones never start.
+fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
+    let mut catalog = Catalog::empty();
+    catalog.state = outrigger_components::builtin().state;
+    let (seen, gated) = (Arc::clone(seen), Arc::clone(seen));
+    catalog
+        .secrets
+        .add(Entry::new(&["vault"], Version::Only, move |setup: Setup| {
+            let value = setup.metadata.text(&["value"]).unwrap_or("none").to_owned();
+            let name = setup.metadata.component();
+            seen.lock().unwrap().push(format!("{name}={value}"));
+            async move { Ok(Arc::new(Vault(value)) as Arc<dyn SecretStore>) }
+        }));
+    catalog
+        .secrets
+        .add(Entry::new(&["slow"], Version::Only, |_| std::future::pending()));
+    catalog
+        .secrets
+        .add(Entry::new(&["gate"], Version::Only, move |_| {
+            let gate = Gate(Arc::clone(&gated));
+            async move { Ok(Arc::new(gate) as Arc<dyn SecretStore>) }
+        }));
+    catalog
+}
+
+fn component(name: &str, kind: &str) -> Component {
+    Component {
+        name: name.to_owned(),
+        namespace: String::new(),
+        kind: kind.to_owned(),
+        version: "v1".to_owned(),
+        ignore_errors: false,
+        init_timeout: Duration::from_secs(5),
+        metadata: Vec::new(),
+        secret_store: String::new(),
+        scopes: Vec::new(),
+        source: Default::default(),
+    }
+}
+
+fn vault(name: &str, value: &str) -> Component {
+    Component {
+        metadata: vec![NameValue::new("value", value)],
+        ..component(name, "secretstores.vault")
+    }
+}
+
+/// A store whose value is the secret of another.
+fn dependent(name: &str, store: &str, secret: &str) -> Component {
+    let item = NameValue {
+        name: "value".to_owned(),
+        value: None,
+        secret: Some(SecretKeyRef {
+            name: secret.to_owned(),
+            key: String::new(),
+        }),
+        env: None,
+    };
+    Component {
+        metadata: vec![item],
+        secret_store: store.to_owned(),
+        ..component(name, "secretstores.vault")
+    }
+}
+
+fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
+    with_blocks(seen).0
+}
+
+fn with_blocks(seen: &Arc<Mutex<Vec<String>>>) -> (Components, Blocks) {
+    let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+    let policies = Resiliency::build(&[], "app").0;
+    let resilience = Arc::new(Resilience { policies, metrics });
+    let context = Context {
+        catalog: catalog(seen),
+        app_id: "app".to_owned(),
+        namespace: Some("ns".to_owned()),
+        env_keys: String::new(),
+        env: Arc::new(|name| match name {
+            "HOME_TOWN" => Some("Rome".to_owned()),
+            "POD_NAME" => Some("pod-0".to_owned()),
+            _ => None,
+        }),
+        configuration: Arc::new(Configuration {
+            denied_components: vec!["secretstores.denied".to_owned()],
+            ..Configuration::default()
+        }),
+        metrics: Metrics::disabled(),
+        actors: true,
+    };
+    let settings = Configuration::default();
+    let middlewares = Arc::new(Middlewares::new(&settings));
+    let dependencies = Dependencies {
+        resilience,
+        app: None,
+        tracer: Tracer::off(),
+        asking: Duration::ZERO,
+        max_answer: 0,
+    };
+    let scheduler = Scheduler::new(scheduler::Settings {
+        app_id: "app".into(),
+        namespace: "default".into(),
+        addresses: Vec::new(),
+        streams: 1,
+        identity: None,
+        max_message: 0,
+    });
+    let blocks = Blocks::new(
+        "app".into(),
+        &settings,
+        middlewares,
+        Health::new(true).1,
+        scheduler,
+        true,
+        dependencies,
+    );
+    let secrets = Arc::clone(&blocks.secrets) as _;
+    (Components::new(context, blocks.categories(), secrets), blocks)
+}
+
+/// What was started, or why not, and with which values.
+async fn started(components: &[Component]) -> (Result<Vec<Registered>, StartError>, Vec<String>) {
+    let seen = Arc::default();
+    let all = new(&seen);
+    let result = all.start(components).await;
+    let seen = seen.lock().unwrap().clone();
+    (result.map(|()| all.registered()), seen)
+}
+
+#[tokio::test]
+async fn a_store_waits_for_the_store_of_its_secrets() {
+    let components = [
+        dependent("third", "second", "token"),
+        dependent("second", "first", "token"),
+        vault("first", "x"),
+    ];
+    let (result, seen) = started(&components).await;
+    assert_eq!(result.unwrap().len(), 3);
+    assert_eq!(seen, ["first=x", "second=x", "third=x"]);
+}
+
+#[tokio::test]
+async fn what_waits_in_vain_is_left_out() {
+    let components = [
+        dependent("a", "b", "token"),
+        dependent("b", "a", "token"),
+        vault("other", "x"),
+        dependent("no-secret", "other", "missing"),
+        component("denied", "secretstores.denied"),
+    ];
+    let (result, seen) = started(&components).await;
+    assert_eq!(result.unwrap().len(), 2);
+    assert_eq!(seen, ["other=x", "no-secret="]);
+}
+
+#[tokio::test]
+async fn templates_and_variables_are_filled_in() {
+    let mut from_env = component("env", "secretstores.vault");
+    from_env.metadata = vec![NameValue {
+        name: "value".to_owned(),
+        value: None,
+        secret: None,
+        env: Some("HOME_TOWN".to_owned()),
+    }];
+    let (result, seen) = started(&[from_env, vault("text", "{appID}/{namespace}/{podName}/{other}")]).await;
+    result.unwrap();
+    assert_eq!(seen, ["env=Rome", "text=app/ns.app/pod-0/{other}"]);
+    let (_, seen) = started(&[vault("ids", "{uuid} {uuid}")]).await;
+    let (first, second) = seen[0].strip_prefix("ids=").unwrap().split_once(' ').unwrap();
+    assert_ne!(first, second);
+    assert_eq!((first.len(), second.len()), (36, 36));
+}
+
+#[tokio::test]
+async fn a_start_takes_no_longer_than_it_may() {
+    let slow = Component {
+        init_timeout: Duration::from_millis(10),
+        ..component("slow", "secretstores.slow")
+    };
+    let (result, _) = started(std::slice::from_ref(&slow)).await;
+    let error = result.err().unwrap().to_string();
+    assert!(
+        error.contains(
+            "[INIT_COMPONENT_FAILURE]: initialization error occurred for slow (secretstores.slow/v1): init timeout \
+             for component slow (secretstores.slow/v1) exceeded after 10ms"
+        ),
+        "{error}"
+    );
+    let tolerated = Component {
+        ignore_errors: true,
+        ..slow
+    };
+    let (result, _) = started(&[tolerated, vault("other", "x")]).await;
+    assert_eq!(result.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn kinds_are_known_or_wrong() {
+    for (kind, text) in [
+        ("pubsub.nosuch", "couldn't find pubsub component pubsub.nosuch/v1"),
+        ("nonsense", "incorrect type nonsense"),
+        (
+            "secretstores.nosuch",
+            "couldn't find secretstores component secretstores.nosuch/v1",
+        ),
+    ] {
+        let (result, _) = started(&[component("odd", kind)]).await;
+        let error = result.err().unwrap().to_string();
+        assert!(
+            error.starts_with("process component odd error: ") && error.contains(text),
+            "{error}"
+        );
+        assert_eq!(
+            error.contains("[CREATE_COMPONENT_FAILURE]"),
+            kind != "nonsense",
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn components_come_change_and_go() {
+    let seen = Arc::default();
+    let (all, blocks) = with_blocks(&seen);
+    all.start(&[vault("a", "1")]).await.unwrap();
+    all.add(&vault("b", "1")).await.unwrap();
+    let secret = async |store: &str| blocks.secrets.get(store, "token", &Pairs::new()).await;
+    assert_eq!(secret("b").await.unwrap()["token"], "1");
+    all.replace(&vault("a", "2")).await.unwrap();
+    assert_eq!(secret("a").await.unwrap()["token"], "2");
+    let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
+    assert_eq!(names, ["a", "b"], "a change keeps the place");
+
+    let broken = component("a", "secretstores.nosuch");
+    all.replace(&broken).await.unwrap_err();
+    assert_eq!(secret("a").await.unwrap()["token"], "2", "the old one stays");
+    let tolerated = Component {
+        ignore_errors: true,
+        ..broken
+    };
+    all.replace(&tolerated).await.unwrap();
+    assert!(secret("a").await.is_err(), "nobody wants the old one");
+    all.remove("b").await;
+    assert!(secret("b").await.is_err());
+    all.remove("never there").await;
+    assert!(all.registered().is_empty());
+}
+
+#[tokio::test]
+async fn what_waits_for_a_secret_store_starts_when_it_comes() {
+    let seen = Arc::default();
+    let all = new(&seen);
+    let waiting = [
+        dependent("third", "second", "token"),
+        dependent("second", "first", "token"),
+    ];
+    all.start(&waiting).await.unwrap();
+    assert!(all.registered().is_empty());
+    all.add(&vault("first", "x")).await.unwrap();
+    assert_eq!(all.registered().len(), 3);
+
+    all.add(&dependent("late", "other", "token")).await.unwrap();
+    all.remove("late").await;
+    all.add(&vault("other", "y")).await.unwrap();
+    let seen = seen.lock().unwrap().clone();
+    assert_eq!(seen, ["first=x", "second=x", "third=x", "other=y"]);
+}
+
+#[tokio::test]
+async fn a_component_is_closed_behind_the_last_call() {
+    let seen = Arc::default();
+    let (all, blocks) = with_blocks(&seen);
+    all.start(&[component("a", "secretstores.gate")]).await.unwrap();
+    let secrets = Arc::clone(&blocks.secrets);
+    let call = tokio::spawn(async move { secrets.get("a", "token", &Pairs::new()).await });
+    let gate = Gate(Arc::clone(&seen));
+    while !gate.saw("called") {
+        tokio::task::yield_now().await;
+    }
+    all.replace(&vault("a", "new")).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(!gate.saw("closed"));
+    seen.lock().unwrap().push("open".to_owned());
+    assert_eq!(call.await.unwrap().unwrap()["token"], "from the gate");
+    all.close().await;
+    assert_eq!(*seen.lock().unwrap(), ["called", "a=new", "open", "closed"]);
+}
+
+#[tokio::test]
+async fn what_is_wanted_runs() {
+    let seen = Arc::default();
+    let all = new(&seen);
+    all.start(&[vault("a", "1"), vault("b", "1")]).await.unwrap();
+    let tolerated = Component {
+        ignore_errors: true,
+        ..component("odd", "secretstores.nosuch")
+    };
+    let wanted = [
+        vault("new", "1"),
+        vault("b", "2"),
+        vault("a", "1"),
+        component("denied", "secretstores.denied"),
+        dependent("late", "other", "token"),
+        tolerated,
+    ];
+    all.reconcile(&wanted).await.unwrap();
+    assert_eq!(
+        *seen.lock().unwrap(),
+        ["a=1", "b=1", "b=2", "new=1"],
+        "what is the same is left alone"
+    );
+    all.reconcile(&[vault("b", "2"), dependent("late", "b", "token")])
+        .await
+        .unwrap();
+    let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
+    assert_eq!(names, ["b", "late"]);
+    assert_eq!(*seen.lock().unwrap(), ["a=1", "b=1", "b=2", "new=1", "late=2"]);
+    all.reconcile(&[component("odd", "secretstores.nosuch")])
+        .await
+        .unwrap_err();
+    assert!(all.registered().is_empty());
+}
+
+#[tokio::test]
+async fn actors_have_one_state_store() {
+    let marked = |name: &str, kind: &str, value: &str| Component {
+        metadata: vec![NameValue::new("ActorStateStore", value)],
+        ignore_errors: true,
+        ..component(name, kind)
+    };
+    let memory = "state.in-memory";
+    let all = new(&Arc::default());
+    all.start(&[
+        marked("no", memory, "false"),
+        marked("broken", "state.nosuch", "true"),
+        marked("first", memory, "true"),
+        marked("second", memory, "yes"),
+    ])
+    .await
+    .unwrap();
+    assert_eq!(all.actor_store().as_deref(), Some("first"));
+    let names: Vec<_> = all.registered().into_iter().map(|r| r.name).collect();
+    assert_eq!(names, ["no", "first"], "a broken store claims nothing");
+    let second = Component {
+        ignore_errors: false,
+        ..marked("second", memory, "true")
+    };
+    let error = all.add(&second).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with(
+            "process component second error: [INIT_COMPONENT_FAILURE]: initialization error occurred for second \
+             (state.in-memory/v1): detected duplicate actor state store: first and second"
+        ),
+        "{error}"
+    );
+}
+
+/// A state store whose key of this name is the secret `secret` of `store`.
+fn encrypted(key: &str, store: &str, secret: &str) -> Component {
+    let mut component = Component {
+        kind: "state.in-memory".to_owned(),
+        ..dependent("safe", store, secret)
+    };
+    component.metadata[0].name = key.to_owned();
+    component
+}
+
+#[tokio::test]
+async fn a_store_without_its_encryption_key_is_not_started() {
+    let hex = vault("vault", "000102030405060708090a0b0c0d0e0f");
+    let (result, _) = started(&[hex.clone(), encrypted("primaryEncryptionKey", "vault", "token")]).await;
+    assert_eq!(result.unwrap().len(), 2);
+    for key in ["primaryEncryptionKey", "secondaryEncryptionKey"] {
+        for (vault, store, secret, cause) in [
+            (
+                &hex,
+                "vault",
+                "nosuch",
+                "error getting secret nosuch from vault: no such secret",
+            ),
+            (
+                &vault("vault", ""),
+                "vault",
+                "token",
+                "the secret token of vault has no field token or an empty one",
+            ),
+            (&vault("vault", "xyz"), "vault", "token", ""),
+            (
+                &hex,
+                "",
+                "token",
+                "no secret store is named; set auth.secretStore",
+            ),
+        ] {
+            let (result, _) = started(&[vault.clone(), encrypted(key, store, secret)]).await;
+            let error = result.err().unwrap().to_string();
+            let code =
+                "[CREATE_COMPONENT_FAILURE]: initialization error occurred for safe (state.in-memory/v1): ";
+            let text = format!("{code}failed to extract encryption key: {key}: ");
+            assert!(error.contains(&text) && error.contains(cause), "{error}");
+        }
+    }
+    // The operator of a cluster sends the values of secrets with the component.
+    let mut sent = encrypted("primaryEncryptionKey", "", "token");
+    sent.metadata[0].value = Some("000102030405060708090a0b0c0d0e0f".to_owned());
+    let (result, _) = started(&[sent.clone()]).await;
+    assert_eq!(result.unwrap().len(), 1);
+    sent.metadata[0].value = Some(String::new());
+    let (result, _) = started(&[sent]).await;
+    let error = result.err().unwrap().to_string();
+    assert!(error.contains("in a cluster create the secret token"), "{error}");
+    let mut field = encrypted("primaryEncryptionKey", "vault", "token");
+    field.metadata[0].secret.as_mut().unwrap().key = "other".to_owned();
+    let (result, _) = started(&[hex, field]).await;
+    let error = result.err().unwrap().to_string();
+    assert!(
+        error.contains("the secret token of vault has no field other"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn secrets_take_no_longer_than_a_start_may() {
+    let waiting = Component {
+        init_timeout: Duration::from_millis(10),
+        ..dependent("waiting", "gate", "token")
+    };
+    let starting = [component("gate", "secretstores.gate"), waiting];
+    let ended = tokio::time::timeout(Duration::from_secs(10), started(&starting)).await;
+    let (result, seen) = ended.expect("the start waits for a secret for ever");
+    let error = result.err().unwrap().to_string();
+    assert!(error.contains("init timeout for component waiting"), "{error}");
+    assert_eq!(seen, ["called", "closed"]);
+}

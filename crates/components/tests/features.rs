@@ -1,0 +1,40 @@
+//! The features of this crate, and those of the sidecar that forward them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::path::Path;
+
+/// The part of a manifest from `[features]` to the next table.
+fn features(manifest: &Path) -> String {
+    let text = std::fs::read_to_string(manifest).unwrap();
+    let (_, after) = text.split_once("[features]").unwrap();
+    let end = after.find("\n[").unwrap_or(after.len());
+    after[..end].to_owned()
+}
+
+#[test]
+fn every_backend_is_in_the_sidecar_and_in_its_default_build() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (own, sidecar) = (
+        features(&here.join("Cargo.toml")),
+        features(&here.join("../sidecar/Cargo.toml")),
+    );
+    let (_, list) = sidecar.split_once("default = [").unwrap();
+    let (default, _) = list.split_once(']').unwrap();
+    let mut seen = 0;
+    for line in own.lines() {
+        let Some((name, _)) = line.split_once(" = ").filter(|(name, _)| *name != "default") else {
+            continue;
+        };
+        seen += 1;
+        let forwards = format!("{name} = [\"outrigger-components/{name}\"]");
+        assert!(
+            sidecar.lines().any(|line| line == forwards),
+            "crates/sidecar/Cargo.toml has no line {forwards}"
+        );
+        assert!(
+            default.contains(&format!("\"{name}\"")),
+            "{name} is not in the default features of crates/sidecar/Cargo.toml"
+        );
+    }
+    assert!(seen > 10, "only {seen} features were found");
+}

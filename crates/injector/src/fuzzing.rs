@@ -1,0 +1,95 @@
+//! What fuzzers call.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use outrigger_flags::{Parsed, parse};
+use outrigger_kube::annotations::CONTAINER;
+use outrigger_kube::testing::apply_patch;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::config::{Config, FLAGS, Settings};
+use crate::patch::{self, Pod, Surroundings};
+use crate::review::{Review, Verdict, answer, is_wanted};
+
+/// A body that the API server could post: nothing panics; the patch can be applied, and a patched pod has one sidecar
+/// and wants no other.
+///
+/// # Panics
+/// Where that does not hold.
+pub fn review(body: &[u8]) {
+    let Ok(review) = serde_json::from_slice::<Review>(body) else {
+        return;
+    };
+    let pod = &review.request.object;
+    let Ok(read) = Pod::deserialize(pod) else { return };
+    if !is_wanted(pod) || !is_regular(pod) {
+        return;
+    }
+    let warnings = patch::warnings(read.annotations());
+    let Ok(operations) = patch::operations(&read, &settings(), &surroundings()) else {
+        return;
+    };
+    if operations.is_empty() {
+        return;
+    }
+    let verdict = Verdict {
+        operations,
+        warnings,
+        refused: None,
+    };
+    let answer = answer(&review, verdict);
+    let response = &answer["response"];
+    assert_eq!(
+        (&response["allowed"], &response["patchType"]),
+        (&json!(true), &json!("JSONPatch"))
+    );
+    let patch = STANDARD
+        .decode(response["patch"].as_str().expect("a patch"))
+        .expect("base64");
+    let patch: Value = serde_json::from_slice(&patch).expect("JSON");
+    let mut patched = pod.clone();
+    apply_patch(&mut patched, &patch);
+    let again = Pod::deserialize(&patched).expect("a patched pod is a pod");
+    assert!(!again.needs_sidecar(), "a patched pod has its sidecar");
+    let containers = patched["spec"]["containers"].as_array().expect("containers");
+    let sidecars = containers
+        .iter()
+        .filter(|container| container["name"] == CONTAINER);
+    assert_eq!(sidecars.count(), 1);
+}
+
+/// Whether all that a patch touches is an object where the API has objects: that is checked before a webhook is asked.
+fn is_regular(pod: &Value) -> bool {
+    let containers = pod["spec"]["containers"].as_array();
+    let mut containers = containers.into_iter().flatten();
+    pod["metadata"].is_object() && pod["spec"].is_object() && containers.all(Value::is_object)
+}
+
+fn settings() -> Settings {
+    let Ok(Parsed::Run(flags)) = parse(FLAGS, std::iter::empty()) else {
+        panic!("no flag is required");
+    };
+    let env = |name: &str| match name {
+        "SIDECAR_IMAGE" => Some("daprd:1".to_owned()),
+        "NAMESPACE" => Some("dapr-system".to_owned()),
+        "KUBE_CLUSTER_DOMAIN" => Some("cluster.local".to_owned()),
+        "IGNORE_ENTRYPOINT_TOLERATIONS" => {
+            Some(r#"[{"key":"azure.com/aci","effect":"NoSchedule"}]"#.to_owned())
+        }
+        _ => None,
+    };
+    Config::from_flags(&flags, env).expect("a configuration").settings
+}
+
+fn surroundings() -> Surroundings {
+    let container = json!({"image": "one:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]});
+    Surroundings {
+        namespace: "shop".to_owned(),
+        trust_anchors: "-----BEGIN CERTIFICATE-----".to_owned(),
+        mtls: true,
+        token: true,
+        components: vec![json!({"metadata": {"name": "one", "namespace": "shop",
+            "annotations": {"dapr.io/component-container": container.to_string()}}})],
+    }
+}

@@ -1,0 +1,248 @@
+//! Calls, and their way through the fleet.
+
+use outrigger_actors::routes::Way;
+use outrigger_actors::turns::Entry;
+
+use super::hosts::{Cut, Wake};
+use super::*;
+
+/// Between two tries of a call that did not reach its actor.
+const RETRY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stage {
+    /// On its way, or waiting to be tried again.
+    Travels,
+    AtGate,
+    /// It waits for the next step of a round.
+    AtStep,
+    /// It waits for its turn, or for the actor's end.
+    Queued,
+    Runs,
+    Done,
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) actor: u32,
+    pub(super) from: usize,
+    pub(super) at: usize,
+    origin: Origin,
+    pub(super) stage: Stage,
+    pub(super) ticket: Option<Ticket>,
+    /// What was meant for an earlier step is void.
+    pub(super) step: u32,
+    runs: u32,
+}
+
+impl Call {
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Done | Stage::Failed)
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.stage == Stage::Failed
+    }
+
+    /// Whether the host waits for it before a table may change.
+    pub(super) fn holds(&self, host: usize) -> bool {
+        self.at == host && matches!(self.stage, Stage::Queued | Stage::Runs)
+    }
+}
+
+impl World {
+    pub(super) fn new_call(&mut self) {
+        let pause = Duration::from_millis(self.random.random_range(0..400));
+        if self.now + pause < TROUBLE {
+            self.after(pause, Event::Call);
+        }
+        let up: Vec<_> = (0..self.hosts.len())
+            .filter(|host| self.hosts[*host].is_well())
+            .collect();
+        if up.is_empty() {
+            return;
+        }
+        let from = up[self.random.random_range(0..up.len())];
+        self.calls.push(Call {
+            actor: self.random.random_range(0..ACTORS),
+            from,
+            at: from,
+            origin: Origin::Own,
+            stage: Stage::Travels,
+            ticket: None,
+            step: 0,
+            runs: 0,
+        });
+        self.visit(self.calls.len() - 1);
+    }
+
+    fn stage(&mut self, call: usize, stage: Stage) {
+        let call = &mut self.calls[call];
+        call.stage = stage;
+        call.step += 1;
+    }
+
+    fn send(&mut self, call: usize, to: &str, origin: Origin) {
+        let to = self
+            .hosts
+            .iter()
+            .position(|host| *host.name == *to)
+            .expect("a host");
+        let (delay, from) = (self.delay(), self.calls[call].at);
+        self.stage(call, Stage::Travels);
+        self.after(delay, Event::Arrive(call, from, to, origin));
+    }
+
+    pub(super) fn arrive(&mut self, call: usize, from: usize, at: usize, origin: Origin) {
+        if self.calls[call].is_over() {
+            return;
+        }
+        let reached = self.hosts[at].is_up && [from, at].iter().all(|host| self.hosts[*host].cut != Cut::All);
+        if !reached {
+            return self.retry(call);
+        }
+        (self.calls[call].at, self.calls[call].origin) = (at, origin);
+        self.visit(call);
+    }
+
+    /// It did not begin, and is tried again from where it came from.
+    pub(super) fn retry(&mut self, call: usize) {
+        self.stage(call, Stage::Travels);
+        self.after(RETRY, Event::Again(call));
+    }
+
+    pub(super) fn again(&mut self, call: usize) {
+        let from = self.calls[call].from;
+        if !self.hosts[from].is_up {
+            return self.stage(call, Stage::Failed);
+        }
+        (self.calls[call].at, self.calls[call].origin) = (from, Origin::Own);
+        self.visit(call);
+    }
+
+    /// What a sidecar does with a call.
+    pub(super) fn visit(&mut self, call: usize) {
+        let Call {
+            actor, at, origin, ..
+        } = self.calls[call];
+        if !self.hosts[at].is_open {
+            return self.stage(call, Stage::AtGate);
+        }
+        let routes = self.hosts[at].routes.clone();
+        let id = actor.to_string();
+        let now = self.now;
+        match routes.way(origin, "T", &id) {
+            Way::Here => {
+                self.stage(call, Stage::Queued);
+                let wake = Wake::Call(call, self.calls[call].step);
+                let entered = self.hosts[at].shard.enter(&id, None, true, now, || wake);
+                if let Ok(Entry::Turn(ticket, begins)) = entered {
+                    self.calls[call].ticket = Some(ticket);
+                    if begins {
+                        self.begin(call);
+                    }
+                }
+            }
+            Way::There(host) => self.send(call, &host.address, Origin::Peer),
+            Way::PassOn(host, stamp) => {
+                self.stage(call, Stage::Queued);
+                let wake = Wake::Call(call, self.calls[call].step);
+                match self.hosts[at].shard.enter(&id, None, false, now, || wake) {
+                    Ok(Entry::Absent) => self.send(call, &host.address, Origin::Handed(stamp)),
+                    Ok(Entry::Ends) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            Way::Wait => self.stage(call, Stage::AtStep),
+            Way::Moved | Way::Nowhere => self.retry(call),
+        }
+    }
+
+    fn begin(&mut self, call: usize) {
+        self.stage(call, Stage::Runs);
+        let Call { actor, at, .. } = self.calls[call];
+        let before = self.active.insert(actor, at);
+        let only = before.is_none_or(|before| before == at);
+        assert!(
+            only,
+            "actor {actor} begins at {at} and is at {before:?}, {:?}",
+            self.now
+        );
+        let others = self
+            .calls
+            .iter()
+            .filter(|other| other.stage == Stage::Runs && other.actor == actor);
+        assert_eq!(others.count(), 1, "two calls of actor {actor} at a time");
+        let call_state = &mut self.calls[call];
+        call_state.runs += 1;
+        assert_eq!(call_state.runs, 1, "call {call} ran before");
+        let step = call_state.step;
+        let length = match self.hosts[at].slow && self.random.random_bool(0.2) {
+            true => Duration::from_millis(self.random.random_range(0..6000)),
+            false => Duration::from_micros(self.random.random_range(100..30_000)),
+        };
+        self.after(length, Event::TurnEnds(call, step));
+    }
+
+    pub(super) fn turn_ends(&mut self, call: usize, step: u32) {
+        if self.calls[call].step == step {
+            self.leave_turn(call, Stage::Done);
+        }
+    }
+
+    /// Ends a call's part in the turns of its actor.
+    pub(super) fn leave_turn(&mut self, call: usize, stage: Stage) {
+        self.stage(call, stage);
+        let Call { actor, at, .. } = self.calls[call];
+        if let Some(ticket) = self.calls[call].ticket.take() {
+            let woken = self.hosts[at].shard.leave(&actor.to_string(), ticket, self.now);
+            self.wake(at, woken);
+        }
+        self.look(at);
+    }
+
+    pub(super) fn wake(&mut self, host: usize, woken: Vec<Wake>) {
+        for wake in woken {
+            match wake {
+                Wake::Call(call, step) if self.calls[call].step == step => {
+                    match self.calls[call].ticket {
+                        Some(_) => self.begin(call),
+                        // The actor has ended here.
+                        None => self.visit(call),
+                    }
+                }
+                Wake::Call(..) => {}
+                Wake::Last(actor, life) => self.end_actor(host, life, actor),
+            }
+        }
+    }
+
+    /// Calls that wait at a host at a stage go on.
+    pub(super) fn revisit(&mut self, host: usize, stage: Stage) {
+        for call in 0..self.calls.len() {
+            if self.calls[call].at == host && self.calls[call].stage == stage {
+                self.visit(call);
+            }
+        }
+    }
+
+    /// Calls that hold up a host have to end; those that did not begin look again. `concerned`: calls of these actors.
+    pub(super) fn cancel(&mut self, host: usize, concerned: impl Fn(u32) -> bool) {
+        let calls: Vec<_> = (0..self.calls.len())
+            .filter(|call| self.calls[*call].holds(host) && concerned(self.calls[*call].actor))
+            .collect();
+        let (running, queued): (Vec<_>, Vec<_>) = calls
+            .into_iter()
+            .partition(|call| self.calls[*call].stage == Stage::Runs);
+        for call in &queued {
+            self.leave_turn(*call, Stage::AtGate);
+        }
+        for call in running {
+            self.leave_turn(call, Stage::Failed);
+        }
+        for call in queued {
+            self.visit(call);
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! Hosts: what a sidecar does with orders, and what happens to it.
+
+use outrigger_actors::round::{Order, Round, Step};
+use outrigger_actors::routes::{Routes, Stamp};
+use outrigger_actors::shard::Shard;
+
+use super::calls::Stage;
+use super::*;
+
+/// How long calls go on when a table changes.
+const DRAIN: Duration = Duration::from_secs(2);
+/// The same when the stream to placement is lost.
+const FENCE: Duration = Duration::from_millis(500);
+/// Placement and hosts hear of each other so often.
+const PING: Duration = Duration::from_secs(2);
+/// A host that hears nothing for so long is on its own; placement waits longer.
+const SILENCE: Duration = Duration::from_secs(4);
+const SILENCE_AT_PLACEMENT: Duration = Duration::from_secs(5);
+/// Between two looks for a leader while there was none, and the time of a look that finds nobody and nothing.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+const LOOK: Duration = Duration::from_millis(300);
+/// A host that left passes calls on for so long.
+const LINGER: Duration = Duration::from_millis(500);
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// Whom a host cannot reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cut {
+    Nobody,
+    Placement,
+    All,
+}
+
+/// Who is woken in a shard.
+pub(super) enum Wake {
+    /// A call, at this step.
+    Call(usize, u32),
+    /// The last turn of an actor, in this life of the host.
+    Last(u32, u32),
+}
+
+/// What a host waits for before it answers.
+#[derive(Clone, Copy, PartialEq)]
+enum Waits {
+    Nothing,
+    /// Calls that run.
+    Drain,
+    /// Actors that end; the round is answered then.
+    Moves(u64),
+    /// Calls, then actors: the stream is lost.
+    Close,
+}
+
+pub(super) struct Member {
+    pub(super) name: String,
+    hands_over: bool,
+    life: u32,
+    pub(super) is_up: bool,
+    pub(super) slow: bool,
+    pub(super) cut: Cut,
+    leaving: bool,
+    /// It goes on by its last table, because there is no leader.
+    alone: bool,
+    stream: Option<StreamId>,
+    round: Round,
+    pub(super) routes: Routes,
+    pub(super) is_open: bool,
+    pub(super) shard: Shard<Wake>,
+    /// The last turns of actors.
+    last: HashMap<u32, Ticket>,
+    waits: Waits,
+    wait: u32,
+    /// When what is sent to it, and by it, arrives at the earliest.
+    pub(super) down: Time,
+    up: Time,
+}
+
+impl Member {
+    pub(super) fn is_well(&self) -> bool {
+        self.is_up && !self.leaving && self.cut == Cut::Nobody
+    }
+}
+
+impl World {
+    pub(super) fn start_host(&mut self) {
+        let name = format!("h{}:1", self.hosts.len());
+        let hands_over = match self.weather {
+            Weather::Fair => true,
+            Weather::Mixed => self.random.random_bool(0.6),
+            Weather::Rough => self.random.random_bool(0.95),
+        };
+        self.hosts.push(Member {
+            routes: Routes::new(&name),
+            name,
+            hands_over,
+            life: 0,
+            is_up: true,
+            slow: false,
+            cut: Cut::Nobody,
+            leaving: false,
+            alone: false,
+            stream: None,
+            round: Round::default(),
+            is_open: false,
+            shard: Shard::new(Duration::MAX),
+            last: HashMap::new(),
+            waits: Waits::Nothing,
+            wait: 0,
+            down: self.now,
+            up: self.now,
+        });
+        let host = self.hosts.len() - 1;
+        self.after(Duration::ZERO, Event::Connect(host, 0));
+    }
+
+    fn report(&self, host: usize) -> Arc<Host> {
+        let host = &self.hosts[host];
+        let entities = if host.leaving {
+            Vec::new()
+        } else {
+            vec!["T".to_owned()]
+        };
+        Arc::new(super::Host {
+            name: host.name.clone(),
+            entities,
+            hands_over: host.hands_over && !host.alone,
+            ..super::Host::default()
+        })
+    }
+
+    pub(super) fn connect(&mut self, host: usize, life: u32) {
+        let member = &self.hosts[host];
+        if member.life != life || !member.is_up || member.stream.is_some() || member.waits != Waits::Nothing {
+            return;
+        }
+        if member.leaving {
+            return self.stop(host);
+        }
+        let reaches = member.cut == Cut::Nobody;
+        if member.alone && !reaches {
+            return self.after(LOOK, Event::Unreached(host, life));
+        }
+        let pause = if member.alone { LOOK_AGAIN } else { RECONNECT };
+        let (now, report) = (self.now, self.report(host));
+        self.next += 1;
+        let stream = self.next;
+        match self.namespace.as_mut().filter(|_| reaches) {
+            None => self.after(pause, Event::Connect(host, life)),
+            Some(namespace) => {
+                self.streams.insert(stream, host);
+                let member = &mut self.hosts[host];
+                (member.stream, member.round, member.down, member.up) =
+                    (Some(stream), Round::default(), now, now);
+                namespace.join(now, stream, report);
+            }
+        }
+    }
+
+    fn say(&mut self, host: usize, message: Message) {
+        let delay = self.delay();
+        let member = &mut self.hosts[host];
+        let Some(stream) = member.stream.filter(|_| member.cut == Cut::Nobody) else {
+            return;
+        };
+        member.up = member.up.max(self.now + delay);
+        let at = member.up;
+        self.at(at, Event::Said(stream, message));
+    }
+
+    fn answer(&mut self, host: usize, phase: Phase, version: u64) {
+        self.say(host, Message::Answer { phase, version });
+    }
+
+    /// An order arrives.
+    pub(super) fn ordered(
+        &mut self,
+        stream: StreamId,
+        phase: Phase,
+        version: u64,
+        term: u64,
+        table: &Published,
+    ) {
+        let Some(&host) = self.streams.get(&stream) else {
+            return;
+        };
+        if self.hosts[host].cut != Cut::Nobody || self.hosts[host].stream != Some(stream) {
+            return;
+        }
+        let order = match phase {
+            Phase::Lock => Order::Lock,
+            Phase::Update => Order::Update,
+            Phase::Unlock => Order::Unlock,
+        };
+        let now = self.began + self.now;
+        match self.hosts[host].round.order(order, version, now) {
+            Step::Ignore => {}
+            Step::Reconnect => self.lose(host),
+            Step::Drain if term != 0 && self.hosts[host].waits == Waits::Nothing => {
+                assert!(self.hosts[host].hands_over);
+                self.hosts[host].round.drained();
+                self.answer(host, phase, version);
+            }
+            Step::Drain => {
+                assert!(self.weather != Weather::Fair, "a host stops what does not move");
+                self.hosts[host].is_open = false;
+                if self.hosts[host].waits == Waits::Nothing {
+                    self.begin_wait(host, Waits::Drain, DRAIN);
+                }
+            }
+            Step::Install(version) => self.install(host, version, term, table),
+            Step::Open(version) => {
+                let member = &mut self.hosts[host];
+                member.routes = member.routes.settled();
+                member.is_open = true;
+                let was_alone = std::mem::take(&mut member.alone);
+                self.answer(host, phase, version);
+                if was_alone {
+                    let report = self.report(host);
+                    self.say(host, Message::Report(report));
+                }
+                self.go_on(host);
+                let member = &self.hosts[host];
+                if member.leaving && !member.routes.tables().name(&member.name) {
+                    self.after(LINGER, Event::Gone(host));
+                }
+            }
+        }
+    }
+
+    fn install(&mut self, host: usize, version: u64, term: u64, table: &Published) {
+        let tables = self.table(&table.hosts);
+        let member = &mut self.hosts[host];
+        if term == 0 {
+            member.routes = member.routes.replaced(tables);
+        } else {
+            let leaving = table.leaving.iter().map(String::as_str);
+            let stamp = Stamp { term, version };
+            member.routes = member.routes.handing_over(stamp, tables, member.is_open, leaving);
+            member.is_open = true;
+        }
+        let routes = member.routes.clone();
+        self.begin_wait(host, Waits::Moves(version), DRAIN);
+        self.end_actors(host, |id| !routes.owns("T", id));
+        self.go_on(host);
+    }
+
+    fn go_on(&mut self, host: usize) {
+        if self.hosts[host].is_open {
+            self.revisit(host, Stage::AtStep);
+            self.revisit(host, Stage::AtGate);
+        }
+        self.look(host);
+    }
+
+    fn begin_wait(&mut self, host: usize, waits: Waits, time: Duration) {
+        let member = &mut self.hosts[host];
+        member.wait += 1;
+        member.waits = waits;
+        let wait = member.wait;
+        self.after(time, Event::Cut(host, wait));
+        self.look(host);
+    }
+
+    /// Time is up for what a host waits for.
+    pub(super) fn cut(&mut self, host: usize, wait: u32) {
+        let member = &self.hosts[host];
+        if member.wait != wait {
+            return;
+        }
+        match member.waits {
+            Waits::Nothing => {}
+            Waits::Drain | Waits::Close => self.cancel(host, |_| true),
+            Waits::Moves(_) => {
+                let routes = member.routes.clone();
+                self.cancel(host, |actor| !routes.owns("T", &actor.to_string()));
+            }
+        }
+        self.look(host);
+    }
+
+    /// Whether a host has what it waits for.
+    pub(super) fn look(&mut self, host: usize) {
+        let held = self.calls.iter().any(|call| call.holds(host));
+        let member = &mut self.hosts[host];
+        match member.waits {
+            Waits::Drain if !held => {
+                member.waits = Waits::Nothing;
+                if let Some(version) = member.round.drained() {
+                    self.answer(host, Phase::Lock, version);
+                }
+            }
+            Waits::Moves(version) => {
+                let routes = &member.routes;
+                if member.shard.ids().iter().all(|id| routes.owns("T", id)) {
+                    member.waits = Waits::Nothing;
+                    self.answer(host, Phase::Update, version);
+                }
+            }
+            Waits::Close if !held => {
+                if member.shard.is_empty() {
+                    member.waits = Waits::Nothing;
+                    let life = member.life;
+                    self.after(Duration::ZERO, Event::Connect(host, life));
+                } else {
+                    self.end_actors(host, |_| true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end_actors(&mut self, host: usize, wanted: impl Fn(&str) -> bool) {
+        let ids = self.hosts[host].shard.ids();
+        for id in ids.into_iter().filter(|id| wanted(id)) {
+            let (actor, life) = (id.parse().expect("a number"), self.hosts[host].life);
+            let last = self.hosts[host].shard.last(&id, || Wake::Last(actor, life));
+            let Some((ticket, begins)) = last else { continue };
+            self.hosts[host].last.insert(actor, ticket);
+            if begins {
+                self.end_actor(host, life, actor);
+            }
+        }
+    }
+
+    /// The last turn of an actor begins: the app is told.
+    pub(super) fn end_actor(&mut self, host: usize, life: u32, actor: u32) {
+        if self.hosts[host].life != life {
+            return;
+        }
+        if let Some(ticket) = self.hosts[host].last.remove(&actor) {
+            let time = Duration::from_micros(self.random.random_range(0..5000));
+            self.after(time, Event::ActorEnded(host, life, actor, ticket));
+        }
+    }
+
+    pub(super) fn actor_ended(&mut self, host: usize, life: u32, actor: u32, ticket: Ticket) {
+        if self.hosts[host].life != life {
+            return;
+        }
+        self.moved += 1;
+        self.active.remove(&actor);
+        let woken = self.hosts[host]
+            .shard
+            .deactivated(&actor.to_string(), ticket, self.now);
+        self.wake(host, woken);
+        self.look(host);
+    }
+
+    /// A host ends its stream, and all that it did by the table.
+    pub(super) fn lose(&mut self, host: usize) {
+        let delay = self.delay();
+        if let Some(stream) = self.hosts[host].stream {
+            self.streams.remove(&stream);
+            self.after(delay, Event::Left(stream));
+        }
+        self.close(host);
+    }
+
+    /// The leader ended a host's stream. Who hands over goes on while there is none; a leader that is there has given its
+    /// actors away.
+    pub(super) fn lost(&mut self, host: usize) {
+        let nobody_leads = self.namespace.is_none();
+        let member = &mut self.hosts[host];
+        let steady =
+            member.hands_over && member.is_open && member.waits == Waits::Nothing && member.round.is_over();
+        if steady && member.is_up && !member.leaving && nobody_leads {
+            (member.stream, member.alone) = (None, true);
+            let life = member.life;
+            return self.after(LOOK_AGAIN, Event::Connect(host, life));
+        }
+        self.close(host);
+    }
+
+    pub(super) fn unreached(&mut self, host: usize, life: u32) {
+        if self.hosts[host].life == life && self.hosts[host].alone {
+            self.close(host);
+        }
+    }
+
+    /// A host has no stream any more: it lets no call begin, and ends those that run, and all actors.
+    pub(super) fn close(&mut self, host: usize) {
+        let member = &mut self.hosts[host];
+        if member.is_up {
+            (member.stream, member.is_open, member.alone) = (None, false, false);
+            self.begin_wait(host, Waits::Close, FENCE);
+        }
+    }
+
+    pub(super) fn leave_on_purpose(&mut self, host: usize) {
+        let member = &mut self.hosts[host];
+        if !member.is_open || member.stream.is_none() {
+            return;
+        }
+        member.leaving = true;
+        let report = self.report(host);
+        self.say(host, Message::Report(report));
+    }
+
+    /// A host that left is gone; who still waits there has to look elsewhere.
+    fn stop(&mut self, host: usize) {
+        self.hosts[host].is_up = false;
+        for call in 0..self.calls.len() {
+            let waits = matches!(
+                self.calls[call].stage,
+                Stage::AtGate | Stage::AtStep | Stage::Queued
+            );
+            if self.calls[call].at == host && waits {
+                self.retry(call);
+            }
+        }
+    }
+
+    pub(super) fn kill(&mut self, host: usize) {
+        let member = &mut self.hosts[host];
+        (member.life, member.shard) = (member.life + 1, Shard::new(Duration::MAX));
+        member.waits = Waits::Nothing;
+        member.wait += 1;
+        let stream = member.stream.take();
+        for call in 0..self.calls.len() {
+            if self.calls[call].at == host && self.calls[call].stage == Stage::Runs {
+                self.calls[call].ticket = None;
+                self.leave_turn(call, Stage::Failed);
+            }
+        }
+        self.calls
+            .iter_mut()
+            .filter(|call| call.at == host)
+            .for_each(|call| call.ticket = None);
+        self.active.retain(|_, at| *at != host);
+        self.stop(host);
+        if let Some(stream) = stream {
+            self.streams.remove(&stream);
+            // Its machine says that it is gone, or is gone as well.
+            let notice = if self.random.random_bool(0.5) {
+                self.delay()
+            } else {
+                SILENCE_AT_PLACEMENT
+            };
+            self.after(notice, Event::Left(stream));
+        }
+    }
+
+    /// Neither side hears of the other any more.
+    pub(super) fn cut_off(&mut self, host: usize, cut: Cut) {
+        if self.hosts[host].alone && self.hosts[host].stream.is_none() {
+            self.hosts[host].cut = cut;
+            let heals = Duration::from_millis(self.random.random_range(8_000..20_000));
+            return self.after(heals, Event::Heal(host));
+        }
+        let Some(stream) = self.hosts[host].stream.filter(|_| self.namespace.is_some()) else {
+            return;
+        };
+        let last_heard = PING.mul_f64(self.random.random());
+        let member = &mut self.hosts[host];
+        member.cut = cut;
+        let life = member.life;
+        self.after(SILENCE - last_heard, Event::Silence(host, life));
+        self.after(SILENCE_AT_PLACEMENT - last_heard, Event::Left(stream));
+        let heals = Duration::from_millis(self.random.random_range(8_000..20_000));
+        self.after(heals, Event::Heal(host));
+    }
+
+    pub(super) fn silence(&mut self, host: usize, life: u32) {
+        if self.hosts[host].life == life {
+            if let Some(stream) = self.hosts[host].stream {
+                self.streams.remove(&stream);
+            }
+            self.close(host);
+        }
+    }
+
+    pub(super) fn heal(&mut self, host: usize) {
+        self.hosts[host].cut = Cut::Nobody;
+    }
+
+    /// Whether a host is cut off.
+    pub(super) fn is_torn(&self) -> bool {
+        self.hosts.iter().any(|host| host.cut != Cut::Nobody)
+    }
+}

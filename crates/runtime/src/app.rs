@@ -1,0 +1,251 @@
+//! The app channel: how the sidecar calls the app beside it.
+
+mod callback;
+mod grpc;
+mod http;
+mod probe;
+mod settings;
+mod tls;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ::http::{HeaderValue, Request, Response};
+use outrigger_transport::body::Body;
+use outrigger_transport::conn::{Dialer, H1Pool, H2Pool, KeepAlive, SendError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::{Code, Status};
+
+use crate::call::{Call, Reply};
+use crate::metrics::SidecarMetrics;
+use crate::middleware::Middlewares;
+
+pub use http::{reply as http_reply, request_headers as http_request_headers};
+pub use probe::{Health, HealthSetter, probe, wait_for_port};
+pub use settings::{App, AppHealth, AppProtocol};
+pub use tls::unverified_config;
+
+/// Time to open a connection to the app.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The connection to the app, made once at start.
+pub struct AppChannel {
+    transport: Transport,
+    authority: HeaderValue,
+    address: String,
+    token: Option<HeaderValue>,
+    permits: Option<Arc<Semaphore>>,
+    health: Health,
+    max_body: usize,
+    metrics: Arc<SidecarMetrics>,
+    middlewares: Arc<Middlewares>,
+}
+
+enum Transport {
+    H1(H1Pool),
+    H2(H2Pool),
+    Grpc(H2Pool),
+}
+
+/// Why a call got no answer from the app. Displays the reason alone; which call failed is the caller's to add.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// No `--app-port`.
+    #[error("app channel is not initialized")]
+    NoChannel,
+    /// Health checks say no.
+    #[error("app is not in a healthy state")]
+    Unhealthy,
+    /// The call has no verb that an HTTP app could be sent.
+    #[error("invalid HTTP verb")]
+    InvalidVerb,
+    /// The request cannot be written as HTTP.
+    #[error("the request cannot be sent to the app: {0}")]
+    Request(#[from] ::http::Error),
+    /// Connection trouble.
+    #[error("{}", outrigger_transport::error::chain(.0))]
+    Send(#[from] SendError),
+    /// The request body could not be read.
+    #[error("reading the request body: {0}")]
+    Body(String),
+}
+
+impl AppError {
+    /// As a gRPC status for other sidecars.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::NoChannel | Self::Unhealthy => Status::internal(self.to_string()),
+            Self::InvalidVerb => Status::invalid_argument(self.to_string()),
+            Self::Send(error) if error.is_too_large() => Status::resource_exhausted(self.to_string()),
+            _ => Status::internal(format!("error invoking app channel: {self}")),
+        }
+    }
+}
+
+/// An app on this machine cannot vanish without the kernel knowing.
+fn keep_alive(host: &str) -> Option<KeepAlive> {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let here = match bare.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical().is_loopback(),
+        Err(_) => bare.eq_ignore_ascii_case("localhost"),
+    };
+    (!here).then_some(KeepAlive::OF_SERVERS)
+}
+
+impl AppChannel {
+    /// A channel to the app that `config` describes; `None` without app port. Nothing is dialled yet.
+    pub fn build(
+        config: &App,
+        health: Health,
+        max_body: Option<usize>,
+        metrics: Arc<SidecarMetrics>,
+        middlewares: Arc<Middlewares>,
+    ) -> Option<Self> {
+        if config.port == 0 {
+            return None;
+        }
+        let host = &config.address;
+        let address = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]:{}", config.port)
+        } else {
+            format!("{host}:{}", config.port)
+        };
+        let dialer = |alpn: &[&[u8]]| match config.protocol {
+            AppProtocol::Https | AppProtocol::Grpcs => Dialer::tls(
+                address.as_str(),
+                unverified_config(alpn),
+                tls::server_name(host),
+                CONNECT_TIMEOUT,
+            ),
+            _ => Dialer::plain(address.as_str(), CONNECT_TIMEOUT),
+        };
+        let transport = match config.protocol {
+            AppProtocol::Http | AppProtocol::Https => Transport::H1(H1Pool::new(dialer(&[b"http/1.1"]))),
+            AppProtocol::H2c => Transport::H2(H2Pool::new(dialer(&[]), keep_alive(host))),
+            AppProtocol::Grpc | AppProtocol::Grpcs => {
+                Transport::Grpc(H2Pool::new(dialer(&[b"h2"]), keep_alive(host)))
+            }
+        };
+        Some(Self {
+            transport,
+            authority: HeaderValue::try_from(address.as_str())
+                .unwrap_or_else(|_| HeaderValue::from_static("localhost")),
+            address,
+            token: config.api_token.as_deref().and_then(sensitive),
+            permits: config.max_concurrency.map(|n| Arc::new(Semaphore::new(n))),
+            health,
+            max_body: max_body.unwrap_or(usize::MAX),
+            metrics,
+            middlewares,
+        })
+    }
+
+    /// Ends the connections that have a task of their own.
+    pub async fn close(&self) {
+        match &self.transport {
+            Transport::H1(_) => {}
+            Transport::H2(pool) | Transport::Grpc(pool) => pool.close().await,
+        }
+    }
+
+    /// `host:port` of the app.
+    #[inline]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// True when the app speaks gRPC.
+    #[inline]
+    pub fn is_grpc(&self) -> bool {
+        matches!(self.transport, Transport::Grpc(_))
+    }
+
+    /// The token the app expects from us.
+    #[inline]
+    pub fn token(&self) -> Option<&HeaderValue> {
+        self.token.as_ref()
+    }
+
+    async fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, AppError> {
+        if !self.health.is_healthy() {
+            return Err(AppError::Unhealthy);
+        }
+        match &self.permits {
+            // The semaphore is never closed, so there is always a permit in the end.
+            Some(permits) => Ok(Arc::clone(permits).acquire_owned().await.ok()),
+            None => Ok(None),
+        }
+    }
+
+    /// Calls a method of the app. Whatever the app answers is `Ok`.
+    ///
+    /// # Errors
+    /// [`AppError`] when there is no answer.
+    pub async fn invoke(&self, call: Call) -> Result<Reply, AppError> {
+        let permit = self.admit().await?;
+        let mut reply = match &self.transport {
+            Transport::Grpc(pool) => Box::pin(grpc::on_invoke(self, pool, call)).await?,
+            _ => http::send(self, call).await?,
+        };
+        if let Some(permit) = permit {
+            reply.body = reply.body.hold(permit);
+        }
+        Ok(reply)
+    }
+
+    /// Asks the app whether it is well: `GET path` answered 2xx, or `AppCallbackHealthCheck` answered OK.
+    ///
+    /// # Errors
+    /// Why it counts as not well.
+    pub async fn health_check(&self, path: &str) -> Result<(), String> {
+        let started = Instant::now();
+        match &self.transport {
+            Transport::Grpc(pool) => {
+                let result = grpc::health_check(pool).await;
+                let code = result.as_ref().map_or_else(|s| s.code(), |()| Code::Ok);
+                self.metrics.grpc_health_probe(code, started.elapsed());
+                result.map_err(|status| status.message().to_owned())
+            }
+            Transport::H1(_) | Transport::H2(_) => {
+                let result = http::health_check(self, path).await;
+                self.metrics
+                    .http_health_probe(*result.as_ref().unwrap_or(&500), started.elapsed());
+                match result {
+                    Ok(status) if (200..300).contains(&status) => Ok(()),
+                    Ok(status) => Err(format!("the app answered {status} to GET {path}")),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Forwards a gRPC request of any service to the app as it is.
+    ///
+    /// # Errors
+    /// The status that the caller should see.
+    pub async fn proxy(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
+        let Transport::Grpc(pool) = &self.transport else {
+            return Err(Status::new(
+                Code::Unavailable,
+                "cannot proxy a gRPC call: the app does not speak gRPC (see --app-protocol)",
+            ));
+        };
+        let permit = self.admit().await.map_err(|e| e.status())?;
+        let response = pool
+            .send(request)
+            .await
+            .map_err(|e| outrigger_transport::grpc::send_status(&e))?;
+        Ok(match permit {
+            Some(permit) => response.map(|body| body.hold(permit)),
+            None => response,
+        })
+    }
+}
+
+/// A header value that is never logged nor kept in compression tables.
+pub fn sensitive(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}

@@ -1,0 +1,173 @@
+//! The one form every invocation takes inside the sidecar, whoever asked and however it travels on.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method};
+use outrigger_http2::target::escape_all;
+use outrigger_policy::escape::path_escape;
+use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::Body;
+use prost_types::Any;
+
+/// A request on its way to an app.
+pub struct Call {
+    /// Canonical decoded method path without leading slash; what access control saw is what is dispatched.
+    pub method: String,
+    /// The same where it is not UTF-8: only HTTP can carry it, so that it goes no further than this sidecar's own calls.
+    pub octets: Option<Box<[u8]>>,
+    /// HTTP verb; `None` when a gRPC caller gave none.
+    pub verb: Option<Method>,
+    /// Raw query string without `?`.
+    pub query: String,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// Type URL of the payload, kept for gRPC apps; mostly empty.
+    pub type_url: String,
+    /// Internal metadata: the caller's headers.
+    pub metadata: HeaderMap,
+    /// Whether they are gRPC metadata, whose names stay as they are on the way to an app that speaks gRPC.
+    pub from_grpc: bool,
+    /// The payload.
+    pub body: Body,
+    /// The current span, which the next hop sees as its parent.
+    pub trace: Parent,
+}
+
+/// What an app answered.
+pub struct Reply {
+    /// How it went, in the app's own terms.
+    pub status: AppStatus,
+    /// Response headers.
+    pub headers: HeaderMap,
+    /// Trailers of a gRPC app.
+    pub trailers: HeaderMap,
+    /// Media type of the body.
+    pub content_type: Option<HeaderValue>,
+    /// Type URL of the payload; mostly empty.
+    pub type_url: String,
+    /// The payload.
+    pub body: Body,
+}
+
+/// The status of an app: HTTP or gRPC, told apart on the wire by value (HTTP from 100).
+#[derive(Clone, Debug)]
+pub enum AppStatus {
+    /// HTTP status code.
+    Http(u16),
+    /// gRPC status.
+    Grpc {
+        /// Code, 0 = OK.
+        code: i32,
+        /// Message.
+        message: String,
+        /// Details.
+        details: Vec<Any>,
+    },
+}
+
+impl AppStatus {
+    /// As the number that travels between sidecars.
+    #[inline]
+    pub fn code(&self) -> i32 {
+        match self {
+            Self::Http(code) => i32::from(*code),
+            Self::Grpc { code, .. } => *code,
+        }
+    }
+
+    /// Whether the caller would call it a success: HTTP 200-399, gRPC OK.
+    #[inline]
+    pub fn is_success(&self) -> bool {
+        match self {
+            Self::Http(code) => (200..400).contains(code),
+            Self::Grpc { code, .. } => *code == 0,
+        }
+    }
+}
+
+impl Reply {
+    /// A reply with bytes only.
+    #[inline]
+    pub fn new(status: AppStatus, body: Body) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            trailers: HeaderMap::new(),
+            content_type: None,
+            type_url: String::new(),
+            body,
+        }
+    }
+}
+
+impl Call {
+    /// A call that this sidecar makes by itself, with JSON or nothing.
+    #[inline]
+    pub fn own(verb: Method, method: String, metadata: HeaderMap, body: Body, trace: Parent) -> Self {
+        Self {
+            method,
+            octets: None,
+            verb: Some(verb),
+            query: String::new(),
+            content_type: Some(HeaderValue::from_static("application/json")),
+            type_url: String::new(),
+            metadata,
+            from_grpc: false,
+            body,
+            trace,
+        }
+    }
+
+    /// Path and query of the request that an HTTP server gets: it decodes to the method that was decided on.
+    #[inline]
+    pub fn target(&self) -> String {
+        let method = self.octets.as_deref().unwrap_or(self.method.as_bytes());
+        request_target(method, &self.query)
+    }
+}
+
+fn request_target(method: &[u8], query: &str) -> String {
+    let mut target = String::with_capacity(method.len() + query.len() + 2);
+    if !method.starts_with(b"/") {
+        target.push('/');
+    }
+    target.extend(path_escape(method));
+    if !query.is_empty() {
+        target.push('?');
+        target.push_str(query);
+        // Peers and the gRPC API hand on what a target cannot carry.
+        if let Cow::Owned(escaped) = escape_all(&target) {
+            target = escaped;
+        }
+    }
+    target
+}
+
+/// Bytes as an `Any` without type, the form plain payloads take.
+#[inline]
+pub fn any_bytes(type_url: String, value: Bytes) -> Any {
+    Any {
+        type_url,
+        value: value.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::request_target;
+
+    #[test]
+    fn the_target_decodes_to_the_method() {
+        assert_eq!(request_target(b"a/b", ""), "/a/b");
+        assert_eq!(request_target(b"/a", "x=1&y=%20"), "/a?x=1&y=%20");
+        assert_eq!(request_target("a b%41/ü".as_bytes(), ""), "/a%20b%2541/%C3%BC");
+        assert_eq!(request_target(b"\xff\xfe", ""), "/%FF%FE");
+        assert_eq!(request_target(b"", ""), "/");
+        let raw = "filter={\"a\":<1>}&b= #`é";
+        assert_eq!(
+            request_target(b"a", raw),
+            "/a?filter={%22a%22:%3C1%3E}&b=%20%23`é"
+        );
+    }
+}

@@ -1,0 +1,436 @@
+//! The life of components: which are started, in which order, with which properties; how they change and end.
+
+mod category;
+mod change;
+mod open;
+mod properties;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use outrigger_component::Catalog;
+use outrigger_resources::{Component, Configuration};
+use outrigger_telemetry::metrics::Metrics;
+use tokio_util::task::TaskTracker;
+
+use category::PlacedPart;
+pub use category::{Category, Opened, SecretStores};
+pub use open::OpenError;
+pub use open::{Opening, Step};
+pub use properties::{Missing, Properties, fill_secrets, log_missing};
+
+const LOG: &str = "dapr.runtime.processor";
+/// How long a component that was replaced or removed waits for the calls that use it.
+const LAST_CALLS: Duration = Duration::from_secs(30);
+
+/// The namespace in names that others have to find, where the process has none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// Looks up an environment variable.
+pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// What components are started with.
+pub struct Context {
+    /// What this build has.
+    pub catalog: Catalog,
+    /// The app's id.
+    pub app_id: String,
+    /// The process's namespace, where it has one.
+    pub namespace: Option<String>,
+    /// `DAPR_ENV_KEYS`: which variables resources may read.
+    pub env_keys: String,
+    /// The environment.
+    pub env: Env,
+    /// Its deny list.
+    pub configuration: Arc<Configuration>,
+    /// Counts starts and failures.
+    pub metrics: Arc<Metrics>,
+    /// Whether the process has a placement service: then one state store may be that of actors.
+    pub actors: bool,
+}
+
+/// A component as the metadata API lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Its name.
+    pub name: String,
+    /// `state.redis`.
+    pub kind: String,
+    /// `v1`; may be empty.
+    pub version: String,
+    /// What it can do.
+    pub capabilities: Vec<&'static str>,
+}
+
+/// A component that could not be started and may not be missing.
+#[derive(Debug, thiserror::Error)]
+#[error("process component {name} error: {}", .error.start())]
+pub struct StartError {
+    /// The component.
+    pub name: String,
+    /// Why.
+    pub error: OpenError,
+}
+
+/// Every component of a sidecar. Components come, change and go while calls are under way: a call that found a
+/// component keeps it until the call ends, and only then is the component closed.
+pub struct Components {
+    context: Context,
+    categories: Vec<Arc<dyn Category>>,
+    secrets: Arc<dyn SecretStores>,
+    /// Changes happen one after the other.
+    changing: tokio::sync::Mutex<()>,
+    now: Mutex<Now>,
+    closing: TaskTracker,
+}
+
+#[derive(Default)]
+struct Now {
+    /// In the order of their start.
+    live: Vec<Live>,
+    /// Those whose secret store is not there yet.
+    parked: Vec<Component>,
+    /// The name of the state store of actors; it stays the one while the process runs.
+    actor_store: Option<String>,
+}
+
+/// A component that works.
+struct Live {
+    component: Component,
+    capabilities: Vec<&'static str>,
+    parts: Vec<PlacedPart>,
+}
+
+impl Live {
+    fn registered(&self) -> Registered {
+        Registered {
+            name: self.component.name.clone(),
+            kind: self.component.kind.clone(),
+            version: self.component.version.clone(),
+            capabilities: self.capabilities.clone(),
+        }
+    }
+}
+
+impl Now {
+    /// Every component by its latest description: one that waits to replace another counts as if it did.
+    fn all(&self) -> Vec<Component> {
+        let waiting = |live: &&Live| self.parked.iter().all(|p| p.name != live.component.name);
+        let live = self.live.iter().filter(waiting).map(|live| &live.component);
+        live.chain(&self.parked).cloned().collect()
+    }
+}
+
+impl Components {
+    /// Without components; those to come are put into the blocks that `categories` are. `secrets`: the stores of their
+    /// secrets.
+    pub fn new(context: Context, categories: Vec<Arc<dyn Category>>, secrets: Arc<dyn SecretStores>) -> Self {
+        Self {
+            context,
+            categories,
+            secrets,
+            changing: tokio::sync::Mutex::default(),
+            now: Mutex::default(),
+            closing: TaskTracker::new(),
+        }
+    }
+
+    fn now(&self) -> MutexGuard<'_, Now> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the metadata API lists: the components that work now.
+    pub fn registered(&self) -> Vec<Registered> {
+        self.now().live.iter().map(Live::registered).collect()
+    }
+
+    /// Starts the first components: secret stores, each when the store of its own secrets is there, then all others
+    /// at once.
+    ///
+    /// # Errors
+    /// [`StartError`] for the first that fails without `ignoreErrors`; those that run are closed again.
+    pub async fn start(&self, components: &[Component]) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        tracing::info!(target: LOG, "Loading components…");
+        let allowed: Vec<_> = components.iter().filter(|c| self.allows(c)).collect();
+        let result = self.start_all(allowed).await;
+        match &result {
+            Ok(()) => tracing::info!(target: LOG, "All outstanding components processed"),
+            Err(_) => self.close_all().await,
+        }
+        result
+    }
+
+    async fn start_all(&self, components: Vec<&Component>) -> Result<(), StartError> {
+        let named = |parked: &Component| components.iter().any(|c| c.name == parked.name);
+        self.now().parked.retain(|parked| !named(parked));
+        let (mut stores, mut others): (Vec<_>, Vec<_>) =
+            components.into_iter().partition(|c| is_secret_store(c));
+        // What fails does not hide what else does: everything that can be started is, and all mistakes are shown.
+        let mut result = Ok(());
+        while !stores.is_empty() {
+            let (ready, waiting) = self.split_ready(stores);
+            if ready.is_empty() {
+                others.splice(0..0, waiting);
+                break;
+            }
+            stores = waiting;
+            result = result.and(self.wave(&ready).await);
+        }
+        let (ready, waiting) = self.split_ready(others);
+        for component in waiting {
+            self.park(component);
+        }
+        tracing::info!(target: LOG, "Waiting for all outstanding components to be processed…");
+        result = result.and(self.wave(&ready).await);
+        result.and(self.unpark().await)
+    }
+
+    /// Starts a component. One with this name that runs already is replaced: it takes calls until the new one works.
+    /// When that does not start and may be missing, the old one ends: nobody wants it any more.
+    ///
+    /// # Errors
+    /// [`StartError`] when it fails without `ignoreErrors`; the old one stays.
+    pub async fn add(&self, component: &Component) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        if !self.allows(component) {
+            self.drop_out(&component.name);
+            return Ok(());
+        }
+        self.start_all(vec![component]).await
+    }
+
+    /// Puts a component in the place of the one with its name.
+    ///
+    /// # Errors
+    /// [`StartError`] as of [`Components::add`].
+    pub async fn replace(&self, component: &Component) -> Result<(), StartError> {
+        self.add(component).await
+    }
+
+    /// Ends, replaces and starts components until those run that are wanted. What has not changed is left alone; what
+    /// could not be started before is tried again.
+    ///
+    /// # Errors
+    /// [`StartError`] as of [`Components::add`]; everything else is done.
+    pub async fn reconcile(&self, wanted: &[Component]) -> Result<(), StartError> {
+        let _changing = self.changing.lock().await;
+        let current = self.now().all();
+        let allowed: Vec<_> = wanted.iter().filter(|c| self.allows(c)).collect();
+        let changes = change::between(&current, &allowed);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        for name in &changes.ended {
+            tracing::info!(target: LOG, "Component is not wanted any more: {name}");
+            self.drop_out(name);
+        }
+        self.start_all(changes.put).await
+    }
+
+    /// Ends a component. Calls that start now do not find it, calls under way end with it; it is closed behind them.
+    pub async fn remove(&self, name: &str) {
+        let _changing = self.changing.lock().await;
+        self.drop_out(name);
+    }
+
+    fn drop_out(&self, name: &str) {
+        self.now().parked.retain(|parked| parked.name != name);
+        self.take_out(name);
+    }
+
+    /// Closes every component at once and waits. Nothing may call them any more.
+    pub async fn close(&self) {
+        let _changing = self.changing.lock().await;
+        self.close_all().await;
+        self.closing.close();
+        self.closing.wait().await;
+    }
+
+    async fn close_all(&self) {
+        let live = std::mem::take(&mut self.now().live);
+        let closing = live.into_iter().map(|live| live.end(Duration::ZERO));
+        join_all(closing).await;
+    }
+
+    /// Whether the Configuration lets a component be loaded; says so when not.
+    fn allows(&self, component: &Component) -> bool {
+        let denied = self.context.configuration.denies(component);
+        if denied {
+            tracing::warn!(
+                target: LOG,
+                "component {} is on the deny list of the Configuration and not loaded",
+                component.log_name()
+            );
+        }
+        !denied
+    }
+
+    /// Whether the store of a component's secrets is there, where it needs one.
+    fn is_ready(&self, component: &Component) -> bool {
+        let wants = component.metadata.iter().any(|item| item.secret.is_some());
+        let store = component.secret_store.as_str();
+        !wants || store.is_empty() || self.secrets.component(store).is_some()
+    }
+
+    fn split_ready<'c>(&self, components: Vec<&'c Component>) -> (Vec<&'c Component>, Vec<&'c Component>) {
+        components
+            .into_iter()
+            .partition(|component| self.is_ready(component))
+    }
+
+    /// Keeps a component until its secret store comes.
+    fn park(&self, component: &Component) {
+        tracing::warn!(
+            target: LOG,
+            "{}: component {} references a secret store that isn't loaded: {}; it is not loaded either: add that store, \
+             or correct auth.secretStore",
+            component.source,
+            component.log_name(),
+            component.secret_store
+        );
+        self.now().parked.push(component.clone());
+    }
+
+    /// Starts what waited for a secret store that is there now.
+    async fn unpark(&self) -> Result<(), StartError> {
+        let mut result = Ok(());
+        loop {
+            let parked = std::mem::take(&mut self.now().parked);
+            let (ready, waiting): (Vec<_>, Vec<_>) = parked.into_iter().partition(|c| self.is_ready(c));
+            self.now().parked = waiting;
+            if ready.is_empty() {
+                return result;
+            }
+            result = result.and(self.wave(&ready.iter().collect::<Vec<_>>()).await);
+        }
+    }
+
+    /// Starts components at once; all that can run do, whatever happens to the others.
+    async fn wave(&self, components: &[&Component]) -> Result<(), StartError> {
+        let opening = components.iter().map(|component| async {
+            let secrets = self.secrets.component(&component.secret_store);
+            let opening = Opening {
+                component,
+                secrets: secrets.as_deref(),
+                context: &self.context,
+            };
+            open::open(&opening, &self.categories).await
+        });
+        let mut result = Ok(());
+        for (component, opened) in components.iter().zip(join_all(opening).await) {
+            let claimed = match opened {
+                Ok(opened) => self.claim_actors(component, opened).await,
+                Err(error) => Err(error),
+            };
+            match claimed {
+                Ok(opened) => self.put_in(component, opened),
+                Err(error) => {
+                    let failed = self.report(component, error);
+                    result = result.and(failed);
+                }
+            }
+        }
+        result
+    }
+
+    /// Makes a state store that works and asks for it the one of actors; closes one that is too many.
+    async fn claim_actors(&self, component: &Component, opened: Opened) -> Result<Opened, OpenError> {
+        if !self.context.actors || !change::asks_for_actors(component) {
+            return Ok(opened);
+        }
+        let first = {
+            let mut now = self.now();
+            now.actor_store
+                .get_or_insert_with(|| {
+                    tracing::info!(target: LOG, "Using '{}' as actor state store", component.name);
+                    component.name.clone()
+                })
+                .clone()
+        };
+        if first == component.name {
+            return Ok(opened);
+        }
+        opened.close().await;
+        Err(OpenError::second_actor_store(&first, component))
+    }
+
+    /// The name of the state store of actors.
+    pub fn actor_store(&self) -> Option<String> {
+        self.now().actor_store.clone()
+    }
+
+    fn put_in(&self, component: &Component, opened: Opened) {
+        let mut live = Live {
+            component: component.clone(),
+            capabilities: opened.capabilities.clone(),
+            parts: opened.place(),
+        };
+        let metrics = &self.context.metrics.runtime;
+        metrics.component_loaded();
+        metrics.component_initialized(&component.kind);
+        tracing::info!(target: LOG, "Component loaded: {}", component.log_name());
+        let mut now = self.now();
+        let place = now
+            .live
+            .iter_mut()
+            .find(|known| known.component.name == component.name);
+        match place {
+            Some(known) => {
+                std::mem::swap(known, &mut live);
+                self.retire(live);
+            }
+            None => now.live.push(live),
+        }
+    }
+
+    fn take_out(&self, name: &str) {
+        let mut now = self.now();
+        let place = now.live.iter().position(|live| live.component.name == name);
+        if let Some(place) = place {
+            self.retire(now.live.remove(place));
+        }
+    }
+
+    /// Takes a component out and closes it behind the last call that uses it.
+    fn retire(&self, live: Live) {
+        self.closing.spawn(live.end(LAST_CALLS));
+    }
+
+    /// Logs and counts a failure; an error unless the component may be missing.
+    fn report(&self, component: &Component, error: OpenError) -> Result<(), StartError> {
+        let metrics = &self.context.metrics.runtime;
+        metrics.component_init_failed(&component.kind, error.reason(), &component.name);
+        let name = component.log_name();
+        tracing::error!(target: LOG, "Failed to init component {name}: {error}");
+        let error = StartError {
+            name: component.name.clone(),
+            error,
+        };
+        if component.ignore_errors {
+            tracing::error!(target: LOG, "Ignoring error processing component: {error}");
+            self.take_out(&component.name);
+            return Ok(());
+        }
+        tracing::warn!(target: LOG, "Error processing component, daprd will exit gracefully: {error}");
+        Err(error)
+    }
+}
+
+impl Live {
+    /// Takes the component out of its blocks at once; see [`PlacedPart::end`] for what comes back.
+    fn end(self, limit: Duration) -> impl Future<Output = ()> + Send {
+        let log_name = self.component.log_name();
+        let parts = self.parts.into_iter();
+        let closing: Vec<_> = parts.map(|part| part.end(log_name.clone(), limit)).collect();
+        async move {
+            tracing::info!(target: LOG, "Shutting down component {log_name}");
+            join_all(closing).await;
+        }
+    }
+}
+
+fn is_secret_store(component: &Component) -> bool {
+    component.kind.starts_with("secretstores.")
+}

@@ -1,0 +1,161 @@
+//! The properties of components and endpoints: secrets looked up, environment references and templates filled in.
+
+use outrigger_component::{Pairs, SecretStore};
+use outrigger_resources::{Component, NameValue, SecretKeyRef, Source, env_ref};
+use uuid::Uuid;
+
+use super::{Context, DEFAULT_NAMESPACE, LOG};
+
+/// The items of `spec.metadata`.
+pub struct Properties {
+    /// With every value in place that was found; the others stay without one.
+    pub items: Vec<NameValue>,
+    /// Items whose secret was not found.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// An item whose secret was not found.
+pub struct Missing {
+    item: String,
+    cause: String,
+}
+
+impl Properties {
+    /// With every value in place.
+    pub fn found(items: Vec<NameValue>) -> Self {
+        Self {
+            items,
+            missing: Vec::new(),
+        }
+    }
+
+    /// Why an item has no value, where that is a secret's fault.
+    pub fn cause(&self, name: &str) -> Option<&str> {
+        let missing = self.missing.iter().find(|missing| missing.item == name);
+        missing.map(|missing| missing.cause.as_str())
+    }
+}
+
+/// The properties of a component; what cannot be found is logged.
+///
+/// # Errors
+/// What is wrong with a template.
+pub(super) async fn resolve(
+    component: &Component,
+    secrets: Option<&dyn SecretStore>,
+    context: &Context,
+) -> Result<Properties, String> {
+    let mut items = component.metadata.clone();
+    let named = component.secret_store.as_str();
+    let missing = fill_secrets(&mut items, &component.namespace, named, secrets).await;
+    log_missing(&missing, &component.source, "component", &component.log_name());
+    for refused in env_ref::resolve(&mut items, &context.env_keys, |name| (context.env)(name)) {
+        tracing::warn!(
+            target: LOG,
+            "component {}: environment variable {refused:?} may not be read by resources",
+            component.log_name()
+        );
+    }
+    for item in &mut items {
+        if let Some(value) = &mut item.value
+            && value.contains('{')
+        {
+            *value = expand(value, context)?;
+        }
+    }
+    Ok(Properties { items, missing })
+}
+
+/// Looks up the secrets of a resource's items in `store`, which the resource calls `named`. Where it names none, those
+/// whose values came with the resource are not missing: the operator of a cluster looks up its secrets itself.
+pub async fn fill_secrets(
+    items: &mut [NameValue],
+    namespace: &str,
+    named: &str,
+    store: Option<&dyn SecretStore>,
+) -> Vec<Missing> {
+    let metadata = Pairs::from([("namespace".to_owned(), namespace.to_owned())]);
+    let mut missing = Vec::new();
+    for item in items {
+        let Some(secret) = &item.secret else { continue };
+        if named.is_empty() && item.value.as_ref().is_some_and(|value| !value.is_empty()) {
+            continue;
+        }
+        match look_up(secret, &metadata, named, store).await {
+            Ok(value) => item.value = Some(value),
+            Err(cause) => missing.push(Missing {
+                item: item.name.clone(),
+                cause,
+            }),
+        }
+    }
+    missing
+}
+
+async fn look_up(
+    secret: &SecretKeyRef,
+    metadata: &Pairs,
+    named: &str,
+    store: Option<&dyn SecretStore>,
+) -> Result<String, String> {
+    let (name, field) = (&secret.name, secret.field());
+    let Some(store) = store else {
+        return Err(match named {
+            "" => format!(
+                "it has a secretKeyRef, but no secret store is named; set auth.secretStore, or in a cluster create \
+                 the secret {name} with the field {field}"
+            ),
+            _ => format!(
+                "it references a secret store that isn't loaded: {named}; add that store, or correct \
+                 auth.secretStore"
+            ),
+        });
+    };
+    let found = store.get(name, metadata).await;
+    let mut found = found.map_err(|error| {
+        format!(
+            "error getting secret {name} from {named}: {error}; check that the store can be reached and has this \
+             secret"
+        )
+    })?;
+    let value = found.remove(field).filter(|value| !value.is_empty());
+    value.ok_or_else(|| {
+        format!(
+            "the secret {name} of {named} has no field {field} or an empty one; fill it, or correct secretKeyRef.key"
+        )
+    })
+}
+
+/// Says which items of a resource stay without value, and in which file and line the resource is.
+pub fn log_missing(missing: &[Missing], place: &Source, kind: &str, resource: &str) {
+    for Missing { item, cause } in missing {
+        tracing::error!(
+            target: LOG,
+            "{place}: {kind} {resource}: {item} stays without the value of its secret: {cause}"
+        );
+    }
+}
+
+fn expand(value: &str, context: &Context) -> Result<String, String> {
+    let mut value = value.to_owned();
+    while value.contains("{uuid}") {
+        value = value.replacen("{uuid}", &Uuid::new_v4().to_string(), 1);
+    }
+    if value.contains("{podName}") {
+        let pod = (context.env)("POD_NAME").filter(|pod| !pod.is_empty());
+        let pod =
+            pod.ok_or("{podName} is used but the variable POD_NAME is not set; set it or write the name")?;
+        value = value.replace("{podName}", &pod);
+    }
+    let namespace = || {
+        format!(
+            "{}.{}",
+            context.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE),
+            context.app_id
+        )
+    };
+    if value.contains("{namespace}") {
+        value = value.replace("{namespace}", &namespace());
+    }
+    Ok(value.replace("{appID}", &context.app_id))
+}

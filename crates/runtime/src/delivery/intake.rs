@@ -1,0 +1,92 @@
+//! From a broker's subscription into the engine, and back: what became of each message.
+
+use std::collections::HashSet;
+use std::future::Future;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use outrigger_component::Error;
+use outrigger_component::pubsub::{Delivery, Event, Lane, Message, Receipt, Subscription};
+use tokio_util::sync::CancellationToken;
+
+use super::Inbox;
+
+/// How a delivery is told to end.
+#[derive(Clone, Copy)]
+pub struct Ends<'a> {
+    /// No more messages are taken.
+    pub stop: &'a CancellationToken,
+    /// No more attempts are made: ends the engine.
+    pub ending: &'a CancellationToken,
+}
+
+impl Ends<'_> {
+    /// Whether what failed may have failed because of the end.
+    pub fn have_come(&self) -> bool {
+        self.stop.is_cancelled() || self.ending.is_cancelled()
+    }
+}
+
+/// What is done with the messages of one subscription around the engine.
+pub trait Consumer: Sync {
+    /// What the engine gets.
+    type Event: Send + Sync;
+    /// What an attempt at it comes to.
+    type Answer: Send;
+    /// What is left to do with a message once the engine has it, or is not to have it.
+    type Rest: Send;
+
+    /// Makes an event of a message and gives it to the engine.
+    fn offer(
+        &self,
+        inbox: &Inbox<Lane, Self::Event, Self::Answer>,
+        message: &Message,
+    ) -> impl Future<Output = Self::Rest> + Send;
+
+    /// Waits for what comes of a message, and tells the broker.
+    fn settle(
+        &self,
+        message: Message,
+        rest: Self::Rest,
+        receipt: Receipt,
+        ends: Ends<'_>,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// Gives messages to the engine and settles them until it is told to stop, or until the subscription ends by itself: then
+/// `false`. When it returns, the broker knows what became of every message.
+///
+/// # Errors
+/// Why the subscription ended; the broker may not have heard of a settlement.
+pub async fn take<C: Consumer>(
+    consumer: &C,
+    mut subscription: Subscription,
+    inbox: Inbox<Lane, C::Event, C::Answer>,
+    ends: Ends<'_>,
+) -> (bool, Result<(), Error>) {
+    let mut settling = FuturesUnordered::new();
+    let stopped = loop {
+        tokio::select! {
+            biased;
+            () = ends.stop.cancelled() => break true,
+            Some(()) = settling.next(), if !settling.is_empty() => {}
+            event = subscription.next() => match event {
+                None => break false,
+                Some(Event::Message(Delivery { message, receipt })) => {
+                    let rest = consumer.offer(&inbox, &message).await;
+                    settling.push(consumer.settle(message, rest, receipt, ends));
+                }
+                Some(Event::Revoked(revoked)) => {
+                    let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
+                    let is_gone = move |lane: &Lane| lane.partition.is_some_and(|it| gone.contains(&it));
+                    inbox.revoke(Box::new(is_gone)).await;
+                    drop(revoked.noted);
+                }
+            },
+        }
+    };
+    subscription.drain();
+    ends.ending.cancel();
+    drop(inbox);
+    while settling.next().await.is_some() {}
+    (stopped, subscription.ended().await)
+}

@@ -1,0 +1,252 @@
+//! Calls to an app through its sidecar: `CallLocalStream`, and `CallLocal` for peers too old for it.
+
+use bytes::{Bytes, BytesMut};
+use outrigger_telemetry::trace::Parent;
+use outrigger_transport::body::{Body, Replay};
+use outrigger_transport::conn::SendError;
+use outrigger_transport::grpc;
+use outrigger_transport::peer::Instance;
+use outrigger_wire::internals::v1::InternalInvokeResponse;
+use outrigger_wire::invoke::{self, Chunk, Limits, RequestHead, RequestParts, ResponseHead, verb_of};
+use prost::Message;
+use prost_types::Any;
+use tonic::{Code, Status};
+
+use super::stream::{ChunkStream, Direction, Finish, MessageStream, entries, inline};
+use crate::call::{AppStatus, Call, Reply};
+
+const CALL_LOCAL: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocal";
+const CALL_LOCAL_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallLocalStream";
+
+/// A call written once for all its attempts.
+pub struct OpenRequest {
+    head: RequestHead,
+    first: Bytes,
+    inlined: Option<Bytes>,
+    rest: Source,
+    trace: Parent,
+}
+
+enum Source {
+    None,
+    Once(Option<Body>),
+    Replay(Replay),
+}
+
+/// Writes the head of `call` and prepares its body. `repeatable` keeps what a streamed body has sent, up to
+/// [`outrigger_transport::body::REPLAY_LIMIT`], so that another attempt is possible.
+///
+/// # Errors
+/// Metadata too large for a frame.
+pub fn open_request(call: Call, repeatable: bool) -> Result<OpenRequest, Status> {
+    let from_http = !call.from_grpc;
+    let (inlined, rest) = inline(call.body);
+    let parts = RequestParts {
+        method: &call.method,
+        verb: call.verb.as_ref().map(verb_of).unwrap_or_default(),
+        query: &call.query,
+        content_type: call.content_type.as_ref().map_or(&[], |v| v.as_bytes()),
+        type_url: &call.type_url,
+        actor: None,
+    };
+    let chunk = inlined.as_ref().map(|data| Chunk {
+        seq: 0,
+        len: data.len(),
+    });
+    let mut first = BytesMut::with_capacity(1024 + inlined.as_ref().map_or(0, Bytes::len));
+    invoke::encode_request(&parts, entries(&call.metadata, from_http), chunk, &mut first)
+        .map_err(|e| Status::invalid_argument(e.to_string()))?;
+    if let Some(data) = &inlined {
+        first.extend_from_slice(data);
+    }
+    let rest = match rest {
+        Body::Empty => Source::None,
+        body if repeatable => Source::Replay(Replay::new(body)),
+        body => Source::Once(Some(body)),
+    };
+    let head = RequestHead {
+        verb: parts.verb,
+        method: call.method,
+        query: call.query,
+        content_type: call.content_type,
+        type_url: call.type_url,
+        metadata: call.metadata,
+        http_names: from_http,
+        actor: None,
+    };
+    Ok(OpenRequest {
+        head,
+        first: first.freeze(),
+        inlined,
+        rest,
+        trace: call.trace,
+    })
+}
+
+impl OpenRequest {
+    /// Whether another attempt is possible.
+    pub fn can_repeat(&self) -> bool {
+        match &self.rest {
+            Source::None => true,
+            Source::Once(body) => body.is_some(),
+            Source::Replay(replay) => replay.can_repeat(),
+        }
+    }
+
+    fn body(&mut self) -> Option<Body> {
+        let source = match &mut self.rest {
+            Source::None => return Some(Body::Full(self.first.clone())),
+            Source::Once(body) => body.take()?,
+            Source::Replay(replay) => replay.attempt()?,
+        };
+        Some(Body::Stream(Box::pin(ChunkStream::new(
+            self.first.clone(),
+            source,
+            0,
+            Finish::End,
+        ))))
+    }
+}
+
+/// Why an attempt at a remote call failed.
+pub struct RemoteError {
+    /// As the caller sees it.
+    pub status: Status,
+    /// The peer was not reached, or went away: another instance or a new connection may do.
+    pub connection: bool,
+}
+
+impl From<Status> for RemoteError {
+    fn from(status: Status) -> Self {
+        Self {
+            status,
+            connection: false,
+        }
+    }
+}
+
+impl From<SendError> for RemoteError {
+    fn from(error: SendError) -> Self {
+        Self {
+            connection: error.is_unavailable(),
+            status: grpc::send_status(&error),
+        }
+    }
+}
+
+/// One attempt: sends the call to an instance of the target and waits for the app's head; the payload follows as
+/// the reply's body, in messages of at most `max_message` bytes.
+///
+/// # Errors
+/// [`RemoteError`] when the peer gave no reply of the app.
+pub async fn call_remote(
+    instance: &Instance,
+    request: &mut OpenRequest,
+    max_message: usize,
+) -> Result<Reply, RemoteError> {
+    let Some(body) = request.body() else {
+        return Err(Status::internal("the request body is spent and too large to be sent again").into());
+    };
+    let mut http = grpc::request(CALL_LOCAL_STREAM, body);
+    request.trace.inject_grpc(http.headers_mut());
+    let response = instance.send(http).await?;
+    match grpc::early_status(&response) {
+        Some(status) if status.code() == Code::Unimplemented => {
+            return call_unary(instance, request, max_message).await;
+        }
+        Some(status) if status.code() != Code::Ok => return Err(status.into()),
+        _ => {}
+    }
+    let mut stream = MessageStream::new(response.into_body(), Direction::Response, max_message);
+    let first = std::future::poll_fn(|cx| stream.poll_message(cx)).await;
+    let message = match first {
+        Ok(Some(message)) => message,
+        Ok(None) => return Err(missing_head().into()),
+        Err(status) if status.code() == Code::Unimplemented => {
+            return call_unary(instance, request, max_message).await;
+        }
+        Err(status) => {
+            let connection = status.code() == Code::Unavailable;
+            return Err(RemoteError { status, connection });
+        }
+    };
+    let frame = invoke::decode_response(&message, stream.limits())
+        .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
+    let Some(head) = frame.head else {
+        return Err(missing_head().into());
+    };
+    stream.expect(&head.headers);
+    stream.take_payload(frame.payload)?;
+    Ok(reply(head, stream.into_body()?))
+}
+
+fn missing_head() -> Status {
+    Status::internal("response does not contain the required fields in the leading chunk")
+}
+
+fn reply(head: ResponseHead, body: Body) -> Reply {
+    let status = match u16::try_from(head.status_code) {
+        Ok(code) if code >= 100 => AppStatus::Http(code),
+        _ => AppStatus::Grpc {
+            code: head.status_code,
+            message: head.status_message,
+            details: head
+                .status_details
+                .into_iter()
+                .filter_map(|d| Any::decode(d).ok())
+                .collect(),
+        },
+    };
+    Reply {
+        status,
+        headers: head.headers,
+        trailers: head.trailers,
+        content_type: head.content_type,
+        type_url: head.type_url,
+        body,
+    }
+}
+
+/// A peer that does not know the streamed form gets the unary one, if the body can be sent again.
+async fn call_unary(
+    instance: &Instance,
+    request: &mut OpenRequest,
+    max_message: usize,
+) -> Result<Reply, RemoteError> {
+    tracing::warn!(
+        target: "dapr.runtime.direct_messaging",
+        "The target's sidecar does not support streaming-based service invocation; falling back to unary calls"
+    );
+    let data = match (&request.inlined, &mut request.rest) {
+        (Some(data), _) => data.clone(),
+        (None, Source::None) => Bytes::new(),
+        (None, Source::Replay(replay)) => match replay.attempt() {
+            Some(body) => collect(body, max_message).await?,
+            None => return Err(no_streaming()),
+        },
+        (None, Source::Once(_)) => return Err(no_streaming()),
+    };
+    let message = request.head.clone().into_message(data);
+    let mut http = grpc::request(CALL_LOCAL, grpc::frame(&message).into());
+    request.trace.inject_grpc(http.headers_mut());
+    let response = instance.send(http).await?;
+    let answer = grpc::finish_unary(response, max_message)
+        .await
+        .map_err(|f| f.status)?;
+    let message = InternalInvokeResponse::decode(answer.message)
+        .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
+    let (head, data) = ResponseHead::from_message(message, &Limits::default())
+        .map_err(|e| Status::internal(format!("malformed answer of the peer: {e}")))?;
+    Ok(reply(head, data.into()))
+}
+
+async fn collect(body: Body, limit: usize) -> Result<Bytes, Status> {
+    body.collect_up_to(limit).await.map_err(|e| grpc::body_status(&e))
+}
+
+fn no_streaming() -> RemoteError {
+    Status::unimplemented(
+        "the target app is running a version of Dapr that does not support streaming-based service invocation",
+    )
+    .into()
+}

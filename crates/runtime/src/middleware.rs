@@ -1,0 +1,253 @@
+//! HTTP middleware: the components, and the pipelines that the Configuration makes of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use outrigger_component::Middleware;
+use outrigger_component::middleware::{self, Next, full};
+use outrigger_resources::configuration::{Configuration, Handler};
+use outrigger_transport::body::{Body, BoxError};
+
+use crate::components::{Category, OpenError, Opened, Opening};
+use crate::registry::{Placed, Registry};
+
+const LOG: &str = "dapr.middleware.http";
+
+/// A middleware that is loaded.
+struct Loaded {
+    /// The component's name.
+    name: String,
+    /// Its type, as written.
+    kind: String,
+    /// Its version, as written.
+    version: String,
+    /// What sees the requests.
+    component: Arc<dyn Middleware>,
+}
+
+/// Every middleware of the sidecar and its two pipelines.
+pub struct Middlewares {
+    loaded: Registry<Loaded>,
+    /// Pipelines are made anew one at a time.
+    building: Mutex<()>,
+    /// Around the HTTP API.
+    pub server: Pipeline,
+    /// Around calls of the app, and of endpoints outside.
+    pub app: Pipeline,
+}
+
+impl Middlewares {
+    /// The pipelines of a Configuration, without middleware as yet.
+    pub fn new(configuration: &Configuration) -> Self {
+        Self {
+            loaded: Registry::default(),
+            building: Mutex::default(),
+            server: Pipeline::new("http", &configuration.http_pipeline),
+            app: Pipeline::new("app", &configuration.app_http_pipeline),
+        }
+    }
+
+    /// Adds a middleware, in the place of one with its name. When it is taken out, requests that are in it stay there.
+    fn insert(self: &Arc<Self>, loaded: Loaded) -> Placed {
+        let name = loaded.name.clone();
+        let all = Arc::clone(self);
+        let placed = self.loaded.insert(&name, loaded).then(move || all.rebuild());
+        self.rebuild();
+        placed
+    }
+
+    fn rebuild(&self) {
+        let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        self.server.rebuild(&self.loaded);
+        self.app.rebuild(&self.loaded);
+    }
+}
+
+#[async_trait]
+impl Category for Middlewares {
+    fn name(&self) -> &'static str {
+        "middleware"
+    }
+
+    async fn open(self: Arc<Self>, opening: &Opening<'_>) -> Result<Opened, OpenError> {
+        let loaded = Loaded {
+            name: opening.name().to_owned(),
+            kind: opening.component.kind.clone(),
+            version: opening.component.version.clone(),
+            component: opening.start(&opening.catalog().middleware).await?,
+        };
+        let closing = Arc::clone(&loaded.component);
+        Ok(Opened::new(Vec::new()).part(move || self.insert(loaded), async move { closing.close().await }))
+    }
+}
+
+/// Middlewares in the order of the Configuration.
+pub struct Pipeline {
+    name: &'static str,
+    handlers: Vec<Handler>,
+    chain: ArcSwap<Chain>,
+}
+
+/// The middlewares of a pipeline that are loaded, outermost first.
+#[derive(Default)]
+pub struct Chain {
+    components: Vec<Arc<dyn Middleware>>,
+    /// Keeps them in use as long as a request is inside.
+    _entries: Vec<Arc<Loaded>>,
+}
+
+impl Pipeline {
+    fn new(name: &'static str, handlers: &[Handler]) -> Self {
+        Self {
+            name,
+            handlers: handlers.to_vec(),
+            chain: ArcSwap::default(),
+        }
+    }
+
+    /// What a request has to pass now; `None` when that is nothing.
+    #[inline]
+    pub fn current(&self) -> Option<Arc<Chain>> {
+        let chain = self.chain.load();
+        if chain.components.is_empty() {
+            return None;
+        }
+        Some(Arc::clone(&chain))
+    }
+
+    /// A handler counts when a component with its name, type and version is loaded.
+    fn rebuild(&self, loaded: &Registry<Loaded>) {
+        if self.handlers.is_empty() {
+            return;
+        }
+        tracing::info!(target: LOG, "Building pipeline {}", self.name);
+        let found = self.handlers.iter().filter_map(|handler| {
+            let entry = loaded.get(&handler.name)?;
+            let same = entry.kind == handler.kind && version(&entry.version) == version(&handler.version);
+            same.then_some(entry)
+        });
+        let entries: Vec<_> = found.collect();
+        self.chain.store(Arc::new(Chain {
+            components: entries.iter().map(|entry| Arc::clone(&entry.component)).collect(),
+            _entries: entries,
+        }));
+    }
+}
+
+fn version(given: &str) -> &str {
+    if given.is_empty() { "v1" } else { given }
+}
+
+impl Chain {
+    /// Takes a request through all middlewares to `end`, and the answer back.
+    ///
+    /// # Errors
+    /// What `end` reports.
+    pub async fn run<'a>(
+        &'a self,
+        request: Request<Body>,
+        end: impl FnOnce(Request<Body>) -> BoxFuture<'a, Result<Response<Body>, BoxError>> + Send + 'a,
+    ) -> Result<Response<Body>, BoxError> {
+        let inner = |request: Request<middleware::Body>| -> BoxFuture<'a, middleware::Outcome> {
+            let answering = end(request.map(Body::stream));
+            Box::pin(async move { Ok(answering.await?.map(outside)) })
+        };
+        let next = Next::new(&self.components, inner);
+        let response = next.run(request.map(outside)).await?;
+        Ok(response.map(Body::stream))
+    }
+}
+
+/// A body as middlewares see it.
+#[inline]
+fn outside(body: Body) -> middleware::Body {
+    match body {
+        Body::Empty => full(""),
+        Body::Full(bytes) => full(bytes),
+        other => other.boxed_unsync(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use outrigger_component::middleware::Outcome;
+
+    use super::*;
+
+    struct Mark(&'static str);
+
+    #[async_trait]
+    impl Middleware for Mark {
+        async fn handle(&self, mut request: Request<middleware::Body>, next: Next<'_>) -> Outcome {
+            request
+                .headers_mut()
+                .append("via", HeaderValue::from_static(self.0));
+            next.run(request).await
+        }
+    }
+
+    fn loaded(name: &str, kind: &str, version: &str, mark: &'static str) -> Loaded {
+        Loaded {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            version: version.to_owned(),
+            component: Arc::new(Mark(mark)),
+        }
+    }
+
+    fn handler(name: &str, kind: &str, version: &str) -> Handler {
+        Handler {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            version: version.to_owned(),
+            ..Handler::default()
+        }
+    }
+
+    /// The marks of a request that went through the server's pipeline.
+    async fn marks(all: &Middlewares) -> Vec<String> {
+        let Some(chain) = all.server.current() else {
+            return Vec::new();
+        };
+        let end = |request: Request<Body>| -> BoxFuture<'_, Result<Response<Body>, BoxError>> {
+            Box::pin(async move {
+                let mut response = Response::new(Body::Empty);
+                *response.headers_mut() = request.headers().clone();
+                Ok(response)
+            })
+        };
+        let response = chain.run(Request::new(Body::Empty), end).await.unwrap();
+        let via = response.headers().get_all("via").iter();
+        via.map(|mark| mark.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_pipeline_is_what_is_configured_and_loaded() {
+        let all = Arc::new(Middlewares::new(&Configuration {
+            http_pipeline: vec![
+                handler("one", "middleware.http.mark", ""),
+                handler("two", "middleware.http.mark", "v1"),
+                handler("three", "middleware.http.other", "v1"),
+                handler("one", "middleware.http.mark", "v2"),
+            ],
+            ..Configuration::default()
+        }));
+        assert!(all.server.current().is_none());
+        let two = all.insert(loaded("two", "middleware.http.mark", "", "2"));
+        all.insert(loaded("three", "middleware.http.mark", "", "3"));
+        let replaced = all.insert(loaded("one", "middleware.http.mark", "v1", "1"));
+        assert_eq!(marks(&all).await, ["1", "2"]);
+        assert!(all.app.current().is_none());
+        let one = all.insert(loaded("one", "middleware.http.mark", "v1", "one"));
+        replaced.withdraw();
+        assert_eq!(marks(&all).await, ["one", "2"]);
+        two.withdraw();
+        one.withdraw();
+        assert!(all.server.current().is_none());
+    }
+}

@@ -1,0 +1,220 @@
+//! Calls under a resiliency policy, in one loop: the policy decides, this waits, logs and counts.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, Resiliency};
+use outrigger_resources::value::format_go_duration;
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::SidecarMetrics;
+
+const LOG: &str = "dapr.runtime.resiliency";
+
+/// The policies and where their events are counted.
+pub struct Resilience {
+    /// All policies.
+    pub policies: Resiliency,
+    /// Counts runs and activations.
+    pub metrics: Arc<SidecarMetrics>,
+}
+
+/// A circuit breaker is open: no attempt was made, or no more.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(String);
+
+/// An operation that is attempted until it succeeds or its policy gives up. Without a policy there is one attempt.
+pub struct Attempts<'p> {
+    policy: Option<&'p Policy>,
+    key: Key<'p>,
+    metrics: &'p SidecarMetrics,
+    stop: Option<&'p CancellationToken>,
+}
+
+/// One attempt of several.
+#[derive(Clone, Copy, Debug)]
+pub struct Attempt {
+    /// 1 for the first.
+    pub number: u32,
+    timeout: Option<Duration>,
+}
+
+impl Attempt {
+    /// An attempt with what its policy gives it of time.
+    #[inline]
+    pub fn new(number: u32, timeout: Option<Duration>) -> Self {
+        Self { number, timeout }
+    }
+
+    /// Waits for `work` as long as the policy lets an attempt take; `None` when it took longer. Pinned, as a future by
+    /// value takes its room twice, and is copied once more.
+    pub async fn within<T>(&self, work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        match self.timeout {
+            Some(limit) => tokio::time::timeout(limit, work).await.ok(),
+            None => Some(work.await),
+        }
+    }
+}
+
+impl<'p> Attempts<'p> {
+    /// Under `policy`, whose breakers know the operation by `key`.
+    #[inline]
+    pub fn new(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+        Self {
+            policy,
+            key,
+            metrics,
+            stop: None,
+        }
+    }
+
+    /// Makes no further attempt once `stop` is cancelled.
+    #[must_use]
+    pub fn until(mut self, stop: &'p CancellationToken) -> Self {
+        self.stop = Some(stop);
+        self
+    }
+
+    /// Makes attempts. Each tells what came of it and how the policy counts that; what comes back is of the last one.
+    ///
+    /// # Errors
+    /// [`Refused`] by an open breaker.
+    pub async fn run<T, F>(self, mut attempt: impl FnMut(Attempt) -> F) -> Result<T, Refused>
+    where
+        F: Future<Output = (T, Outcome)>,
+    {
+        let attempts = self.run_with((), |(), now| {
+            let attempt = attempt(now);
+            async move {
+                let (result, outcome) = attempt.await;
+                ((), result, outcome)
+            }
+        });
+        attempts.await
+    }
+
+    /// The same for attempts that change something which the next one needs: each takes `state` and gives it back.
+    ///
+    /// # Errors
+    /// [`Refused`] by an open breaker.
+    pub async fn run_with<S, T, F>(
+        self,
+        mut state: S,
+        mut attempt: impl FnMut(S, Attempt) -> F,
+    ) -> Result<T, Refused>
+    where
+        F: Future<Output = (S, T, Outcome)>,
+    {
+        let mut run = Run::start(self.policy, self.key, self.metrics);
+        let mut number = 0;
+        loop {
+            let timeout = run.before()?;
+            number += 1;
+            let (given_back, result, outcome) = attempt(state, Attempt::new(number, timeout)).await;
+            state = given_back;
+            let Some(pause) = run.after(outcome) else {
+                return Ok(result);
+            };
+            if self.is_stopped_within(pause).await {
+                return Ok(result);
+            }
+        }
+    }
+
+    async fn is_stopped_within(&self, pause: Duration) -> bool {
+        let Some(stop) = self.stop else {
+            tokio::time::sleep(pause).await;
+            return false;
+        };
+        tokio::time::timeout(pause, stop.cancelled()).await.is_ok()
+    }
+}
+
+/// What the policy says between attempts.
+pub struct Run<'p> {
+    execution: Option<Execution<'p>>,
+    metrics: &'p SidecarMetrics,
+}
+
+impl<'p> Run<'p> {
+    /// Before the first attempt.
+    #[inline]
+    pub fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+        let now = Instant::now();
+        let execution = policy.map(|policy| policy.start(key, now));
+        if let Some(execution) = &execution {
+            metrics.policy_run(execution, now);
+        }
+        Self { execution, metrics }
+    }
+
+    /// Asks for an attempt; how long it may take.
+    #[inline]
+    pub fn before(&mut self) -> Result<Option<Duration>, Refused> {
+        let Some(execution) = &mut self.execution else {
+            return Ok(None);
+        };
+        let attempt = execution.before(Instant::now());
+        self.report();
+        let attempt = attempt.map_err(|error| Refused(error.to_string()))?;
+        Ok(attempt.timeout)
+    }
+
+    /// Ends an attempt; the pause before the next, if there is to be one.
+    #[inline]
+    pub fn after(&mut self, outcome: Outcome) -> Option<Duration> {
+        let execution = self.execution.as_mut()?;
+        let next = execution.after(outcome, Instant::now());
+        self.report();
+        match next {
+            Next::Retry { after, .. } => Some(after),
+            Next::Done | Next::GiveUp => None,
+        }
+    }
+
+    fn report(&mut self) {
+        let Some(execution) = &mut self.execution else {
+            return;
+        };
+        for event in execution.take_events() {
+            self.metrics.policy_event(execution.policy(), &event);
+            if execution.policy().is_waiting() {
+                continue;
+            }
+            match event {
+                Event::RetryStarted { after } => tracing::warn!(
+                    target: LOG,
+                    "Error processing operation {}. Retrying in {}…",
+                    execution.operation(),
+                    format_go_duration(after)
+                ),
+                Event::Recovered { attempts } => tracing::info!(
+                    target: LOG,
+                    "Recovered processing operation {} after {attempts} attempts.",
+                    execution.operation()
+                ),
+                Event::BreakerChanged { breaker, change, .. } => tracing::info!(
+                    target: LOG,
+                    "Circuit breaker {:?} changed state from {} to {}",
+                    breaker.name(),
+                    change.from,
+                    change.to
+                ),
+                Event::TimeoutExpired => {}
+            }
+        }
+    }
+}
+
+/// The outcome of a gRPC attempt by its status number.
+#[inline]
+pub fn grpc_outcome(code: i32) -> Outcome {
+    if code == 0 {
+        Outcome::Success
+    } else {
+        Outcome::Failure { code: Some(code) }
+    }
+}

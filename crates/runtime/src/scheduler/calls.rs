@@ -1,0 +1,223 @@
+//! Calls that schedule, read and delete, spread over all schedulers.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outrigger_transport::conn::{Channel, SendError};
+use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
+use outrigger_wire::scheduler::v1::{
+    DeleteByMetadataRequest, DeleteByNamePrefixRequest, DeleteJobRequest, GetJobRequest, Job, JobMetadata,
+    ListJobsRequest, NamedJob, ScheduleJobRequest,
+};
+use tokio::time::{Instant, sleep, timeout_at};
+use tonic::{Code, Response, Status};
+
+use super::Scheduler;
+use super::hosts::Host;
+
+/// Limit of a call, with the time until schedulers are known and reached.
+const CALL: Duration = Duration::from_secs(30);
+/// Before a call that reached no scheduler is made again; each is twice the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+/// Why the scheduler did not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// `--scheduler-host-address` names none.
+    #[error("scheduler clients are disabled")]
+    Disabled,
+    /// It refused, or could not be reached.
+    #[error("rpc error: code = {:?} desc = {}", .0.code(), described(.0))]
+    Status(Status),
+}
+
+impl SchedulerError {
+    /// The code that the scheduler answered with.
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Disabled => Code::Unknown,
+            Self::Status(status) => status.code(),
+        }
+    }
+}
+
+/// What a status says, or why there was none.
+pub(super) fn described(status: &Status) -> String {
+    match unsent(status) {
+        Some(error) => outrigger_transport::error::chain(error),
+        None => status.message().to_owned(),
+    }
+}
+
+/// Why a status was made here, because there was no answer.
+fn unsent(status: &Status) -> Option<&SendError> {
+    std::error::Error::source(status)?.downcast_ref()
+}
+
+/// Whether a call that came to nothing may be made again.
+fn is_repeatable(status: &Status, idempotent: bool) -> bool {
+    match unsent(status) {
+        Some(error) => error.is_repeatable() || (idempotent && error.is_unavailable()),
+        // The scheduler itself ends, or its leader changes.
+        None => status.code() == Code::Cancelled,
+    }
+}
+
+impl Scheduler {
+    /// Stores a job or a reminder; `overwrite`: in the place of one with its name.
+    ///
+    /// # Errors
+    /// [`SchedulerError`]; the code is `AlreadyExists` where there is one and it is not to be overwritten.
+    pub async fn schedule(
+        &self,
+        name: &str,
+        metadata: JobMetadata,
+        job: Job,
+        overwrite: bool,
+    ) -> Result<(), SchedulerError> {
+        let request = ScheduleJobRequest {
+            name: name.to_owned(),
+            job: Some(job),
+            metadata: Some(metadata),
+            overwrite,
+        };
+        let call = self.call(overwrite, |mut client| {
+            let request = request.clone();
+            async move { client.schedule_job(request).await }
+        });
+        call.await.map(|_| ())
+    }
+
+    /// Reads a job or a reminder.
+    ///
+    /// # Errors
+    /// [`SchedulerError`]; the code is `NotFound` where there is none.
+    pub async fn get(&self, name: &str, metadata: JobMetadata) -> Result<Job, SchedulerError> {
+        let request = GetJobRequest {
+            name: name.to_owned(),
+            metadata: Some(metadata),
+        };
+        let call = self.call(true, |mut client| {
+            let request = request.clone();
+            async move { client.get_job(request).await }
+        });
+        Ok(call.await?.job.unwrap_or_default())
+    }
+
+    /// Deletes a job or a reminder; that there is none is fine.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn delete(&self, name: &str, metadata: JobMetadata) -> Result<(), SchedulerError> {
+        let request = DeleteJobRequest {
+            name: name.to_owned(),
+            metadata: Some(metadata),
+        };
+        let call = self.call(true, |mut client| {
+            let request = request.clone();
+            async move { client.delete_job(request).await }
+        });
+        call.await.map(|_| ())
+    }
+
+    /// Lists what belongs to an app, to an actor, or to the actors of a type.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn list(&self, metadata: JobMetadata) -> Result<Vec<NamedJob>, SchedulerError> {
+        let request = ListJobsRequest {
+            metadata: Some(metadata),
+        };
+        let call = self.call(true, |mut client| {
+            let request = request.clone();
+            async move { client.list_jobs(request).await }
+        });
+        Ok(call.await?.jobs)
+    }
+
+    /// Deletes all that belongs to an app or to actors; `id_prefix`: to all whose id starts with the one given.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn delete_all(&self, metadata: JobMetadata, id_prefix: bool) -> Result<(), SchedulerError> {
+        let request = DeleteByMetadataRequest {
+            metadata: Some(metadata),
+            id_prefix_match: Some(id_prefix),
+        };
+        let call = self.call(true, |mut client| {
+            let request = request.clone();
+            async move { client.delete_by_metadata(request).await }
+        });
+        call.await.map(|_| ())
+    }
+
+    /// Deletes what belongs to an app or to an actor and has a name that starts with `prefix`.
+    ///
+    /// # Errors
+    /// [`SchedulerError`].
+    pub async fn delete_prefix(&self, prefix: &str, metadata: JobMetadata) -> Result<(), SchedulerError> {
+        let request = DeleteByNamePrefixRequest {
+            name_prefix: prefix.to_owned(),
+            metadata: Some(metadata),
+        };
+        let call = self.call(true, |mut client| {
+            let request = request.clone();
+            async move { client.delete_by_name_prefix(request).await }
+        });
+        call.await.map(|_| ())
+    }
+
+    /// Makes a call, of one scheduler after the other as long as none can have acted on it. `idempotent`: nor does it
+    /// matter if one has.
+    async fn call<T, F>(
+        &self,
+        idempotent: bool,
+        call: impl Fn(SchedulerClient<Channel>) -> F,
+    ) -> Result<T, SchedulerError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        if !self.is_configured() {
+            return Err(SchedulerError::Disabled);
+        }
+        let deadline = Instant::now() + CALL;
+        let mut pause = PAUSES.0;
+        let mut last = "no scheduler is known yet".to_owned();
+        let calling = async {
+            loop {
+                let host = self.next().await?;
+                let status = match call(host.client()).await {
+                    Ok(answer) => return Ok(answer.into_inner()),
+                    Err(status) => status,
+                };
+                if !is_repeatable(&status, idempotent) {
+                    return Err(status);
+                }
+                last = described(&status);
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        };
+        let called = timeout_at(deadline, calling).await;
+        called
+            .unwrap_or_else(|_| {
+                let text = format!("no answer of a scheduler within {CALL:?}: {last}");
+                Err(Status::deadline_exceeded(text))
+            })
+            .map_err(SchedulerError::Status)
+    }
+
+    /// The scheduler whose turn it is, as soon as one is known.
+    async fn next(&self) -> Result<Arc<Host>, Status> {
+        let mut hosts = self.hosts.subscribe();
+        let known = hosts.wait_for(|hosts| hosts.as_ref().is_some_and(|hosts| !hosts.is_empty()));
+        // The sender is ours: there is always somebody to hear from.
+        let known = known.await.map_err(|_| Status::cancelled("the sidecar ends"))?;
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let host = known.as_ref().and_then(|hosts| hosts.get(turn % hosts.len()));
+        host.map(Arc::clone)
+            .ok_or_else(|| Status::unavailable("no scheduler is known"))
+    }
+}

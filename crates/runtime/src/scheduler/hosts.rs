@@ -1,0 +1,181 @@
+//! Which schedulers there are. Any of them knows all others and tells when that changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_identity::{Expect, server_name};
+use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
+use outrigger_wire::scheduler::v1::WatchHostsRequest;
+use outrigger_wire::scheduler::v1::scheduler_client::SchedulerClient;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::{LOG, Scheduler, Settings};
+use crate::life::Condition;
+
+/// Time to open a connection, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the first list: one that waits for others to be elected may take long, but another may know it already.
+const FIRST_LIST: Duration = Duration::from_secs(30);
+/// Before a scheduler is asked again; each is twice the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// Schedulers at most; those that are told beyond are left out.
+const MAX_HOSTS: usize = 128;
+/// Largest message of a scheduler at least, bytes: jobs that others scheduled come back in lists.
+const MAX_MESSAGE: usize = 64 << 20;
+
+/// One scheduler.
+pub(super) struct Host {
+    address: String,
+    client: SchedulerClient<Channel>,
+}
+
+impl Host {
+    fn new(address: &str, settings: &Settings) -> Self {
+        let dialer = match &settings.identity {
+            Some((identity, id)) => {
+                let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                let expect = Expect::Exact(id.clone());
+                Dialer::mutual(address, identity, expect, server_name(host), CONNECT_TIMEOUT)
+            }
+            None => Dialer::plain(address, CONNECT_TIMEOUT),
+        };
+        let channel = Channel::new(H2Pool::new(dialer, Some(KeepAlive::OF_SERVERS)));
+        let limit = settings.max_message.max(MAX_MESSAGE);
+        Self {
+            address: address.to_owned(),
+            client: SchedulerClient::new(channel)
+                .max_decoding_message_size(limit)
+                .max_encoding_message_size(usize::MAX),
+        }
+    }
+
+    /// `host:port`.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What calls are made with.
+    pub(super) fn client(&self) -> SchedulerClient<Channel> {
+        self.client.clone()
+    }
+}
+
+/// Why a scheduler tells no more.
+enum Ended {
+    /// It did for a while.
+    After(Option<Status>),
+    /// It never did.
+    Failed(Status),
+    /// It is older than the call.
+    Unimplemented,
+}
+
+/// Asks one configured scheduler after the other, for ever.
+pub(super) async fn follow(scheduler: &Scheduler, known: &Condition) {
+    let configured = &scheduler.settings.addresses;
+    let mut pause = PAUSES.0;
+    loop {
+        let index = rand::random_range(0..configured.len());
+        // `is_configured` was asked before.
+        let Some(address) = configured.get(index) else {
+            return;
+        };
+        match ask(scheduler, address, known).await {
+            Ended::Unimplemented => {
+                scheduler.know(configured.iter().map(String::as_str));
+                known.met();
+                return std::future::pending().await;
+            }
+            Ended::After(status) => {
+                let cause =
+                    status.map_or_else(|| "it ended the stream".to_owned(), |status| status.to_string());
+                tracing::debug!(target: LOG, "{address} tells no more which schedulers there are: {cause}");
+                pause = PAUSES.0;
+            }
+            Ended::Failed(status) => {
+                let cause = super::calls::described(&status);
+                tracing::error!(
+                    target: LOG,
+                    "Failed to connect to scheduler host {address}: {cause}; trying again in {pause:?}"
+                );
+            }
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// Follows what one scheduler tells.
+async fn ask(scheduler: &Scheduler, address: &str, known: &Condition) -> Ended {
+    let mut client = scheduler.host(address).client();
+    let first = async {
+        let mut lists = client.watch_hosts(WatchHostsRequest {}).await?.into_inner();
+        let first = lists.message().await?;
+        Ok::<_, Status>((first, lists))
+    };
+    let first = timeout(FIRST_LIST, first).await;
+    let first = first.unwrap_or_else(|_| {
+        Err(Status::deadline_exceeded(format!(
+            "no list of schedulers within {FIRST_LIST:?}"
+        )))
+    });
+    let (first, mut lists) = match first {
+        Ok((Some(first), lists)) => (first, lists),
+        Ok((None, _)) => return Ended::Failed(Status::unavailable("it told no schedulers")),
+        Err(status) if status.code() == Code::Unimplemented => return Ended::Unimplemented,
+        Err(status) => return Ended::Failed(status),
+    };
+    let mut list = first;
+    loop {
+        let told: Vec<_> = list.hosts.iter().map(|host| host.address.as_str()).collect();
+        tracing::info!(
+            target: LOG,
+            "Connected and received scheduler hosts addresses: {told:?}"
+        );
+        scheduler.know(told.into_iter());
+        known.met();
+        list = match lists.message().await {
+            Ok(Some(list)) => list,
+            Ok(None) => return Ended::After(None),
+            Err(status) => return Ended::After(Some(status)),
+        };
+    }
+}
+
+impl Scheduler {
+    /// The scheduler at `address`, with its connections where it is known already.
+    fn host(&self, address: &str) -> Arc<Host> {
+        let known = self.hosts.borrow();
+        let mut known = known.iter().flat_map(|hosts| hosts.iter());
+        match known.find(|host| host.address == address) {
+            Some(host) => Arc::clone(host),
+            None => Arc::new(Host::new(address, &self.settings)),
+        }
+    }
+
+    /// These are all.
+    fn know<'a>(&self, addresses: impl Iterator<Item = &'a str>) {
+        let mut hosts: Vec<Arc<Host>> = Vec::new();
+        for address in addresses.filter(|address| !address.is_empty()) {
+            if hosts.iter().any(|host| host.address == address) {
+                continue;
+            }
+            if hosts.len() == MAX_HOSTS {
+                tracing::warn!(target: LOG, "only the first {MAX_HOSTS} schedulers that were told are used");
+                break;
+            }
+            hosts.push(self.host(address));
+        }
+        self.hosts.send_if_modified(|known| {
+            let same = known.as_ref().is_some_and(|known| {
+                known.len() == hosts.len() && known.iter().zip(&hosts).all(|(a, b)| Arc::ptr_eq(a, b))
+            });
+            if !same {
+                *known = Some(hosts.into());
+            }
+            !same
+        });
+    }
+}

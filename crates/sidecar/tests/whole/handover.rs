@@ -1,0 +1,371 @@
+//! Fleets of our own sidecars and placement: hosts that come, leave and are killed under load, and placement that is gone.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::json;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+
+use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, post, within};
+
+const ACTORS: usize = 40;
+
+/// What the apps of all hosts see.
+#[derive(Default)]
+struct Seen {
+    /// Which host an actor is active on.
+    places: Mutex<HashMap<String, String>>,
+    /// Calls by their numbers, and how often each ran.
+    ran: Mutex<HashMap<String, usize>>,
+    /// What must not be.
+    wrong: Mutex<Vec<String>>,
+    reminded: AtomicUsize,
+    ended: AtomicUsize,
+    /// Calls of the method `hang` wait for it.
+    release: Notify,
+    hanging: AtomicBool,
+}
+
+impl Seen {
+    fn called(&self, host: &str, actor: &str, number: &str) {
+        let mut places = self.places.lock().unwrap();
+        let place = places.entry(actor.to_owned()).or_insert_with(|| host.to_owned());
+        if place != host {
+            let text = format!("actor {actor} is called on {host} and active on {place}");
+            self.wrong.lock().unwrap().push(text);
+        }
+        if !number.is_empty() {
+            *self.ran.lock().unwrap().entry(number.to_owned()).or_default() += 1;
+        }
+    }
+
+    fn ended(&self, host: &str, actor: &str) {
+        self.ended.fetch_add(1, Ordering::SeqCst);
+        let mut places = self.places.lock().unwrap();
+        if places.get(actor).is_some_and(|place| place == host) {
+            places.remove(actor);
+        }
+    }
+
+    /// A host was killed: nothing is active there.
+    fn killed(&self, host: &str) {
+        self.places.lock().unwrap().retain(|_, place| place != host);
+    }
+
+    fn check(&self) {
+        assert_eq!(*self.wrong.lock().unwrap(), [""; 0]);
+    }
+}
+
+async fn host(name: &str, seen: &Arc<Seen>) -> App {
+    let (name, seen) = (name.to_owned(), Arc::clone(seen));
+    App::start(move |request: Request<Incoming>| {
+        let (name, seen) = (name.clone(), Arc::clone(&seen));
+        async move {
+            let path = request.uri().path().to_owned();
+            if path == "/dapr/config" {
+                return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"4s"}"#);
+            }
+            if request.method() == Method::GET {
+                return app::text(404, "");
+            }
+            let parts: Vec<_> = path.split('/').collect();
+            let actor = parts[3];
+            if request.method() == Method::DELETE {
+                seen.ended(&name, actor);
+                return app::text(200, "");
+            }
+            let method = parts[5..].join("/");
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let number = if method == "m" {
+                String::from_utf8(body.to_vec()).unwrap()
+            } else {
+                String::new()
+            };
+            seen.called(&name, actor, &number);
+            match method.as_str() {
+                "remind/wake" => drop(seen.reminded.fetch_add(1, Ordering::SeqCst)),
+                "hang" => {
+                    seen.hanging.store(true, Ordering::SeqCst);
+                    seen.release.notified().await;
+                }
+                _ => {}
+            }
+            app::text(200, &name)
+        }
+    })
+    .await
+}
+
+fn store(folder: &std::path::Path) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: state.sqlite\n  version: \
+         v1\n  metadata:\n  - name: actorStateStore\n    value: 'true'\n  - name: connectionString\n    value: '{}'\n",
+        folder.join("state.db").display()
+    )
+}
+
+/// Hosts with the control plane that they share.
+struct Fleet {
+    net: Net,
+    control: Control,
+    seen: Arc<Seen>,
+    folder: tempfile::TempDir,
+    flags: &'static [&'static str],
+}
+
+impl Fleet {
+    async fn new() -> Self {
+        Self {
+            net: Net::plain(),
+            control: Control::start().await,
+            seen: Arc::default(),
+            folder: tempfile::tempdir().unwrap(),
+            flags: &[],
+        }
+    }
+
+    async fn host(&self, name: &str) -> (App, Node) {
+        let app = host(name, &self.seen).await;
+        let plan = self
+            .net
+            .sidecar("host")
+            .app(app.port)
+            .resource(&store(self.folder.path()));
+        let plan = self.flags.iter().fold(plan, |plan, flag| plan.flag(flag));
+        let node = self.control.with_both(plan).start().await;
+        (app, node)
+    }
+
+    async fn caller(&self) -> Node {
+        let plan = self.net.sidecar("caller").resource(&store(self.folder.path()));
+        let plan = self.flags.iter().fold(plan, |plan, flag| plan.flag(flag));
+        self.control.with_both(plan).start().await
+    }
+}
+
+async fn call(node: &Node, actor: usize, number: &str) -> Answer {
+    let path = format!("/v1.0/actors/T/{actor}/method/m");
+    node.ask(post(&path, number.to_owned())).await
+}
+
+/// Calls, one after the other from each of a few tasks, until told to stop; the calls that failed, and the longest that
+/// one took.
+struct Load {
+    stop: Arc<AtomicBool>,
+    made: Arc<AtomicUsize>,
+    tasks: JoinSet<(Vec<String>, Duration)>,
+}
+
+impl Load {
+    fn start(caller: &Arc<Node>) -> Self {
+        let (stop, made, mut tasks) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<AtomicUsize>::default(),
+            JoinSet::new(),
+        );
+        for task in 0..4 {
+            let (caller, stop, made) = (Arc::clone(caller), Arc::clone(&stop), Arc::clone(&made));
+            tasks.spawn(async move {
+                let (mut failed, mut longest, mut number) = (Vec::new(), Duration::ZERO, 0);
+                while !stop.load(Ordering::SeqCst) {
+                    number += 1;
+                    let began = Instant::now();
+                    let answer =
+                        call(&caller, (task + number * 7) % ACTORS, &format!("{task}-{number}")).await;
+                    longest = longest.max(began.elapsed());
+                    made.fetch_add(1, Ordering::SeqCst);
+                    if answer.status != 200 {
+                        failed.push(format!("{}: {}", answer.status, answer.text()));
+                    }
+                }
+                (failed, longest)
+            });
+        }
+        Self { stop, made, tasks }
+    }
+
+    /// Some more calls were made.
+    async fn goes_on(&self, more: usize) {
+        let before = self.made.load(Ordering::SeqCst);
+        eventually(async || self.made.load(Ordering::SeqCst) >= before + more).await;
+    }
+
+    async fn end(mut self) -> (usize, Vec<String>, Duration) {
+        self.stop.store(true, Ordering::SeqCst);
+        let (mut failed, mut longest) = (Vec::new(), Duration::ZERO);
+        while let Some(ended) = within(self.tasks.join_next()).await {
+            let (some, long) = ended.unwrap();
+            failed.extend(some);
+            longest = longest.max(long);
+        }
+        (self.made.load(Ordering::SeqCst), failed, longest)
+    }
+}
+
+/// Invariant: hosts that leave one after the other, each replaced, fail no call, run none twice, and no actor is in two
+/// places. Its reminder goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_under_load_fails_no_call() {
+    let fleet = Fleet::new().await;
+    let mut hosts = Vec::new();
+    for number in 0..5 {
+        hosts.push(fleet.host(&format!("old-{number}")).await);
+    }
+    let caller = Arc::new(fleet.caller().await);
+    eventually(async || call(&caller, 0, "").await.status == 200).await;
+    let reminder = json!({"dueTime": "0s", "period": "1s"});
+    let path = "/v1.0/actors/T/1/reminders/wake";
+    assert_eq!(hosts[0].1.ask(post(path, reminder.to_string())).await.status, 204);
+    let load = Load::start(&caller);
+    load.goes_on(100).await;
+    for (number, (app, node)) in std::mem::take(&mut hosts).into_iter().enumerate() {
+        node.stop().await.unwrap();
+        drop(app);
+        hosts.push(fleet.host(&format!("new-{number}")).await);
+        load.goes_on(50).await;
+    }
+    let (made, failed, longest) = load.end().await;
+    assert_eq!(failed, [""; 0], "of {made}");
+    fleet.seen.check();
+    let ran = fleet.seen.ran.lock().unwrap().clone();
+    let twice: Vec<_> = ran.iter().filter(|(_, times)| **times != 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    assert_eq!(ran.len(), made, "each call ran");
+    println!("{made} calls during five restarts; the longest took {longest:?}");
+    let before = fleet.seen.reminded.load(Ordering::SeqCst);
+    eventually(async || fleet.seen.reminded.load(Ordering::SeqCst) > before + 1).await;
+}
+
+/// Invariant: a host that is killed in a turn fails that call, which is not run again, and its actors live on elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_killed_in_a_turn_fails_that_call_alone() {
+    let fleet = Fleet::new().await;
+    let (app, first) = fleet.host("first").await;
+    let caller = Arc::new(fleet.caller().await);
+    eventually(async || call(&caller, 1, "").await.status == 200).await;
+    let hanging = tokio::spawn({
+        let caller = Arc::clone(&caller);
+        async move { caller.ask(post("/v1.0/actors/T/1/method/hang", "")).await }
+    });
+    eventually(async || fleet.seen.hanging.swap(false, Ordering::SeqCst)).await;
+    let _second = fleet.host("second").await;
+    drop(first);
+    drop(app);
+    fleet.seen.killed("first");
+    let answer = within(hanging).await.unwrap();
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    eventually(async || call(&caller, 1, "").await.text() == "second").await;
+    assert!(
+        !fleet.seen.hanging.load(Ordering::SeqCst),
+        "it does not run again"
+    );
+    fleet.seen.check();
+}
+
+/// Invariant: without placement, actors go on where they are, for callers too; with it again they are where they were.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn actors_go_on_while_all_placements_are_gone() {
+    let mut fleet = Fleet::new().await;
+    let (_app, first) = fleet.host("first").await;
+    let (_other_app, second) = fleet.host("second").await;
+    let caller = Arc::new(fleet.caller().await);
+    for actor in 0..ACTORS {
+        eventually(async || call(&caller, actor, "").await.status == 200).await;
+    }
+    let ended = fleet.seen.ended.load(Ordering::SeqCst);
+    fleet.control.placement.kill();
+    let gone = Instant::now();
+    // Longer than all that could end them.
+    while gone.elapsed() < Duration::from_secs(4) {
+        for actor in 0..ACTORS {
+            for node in [&*caller, &first, &second] {
+                let answer = call(node, actor, "").await;
+                assert_eq!(answer.status, 200, "{}", answer.text());
+            }
+        }
+    }
+    let runtime = first.ask(get("/v1.0/metadata")).await.json()["actorRuntime"].clone();
+    assert_eq!(runtime["placement"], "placement: disconnected");
+    fleet.control.start_placement().await;
+    let connected = async |node: &Node| {
+        let metadata = node.ask(get("/v1.0/metadata")).await.json();
+        metadata["actorRuntime"]["placement"] == "placement: connected"
+    };
+    eventually(async || connected(&first).await && connected(&second).await && connected(&caller).await)
+        .await;
+    assert_eq!(fleet.seen.ended.load(Ordering::SeqCst), ended, "none ended");
+    for actor in 0..ACTORS {
+        assert_eq!(call(&caller, actor, "").await.status, 200);
+    }
+    // And what comes takes its part.
+    let _third = fleet.host("third").await;
+    eventually(async || fleet.seen.ended.load(Ordering::SeqCst) > ended).await;
+    fleet.seen.check();
+}
+
+/// Invariant: no call waits for the turns of other actors when a host comes, whether its actor moves or stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_the_long_turns_of_others() {
+    let fleet = Fleet::new().await;
+    let (_app, _first) = fleet.host("first").await;
+    let caller = Arc::new(fleet.caller().await);
+    eventually(async || call(&caller, 0, "").await.status == 200).await;
+    // Those of them that move are cut off after 4 s.
+    let mut turns = JoinSet::new();
+    for actor in 0..ACTORS {
+        let caller = Arc::clone(&caller);
+        let path = format!("/v1.0/actors/T/long-{actor}/method/hang");
+        turns.spawn(async move { caller.ask(post(&path, "")).await.status });
+    }
+    eventually(async || fleet.seen.places.lock().unwrap().len() > ACTORS).await;
+    let load = Load::start(&caller);
+    load.goes_on(20).await;
+    let _second = fleet.host("second").await;
+    let (made, failed, longest) = load.end().await;
+    assert_eq!(failed, [""; 0], "of {made}");
+    assert!(longest < Duration::from_secs(3), "a call took {longest:?}");
+    fleet.seen.check();
+    let release = async {
+        while let Some(status) = turns.join_next().await {
+            assert_eq!(status.unwrap(), 200);
+        }
+    };
+    let mut release = std::pin::pin!(within(release));
+    loop {
+        tokio::select! {
+            () = &mut release => break,
+            () = tokio::time::sleep(Duration::from_millis(10)) => fleet.seen.release.notify_waiters(),
+        }
+    }
+}
+
+/// Invariant: one sidecar that does not hand over brings all back to rounds as Dapr has them, in which calls wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mixed_fleet_falls_back() {
+    let mut fleet = Fleet::new().await;
+    let (_app, first) = fleet.host("first").await;
+    fleet.flags = &["--actors-handover=false"];
+    let (_other_app, second) = fleet.host("second").await;
+    fleet.flags = &[];
+    let caller = Arc::new(fleet.caller().await);
+    eventually(async || call(&caller, 0, "").await.status == 200).await;
+    let load = Load::start(&caller);
+    load.goes_on(50).await;
+    let (_third_app, _third) = fleet.host("third").await;
+    load.goes_on(50).await;
+    second.stop().await.unwrap();
+    load.goes_on(50).await;
+    let (_fourth_app, _fourth) = fleet.host("fourth").await;
+    first.stop().await.unwrap();
+    load.goes_on(50).await;
+    let (made, failed, _) = load.end().await;
+    assert_eq!(failed, [""; 0], "of {made}");
+    fleet.seen.check();
+}

@@ -1,0 +1,529 @@
+//! The body type that travels through the data path: one concrete enum instead of a boxed trait object per hop,
+//! plus the replay buffer that makes a call repeatable.
+
+mod failure;
+mod held;
+mod seen;
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use outrigger_http2::{Incoming, Reason, StreamError};
+use tokio::sync::OwnedSemaphorePermit;
+
+pub use failure::Failure;
+pub use held::Held;
+pub use seen::Next;
+
+use crate::conn::PooledBody;
+use crate::http2::RecvStream;
+
+/// Any failure while a body is read or written.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a request or response carries. Frames pass through as they arrive; nothing is collected here.
+#[derive(Default)]
+pub enum Body {
+    /// No bytes, no trailers.
+    #[default]
+    Empty,
+    /// All bytes at once.
+    Full(Bytes),
+    /// All bytes at once, and trailers.
+    Trailed(Box<Trailed>),
+    /// From an HTTP/1.1 client.
+    Http1(crate::listen::Received),
+    /// From a shared HTTP/2 connection.
+    Http2(RecvStream),
+    /// From a pooled HTTP/1.1 connection.
+    Pooled(Box<PooledBody>),
+    /// With what must live until the last byte is delivered.
+    Held(Box<Held<Guard>>),
+    /// Repeatable up to [`REPLAY_LIMIT`].
+    Replay(ReplayBody),
+    /// Anything else.
+    Stream(Pin<Box<dyn HttpBody<Data = Bytes, Error = BoxError> + Send>>),
+}
+
+impl Body {
+    /// Boxes any body of bytes.
+    pub fn stream<B>(body: B) -> Self
+    where
+        B: HttpBody<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self::Stream(Box::pin(body.map_err(Into::into)))
+    }
+
+    /// All bytes at once, and trailers behind them.
+    pub fn trailed(data: Bytes, trailers: HeaderMap) -> Self {
+        Self::Trailed(Box::new(Trailed {
+            data,
+            trailers: Some(trailers),
+        }))
+    }
+
+    /// Keeps `permit` taken until the body is consumed or dropped.
+    #[inline]
+    pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
+        Self::Held(Box::new(Held::new(self, Guard(Kept::Permit(permit)))))
+    }
+
+    /// Runs `on_end` when the body is consumed or dropped.
+    #[inline]
+    pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
+        let guard = Guard(Kept::Call(OnDrop(Some(Box::new(on_end)))));
+        Self::Held(Box::new(Held::new(self, guard)))
+    }
+
+    /// This behind a frame that was taken out of it.
+    pub fn after(self, first: Option<Result<Frame<Bytes>, BoxError>>) -> Self {
+        Self::Stream(Box::pin(Peeked { first, body: self }))
+    }
+
+    /// The exact length where it is known.
+    #[inline]
+    pub fn known_length(&self) -> Option<u64> {
+        self.size_hint().exact()
+    }
+
+    /// What a peer is told when the body that it is being sent fails: the reason that the failure came with, to pass it
+    /// on.
+    pub fn reset_reason(error: BoxError) -> Reason {
+        tracing::debug!(target: "dapr.runtime.conn", "a body that was being sent failed: {error}");
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error.as_ref());
+        while let Some(error) = next {
+            if let Some(failed) = error.downcast_ref::<StreamError>() {
+                return failed.reason();
+            }
+            next = error.source();
+        }
+        Reason::INTERNAL_ERROR
+    }
+
+    /// Reads everything, up to `limit` bytes.
+    ///
+    /// # Errors
+    /// [`TooLarge`] past the limit, else what the source reports.
+    pub async fn collect_up_to(self, limit: usize) -> Result<Bytes, BoxError> {
+        match self {
+            Self::Empty => Ok(Bytes::new()),
+            Self::Full(bytes) if bytes.len() <= limit => Ok(bytes),
+            other => collect(other, limit).await,
+        }
+    }
+}
+
+async fn collect(mut body: Body, limit: usize) -> Result<Bytes, BoxError> {
+    let mut first = Bytes::new();
+    let mut rest = bytes::BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(Box::new(TooLarge { limit }));
+        }
+        if first.is_empty() && rest.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                rest.reserve(first.len() + data.len());
+                rest.extend_from_slice(&std::mem::take(&mut first));
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+impl From<Bytes> for Body {
+    #[inline]
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() {
+            Self::Empty
+        } else {
+            Self::Full(bytes)
+        }
+    }
+}
+
+impl From<String> for Body {
+    #[inline]
+    fn from(text: String) -> Self {
+        Bytes::from(text).into()
+    }
+}
+
+impl From<&'static str> for Body {
+    #[inline]
+    fn from(text: &'static str) -> Self {
+        Bytes::from_static(text.as_bytes()).into()
+    }
+}
+
+impl From<Incoming<RecvStream>> for Body {
+    #[inline]
+    fn from(incoming: Incoming<RecvStream>) -> Self {
+        match incoming {
+            Incoming::Empty => Self::Empty,
+            Incoming::Full(data) => data.into(),
+            Incoming::Stream(received) => Self::Http2(received),
+        }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    #[inline]
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.get_mut() {
+            Self::Empty => Poll::Ready(None),
+            Self::Full(bytes) => {
+                if bytes.is_empty() {
+                    return Poll::Ready(None);
+                }
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            Self::Trailed(trailed) => Poll::Ready(trailed.next().map(Ok)),
+            Self::Http1(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
+            Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
+            Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
+            Self::Held(held) => Pin::new(held).poll_frame(cx),
+            Self::Replay(replay) => Pin::new(replay).poll_frame(cx),
+            Self::Stream(stream) => stream.as_mut().poll_frame(cx),
+        }
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Empty => true,
+            Self::Full(bytes) => bytes.is_empty(),
+            Self::Trailed(trailed) => trailed.trailers.is_none(),
+            Self::Http1(received) => received.is_end_stream(),
+            Self::Http2(received) => received.is_end_stream(),
+            Self::Pooled(pooled) => pooled.is_end_stream(),
+            Self::Held(held) => held.is_end_stream(),
+            Self::Replay(replay) => replay.is_end_stream(),
+            Self::Stream(stream) => stream.is_end_stream(),
+        }
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Trailed(trailed) => SizeHint::with_exact(trailed.data.len() as u64),
+            Self::Http1(received) => received.size_hint(),
+            Self::Http2(received) => received.size_hint(),
+            Self::Pooled(pooled) => pooled.size_hint(),
+            Self::Held(held) => held.size_hint(),
+            Self::Replay(replay) => replay.size_hint(),
+            Self::Stream(stream) => stream.size_hint(),
+        }
+    }
+}
+
+/// A body whose first frame was taken out already.
+struct Peeked {
+    first: Option<Result<Frame<Bytes>, BoxError>>,
+    body: Body,
+}
+
+impl HttpBody for Peeked {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self.first.take() {
+            Some(first) => Poll::Ready(Some(first)),
+            None => Pin::new(&mut self.body).poll_frame(cx),
+        }
+    }
+}
+
+/// A body in one piece, and its trailers until they are taken.
+pub struct Trailed {
+    data: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Trailed {
+    fn next(&mut self) -> Option<Frame<Bytes>> {
+        if self.data.is_empty() {
+            return self.trailers.take().map(Frame::trailers);
+        }
+        Some(Frame::data(std::mem::take(&mut self.data)))
+    }
+}
+
+/// What must outlive a body.
+pub struct Guard(#[expect(dead_code, reason = "held for its drop")] Kept);
+
+enum Kept {
+    Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit),
+    Call(#[expect(dead_code, reason = "held for its drop")] OnDrop),
+}
+
+struct OnDrop(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        if let Some(call) = self.0.take() {
+            call();
+        }
+    }
+}
+
+/// More bytes than allowed.
+#[derive(Debug, thiserror::Error)]
+#[error("stream too large: more than {limit} bytes (see --max-body-size)")]
+pub struct TooLarge {
+    /// The limit in bytes.
+    pub limit: usize,
+}
+
+/// Stops `body` once it grows past `limit` bytes, where it may.
+#[inline]
+pub fn limit(body: &mut Body, limit: usize) {
+    if body.known_length().is_some_and(|length| length <= limit as u64) {
+        return;
+    }
+    let mut left = limit;
+    *body = std::mem::take(body).seen(move |next| {
+        let size = match &next {
+            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
+            _ => 0,
+        };
+        match left.checked_sub(size) {
+            Some(rest) => {
+                left = rest;
+                next
+            }
+            None => Some(Err(Box::new(TooLarge { limit }))),
+        }
+    });
+}
+
+/// How much of a streamed body is kept so that a failed attempt can be repeated, in bytes.
+pub const REPLAY_LIMIT: usize = 64 * 1024;
+/// The same, in pieces: each takes some hundred bytes, however small it is.
+const REPLAY_FRAMES: usize = 512;
+
+/// The source of a repeatable call: hands out one [`ReplayBody`] per attempt. What an attempt reads is kept (by
+/// reference count, not copied) up to [`REPLAY_LIMIT`] and [`REPLAY_FRAMES`]; past them, or once the source failed, no attempt can follow.
+pub struct Replay(Arc<Mutex<ReplayState>>);
+
+struct ReplayState {
+    source: Option<Body>,
+    kept: Vec<Frame<Bytes>>,
+    kept_bytes: usize,
+    ended: bool,
+    lost: bool,
+    hint: SizeHint,
+}
+
+impl Replay {
+    /// Makes `body` repeatable.
+    #[inline]
+    pub fn new(body: Body) -> Self {
+        let hint = body.size_hint();
+        Self(Arc::new(Mutex::new(ReplayState {
+            source: Some(body),
+            kept: Vec::new(),
+            kept_bytes: 0,
+            ended: false,
+            lost: false,
+            hint,
+        })))
+    }
+
+    /// The body for the next attempt, from the first byte; `None` when too much has gone already.
+    #[inline]
+    pub fn attempt(&self) -> Option<Body> {
+        let state = lock(&self.0);
+        if state.lost {
+            return None;
+        }
+        drop(state);
+        Some(Body::Replay(ReplayBody {
+            shared: Arc::clone(&self.0),
+            next: 0,
+        }))
+    }
+
+    /// Whether another attempt is possible.
+    #[inline]
+    pub fn can_repeat(&self) -> bool {
+        !lock(&self.0).lost
+    }
+}
+
+fn lock(state: &Mutex<ReplayState>) -> MutexGuard<'_, ReplayState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One attempt's view of a [`Replay`].
+pub struct ReplayBody {
+    shared: Arc<Mutex<ReplayState>>,
+    next: usize,
+}
+
+fn copy_frame(frame: &Frame<Bytes>) -> Frame<Bytes> {
+    match (frame.data_ref(), frame.trailers_ref()) {
+        (Some(data), _) => Frame::data(data.clone()),
+        (None, Some(trailers)) => Frame::trailers(trailers.clone()),
+        (None, None) => Frame::trailers(HeaderMap::new()),
+    }
+}
+
+impl HttpBody for ReplayBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        let mut state = lock(&this.shared);
+        if let Some(frame) = state.kept.get(this.next) {
+            this.next += 1;
+            return Poll::Ready(Some(Ok(copy_frame(frame))));
+        }
+        if state.ended {
+            return Poll::Ready(None);
+        }
+        let Some(source) = state.source.as_mut() else {
+            return Poll::Ready(None);
+        };
+        match ready!(Pin::new(source).poll_frame(cx)) {
+            Some(Ok(frame)) => {
+                let size = frame.data_ref().map_or(0, Bytes::len);
+                let much = state.kept_bytes + size > REPLAY_LIMIT || state.kept.len() == REPLAY_FRAMES;
+                if state.lost || much {
+                    state.lost = true;
+                    state.kept = Vec::new();
+                    this.next = 0;
+                } else {
+                    state.kept_bytes += size;
+                    state.kept.push(copy_frame(&frame));
+                    this.next += 1;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                state.lost = true;
+                state.source = None;
+                Poll::Ready(Some(Err(error)))
+            }
+            None => {
+                state.ended = true;
+                state.source = None;
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let state = lock(&self.shared);
+        self.next >= state.kept.len()
+            && (state.ended || state.source.as_ref().is_some_and(HttpBody::is_end_stream))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let state = lock(&self.shared);
+        if self.next == 0 && !state.lost {
+            state.hint
+        } else {
+            SizeHint::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::StreamBody;
+
+    fn chunks(parts: &'static [&'static [u8]]) -> Body {
+        let frames = parts
+            .iter()
+            .map(|p| Ok::<_, BoxError>(Frame::data(Bytes::from_static(p))));
+        Body::stream(StreamBody::new(futures::stream::iter(frames)))
+    }
+
+    #[tokio::test]
+    async fn collects_in_order_and_refuses_more_than_the_limit() {
+        assert_eq!(
+            chunks(&[b"ab", b"", b"c", b"d"]).collect_up_to(4).await.unwrap(),
+            "abcd"
+        );
+        let error = chunks(&[b"ab", b"cde"]).collect_up_to(4).await.unwrap_err();
+        assert!(error.downcast_ref::<TooLarge>().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_second_attempt_replays_what_the_first_read_and_continues() {
+        let replay = Replay::new(chunks(&[b"one", b"two", b"three"]));
+        let mut first = replay.attempt().unwrap();
+        assert_eq!(first.frame().await.unwrap().unwrap().into_data().unwrap(), "one");
+        drop(first);
+        let second = replay.attempt().unwrap();
+        assert_eq!(second.collect_up_to(100).await.unwrap(), "onetwothree");
+        assert_eq!(
+            replay.attempt().unwrap().collect_up_to(100).await.unwrap(),
+            "onetwothree"
+        );
+    }
+
+    #[tokio::test]
+    async fn past_the_limit_no_attempt_follows_but_the_running_one_is_whole() {
+        static BIG: [u8; 40 * 1024] = [7; 40 * 1024];
+        static TWICE: [&[u8]; 2] = [&BIG, &BIG];
+        let replay = Replay::new(chunks(&TWICE));
+        let first = replay.attempt().unwrap();
+        assert_eq!(first.collect_up_to(usize::MAX).await.unwrap().len(), 80 * 1024);
+        assert!(replay.attempt().is_none());
+    }
+
+    #[tokio::test]
+    async fn many_small_pieces_are_not_kept_either() {
+        static BYTES: [&[u8]; REPLAY_FRAMES + 1] = [b"x"; REPLAY_FRAMES + 1];
+        let replay = Replay::new(chunks(&BYTES[1..]));
+        assert_eq!(
+            replay.attempt().unwrap().collect_up_to(9999).await.unwrap().len(),
+            512
+        );
+        assert!(replay.attempt().is_some());
+        let replay = Replay::new(chunks(&BYTES));
+        assert_eq!(
+            replay.attempt().unwrap().collect_up_to(9999).await.unwrap().len(),
+            513
+        );
+        assert!(replay.attempt().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_limited_body_fails_past_its_limit() {
+        let mut body = chunks(&[b"abc", b"def"]);
+        limit(&mut body, 5);
+        assert!(body.collect_up_to(100).await.is_err());
+        let mut body = chunks(&[b"abc", b"de"]);
+        limit(&mut body, 5);
+        assert_eq!(body.collect_up_to(100).await.unwrap(), "abcde");
+    }
+}

@@ -1,0 +1,235 @@
+//! HTTP/1.1 connections to one address, one call at a time each, kept a short while for the next call.
+//!
+//! A connection has no task: whoever makes the call, or reads the body of the answer, polls hyper's connection. An idle
+//! connection is a value in a list. Before it is used again the kernel is asked whether anything has come on it; one
+//! that brought more than its answer is never used again.
+
+mod link;
+#[cfg(test)]
+mod tests;
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, response};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use link::{Answer, Link, StreamingBody, Unanswered};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::dial::DialErrorKind;
+use super::{ConnectionError, DialError, Dialer, SendError, tell_framing};
+use crate::body::{Body, BoxError};
+
+/// Idle connections kept.
+const MAX_IDLE: usize = 64;
+/// An idle connection older than this is not used: shorter than the keep-alive of common servers (Node: 5 s), so
+/// that a server's close rarely races with a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
+
+struct Idle {
+    link: Box<Link>,
+    since: Instant,
+}
+
+impl Idle {
+    fn is_old(&self) -> bool {
+        self.since.elapsed() > IDLE_TIMEOUT
+    }
+}
+
+struct Shared {
+    dialer: Dialer,
+    idle: Mutex<IdleList>,
+}
+
+/// Sorted by age, the oldest first.
+#[derive(Default)]
+struct IdleList {
+    kept: Vec<Idle>,
+    /// Closes those that get old. Ends with the pool.
+    sweeper: Option<AbortOnDropHandle<()>>,
+}
+
+impl Shared {
+    fn idle(&self) -> MutexGuard<'_, IdleList> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes connections that get old, as long as there are any: nobody else looks at them.
+async fn sweep(pool: Weak<Shared>) {
+    loop {
+        tokio::time::sleep(IDLE_TIMEOUT).await;
+        let Some(pool) = pool.upgrade() else { return };
+        let mut idle = pool.idle();
+        idle.kept.retain(|kept| !kept.is_old());
+        if idle.kept.is_empty() {
+            idle.sweeper = None;
+            return;
+        }
+    }
+}
+
+/// Connections to one address.
+#[derive(Clone)]
+pub struct H1Pool(Arc<Shared>);
+
+impl H1Pool {
+    /// A pool without connections.
+    pub fn new(dialer: Dialer) -> Self {
+        Self(Arc::new(Shared {
+            dialer,
+            idle: Mutex::default(),
+        }))
+    }
+
+    /// `host:port` of the server.
+    pub fn address(&self) -> &str {
+        self.0.dialer.address()
+    }
+
+    fn take_idle(&self) -> Option<Box<Link>> {
+        let mut idle = self.0.idle();
+        let last = idle.kept.pop()?;
+        if last.is_old() {
+            // The others are older still.
+            idle.kept.clear();
+            return None;
+        }
+        Some(last.link)
+    }
+
+    fn give_back(&self, link: Box<Link>) {
+        let mut idle = self.0.idle();
+        if idle.kept.len() >= MAX_IDLE {
+            return;
+        }
+        idle.kept.push(Idle {
+            link,
+            since: Instant::now(),
+        });
+        if idle.sweeper.is_none() {
+            let sweeper = tokio::spawn(sweep(Arc::downgrade(&self.0)));
+            idle.sweeper = Some(AbortOnDropHandle::new(sweeper));
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<Link>, DialError> {
+        let link = Link::open(self.0.dialer.dial().await?).await;
+        link.map_err(|error| self.0.dialer.error(DialErrorKind::Http(error)))
+    }
+
+    /// Sends a request in origin form; the connection returns to the pool when the response body has been read.
+    /// A request that met a connection which the server had closed is sent again on a fresh one if the server cannot have
+    /// seen it, or if it may see it twice (idempotent, body still whole).
+    ///
+    /// # Errors
+    /// [`SendError`] when no connection could be made or it broke before the response head.
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+        tell_framing(&mut request);
+        while let Some(link) = self.take_idle() {
+            let spare = spare(&request);
+            match link.call(request).await {
+                Ok(answer) => return Ok(self.receive(answer)),
+                Err(Unanswered {
+                    unsent: Some(unsent), ..
+                }) => request = unsent,
+                Err(Unanswered { why, .. }) => match spare {
+                    Some(copy) if why.is_lost() => request = copy,
+                    _ => return Err(self.broken(why, false)),
+                },
+            }
+        }
+        // Boxed: the rare path should not widen every call.
+        let link = Box::pin(self.connect()).await?;
+        match link.call(request).await {
+            Ok(answer) => Ok(self.receive(answer)),
+            Err(Unanswered { why, unsent }) => Err(self.broken(why, unsent.is_some())),
+        }
+    }
+
+    fn broken(&self, source: ConnectionError, repeatable: bool) -> SendError {
+        SendError::Broken {
+            address: self.address().to_owned(),
+            repeatable,
+            source,
+        }
+    }
+
+    fn receive(&self, (head, body): (response::Parts, Answer)) -> Response<Body> {
+        let body = match body {
+            Answer::Whole(data, link) => {
+                if let Some(link) = link {
+                    self.give_back(link);
+                }
+                data.into()
+            }
+            Answer::Streaming(body) => Body::Pooled(Box::new(PooledBody {
+                body,
+                pool: self.clone(),
+            })),
+        };
+        Response::from_parts(head, body)
+    }
+}
+
+/// A copy to send again, where that is safe: RFC 9110 section 9.2.2.
+fn spare(request: &Request<Body>) -> Option<Request<Body>> {
+    const IDEMPOTENT: [Method; 6] = [
+        Method::GET,
+        Method::HEAD,
+        Method::OPTIONS,
+        Method::PUT,
+        Method::DELETE,
+        Method::TRACE,
+    ];
+    if !IDEMPOTENT.contains(request.method()) && !request.headers().contains_key("idempotency-key") {
+        return None;
+    }
+    let body = match request.body() {
+        Body::Empty => Body::Empty,
+        Body::Full(bytes) => Body::Full(bytes.clone()),
+        _ => return None,
+    };
+    let mut copy = Request::new(body);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+/// A response body that gives its connection back when it has been read to the end.
+pub struct PooledBody {
+    body: StreamingBody,
+    pool: H1Pool,
+}
+
+impl HttpBody for PooledBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = self.body.poll_frame(cx);
+        if let Some(link) = self.body.take_link() {
+            self.pool.give_back(link);
+        }
+        frame
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.body.is_over()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

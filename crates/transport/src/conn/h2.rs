@@ -1,0 +1,271 @@
+//! HTTP/2 connections to one address: few, shared by many streams, opened on demand.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use http::header::CONTENT_LENGTH;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri};
+use outrigger_http2::{Client as _, Config, Http2, TrySendError};
+use outrigger_identity::expiry;
+use tokio::sync::Mutex;
+use tokio_util::task::TaskTracker;
+
+use super::dial::DialErrorKind;
+use super::{DialError, Dialer, Io, SendError};
+use crate::body::Body;
+use crate::http2::{Client, Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, WINDOW_MEMORY};
+
+/// Streams on one connection before another is opened.
+const STREAMS_PER_CONNECTION: usize = 100;
+/// Connections to one address at most; beyond that streams queue.
+const MAX_CONNECTIONS: usize = 64;
+/// Time for the connections to end when the process does.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pings to other sidecars, as they expect them: after this much silence, and time to answer.
+const PEER_PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// Pings to servers that may be anybody's. Libraries for gRPC end connections on which they are asked more often than
+/// every 5 minutes, or without a call.
+const SERVER_PING: (Duration, Duration) = (Duration::from_secs(310), Duration::from_secs(20));
+/// Pings to placement, which sends its own every 2 s: who has not heard of it for so long is not in its tables any more.
+const PLACEMENT_PING: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(1));
+/// Flow-control window of a stream, bytes.
+const STREAM_WINDOW: u32 = 256 * 1024;
+const CONFIG: Config = Config {
+    stream_window: STREAM_WINDOW,
+    // Room for every stream's window, so that streams nobody reads cannot stop the others.
+    connection_window: STREAMS_PER_CONNECTION as u32 * STREAM_WINDOW,
+    max_stream_window: MAX_STREAM_WINDOW,
+    window_growth: MAX_WINDOW_GROWTH,
+    window_memory: Some(&WINDOW_MEMORY),
+    max_streams: STREAMS_PER_CONNECTION as u32,
+    header_list: 1024 * 1024,
+    send_buffer: 256 * 1024,
+    ..Config::DEFAULT
+};
+
+/// When a silent peer is asked whether it is still there.
+#[derive(Debug, Clone, Copy)]
+pub struct KeepAlive {
+    ping: outrigger_http2::KeepAlive,
+    /// Also while there is no call.
+    idle: bool,
+}
+
+impl KeepAlive {
+    /// Other sidecars.
+    pub const OF_PEERS: Self = Self::new(PEER_PING, true);
+    /// Apps on other machines, and the control plane. Without calls TCP's own keep-alive notices that they are gone.
+    pub const OF_SERVERS: Self = Self::new(SERVER_PING, false);
+
+    /// Placement, whose silence means that others have taken over.
+    pub const OF_PLACEMENT: Self = Self::new(PLACEMENT_PING, true);
+
+    const fn new((interval, timeout): (Duration, Duration), idle: bool) -> Self {
+        Self {
+            ping: outrigger_http2::KeepAlive { interval, timeout },
+            idle,
+        }
+    }
+}
+
+type Connection = Arc<Kept>;
+
+/// A connection of a pool.
+struct Kept {
+    client: Client<Io>,
+    /// Takes no new calls: a certificate it stands on expires before long.
+    retired: Arc<AtomicBool>,
+}
+
+impl Kept {
+    fn is_usable(&self) -> bool {
+        !self.client.is_closed() && !self.retired.load(Ordering::Relaxed)
+    }
+}
+
+/// Connections to one address.
+pub struct H2Pool {
+    dialer: Dialer,
+    scheme: Scheme,
+    authority: Authority,
+    connections: Arc<ArcSwap<Vec<Connection>>>,
+    dialing: Mutex<()>,
+    keep_alive: Option<KeepAlive>,
+    /// A task for each connection.
+    tasks: TaskTracker,
+}
+
+impl H2Pool {
+    /// A pool without connections; without `keep_alive`, peers are not pinged.
+    pub fn new(dialer: Dialer, keep_alive: Option<KeepAlive>) -> Self {
+        let scheme = if dialer.is_tls() {
+            Scheme::HTTPS
+        } else {
+            Scheme::HTTP
+        };
+        let authority =
+            Authority::try_from(dialer.address()).unwrap_or_else(|_| Authority::from_static("localhost"));
+        Self {
+            dialer,
+            scheme,
+            authority,
+            connections: Arc::default(),
+            dialing: Mutex::new(()),
+            keep_alive,
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    /// Ends the connections, and waits for calls that still use them, up to a limit.
+    pub async fn close(&self) {
+        self.reset();
+        self.tasks.close();
+        let _cut_off = tokio::time::timeout(CLOSE_TIMEOUT, self.tasks.wait()).await;
+    }
+
+    /// `host:port` of the peer.
+    pub fn address(&self) -> &str {
+        self.dialer.address()
+    }
+
+    /// Forgets all connections: running streams finish, new ones dial.
+    pub fn reset(&self) {
+        self.connections.store(Arc::default());
+    }
+
+    /// True when no stream is running.
+    pub fn is_idle(&self) -> bool {
+        self.connections.load().iter().all(|c| c.client.streams() == 0)
+    }
+
+    fn usable(&self) -> Option<Connection> {
+        let connections = self.connections.load();
+        let open = connections.iter().filter(|c| c.is_usable());
+        let best = open.min_by_key(|c| c.client.streams())?;
+        let full = best.client.streams() >= STREAMS_PER_CONNECTION;
+        (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
+    }
+
+    /// Opens a connection, unless another call just did.
+    async fn open(&self) -> Result<Connection, DialError> {
+        let _one_at_a_time = self.dialing.lock().await;
+        if let Some(connection) = self.usable() {
+            return Ok(connection);
+        }
+        let connection = Arc::new(self.connect().await?);
+        let mut connections: Vec<_> = Vec::clone(&self.connections.load());
+        connections.retain(|c| c.is_usable());
+        connections.push(Arc::clone(&connection));
+        self.connections.store(Arc::new(connections));
+        Ok(connection)
+    }
+
+    async fn connect(&self) -> Result<Kept, DialError> {
+        let io = self.dialer.dial().await?;
+        let end = self.dialer.valid_until(&io);
+        let failed = |error: outrigger_http2::Error| self.dialer.error(DialErrorKind::Http2(error));
+        let config = Config {
+            ping_idle: self.keep_alive.is_none_or(|keep_alive| keep_alive.idle),
+            ..CONFIG
+        };
+        let ping = self.keep_alive.map(|keep_alive| keep_alive.ping);
+        let (client, connection) = Implementation::connect(io, &config, ping).await.map_err(failed)?;
+        let address = self.dialer.address().to_owned();
+        // Ends by itself: when the pool and all streams drop their handles, or when the peer goes away.
+        let retired = Arc::new(AtomicBool::new(false));
+        let retire = Arc::clone(&retired);
+        let pool = Arc::downgrade(&self.connections);
+        self.tasks.spawn(async move {
+            let expired = async {
+                let Some(end) = end else {
+                    return std::future::pending().await;
+                };
+                expiry::reached(expiry::last_quarter(end)).await;
+                // Calls in flight have the rest of the time.
+                retire.store(true, Ordering::Relaxed);
+                expiry::reached(end).await;
+            };
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(target: "dapr.runtime.conn", "connection to {address} ended: {error}");
+                },
+                () = expired => {
+                    tracing::info!(target: "dapr.runtime.conn", "closed a connection to {address}: a certificate expired");
+                }
+            }
+            // Its socket is closed once nobody holds it.
+            retire.store(true, Ordering::Relaxed);
+            if let Some(connections) = pool.upgrade() {
+                connections.rcu(|connections| {
+                    let others = connections.iter().filter(|c| !Arc::ptr_eq(&c.retired, &retire));
+                    others.cloned().collect::<Vec<_>>()
+                });
+            }
+        });
+        Ok(Kept { client, retired })
+    }
+
+    /// Sends a request; a connection that died before taking it is replaced once.
+    ///
+    /// # Errors
+    /// [`SendError`] when no connection could be made or the connection broke before the response head.
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, SendError> {
+        self.address_request(&mut request);
+        let mut again = true;
+        loop {
+            let connection = match self.usable() {
+                Some(connection) => connection,
+                // Boxed: the rare path should not widen every call.
+                None => Box::pin(self.open()).await?,
+            };
+            let TrySendError {
+                error,
+                request: unsent,
+            } = match connection.client.send(request, Body::reset_reason).await {
+                Ok(response) => return Ok(response.map(Body::from)),
+                Err(failed) => failed,
+            };
+            match unsent {
+                Some(unsent) if again && !error.is_too_large() => (request, again) = (unsent, false),
+                unsent => {
+                    let repeatable = (unsent.is_some() || error.is_refusal()) && !error.is_too_large();
+                    return Err(SendError::Broken {
+                        address: self.address().to_owned(),
+                        repeatable,
+                        source: error.into(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// HTTP/2 requests carry scheme and authority (RFC 9113 section 8.3.1). HTTP servers like to know the length of
+    /// a body; gRPC has its own.
+    fn address_request(&self, request: &mut Request<Body>) {
+        *request.version_mut() = http::Version::HTTP_2;
+        if let Some(length) = request.body().known_length()
+            && length > 0
+            && !crate::grpc::is_grpc(request.headers())
+        {
+            request.headers_mut().insert(CONTENT_LENGTH, length.into());
+        }
+        if request.uri().authority().is_some() {
+            return;
+        }
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        parts.scheme = Some(self.scheme.clone());
+        parts.authority = Some(self.authority.clone());
+        if parts.path_and_query.is_none() {
+            parts.path_and_query = Some(PathAndQuery::from_static("/"));
+        }
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+}

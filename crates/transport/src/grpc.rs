@@ -1,0 +1,320 @@
+//! gRPC on plain HTTP/2 messages: framing, status, unary calls. The hot path uses this instead of a client stack, so
+//! that payload bytes are forwarded and never copied.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures::stream::{self, BoxStream, StreamExt};
+use http::header::{CONTENT_TYPE, HeaderName, TE};
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::{Body as HttpBody, Frame};
+use http_body_util::{BodyExt, StreamBody};
+use outrigger_policy::path::grpc_method;
+use outrigger_telemetry::trace::Baggage;
+use prost::Message;
+use tonic::{Code, Status};
+
+use crate::body::{Body, BoxError};
+use crate::conn::{H2Pool, SendError};
+
+/// Content type of requests and responses.
+pub const CONTENT_TYPE_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const OK: HeaderValue = HeaderValue::from_static("0");
+const TRAILERS: HeaderValue = HeaderValue::from_static("trailers");
+/// Bytes before each message: compressed flag and big-endian length (gRPC over HTTP/2).
+pub const PREFIX: usize = 5;
+
+/// True for `application/grpc` and its forms with a codec (`+proto`).
+#[inline]
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|v| v.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// The method that a request calls, from its path: the first thing that is looked at, and the only form that is taken.
+///
+/// # Errors
+/// `InvalidArgument` when the path does not name one method in one way.
+#[inline]
+pub fn method(request: &Request<Body>) -> Result<&str, Status> {
+    let path = request.uri().path_and_query().map_or("", |path| path.as_str());
+    grpc_method(path).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
+/// The baggage of a call, as it is told to the caller again: several values are one list.
+///
+/// # Errors
+/// `InvalidArgument` when it is not W3C baggage.
+pub fn baggage(headers: &HeaderMap) -> Result<Option<HeaderValue>, Status> {
+    let found =
+        Baggage::from_headers(headers).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    Ok(found.and_then(|(_, baggage)| HeaderValue::try_from(baggage.encode()).ok()))
+}
+
+/// One message with its prefix.
+pub fn frame(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut out = BytesMut::with_capacity(PREFIX + length);
+    out.put_u8(0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "messages are bounded far below 4 GiB by the body limit"
+    )]
+    out.put_u32(length as u32);
+    message.encode_raw(&mut out);
+    out.freeze()
+}
+
+/// Takes the single message out of a collected unary body.
+///
+/// # Errors
+/// `Internal` when the body is not exactly one uncompressed message.
+#[inline]
+pub fn unframe(mut body: Bytes) -> Result<Bytes, Status> {
+    if body.is_empty() {
+        return Err(Status::internal("the peer answered OK without a message"));
+    }
+    if body.len() < PREFIX {
+        return Err(Status::internal("truncated gRPC message"));
+    }
+    if body.get_u8() != 0 {
+        return Err(Status::internal(
+            "compressed gRPC message without an agreed encoding",
+        ));
+    }
+    if body.get_u32() as usize != body.len() {
+        return Err(Status::internal("gRPC message length does not match the body"));
+    }
+    Ok(body)
+}
+
+/// A gRPC request to `path` (`/package.Service/Method`), with the headers every call carries.
+#[inline]
+pub fn request(path: &'static str, body: Body) -> Request<Body> {
+    let mut request = Request::new(body);
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = http::Uri::from_static(path);
+    *request.version_mut() = http::Version::HTTP_2;
+    request.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
+    request.headers_mut().insert(TE, TRAILERS);
+    request
+}
+
+/// The response that says how a call ended without any message.
+#[inline]
+pub fn status_response(status: &Status) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
+    put_status(status, response.headers_mut());
+    response
+}
+
+/// Writes `grpc-status`, `grpc-message` and details.
+pub fn put_status(status: &Status, headers: &mut HeaderMap) {
+    if status.add_header(headers).is_err() {
+        headers.insert(GRPC_STATUS, HeaderValue::from_static("13"));
+    }
+}
+
+/// The messages of a call with many answers, and how it ends.
+pub fn server_stream<M: Message + 'static>(messages: BoxStream<'static, Result<M, Status>>) -> Body {
+    let frames = stream::unfold(Some(messages), |state| async move {
+        let mut messages = state?;
+        let (next, rest) = match messages.next().await {
+            Some(Ok(message)) => (Frame::data(frame(&message)), Some(messages)),
+            Some(Err(status)) => {
+                let mut trailers = HeaderMap::new();
+                put_status(&status, &mut trailers);
+                (Frame::trailers(trailers), None)
+            }
+            None => (Frame::trailers(ok_trailers()), None),
+        };
+        Some((Ok::<_, BoxError>(next), rest))
+    });
+    Body::stream(StreamBody::new(frames))
+}
+
+/// The `grpc-status: 0` trailer.
+#[inline]
+pub fn ok_trailers() -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(GRPC_STATUS, OK);
+    trailers
+}
+
+/// Whether headers or trailers hold the status of success; a status with more to say is left to [`Status`].
+#[inline]
+pub fn says_ok(headers: &HeaderMap) -> bool {
+    headers.get(GRPC_STATUS).is_some_and(|status| status == OK)
+}
+
+/// The status a response head carries already: trailers-only responses and plain HTTP errors. `None` = it is in
+/// the trailers still to come.
+#[inline]
+pub fn early_status(response: &Response<Body>) -> Option<Status> {
+    if let Some(status) = Status::from_header_map(response.headers()) {
+        return Some(status);
+    }
+    if response.status() == http::StatusCode::OK {
+        return None;
+    }
+    // gRPC over HTTP/2, "HTTP to gRPC status code mapping".
+    let code = match response.status().as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502 | 503 | 504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Some(Status::new(
+        code,
+        format!(
+            "unexpected HTTP status {} from the gRPC server",
+            response.status()
+        ),
+    ))
+}
+
+/// The number in `grpc-status` as it stands, which need not be one of the defined codes.
+pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
+    headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
+}
+
+/// What went wrong with a connection, as a status.
+pub fn send_status(error: &SendError) -> Status {
+    let code = if error.is_unavailable() {
+        Code::Unavailable
+    } else if error.is_too_large() {
+        Code::ResourceExhausted
+    } else {
+        Code::Internal
+    };
+    Status::new(code, crate::error::chain(error))
+}
+
+/// A body failure as a status: ours if it carries one, else a broken connection.
+pub fn body_status(error: &BoxError) -> Status {
+    if let Some(status) = error.downcast_ref::<Status>() {
+        return status.clone();
+    }
+    if error.downcast_ref::<crate::body::TooLarge>().is_some() {
+        return Status::resource_exhausted(error.to_string());
+    }
+    if let Some(failed) = error.downcast_ref::<outrigger_http2::StreamError>()
+        && failed.is_too_large()
+    {
+        return Status::resource_exhausted(error.to_string());
+    }
+    Status::unavailable(crate::error::chain(error.as_ref()))
+}
+
+/// A unary answer.
+pub struct Unary {
+    /// The message bytes, unprefixed.
+    pub message: Bytes,
+    /// Response header metadata.
+    pub headers: HeaderMap,
+    /// Trailer metadata.
+    pub trailers: HeaderMap,
+}
+
+/// A failed unary call with what metadata came along.
+#[derive(Debug)]
+pub struct Failed {
+    /// How it ended.
+    pub status: Status,
+    /// Response header metadata, empty if there was none.
+    pub headers: HeaderMap,
+    /// Trailer metadata, empty if there was none.
+    pub trailers: HeaderMap,
+}
+
+impl From<Status> for Failed {
+    fn from(status: Status) -> Self {
+        Self {
+            status,
+            headers: HeaderMap::new(),
+            trailers: HeaderMap::new(),
+        }
+    }
+}
+
+/// Sends one message and waits for one, of at most `limit` bytes.
+///
+/// # Errors
+/// [`Failed`] with the peer's status, or `Unavailable` when it could not be reached.
+pub async fn unary(pool: &H2Pool, request: Request<Body>, limit: usize) -> Result<Unary, Box<Failed>> {
+    let response = pool
+        .send(request)
+        .await
+        .map_err(|e| Box::new(Failed::from(send_status(&e))))?;
+    finish_unary(response, limit).await
+}
+
+/// Reads a unary response to its end.
+///
+/// # Errors
+/// As [`unary`].
+pub async fn finish_unary(response: Response<Body>, limit: usize) -> Result<Unary, Box<Failed>> {
+    let early = early_status(&response);
+    let (head, mut body) = response.into_parts();
+    if let Some(status) = early
+        && (status.code() != Code::Ok || body.is_end_stream())
+    {
+        return Err(Box::new(Failed {
+            status,
+            headers: head.headers,
+            trailers: HeaderMap::new(),
+        }));
+    }
+    let mut data = BytesMut::new();
+    let mut first = Bytes::new();
+    let mut trailers = HeaderMap::new();
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return Err(failed(body_status(&error), head.headers, trailers)),
+        };
+        match frame.into_data() {
+            Ok(chunk) => {
+                if first.len() + data.len() + chunk.len() > limit.saturating_add(PREFIX) {
+                    let text = format!("gRPC message is larger than {limit} bytes (see --max-body-size)");
+                    return Err(failed(Status::resource_exhausted(text), head.headers, trailers));
+                }
+                if first.is_empty() && data.is_empty() {
+                    first = chunk;
+                } else {
+                    data.extend_from_slice(&std::mem::take(&mut first));
+                    data.extend_from_slice(&chunk);
+                }
+            }
+            Err(frame) => trailers = frame.into_trailers().unwrap_or_default(),
+        }
+    }
+    match Status::from_header_map(&trailers) {
+        Some(status) if status.code() == Code::Ok => {}
+        Some(status) => return Err(failed(status, head.headers, trailers)),
+        None => {
+            let status = Status::internal("the peer ended the call without a status");
+            return Err(failed(status, head.headers, trailers));
+        }
+    }
+    let body = if data.is_empty() { first } else { data.freeze() };
+    match unframe(body) {
+        Ok(message) => Ok(Unary {
+            message,
+            headers: head.headers,
+            trailers,
+        }),
+        Err(status) => Err(failed(status, head.headers, trailers)),
+    }
+}
+
+fn failed(status: Status, headers: HeaderMap, trailers: HeaderMap) -> Box<Failed> {
+    Box::new(Failed {
+        status,
+        headers,
+        trailers,
+    })
+}

@@ -1,0 +1,403 @@
+//! Header conversion between the three forms a call's metadata takes: HTTP headers, the internal metadata that
+//! sidecars exchange, and gRPC metadata. Rules: Dapr 1.17 (`InternalMetadata*` conversions), RFC 9110 section 7.6.1.
+
+use std::collections::HashMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue};
+use outrigger_identity::SpiffeId;
+
+/// Names this runtime adds or reads.
+pub mod names {
+    use http::header::HeaderName;
+
+    /// Invocation target of a call.
+    pub const APP_ID: HeaderName = HeaderName::from_static("dapr-app-id");
+    /// Token of API callers, and of us towards the app.
+    pub const API_TOKEN: HeaderName = HeaderName::from_static("dapr-api-token");
+    /// Who calls.
+    pub const CALLER_APP_ID: HeaderName = HeaderName::from_static("dapr-caller-app-id");
+    /// The namespace of who calls.
+    pub const CALLER_NAMESPACE: HeaderName = HeaderName::from_static("dapr-caller-namespace");
+    /// Who is called.
+    pub const CALLEE_APP_ID: HeaderName = HeaderName::from_static("dapr-callee-app-id");
+    /// Internal: who is called; never delivered.
+    pub const DESTINATION_APP_ID: HeaderName = HeaderName::from_static("destination-app-id");
+    /// `X-Forwarded-For`.
+    pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+    /// `X-Forwarded-Host`.
+    pub const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+    /// W3C trace context.
+    pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+    /// W3C trace state.
+    pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
+    /// Binary trace context of gRPC.
+    pub const GRPC_TRACE_BIN: HeaderName = HeaderName::from_static("grpc-trace-bin");
+    /// W3C baggage.
+    pub const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+    /// Status of an HTTP callee, in gRPC metadata.
+    pub const HTTP_STATUS: HeaderName = HeaderName::from_static("dapr-http-status");
+    /// A proxied call is a long-lived stream.
+    pub const STREAM: HeaderName = HeaderName::from_static("dapr-stream");
+}
+
+/// Accepts binary metadata with or without padding, as gRPC peers send it.
+const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// Removes what concerns one connection only, and every header that `Connection` names.
+pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderName> = headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|v| v.to_str().ok())
+            .flat_map(|v| v.split(','))
+            .filter_map(|name| name.trim().parse().ok())
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+        headers.remove(header::CONNECTION);
+    }
+    // Most calls have none of them: one look at each name there is costs less than a search for each that may be.
+    while let Some(name) = headers.keys().find(|name| is_hop_by_hop(name)).cloned() {
+        headers.remove(name);
+    }
+}
+
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "keep-alive"
+            | "proxy-connection"
+            | "transfer-encoding"
+            | "upgrade"
+            | "http2-settings"
+            | "te"
+            | "trailer"
+            | "proxy-authorization"
+            | "proxy-authenticate"
+    )
+}
+
+/// Takes out what says who calls: only sidecars say that, of calls that they pass on.
+pub fn strip_identities(headers: &mut HeaderMap) {
+    for name in [
+        names::CALLER_APP_ID,
+        names::CALLER_NAMESPACE,
+        names::CALLEE_APP_ID,
+        names::DESTINATION_APP_ID,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// Who calls whom, as the caller's certificate has it and not as the caller says. `headers` are a peer's; those that
+/// concern its connection are taken out first, because they could name these.
+pub fn put_identities(headers: &mut HeaderMap, caller: &SpiffeId, callee: &str) {
+    if headers.contains_key(header::CONNECTION) {
+        strip_hop_by_hop(headers);
+    }
+    headers.remove(names::DESTINATION_APP_ID);
+    for (name, value) in [
+        (names::CALLER_APP_ID, caller.app_id()),
+        (names::CALLER_NAMESPACE, caller.namespace()),
+        (names::CALLEE_APP_ID, callee),
+    ] {
+        // Honest peers say the same, and cost nothing.
+        let mut said = headers.get_all(&name).iter();
+        if said.next().is_some_and(|said| said == value) && said.next().is_none() {
+            continue;
+        }
+        match HeaderValue::try_from(value) {
+            Ok(value) => headers.insert(name, value),
+            Err(_) => headers.remove(name),
+        };
+    }
+}
+
+fn is_binary(name: &HeaderName) -> bool {
+    name.as_str().ends_with("-bin")
+}
+
+/// Whether a caller asks for server-sent events, and for nothing else.
+#[inline]
+pub fn wants_events(headers: &HeaderMap) -> bool {
+    headers.get(header::ACCEPT).is_some_and(|accept| {
+        let accept = accept.as_bytes().trim_ascii();
+        accept.eq_ignore_ascii_case(b"text/event-stream")
+    })
+}
+
+/// Internal metadata as HTTP headers, towards an app or an API caller. Trace headers stay as they are; the caller
+/// sets the current ones.
+pub fn internal_to_http(mut metadata: HeaderMap) -> HeaderMap {
+    strip_hop_by_hop(&mut metadata);
+    metadata.remove(header::CONTENT_TYPE);
+    metadata.remove(header::CONTENT_LENGTH);
+    metadata.remove(names::DESTINATION_APP_ID);
+    if metadata.get_all(names::BAGGAGE).iter().nth(1).is_some()
+        && let Some(first) = metadata.get(names::BAGGAGE).cloned()
+    {
+        metadata.insert(names::BAGGAGE, first);
+    }
+    let renamed = |n: &HeaderName| is_binary(n) || n.as_str().starts_with("grpc-");
+    let special: Vec<HeaderName> = metadata.keys().filter(|n| renamed(n)).cloned().collect();
+    for name in special {
+        if is_binary(&name) {
+            metadata.remove(name);
+        } else if let Ok(prefixed) = HeaderName::try_from(format!("dapr-{}", name.as_str())) {
+            move_all(&mut metadata, &name, prefixed);
+        }
+    }
+    metadata
+}
+
+fn move_all(headers: &mut HeaderMap, from: &HeaderName, to: HeaderName) {
+    let values: Vec<HeaderValue> = headers.get_all(from).iter().cloned().collect();
+    headers.remove(from);
+    for value in values {
+        headers.append(to.clone(), value);
+    }
+}
+
+/// What gRPC's own protocol puts into metadata (gRPC over HTTP/2): it concerns one call, and no callee behind it.
+const OF_ONE_CALL: [&str; 7] = [
+    "grpc-timeout",
+    "grpc-encoding",
+    "grpc-accept-encoding",
+    "grpc-status",
+    "grpc-message",
+    "grpc-message-type",
+    "grpc-status-details-bin",
+];
+
+/// gRPC request or response metadata as internal metadata: binary values become padded base64 text.
+pub fn grpc_to_internal(mut headers: HeaderMap) -> HeaderMap {
+    strip_hop_by_hop(&mut headers);
+    for name in OF_ONE_CALL {
+        headers.remove(name);
+    }
+    keep_binary(&mut headers);
+    headers
+}
+
+/// Leaves of binary metadata what is base64, in the padded form: other bytes would fail the whole call at its other
+/// end.
+fn keep_binary(headers: &mut HeaderMap) {
+    let binary: Vec<HeaderName> = headers.keys().filter(|n| is_binary(n)).cloned().collect();
+    let mut dropped = None;
+    for name in binary {
+        let all: Vec<_> = headers.get_all(&name).iter().map(padded).collect();
+        headers.remove(&name);
+        for value in all {
+            match value {
+                Some(value) => drop(headers.append(name.clone(), value)),
+                None => dropped = Some(name.clone()),
+            }
+        }
+    }
+    // One line for a call, whatever it brings.
+    if let Some(name) = dropped {
+        tracing::warn!(
+            target: "dapr.runtime.direct_messaging",
+            "The value of the header {name} is not base64, as its name promises: it is not passed on"
+        );
+    }
+}
+
+fn padded(value: &HeaderValue) -> Option<HeaderValue> {
+    let raw = LENIENT_BASE64.decode(value.as_bytes()).ok()?;
+    HeaderValue::try_from(STANDARD.encode(raw)).ok()
+}
+
+/// Metadata of an event as headers; what cannot be one is left out.
+pub fn from_pairs(pairs: &HashMap<String, String>) -> HeaderMap {
+    let items = pairs.iter().filter_map(|(name, value)| {
+        let name = HeaderName::try_from(name.as_str()).ok()?;
+        Some((name, HeaderValue::try_from(value.as_str()).ok()?))
+    });
+    items.collect()
+}
+
+/// Internal metadata as gRPC metadata. `from_http`: they are headers of an HTTP request or response, whose standard
+/// names get the prefix `dapr-`. Trace metadata are left out; the caller sets the current ones.
+pub fn internal_to_grpc(mut metadata: HeaderMap, from_http: bool) -> HeaderMap {
+    strip_hop_by_hop(&mut metadata);
+    for name in [
+        names::DESTINATION_APP_ID,
+        names::TRACEPARENT,
+        names::TRACESTATE,
+        names::GRPC_TRACE_BIN,
+    ] {
+        metadata.remove(name);
+    }
+    for name in OF_ONE_CALL {
+        metadata.remove(name);
+    }
+    if from_http {
+        let standard: Vec<HeaderName> = metadata
+            .keys()
+            .filter(|n| is_permanent(n.as_str()))
+            .cloned()
+            .collect();
+        for name in standard {
+            if let Ok(prefixed) = HeaderName::try_from(format!("dapr-{}", name.as_str())) {
+                move_all(&mut metadata, &name, prefixed);
+            }
+        }
+    }
+    for name in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::HOST] {
+        metadata.remove(name);
+    }
+    keep_binary(&mut metadata);
+    metadata
+}
+
+/// Standard HTTP headers that must not appear as gRPC metadata under their own name.
+fn is_permanent(name: &str) -> bool {
+    matches!(
+        name,
+        "accept"
+            | "accept-charset"
+            | "accept-language"
+            | "accept-ranges"
+            | "cache-control"
+            | "content-type"
+            | "content-length"
+            | "cookie"
+            | "date"
+            | "expect"
+            | "from"
+            | "host"
+            | "if-match"
+            | "if-modified-since"
+            | "if-none-match"
+            | "if-schedule-tag-match"
+            | "if-unmodified-since"
+            | "max-forwards"
+            | "origin"
+            | "pragma"
+            | "referer"
+            | "via"
+            | "warning"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn hop_by_hop_headers_and_those_connection_names_are_removed() {
+        let mut headers = map(&[
+            ("connection", "close, X-Secret"),
+            ("connection", "keep-alive"),
+            ("x-secret", "1"),
+            ("keep-alive", "5"),
+            ("te", "trailers"),
+            ("transfer-encoding", "chunked"),
+            ("proxy-authorization", "x"),
+            ("x-kept", "1"),
+        ]);
+        strip_hop_by_hop(&mut headers);
+        assert_eq!(headers, map(&[("x-kept", "1")]));
+    }
+
+    #[test]
+    fn towards_http_binary_and_reserved_names_change() {
+        let http = internal_to_http(map(&[
+            ("x-data-bin", "AAAA"),
+            ("content-type", "application/grpc"),
+            ("content-length", "3"),
+            ("destination-app-id", "b"),
+            ("grpc-timeout", "1S"),
+            ("baggage", "a=1"),
+            ("baggage", "b=2"),
+            ("x-many", "1"),
+            ("x-many", "2"),
+        ]));
+        assert_eq!(
+            http,
+            map(&[
+                ("dapr-grpc-timeout", "1S"),
+                ("baggage", "a=1"),
+                ("x-many", "1"),
+                ("x-many", "2")
+            ])
+        );
+    }
+
+    #[test]
+    fn binary_metadata_is_padded_text_inside() {
+        let internal = grpc_to_internal(map(&[
+            ("k-bin", "YQ"),
+            ("te", "trailers"),
+            ("a", "b"),
+            ("bad-bin", "!"),
+        ]));
+        assert_eq!(internal, map(&[("k-bin", "YQ=="), ("a", "b")]));
+    }
+
+    #[test]
+    fn http_response_headers_are_prefixed_in_grpc_metadata() {
+        let grpc = internal_to_grpc(map(&[("content-type", "text/plain"), ("x-a", "1")]), true);
+        assert_eq!(grpc, map(&[("dapr-content-type", "text/plain"), ("x-a", "1")]));
+        let grpc = internal_to_grpc(map(&[("content-type", "application/grpc"), ("x-a", "1")]), false);
+        assert_eq!(grpc, map(&[("x-a", "1")]));
+    }
+
+    #[test]
+    fn grpc_gets_no_metadata_that_would_fail_or_steer_the_call() {
+        let headers = map(&[
+            ("x-bin", "!"),
+            ("x-bin", "AQI"),
+            ("y-bin", "not base64"),
+            ("grpc-timeout", "1n"),
+            ("grpc-encoding", "gzip"),
+            ("connection", "x-private"),
+            ("x-private", "1"),
+            ("x-a", "1"),
+        ]);
+        let expected = map(&[("x-bin", "AQI="), ("x-a", "1")]);
+        assert_eq!(internal_to_grpc(headers.clone(), true), expected);
+        assert_eq!(internal_to_grpc(headers.clone(), false), expected);
+        assert_eq!(grpc_to_internal(headers), expected);
+    }
+
+    #[test]
+    fn identities_are_those_of_the_certificate() {
+        let caller = "spiffe://public/ns/shop/a".parse().unwrap();
+        let mut headers = map(&[
+            ("connection", "dapr-caller-app-id, x-private"),
+            ("dapr-caller-app-id", "admin"),
+            ("dapr-caller-app-id", "root"),
+            ("dapr-caller-namespace", "kube-system"),
+            ("destination-app-id", "c"),
+            ("x-private", "1"),
+            ("x-a", "1"),
+        ]);
+        put_identities(&mut headers, &caller, "b");
+        let expected = map(&[
+            ("x-a", "1"),
+            ("dapr-caller-app-id", "a"),
+            ("dapr-caller-namespace", "shop"),
+            ("dapr-callee-app-id", "b"),
+        ]);
+        assert_eq!(headers, expected);
+    }
+}

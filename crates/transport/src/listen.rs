@@ -1,0 +1,409 @@
+//! Listening sockets and the connections they accept.
+
+mod h2c;
+mod http1;
+mod http2;
+mod room;
+#[cfg(test)]
+mod tests;
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use outrigger_accept::{Accept, Accepted, Admission, Limits, Place};
+use outrigger_identity::{SpiffeId, expiry};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::body::Body;
+
+pub use http1::Received;
+pub use room::{api_connections, peer_connections, public_connections};
+
+const LOG: &str = "dapr.runtime.listen";
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+/// Time for a client to shake hands.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for calls in flight once the client's certificate has expired.
+const EXPIRED_GRACE: Duration = Duration::from_secs(5);
+/// Time for an HTTP/1.1 client to send a request head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pings on HTTP/2 connections: after this much silence, and time to answer.
+const PING: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(5));
+/// Streams one HTTP/2 client may have open.
+const MAX_STREAMS: u32 = 4096;
+/// Flow-control windows of HTTP/2 servers: stream, connection (bytes). The connection's has room for the windows of
+/// as many streams as sidecars open on one connection: streams nobody reads do not stop the others.
+const WINDOWS: (u32, u32) = (256 * 1024, 128 * 256 * 1024);
+/// Bytes buffered per HTTP/2 stream towards the client.
+const SEND_BUFFER: usize = 256 * 1024;
+
+/// A listening socket.
+pub enum Listener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket, removed when dropped.
+    Unix(UnixListener, SocketFile),
+}
+
+/// A socket's file.
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _already_gone = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A socket that has its address but refuses connections until told to listen: a port is ours before anything
+/// else happens, and nobody waits on a server that is not there yet.
+pub enum Bound {
+    /// TCP.
+    Tcp(Socket),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+impl Bound {
+    /// The TCP port.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().ok()?.as_socket().map(|a| a.port()),
+            Self::Unix(_) => None,
+        }
+    }
+
+    /// Starts listening.
+    ///
+    /// # Errors
+    /// [`BindError`] when another process was faster.
+    pub fn listen(self) -> Result<Listener, BindError> {
+        let (what, result) = match self {
+            Self::Tcp(socket) => {
+                let what = socket.local_addr().ok().and_then(|a| a.as_socket());
+                let listener = socket
+                    .listen(BACKLOG)
+                    .and_then(|()| TcpListener::from_std(socket.into()));
+                (
+                    what.map_or_else(String::new, |a| a.to_string()),
+                    listener.map(Listener::Tcp),
+                )
+            }
+            Self::Unix(path) => {
+                let listener = UnixListener::bind(&path);
+                (
+                    path.display().to_string(),
+                    listener.map(|l| Listener::Unix(l, SocketFile(path))),
+                )
+            }
+        };
+        result.map_err(|source| BindError { what, source })
+    }
+}
+
+impl Listener {
+    /// The TCP port.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|a| a.port()),
+            Self::Unix(..) => None,
+        }
+    }
+}
+
+/// Why nothing could be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("could not listen on any endpoint: {what}: {source} (choose another port or address)")]
+pub struct BindError {
+    what: String,
+    source: io::Error,
+}
+
+/// Binds `port` on each address; an empty address is every interface. An address that fails is logged and skipped
+/// as long as another works.
+///
+/// # Errors
+/// [`BindError`] when none works.
+pub fn bind(addresses: &[String], port: u16) -> Result<Vec<Bound>, BindError> {
+    let mut listeners = Vec::new();
+    let mut failed = None;
+    for address in addresses {
+        match bind_one(address, port) {
+            Ok(listener) => listeners.push(Bound::Tcp(listener)),
+            Err(source) => {
+                tracing::debug!(target: LOG, "Failed to listen on {address}:{port}: {source}");
+                failed = Some(BindError {
+                    what: format!("{address}:{port}"),
+                    source,
+                });
+            }
+        }
+    }
+    match failed {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
+fn bind_one(address: &str, port: u16) -> io::Result<Socket> {
+    let bare = address.trim().trim_start_matches('[').trim_end_matches(']');
+    if bare.is_empty() {
+        let any6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        return claim(any6, true).or_else(|_| claim((Ipv4Addr::UNSPECIFIED, port).into(), false));
+    }
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the address has no IP");
+    for address in std::net::ToSocketAddrs::to_socket_addrs(&(bare, port))? {
+        match claim(address, false) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn claim(address: SocketAddr, dual_stack: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(!dual_stack)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// Claims a Unix socket; a file that an ended process left behind is removed.
+///
+/// # Errors
+/// [`BindError`] naming the path.
+pub fn bind_unix(path: &Path) -> Result<Bound, BindError> {
+    let failed = |source| BindError {
+        what: path.display().to_string(),
+        source,
+    };
+    if path.exists() {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            let source = io::Error::new(io::ErrorKind::AddrInUse, "another process listens here");
+            return Err(failed(source));
+        }
+        std::fs::remove_file(path).map_err(failed)?;
+    }
+    Ok(Bound::Unix(path.to_owned()))
+}
+
+/// What is known about the client of a connection.
+#[derive(Debug, Clone, Default)]
+pub struct Client {
+    /// Its address; `None` on Unix sockets.
+    pub address: Option<SocketAddr>,
+    /// Who it proved to be; `None` without mTLS.
+    pub identity: Option<SpiffeId>,
+    /// The place of its connection among those of the server, where they are counted.
+    pub place: Option<Arc<Place>>,
+}
+
+impl Client {
+    /// It has proved who it is, or sent a whole head of a request.
+    #[inline]
+    fn prove(&self) {
+        if let Some(place) = &self.place {
+            place.prove();
+        }
+    }
+
+    /// Its connection does not make room for others while `busy`.
+    #[inline]
+    fn keep_while(&self, busy: impl Fn() -> bool + Send + Sync + 'static) {
+        if let Some(place) = &self.place {
+            place.keep_while(busy);
+        }
+    }
+}
+
+/// Answers requests.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request of a client.
+    fn handle(
+        self: Arc<Self>,
+        client: Arc<Client>,
+        request: Request<Body>,
+    ) -> impl Future<Output = Response<Body>> + Send;
+}
+
+/// How a server treats its connections.
+#[derive(Clone)]
+pub struct Options {
+    /// Which versions of HTTP.
+    pub versions: Versions,
+    /// Mutual TLS.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// `--read-buffer-size`: bytes of a request head.
+    pub head_limit: usize,
+    /// Bytes of an HTTP/2 header list.
+    pub header_list_limit: u32,
+    /// How many connections there may be, on all addresses together.
+    pub connections: Limits,
+}
+
+/// Versions of HTTP a server speaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Versions {
+    /// HTTP/1.1 only.
+    Http1,
+    /// HTTP/1.1, and HTTP/2 with prior knowledge.
+    Both,
+    /// HTTP/2 only: gRPC.
+    Http2,
+}
+
+/// Accepts connections until `drain` is cancelled, then waits until all have finished what they began. Listeners of one
+/// server share `admission`.
+pub async fn serve<H: Handler>(
+    listener: Listener,
+    admission: Admission,
+    handler: Arc<H>,
+    options: Options,
+    drain: CancellationToken,
+) {
+    let server = Arc::new(Server { handler, options });
+    let handle = |accepted| Arc::clone(&server).connection(accepted);
+    outrigger_accept::serve(listener, admission, drain, handle).await;
+}
+
+/// A connection that was accepted.
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Through a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Accept for Listener {
+    type Stream = Stream;
+    type Peer = Option<SocketAddr>;
+
+    async fn accept(&self) -> io::Result<(Stream, Option<SocketAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                if let Err(error) = crate::tcp::prepare(&stream) {
+                    tracing::debug!(target: LOG, "options of a connection of {address}: {error}");
+                }
+                Ok((Stream::Tcp(stream), Some(address)))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _unnamed) = listener.accept().await?;
+                Ok((Stream::Unix(stream), None))
+            }
+        }
+    }
+
+    fn source(peer: Option<SocketAddr>) -> Option<IpAddr> {
+        peer.map(|address| address.ip())
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Tcp(listener) => listener.describe(),
+            Self::Unix(_, file) => file.0.display().to_string(),
+        }
+    }
+}
+
+struct Server<H> {
+    handler: Arc<H>,
+    options: Options,
+}
+
+impl<H: Handler> Server<H> {
+    async fn connection(self: Arc<Self>, accepted: Accepted<Stream, Option<SocketAddr>>) {
+        let client = Client {
+            address: accepted.peer,
+            identity: None,
+            place: Some(accepted.place),
+        };
+        let drain = accepted.drain;
+        match (accepted.stream, &self.options.tls) {
+            (Stream::Unix(stream), _) => self.drive(stream, client, &drain).await,
+            (Stream::Tcp(stream), None) => self.drive(stream, client, &drain).await,
+            (Stream::Tcp(stream), Some(config)) => {
+                Box::pin(self.mutual(config, stream, client, drain)).await;
+            }
+        }
+    }
+
+    async fn mutual(
+        &self,
+        config: &Arc<rustls::ServerConfig>,
+        stream: TcpStream,
+        mut client: Client,
+        drain: CancellationToken,
+    ) {
+        let address = client
+            .address
+            .map_or_else(String::new, |address| address.to_string());
+        let handshake = TlsAcceptor::from(Arc::clone(config)).accept(stream);
+        let handshake = tokio::select! {
+            handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake) => handshake,
+            () = drain.cancelled() => return,
+        };
+        let stream = match handshake {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(target: LOG, "TLS handshake of {address} failed: {error}");
+                return;
+            }
+            Err(_) => {
+                tracing::debug!(target: LOG, "TLS handshake of {address} took longer than {HANDSHAKE_TIMEOUT:?}");
+                return;
+            }
+        };
+        let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+        let end =
+            match outrigger_identity::peer_id(chain).and_then(|id| Ok((id, expiry::valid_until(chain)?))) {
+                Ok((id, end)) => {
+                    client.identity = Some(id);
+                    end
+                }
+                Err(error) => {
+                    tracing::warn!(target: LOG, "the certificate of {address} names no workload: {error}");
+                    return;
+                }
+            };
+        client.prove();
+        let ending = drain.child_token();
+        let mut driving = std::pin::pin!(self.drive(stream, client, &ending));
+        tokio::select! {
+            () = &mut driving => return,
+            () = expiry::reached(end) => {}
+        }
+        tracing::info!(target: LOG, "the certificate of {address} expired at {end}: its connection ends");
+        ending.cancel();
+        let _cut_off = tokio::time::timeout(EXPIRED_GRACE, driving).await;
+    }
+
+    async fn drive<I>(&self, io: I, client: Client, drain: &CancellationToken)
+    where
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let handler = Arc::clone(&self.handler);
+        let result = match self.options.versions {
+            Versions::Http2 => http2::serve(io, handler, client, &self.options, drain, None)
+                .await
+                .map_err(Into::into),
+            _ => http1::serve(io, handler, client, &self.options, drain).await,
+        };
+        if let Err(error) = result {
+            tracing::debug!(target: LOG, "connection ended: {}", crate::error::chain(error.as_ref()));
+        }
+    }
+}

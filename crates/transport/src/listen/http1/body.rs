@@ -1,0 +1,109 @@
+//! The body of a request that was not here whole with its head, and that of an answer.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+use super::requests::Calling;
+use crate::body::Held;
+
+/// Bytes of a body that nobody wanted that are read all the same, so that the connection can be used again.
+const UNWANTED: usize = 256 * 1024;
+/// Time for them.
+const UNWANTED_TIME: Duration = Duration::from_secs(1);
+
+/// A body that comes. Dropped before its end it is left to the connection.
+pub struct Received {
+    incoming: Option<Incoming>,
+    unread: Unread,
+}
+
+/// The body that a request left unread.
+#[derive(Clone, Default)]
+pub(super) struct Unread(Arc<Mutex<Option<Incoming>>>);
+
+impl Received {
+    #[inline]
+    pub(super) fn new(incoming: Incoming, unread: Unread) -> Self {
+        Self {
+            incoming: Some(incoming),
+            unread,
+        }
+    }
+}
+
+impl Drop for Received {
+    #[inline]
+    fn drop(&mut self) {
+        let left = self.incoming.take();
+        *self.unread.0.lock().unwrap_or_else(PoisonError::into_inner) = left;
+    }
+}
+
+impl Unread {
+    /// Whether there is one.
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Reads what nobody wanted, as far as it is worth it. Whether the connection can be used again.
+    pub(super) async fn discard(&self) -> bool {
+        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut body) = left else { return true };
+        if body.size_hint().lower() > UNWANTED as u64 {
+            return false;
+        }
+        let reading = async {
+            let mut room = UNWANTED;
+            while let Some(frame) = body.frame().await {
+                let length = frame.ok()?.data_ref().map_or(0, Bytes::len);
+                room = room.checked_sub(length)?;
+            }
+            Some(())
+        };
+        matches!(tokio::time::timeout(UNWANTED_TIME, reading).await, Ok(Some(())))
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    #[inline]
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(None);
+        };
+        let frame = std::task::ready!(Pin::new(&mut *incoming).poll_frame(cx));
+        if incoming.is_end_stream() || !matches!(frame, Some(Ok(_))) {
+            self.incoming = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    #[inline]
+    fn is_end_stream(&self) -> bool {
+        self.incoming.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    #[inline]
+    fn size_hint(&self) -> SizeHint {
+        match &self.incoming {
+            Some(incoming) => incoming.size_hint(),
+            None => SizeHint::with_exact(0),
+        }
+    }
+}
+
+/// The body of an answer. When hyper has taken all of it, the call is over.
+pub(super) type Answer = Held<Calling>;

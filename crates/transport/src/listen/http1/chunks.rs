@@ -1,0 +1,136 @@
+//! The lines between the chunks of a request's body (RFC 9112 section 7.1). hyper decodes them; here they are only
+//! followed, because it takes a line feed alone for a part of a trailer, where others see the end of the body.
+
+/// How far a body has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Chunks {
+    at: At,
+    /// Bytes of the chunk that are still to come.
+    size: u64,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Size,
+    Extension,
+    SizeEnd,
+    Data,
+    DataEnd,
+    DataEndLf,
+    /// A line of the trailers; true at its beginning.
+    Trailer(bool),
+    TrailerLf(bool),
+    Ended,
+}
+
+impl Chunks {
+    /// Whether the body is over.
+    #[inline]
+    pub(super) fn ended(self) -> bool {
+        self.at == At::Ended
+    }
+
+    /// How many of `bytes` belong to the body.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[inline]
+    pub(super) fn follow(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
+        let mut taken = 0;
+        while let Some(&byte) = bytes.get(taken).filter(|_| !self.ended()) {
+            if self.at == At::Data {
+                let there = (bytes.len() - taken) as u64;
+                let data = self.size.min(there);
+                self.size -= data;
+                taken += usize::try_from(data).unwrap_or(usize::MAX);
+                if self.size == 0 {
+                    self.at = At::DataEnd;
+                }
+                continue;
+            }
+            self.at = self.step(byte)?;
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    #[inline]
+    fn step(&mut self, byte: u8) -> Result<At, &'static str> {
+        const LINE: &str = "a line of the chunked body does not end with CR LF";
+        Ok(match (self.at, byte) {
+            (At::Size, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+                let digit = u64::from(char::from(byte).to_digit(16).unwrap_or_default());
+                let size = self.size.checked_mul(16).and_then(|size| size.checked_add(digit));
+                self.size = size.ok_or("the size of a chunk is too large")?;
+                At::Size
+            }
+            (At::Size, b';' | b' ' | b'\t') => At::Extension,
+            (At::Size | At::Extension, b'\r') => At::SizeEnd,
+            (At::Extension, byte) if byte != b'\n' => At::Extension,
+            (At::SizeEnd, b'\n') if self.size == 0 => At::Trailer(true),
+            (At::SizeEnd, b'\n') => At::Data,
+            (At::DataEnd, b'\r') => At::DataEndLf,
+            (At::DataEndLf, b'\n') => At::Size,
+            (At::Trailer(empty), b'\r') => At::TrailerLf(empty),
+            (At::TrailerLf(true), b'\n') => At::Ended,
+            (At::TrailerLf(false), b'\n') => At::Trailer(true),
+            (At::Trailer(_), byte) if byte != b'\n' => At::Trailer(false),
+            (At::Size, byte) if byte != b'\n' => return Err("the size of a chunk is no number"),
+            _ => return Err(LINE),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn follow(body: &str, step: usize) -> Result<(usize, bool), &'static str> {
+        let mut chunks = Chunks::default();
+        let mut taken = 0;
+        for piece in body.as_bytes().chunks(step) {
+            taken += chunks.follow(piece)?;
+        }
+        Ok((taken, chunks.ended()))
+    }
+
+    #[test]
+    fn the_end_is_found_wherever_the_body_is_cut() {
+        for body in [
+            "0\r\n\r\n",
+            "3\r\nabc\r\n0\r\n\r\n",
+            "1;a=b\r\n\n\r\nB \r\n0123456789\n\r\n00;x\r\nA: b\r\nC: d\r\n\r\n",
+        ] {
+            for step in 1..=body.len() {
+                let more = format!("{body}GET / HTTP/1.1\r\n");
+                assert_eq!(follow(&more, step), Ok((body.len(), true)), "{body:?} by {step}");
+                assert_eq!(follow(&body[..body.len() - 1], step).map(|f| f.1), Ok(false));
+            }
+        }
+    }
+
+    #[test]
+    fn lines_end_in_one_way() {
+        for body in [
+            "0\n\r\n",
+            "0\r\n\n",
+            "0\n\n",
+            "0\r\r\n\r\n",
+            "0\r\nA: b\r\n\n",
+            "0\r\nA: b\n\r\n",
+            "0\r\n\rX",
+            "3\nabc\r\n0\r\n\r\n",
+            "3\r\nabc\n0\r\n\r\n",
+            "3\r\nabcd\r\n0\r\n\r\n",
+            "3;x\nabc\r\n0\r\n\r\n",
+            "x\r\n",
+            "-1\r\n",
+            "fffffffffffffffff\r\n",
+        ] {
+            for step in 1..=body.len() {
+                assert!(follow(body, step).is_err(), "{body:?} by {step}");
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Serves connections that speak nothing but HTTP/2: gRPC.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use outrigger_http2::limits::HEADER_MEMORY;
+use outrigger_http2::{Config, Error, Http2, Incoming, KeepAlive, Reason, Service, Timeouts, Upgrade};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use super::{Client, HANDSHAKE_TIMEOUT, Handler, MAX_STREAMS, Options, PING, SEND_BUFFER, Versions, WINDOWS};
+use crate::body::{Body, BoxError};
+use crate::http2::{Implementation, MAX_STREAM_WINDOW, MAX_WINDOW_GROWTH, RecvStream, WINDOW_MEMORY};
+
+const TIMEOUTS: Timeouts = Timeouts {
+    preface: HANDSHAKE_TIMEOUT,
+    keep_alive: KeepAlive {
+        interval: PING.0,
+        timeout: PING.1,
+    },
+};
+
+/// Serves a connection until the client is done, or, once draining, until the calls in flight are. `upgrade` is what an
+/// upgraded connection begins with.
+///
+/// # Errors
+/// Why the connection ended early.
+pub(super) async fn serve<H, I>(
+    io: I,
+    handler: Arc<H>,
+    client: Client,
+    options: &Options,
+    drain: &CancellationToken,
+    upgrade: Option<Upgrade>,
+) -> Result<(), Error>
+where
+    H: Handler,
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let config = Config {
+        stream_window: WINDOWS.0,
+        connection_window: WINDOWS.1,
+        max_stream_window: MAX_STREAM_WINDOW,
+        window_growth: MAX_WINDOW_GROWTH,
+        window_memory: Some(&WINDOW_MEMORY),
+        max_streams: MAX_STREAMS,
+        header_list: options.header_list_limit,
+        // Never so little that one list of the largest size leaves no room for others.
+        header_memory: HEADER_MEMORY.saturating_add((options.header_list_limit as usize).saturating_mul(2)),
+        send_buffer: SEND_BUFFER,
+        grpc: options.versions == Versions::Http2,
+        ..Config::DEFAULT
+    };
+    let calls = Arc::new(Calls {
+        handler,
+        client: Arc::new(client),
+    });
+    Implementation::serve(io, upgrade, calls, &config, TIMEOUTS, drain.cancelled()).await
+}
+
+/// The calls of one client.
+struct Calls<H> {
+    handler: Arc<H>,
+    client: Arc<Client>,
+}
+
+impl<H: Handler> Service<RecvStream> for Calls<H> {
+    type Body = Body;
+
+    fn call(
+        self: Arc<Self>,
+        request: Request<Incoming<RecvStream>>,
+    ) -> impl Future<Output = Response<Body>> + Send + 'static {
+        self.client.prove();
+        let request = request.map(Body::from);
+        Arc::clone(&self.handler).handle(Arc::clone(&self.client), request)
+    }
+
+    fn connected(&self, is_busy: impl Fn() -> bool + Send + Sync + 'static) {
+        self.client.keep_while(is_busy);
+    }
+
+    #[inline]
+    fn reason(error: BoxError) -> Reason {
+        Body::reset_reason(error)
+    }
+}

@@ -1,0 +1,57 @@
+//! Time limits on peers that stop in the middle of something.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Time in which a peer must read something of what is written to it.
+pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Waits for a peer's next step. There is no timer before the first wait.
+#[derive(Debug, Default)]
+pub struct Patience {
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whether the timer runs.
+    waiting: bool,
+}
+
+impl Patience {
+    /// The peer did something: the next wait begins anew.
+    #[inline]
+    pub fn renew(&mut self) {
+        self.waiting = false;
+    }
+
+    /// Ready when `limit` has passed since the first poll after [`Patience::renew`]; `what` did not happen in it.
+    #[inline]
+    pub fn poll(&mut self, limit: Duration, what: &'static str, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let timer = self.timer.get_or_insert_with(|| {
+            self.waiting = true;
+            Box::pin(sleep(limit))
+        });
+        if !self.waiting {
+            self.waiting = true;
+            timer.as_mut().reset(Instant::now() + limit);
+        }
+        ready!(timer.as_mut().poll(cx));
+        let text = format!("{what} within {limit:?}");
+        Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, text))
+    }
+
+    /// What a write comes to if it must not wait for longer than [`UNREAD_TIMEOUT`].
+    #[inline]
+    pub fn of_write(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_pending() {
+            return self.poll(UNREAD_TIMEOUT, "the peer read nothing", cx).map(Err);
+        }
+        self.renew();
+        written
+    }
+}

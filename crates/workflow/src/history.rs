@@ -1,0 +1,112 @@
+//! The events of a history, encoded as they are stored, and laid out as workers are sent them: what was laid out once is
+//! shared by every turn after it.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+/// The field of `OrchestratorRequest` that events of a history are.
+const PAST_EVENTS: u32 = 3;
+/// Bytes that are shared as one piece, at least.
+const PIECE: usize = 32 * 1024;
+
+/// A history.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct History {
+    /// Pieces that do not change any more.
+    pieces: Vec<Bytes>,
+    last: BytesMut,
+    /// Where each event is: the piece, its first byte, its end.
+    events: Vec<(u32, u32, u32)>,
+    /// Length of all events without their fields' heads.
+    size: usize,
+}
+
+impl History {
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Encoded length of all events, bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn push(&mut self, event: &[u8]) {
+        encode_key(PAST_EVENTS, WireType::LengthDelimited, &mut self.last);
+        encode_varint(event.len() as u64, &mut self.last);
+        let start = self.last.len();
+        self.last.put_slice(event);
+        let place = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.events
+            .push((place(self.pieces.len()), place(start), place(self.last.len())));
+        self.size += event.len();
+        if self.last.len() >= PIECE {
+            self.pieces.push(self.last.split().freeze());
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// An event, as it is stored.
+    pub(crate) fn get(&self, index: usize) -> Option<Bytes> {
+        let (piece, start, end) = *self.events.get(index)?;
+        let range = start as usize..end as usize;
+        match self.pieces.get(piece as usize) {
+            Some(piece) => Some(piece.slice(range)),
+            None => self.last.get(range).map(Bytes::copy_from_slice),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Bytes> {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// All events as fields of an `OrchestratorRequest`.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = Bytes> {
+        let last = (!self.last.is_empty()).then(|| Bytes::copy_from_slice(&self.last));
+        self.pieces.iter().cloned().chain(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::{HistoryEvent, OrchestratorRequest};
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn events_come_back_one_by_one_and_as_fields() {
+        let mut history = History::default();
+        let event = |id: i32| {
+            HistoryEvent {
+                event_id: id,
+                router: None,
+                ..HistoryEvent::default()
+            }
+            .encode_to_vec()
+        };
+        for id in 0..40_000 {
+            history.push(&event(id));
+        }
+        assert!(history.pieces.len() > 2);
+        assert_eq!(history.len(), 40_000);
+        assert_eq!(
+            history.size(),
+            (0..40_000).map(|id| event(id).len()).sum::<usize>()
+        );
+        assert!(history.iter().eq((0..40_000).map(event)));
+        assert_eq!(history.get(40_000), None);
+        let request: Vec<u8> = history.fields().flatten().collect();
+        let request = OrchestratorRequest::decode(request.as_slice()).unwrap();
+        let ids = request.past_events.iter().map(|event| event.event_id);
+        assert!(ids.eq(0..40_000));
+        history.clear();
+        assert_eq!(
+            (history.len(), history.size(), history.fields().count()),
+            (0, 0, 0)
+        );
+    }
+}

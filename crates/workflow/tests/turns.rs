@@ -1,0 +1,96 @@
+//! A turn costs the same, however long the history is: what it allocates is counted, its time is printed.
+
+use std::alloc::System;
+use std::hint::black_box;
+use std::time::Instant;
+
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType;
+use outrigger_wire::durabletask::{
+    ExecutionStartedEvent, HistoryEvent, OrchestratorAction, OrchestratorResponse, ScheduleTaskAction,
+    TaskCompletedEvent,
+};
+use outrigger_workflow::event::{NO_ID, event};
+use outrigger_workflow::{Answered, Begun, Change, Instance, Limit, Outside};
+use prost_types::Timestamp;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const AT: Timestamp = Timestamp { seconds: 1, nanos: 0 };
+
+/// A turn of a chain: the result of the last activity comes, the next activity is scheduled. What has to be stored, and
+/// the bytes that the worker is sent.
+fn step(instance: &mut Instance, id: i32) -> (Change, usize) {
+    let came = match id {
+        0 => EventType::ExecutionStarted(ExecutionStartedEvent {
+            name: "chain".to_owned(),
+            input: Some("1".to_owned()),
+            ..ExecutionStartedEvent::default()
+        }),
+        id => EventType::TaskCompleted(TaskCompletedEvent {
+            task_scheduled_id: id - 1,
+            result: Some("\"a result of some length\"".to_owned()),
+            ..TaskCompletedEvent::default()
+        }),
+    };
+    let came: HistoryEvent = event(NO_ID, AT, came);
+    drop(instance.push(came));
+    let Begun::Turn(turn) = instance.begin("app", None, AT, Limit(0)) else {
+        panic!("a turn begins");
+    };
+    let sent = turn.request(instance).iter().map(bytes::Bytes::len).sum();
+    let action = OrchestratorAction {
+        id,
+        orchestrator_action_type: Some(OrchestratorActionType::ScheduleTask(ScheduleTaskAction {
+            name: "activity".to_owned(),
+            input: Some("\"an input of some length\"".to_owned()),
+            ..ScheduleTaskAction::default()
+        })),
+        ..OrchestratorAction::default()
+    };
+    let response = OrchestratorResponse {
+        actions: vec![action],
+        ..OrchestratorResponse::default()
+    };
+    let outside = &mut Outside {
+        at: AT,
+        trace: None,
+        new_id: &mut String::new,
+        limit: Limit(0),
+    };
+    let Ok(Answered::Done(outcome)) = turn.answer(instance, response, outside) else {
+        panic!("the turn ends");
+    };
+    (instance.commit(*outcome), sent)
+}
+
+#[test]
+fn a_turn_costs_the_same_however_long_the_history_is() {
+    const TURNS: usize = 64;
+    let mut instance = Instance::new("a");
+    let (mut next, mut costs) = (0, Vec::new());
+    println!("events in the history | operations stored | bytes sent | bytes allocated | time of a turn, µs");
+    for events in [10, 100, 1_000, 10_000] {
+        while instance.facts().len < events {
+            step(&mut instance, next);
+            next += 1;
+        }
+        let (region, began) = (Region::new(ALLOCATOR), Instant::now());
+        let (mut operations, mut sent) = (0, 0);
+        for _ in 0..TURNS {
+            let (change, bytes) = black_box(step(&mut instance, next));
+            next += 1;
+            operations = change.len();
+            sent = bytes;
+        }
+        let time = began.elapsed().as_secs_f64() * 1e6 / 64.0;
+        let allocated = region.change().bytes_allocated / TURNS;
+        println!("{events} | {operations} | {sent} | {allocated} | {time:.1}");
+        costs.push(allocated);
+        assert!(operations < 10, "a turn stores what is new");
+    }
+    // Up to a piece of the history is copied, and now and then a table grows.
+    assert!(costs[3] < costs[1] + 64 * 1024, "{costs:?}");
+}
