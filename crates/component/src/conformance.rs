@@ -29,7 +29,7 @@ pub use self::{
     lock::lock,
     middleware::{middleware, middleware_refuses},
     outlives::{configuration_outlives, lock_outlives, state_outlives},
-    pubsub::{PubSubRules, pubsub, pubsub_outlives},
+    pubsub::{PubSubRules, pubsub, pubsub_members, pubsub_outlives, pubsub_outlives_long},
     secrets::{ExpectedSecrets, secrets},
     settings::settings,
     state::{StateRules, state, state_after_close},

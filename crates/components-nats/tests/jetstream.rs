@@ -113,6 +113,22 @@ async fn nothing_is_lost_when_connections_are_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_over_a_long_outage() {
+    let Some(server) = started().await else { return };
+    let mut proxy = Proxy::start(server.port()).await;
+    let url = format!("nats://127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&url, group, &[]).await;
+    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_may_hang_refuse_and_go() {
+    let Some(server) = started().await else { return };
+    let url = server.url();
+    conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_the_stream_has_is_not_stored_again() {
     let Some(server) = started().await else { return };
     let broker = open(&server.url(), "app", &[]).await.unwrap();

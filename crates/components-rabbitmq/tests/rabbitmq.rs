@@ -79,6 +79,7 @@ async fn rabbitmq_keeps_the_rules() {
     };
     let url = rabbit.url();
     conformance::pubsub(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
+    conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
     by_default_queues_go_with_their_consumers(&url).await;
     names_and_properties_are_daprs(&url).await;
     what_the_app_failed_becomes_a_dead_letter(&url).await;
@@ -89,7 +90,8 @@ async fn rabbitmq_keeps_the_rules() {
     let mut proxy = Proxy::start(rabbit.port()).await;
     let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
     let opener = async |group: &str| open(&through, group, &LASTING).await;
-    conformance::pubsub_outlives(RULES, opener, &mut proxy).await;
+    conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
+    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
     let opener = async |group: &str| open(&url, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, opener, &mut rabbit).await;
 }

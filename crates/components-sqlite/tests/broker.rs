@@ -72,6 +72,12 @@ async fn a_file_keeps_the_rules() {
     conformance::pubsub(RULES, async |group: &str| file.open(group, &[]).await).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_may_hang_refuse_and_go() {
+    let file = File::new();
+    conformance::pubsub_members(RULES, async |group: &str| file.open(group, &[]).await).await;
+}
+
 /// What a sidecar that was killed had leased is not lost, and nobody else waits for it longer than the lease lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_vanished_consumer_had_comes_again() {

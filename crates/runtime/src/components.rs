@@ -24,6 +24,9 @@ const LOG: &str = "dapr.runtime.processor";
 /// How long a component that was replaced or removed waits for the calls that use it.
 const LAST_CALLS: Duration = Duration::from_secs(30);
 
+/// The namespace in names that others have to find, where the process has none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
 /// Looks up an environment variable.
 pub type Env = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 

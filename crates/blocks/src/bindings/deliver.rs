@@ -82,7 +82,7 @@ fn parent(metadata: &Pairs) -> Parent {
     if let Some(binary) = metadata.get("grpc-trace-bin") {
         return Parent {
             context: TraceContext::from_grpc_trace_bin(binary.as_bytes()),
-            state: None,
+            ..Parent::default()
         };
     }
     let text = |name| metadata.get(name).map_or("", String::as_str);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outrigger_resources::NameValue;
-use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Properties};
+use outrigger_runtime::components::{Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties};
 
 use super::{PubSubs, Topics};
 
@@ -56,8 +56,10 @@ fn prefix(opening: &Opening<'_>) -> String {
     let scoped = values
         .filter_map(|item| item.value.as_deref())
         .any(|value| value.contains(NAMESPACE));
-    match opening.namespace() {
-        Some(namespace) if scoped => namespace.to_owned(),
-        _ => String::new(),
+    let namespace = opening.namespace().unwrap_or(DEFAULT_NAMESPACE);
+    if scoped {
+        namespace.to_owned()
+    } else {
+        String::new()
     }
 }

@@ -284,21 +284,14 @@ impl Target<'_> {
             app_id: Arc::clone(&self.pubsubs.app_id),
             pubsub: Arc::clone(self.broker.name()),
             topic: Arc::clone(&self.topic),
-            trace,
+            trace: trace.told(),
             baggage,
             has_ttl: self.broker.features().ttl,
         }
     }
 
     fn check_allowed(&self) -> Result<(), PublishError> {
-        if self.broker.topics().may_publish(&self.topic) {
-            return Ok(());
-        }
-        Err(PublishError::Forbidden {
-            pubsub: self.broker.name().to_string(),
-            topic: self.topic.to_string(),
-            app_id: self.pubsubs.app_id().to_owned(),
-        })
+        self.broker.check_allowed(&self.topic, self.pubsubs.app_id())
     }
 
     fn malformed(&self, error: &Malformed) -> PublishError {
@@ -320,6 +313,21 @@ impl Target<'_> {
 }
 
 impl Broker {
+    /// Whether this app may publish to a topic, as apps name it.
+    ///
+    /// # Errors
+    /// [`PublishError::Forbidden`].
+    pub fn check_allowed(&self, topic: &str, app_id: &str) -> Result<(), PublishError> {
+        if self.topics().may_publish(topic) {
+            return Ok(());
+        }
+        Err(PublishError::Forbidden {
+            pubsub: self.name().to_string(),
+            topic: topic.to_owned(),
+            app_id: app_id.to_owned(),
+        })
+    }
+
     /// Gives a message to the broker as it is, under the policy of the component.
     ///
     /// # Errors

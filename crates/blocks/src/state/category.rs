@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use outrigger_component::state::Feature;
-use outrigger_runtime::components::{Category, OpenError, Opened, Opening, Properties, Step};
+use outrigger_runtime::components::{
+    Category, DEFAULT_NAMESPACE, OpenError, Opened, Opening, Properties, Step,
+};
 
 use super::outbox::Settings;
 use super::{Cipher, Keys, NamedKey, State};
@@ -27,7 +29,11 @@ impl Category for State {
             tracing::info!(target: LOG, "Automatic encryption enabled for state store {name}");
         }
         let namespace = opening.namespace().filter(|namespace| !namespace.is_empty());
-        let outbox = Settings::read(&properties, namespace.unwrap_or("default"), opening.app_id());
+        let outbox = Settings::read(
+            &properties,
+            namespace.unwrap_or(DEFAULT_NAMESPACE),
+            opening.app_id(),
+        );
         let setup = opening.setup(properties)?;
         let prefix = setup.metadata.text(&["keyPrefix"]);
         let keys = Keys::parse(prefix, &name, opening.app_id(), opening.namespace())

@@ -26,7 +26,7 @@ pub(super) use transactions::Transactions;
 use self::event::RequestContext;
 use self::relays::Place;
 use self::transactions::Running;
-use crate::pubsub::PubSubs;
+use crate::pubsub::{PubSubs, PublishError};
 
 const LOG: &str = "dapr.outbox";
 /// Request metadata of a value that is published in the place of another of its key, and not stored.
@@ -122,7 +122,7 @@ impl Outbox {
         let origin = RequestContext {
             app_id: self.pubsubs.app_id(),
             pubsub: &self.settings.internal_pubsub,
-            trace,
+            trace: &trace.clone().told(),
         };
         let (projections, mut operations): (Vec<Step>, Vec<Step>) =
             operations.into_iter().partition(is_projection);
@@ -178,7 +178,11 @@ impl Outbox {
             ));
         }
         let forwarded = self.pubsubs.forward(pubsub, topic, events).await;
-        forwarded.map_err(|error| error.to_string())
+        // The frame of an event that the app published itself is not what the contract says here.
+        forwarded.map_err(|error| match error {
+            PublishError::Publish { cause, .. } => cause.to_string(),
+            other => other.to_string(),
+        })
     }
 }
 

@@ -55,7 +55,12 @@ struct Answer {
 impl Target {
     pub(super) async fn over_http(&self, app: &AppChannel, event: &Incoming) -> (Handled, Outcome) {
         let mut span = self.span(event);
-        let call = call(event, event.data.clone(), CLOUD_EVENT, span.as_parent());
+        let call = call(
+            event,
+            event.data.clone(),
+            CLOUD_EVENT,
+            span.as_parent().of_event(),
+        );
         let started = Instant::now();
         let answer = post(app, call, self.dependencies().max_answer).await;
         let (status, body) = match answer {
@@ -90,7 +95,7 @@ impl Target {
         let metadata = headers::from_pairs(&event.metadata);
         let started = Instant::now();
         let answer = app
-            .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &span.as_parent())
+            .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &span.as_parent().of_event())
             .await;
         match answer {
             Ok(answer) => self.read_status(event, answer.status, started),

@@ -168,7 +168,7 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
     let Some(first) = entries.first() else { return };
     let started = Instant::now();
     let span = target.span(&first.event);
-    let trace = span.as_parent();
+    let trace = span.as_parent().of_event();
     let asked = async {
         if app.is_grpc() {
             over_grpc(target, app, &entries, &trace).await

@@ -21,7 +21,7 @@ use super::metrics::{IngressMetrics, Status};
 use super::stream::Stream;
 use super::wanted::{SubscriptionType, Wanted};
 use super::{Dependencies, LOG, Subscriptions};
-use crate::pubsub::Broker;
+use crate::pubsub::{Broker, Protocol};
 
 /// Events of one subscription that the app is handling, unless the component says how many.
 const MAX_IN_FLIGHT: usize = 128;
@@ -221,7 +221,8 @@ impl Target {
         }
     }
 
-    /// Publishes a message to the dead-letter topic, where there is one.
+    /// Publishes a message to the dead-letter topic, where there is one: as the app would, with its rights and under the
+    /// policy of the component.
     async fn dead_letter(&self, message: &Message, why: &str) -> Kept {
         let Some(topic) = &self.wanted.dead_letter else {
             return Kept::Nowhere;
@@ -237,7 +238,14 @@ impl Target {
             content_type: message.content_type.clone(),
             metadata,
         };
-        let published = self.broker.component().publish(&copy).await;
+        let allowed = self.broker.check_allowed(topic, &self.dependencies().app_id);
+        let published = match allowed {
+            Ok(()) => {
+                let sent = self.broker.send(&copy, Protocol::Grpc).await;
+                sent.map_err(|cause| cause.to_string())
+            }
+            Err(forbidden) => Err(forbidden.to_string()),
+        };
         let origin = &message.topic;
         self.metrics()
             .dead_letter(&self.wanted.pubsub, &self.wanted.topic, published.is_ok());

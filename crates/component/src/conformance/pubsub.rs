@@ -1,5 +1,6 @@
 mod consumer;
 mod faults;
+mod members;
 mod order;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -7,7 +8,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout};
 
 use self::consumer::{A_WHILE, Consumer, data, publish, settled};
-pub use self::faults::pubsub_outlives;
+pub use self::{
+    faults::{pubsub_outlives, pubsub_outlives_long},
+    members::pubsub_members,
+};
 use super::{Findings, Outcome, SOON, Step, ensure, unique};
 use crate::{
     Kind, PubSub, Result,

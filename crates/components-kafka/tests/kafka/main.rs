@@ -140,7 +140,8 @@ async fn kafka_keeps_the_rules() {
     let admin = client(&address).await.admin();
     let opener = async |group: &str| open_for_rules(&admin, &address, group).await;
     bindings::they_keep_the_rules(&address).await;
-    conformance::pubsub(RULES, opener).await;
+    conformance::pubsub(RULES, &opener).await;
+    conformance::pubsub_members(RULES, opener).await;
     form::records_are_those_of_dapr(&address, &admin).await;
     form::payloads_may_be_compressed_and_none(&address).await;
     form::settings_are_kept(&address, &admin).await;
@@ -158,7 +159,8 @@ async fn kafka_keeps_the_rules() {
     let through = format!("127.0.0.1:{}", proxied.port());
     faults::a_silent_connection_loses_nothing(&through, &mut proxy).await;
     let opener = async |group: &str| open(&through, group, &[]).await;
-    conformance::pubsub_outlives(RULES, opener, &mut proxy).await;
+    conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
+    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
     let opener = async |group: &str| open(&address, group, &[]).await;
     conformance::pubsub_outlives(RULES, opener, &mut kafka).await;
     faults::a_killed_consumer_loses_nothing(&address).await;

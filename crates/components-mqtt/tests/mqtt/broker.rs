@@ -104,6 +104,22 @@ async fn nothing_is_lost_when_connections_are_cut() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_over_a_long_outage() {
+    let Some(broker) = Mosquitto::start() else { return };
+    let mut proxy = Proxy::start(broker.port()).await;
+    let url = format!("mqtt://127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&url, group, &[]).await;
+    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn poison_holds_up_nobody() {
+    let Some(broker) = Mosquitto::start() else { return };
+    let url = broker.url();
+    conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &[]).await).await;
+}
+
 /// What the broker sends again while the app still has it is not delivered twice, and is acknowledged when it is done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_connection_does_not_deliver_what_the_app_still_has() {

@@ -108,6 +108,23 @@ async fn nothing_is_lost_when_connections_are_cut() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_over_a_long_outage() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let mut proxy = Proxy::start(redis.port).await;
+    let host = format!("127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&host, group, &[("processingTimeout", "3s")]).await;
+    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn consumers_may_hang_refuse_and_go() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let host = redis.host();
+    let opener = async |group: &str| open(&host, group, &[("processingTimeout", "2s")]).await;
+    conformance::pubsub_members(RULES, opener).await;
+}
+
 /// What Dapr's sidecars read and write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_stored_form_is_daprs() {

@@ -37,6 +37,14 @@ impl Etcd {
         ])
     }
 
+    /// Takes anybody over TLS.
+    pub fn start_https(certificates: &Certificates) -> Option<Self> {
+        Self::start_with(vec![
+            format!("--cert-file={}", certificates.text("server.pem")),
+            format!("--key-file={}", certificates.text("server.key")),
+        ])
+    }
+
     fn start_with(tls: Vec<String>) -> Option<Self> {
         let program = find("etcd", "etcd-server", &["/usr/bin", "/usr/sbin"])?;
         let folder = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use outrigger_component::{Pairs, SecretStore};
 use outrigger_resources::{Component, NameValue, SecretKeyRef, Source, env_ref};
 use uuid::Uuid;
 
-use super::{Context, LOG};
+use super::{Context, DEFAULT_NAMESPACE, LOG};
 
 /// The items of `spec.metadata`.
 pub struct Properties {
@@ -150,7 +150,7 @@ fn expand(value: &str, context: &Context) -> Result<String, String> {
     let namespace = || {
         format!(
             "{}.{}",
-            context.namespace.as_deref().unwrap_or_default(),
+            context.namespace.as_deref().unwrap_or(DEFAULT_NAMESPACE),
             context.app_id
         )
     };

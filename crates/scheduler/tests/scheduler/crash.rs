@@ -23,8 +23,14 @@ impl Process {
 
     /// With these flags.
     pub(crate) fn start_with(arguments: &[String]) -> Self {
+        Self::start_in(arguments, &[])
+    }
+
+    /// And these variables.
+    pub(crate) fn start_in(arguments: &[String], variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_scheduler"))
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

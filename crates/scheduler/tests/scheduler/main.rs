@@ -7,6 +7,7 @@
 
 mod bad_input;
 mod crash;
+mod disk;
 mod process;
 mod running;
 mod shared;

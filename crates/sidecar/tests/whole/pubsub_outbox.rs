@@ -303,6 +303,7 @@ async fn what_cannot_be_published_is_not_stored() {
             "{message}"
         );
         assert!(message.contains(cause), "{message}");
+        assert!(!message.contains("error when publishing"), "{message}");
         let details = &answer.json()["details"];
         assert_eq!(details.as_array().unwrap().len(), 1, "{details}");
         assert_eq!(details[0]["reason"], "DAPR_PUBSUB_OUTBOX");
@@ -314,6 +315,31 @@ async fn what_cannot_be_published_is_not_stored() {
         );
         node.stop().await.unwrap();
     }
+}
+
+/// What is told is the cause alone.
+#[tokio::test]
+async fn a_broker_that_does_not_answer_is_the_cause() {
+    let (files, net) = (Files::new(), Net::plain());
+    let node = net
+        .sidecar("me")
+        .resource(&files.store(""))
+        .resource(&files.broker("broker"))
+        .start()
+        .await;
+    let first = transact(&node, &[upsert("a", &json!(1))]).await;
+    assert_eq!(first.status, 204, "{}", first.text());
+    let lock = files.lock("broker");
+    let answer = transact(&node, &[upsert("b", &json!(1))]).await;
+    drop(lock);
+    let message = answer.error(500, "ERR_PUBLISH_OUTBOX");
+    let cause = message
+        .strip_prefix("error while publishing outbox message: ")
+        .unwrap();
+    assert!(
+        !cause.contains("publishing") && cause.contains("holds the database"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

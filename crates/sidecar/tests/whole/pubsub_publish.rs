@@ -89,6 +89,24 @@ async fn what_is_refused_has_the_code_of_the_contract() {
             "pubsub none is not found",
         ),
         (
+            "broker/",
+            "x: y",
+            "x",
+            404,
+            "ERR_TOPIC_NAME_EMPTY",
+            "TOPIC_NAME_EMPTY",
+            "topic is empty in pubsub broker",
+        ),
+        (
+            "bulk/broker/",
+            "x: y",
+            "[]",
+            404,
+            "ERR_TOPIC_NAME_EMPTY",
+            "TOPIC_NAME_EMPTY",
+            "topic is empty in pubsub broker",
+        ),
+        (
             "broker/b",
             "x: y",
             "x",
@@ -299,6 +317,41 @@ async fn a_raw_payload_stays_as_it_is() {
         app.last().header("traceparent").unwrap().contains(TRACE),
         "the trace goes on"
     );
+}
+
+#[tokio::test]
+async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header() {
+    let net = Net::plain();
+    let heads = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&heads);
+    let app = App::start(move |request| {
+        let kept = Arc::clone(&kept);
+        async move {
+            if request.method() != Method::POST {
+                return app::text(404, "");
+            }
+            let trace = request.headers().get("traceparent").cloned();
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            let event: Value = serde_json::from_slice(&body).unwrap();
+            kept.lock().unwrap().push((trace, event["traceparent"].clone()));
+            app::text(200, "")
+        }
+    })
+    .await;
+    let node = subscriber(&net, &app).await;
+    let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-02";
+    let none = "00-00000000000000000000000000000000-0000000000000000-00";
+    for (headers, header, envelope) in [
+        (vec![], none, ""),
+        (vec![format!("traceparent: {given}")], given, given),
+    ] {
+        let headers: Vec<_> = headers.iter().map(String::as_str).collect();
+        publish(&node, "", &headers, "x").await;
+        eventually(async || !heads.lock().unwrap().is_empty()).await;
+        let (trace, told) = heads.lock().unwrap().remove(0);
+        assert_eq!(trace.unwrap(), header);
+        assert_eq!(told, envelope);
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Subscriptions: messages of brokers on their way to the app, and what brokers hear of them.
 
+mod faults;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -159,6 +161,27 @@ async fn events_go_where_rules_send_them_and_dead_letters_say_why() {
         (&all[1]["type"], &all[1]["topic"]),
         (&json!("PROGRAMMATIC"), &json!("own"))
     );
+}
+
+/// As in Dapr, whose sidecars then find the same topics.
+#[tokio::test]
+async fn topics_of_no_namespace_are_those_of_the_default_one() {
+    let (app, got) = keeping(|_, _| app::text(200, "")).await;
+    let net = Net::plain();
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let scoped = broker.replace("name: broker\n", "name: scoped\n");
+    let node = plan(&net, &app)
+        .resource(&broker)
+        .resource(&format!(
+            "{scoped}  - name: consumerID\n    value: '{{namespace}}'\n"
+        ))
+        .resource(&to("defaultorders", "/orders"))
+        .start()
+        .await;
+    let answer = node.ask(post("/v1.0/publish/scoped/orders", "mine")).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
+    eventually(async || payloads(&got, "/orders").len() == 1).await;
 }
 
 /// Invariant: a message is acknowledged only when the app is done with it. A sidecar that is killed while the app handles

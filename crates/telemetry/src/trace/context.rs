@@ -16,7 +16,7 @@ pub const GRPC_TRACE_BIN: &str = "grpc-trace-bin";
 const SAMPLED: u8 = 1;
 const BIN_LEN: usize = 29;
 
-/// Trace id, span id and flags of a request (W3C Trace Context). Ids are never all zero.
+/// Trace id, span id and flags of a request (W3C Trace Context). Ids are never all zero, but for [`TraceContext::ZERO`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceContext {
     /// Identifies the whole trace.
@@ -28,6 +28,13 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
+    /// No context, in the form that events have it.
+    pub const ZERO: Self = Self {
+        trace_id: [0; 16],
+        span_id: [0; 8],
+        flags: 0,
+    };
+
     /// A context with a random trace and span id, not sampled.
     pub fn random() -> Self {
         let trace_id = loop {

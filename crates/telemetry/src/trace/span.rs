@@ -87,6 +87,7 @@ const MAX_EVENTS: usize = 128;
 pub struct Span {
     pub(super) context: Option<TraceContext>,
     pub(super) state: Option<TraceState>,
+    pub(super) made_up: bool,
     pub(super) recording: Option<Box<Recording>>,
 }
 
@@ -102,6 +103,7 @@ impl Span {
         Self {
             context: None,
             state: None,
+            made_up: false,
             recording: None,
         }
     }
@@ -111,6 +113,7 @@ impl Span {
         Self {
             context: parent.context,
             state: parent.state,
+            made_up: parent.made_up,
             recording: None,
         }
     }
@@ -130,6 +133,7 @@ impl Span {
         Parent {
             context: self.context,
             state: self.state.clone(),
+            made_up: self.made_up,
         }
     }
 

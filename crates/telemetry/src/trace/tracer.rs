@@ -23,14 +23,36 @@ pub struct Parent {
     pub context: Option<TraceContext>,
     /// Trace state of the caller; meaningful only with a context.
     pub state: Option<TraceState>,
+    /// Nobody traces: the context was made up here, so that logs can be correlated.
+    pub made_up: bool,
 }
 
 impl Parent {
+    /// Without a context that was made up.
+    #[must_use]
+    pub fn told(self) -> Self {
+        if self.made_up { Self::default() } else { self }
+    }
+
+    /// As it goes with an event to an app: as in Dapr, what nobody traces has ids of zeros.
+    #[must_use]
+    pub fn of_event(self) -> Self {
+        if self.made_up {
+            Self::from(TraceContext::ZERO)
+        } else {
+            self
+        }
+    }
+
     /// From `traceparent` and `tracestate` of an HTTP request.
     pub fn from_http(headers: &HeaderMap) -> Self {
         let context = headers.get(TRACEPARENT).and_then(TraceContext::from_header);
         let state = context.and_then(|_| TraceState::from_headers(headers));
-        Self { context, state }
+        Self {
+            context,
+            state,
+            made_up: false,
+        }
     }
 
     /// From gRPC metadata: `grpc-trace-bin`, else `traceparent`, with `tracestate`.
@@ -39,6 +61,7 @@ impl Parent {
             Some(context) => Self {
                 context: Some(context),
                 state: TraceState::from_headers(headers),
+                made_up: false,
             },
             None => Self::from_http(headers),
         }
@@ -50,6 +73,7 @@ impl Parent {
         Self {
             context,
             state: context.and_then(|_| TraceState::parse(tracestate)),
+            made_up: false,
         }
     }
 
@@ -68,7 +92,7 @@ impl From<TraceContext> for Parent {
     fn from(context: TraceContext) -> Self {
         Self {
             context: Some(context),
-            state: None,
+            ..Self::default()
         }
     }
 }
@@ -194,6 +218,7 @@ impl Tracer {
                 return Span {
                     context,
                     state: parent.state.clone(),
+                    made_up: parent.made_up || parent.context.is_none(),
                     recording: None,
                 };
             }
@@ -228,6 +253,7 @@ impl Tracer {
         Span {
             context: Some(context),
             state: parent.state.clone(),
+            made_up: false,
             recording,
         }
     }
@@ -328,6 +354,26 @@ mod tests {
             }
         }
         assert!(!Tracer::sampling(Sampler::new(0.0), vec![]).enabled() && Tracer::pass_through().enabled());
+    }
+
+    #[test]
+    fn what_was_made_up_is_known_to_be_wherever_it_is_passed_on() {
+        let tracer = Tracer::pass_through();
+        let root = tracer.start(SpanKind::Client, "a", &Parent::default());
+        let child = tracer.start(SpanKind::Producer, "b", &root.as_parent());
+        assert_eq!(child.as_parent().told(), Parent::default());
+        let mut headers = HeaderMap::new();
+        child.as_parent().of_event().inject_http(&mut headers);
+        assert_eq!(
+            headers[TRACEPARENT],
+            "00-00000000000000000000000000000000-0000000000000000-00"
+        );
+        let caller = Parent::from_text(SAMPLED, "x=1");
+        let passed = tracer.start(SpanKind::Client, "a", &caller).as_parent();
+        assert_eq!(
+            (passed.clone().told(), passed.of_event()),
+            (caller.clone(), caller)
+        );
     }
 
     #[test]

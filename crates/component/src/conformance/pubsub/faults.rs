@@ -12,6 +12,9 @@ use crate::{PubSub, Result, pubsub::Publish};
 /// How long a broker may take until it delivers again after it was away.
 const RECOVERY: Duration = Duration::from_secs(60);
 
+/// An outage that outlasts leases and sessions, as tests set them.
+const LONG: Duration = Duration::from_secs(6);
+
 /// Runs the rules about a broker that goes away and comes back: the invariant is that what was published and not
 /// acknowledged arrives at least once. `link` is the way to the broker, or the broker itself.
 ///
@@ -28,14 +31,35 @@ pub async fn pubsub_outlives(
         run: unique(),
         rules,
     };
-    findings.note("nothing is lost", nothing_lost(brokers, link).await);
+    findings.note("nothing is lost", nothing_lost(brokers, link, A_WHILE).await);
     findings.note("a broker that is away is reported", reported(brokers, link).await);
+    findings.finish();
+}
+
+/// The same invariant over an outage that lasts longer than leases and sessions of the broker under test may, which are
+/// 3 s at most, while somebody goes on trying to publish.
+///
+/// # Panics
+/// When a message is lost.
+pub async fn pubsub_outlives_long(
+    rules: PubSubRules,
+    open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>,
+    link: &mut impl Link,
+) {
+    let mut findings = Findings::new("pub/sub without its broker for long");
+    let brokers = &PubSubs {
+        open: &open,
+        run: unique(),
+        rules,
+    };
+    findings.note("nothing is lost", nothing_lost(brokers, link, LONG).await);
     findings.finish();
 }
 
 async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
     brokers: &PubSubs<'_, F>,
     link: &mut impl Link,
+    outage: Duration,
 ) -> Outcome {
     let broker = brokers.group("lost").await?;
     let topic = brokers.topic("lost");
@@ -46,7 +70,14 @@ async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
     let held = consumer.take().await?;
     ensure!(data(&held) == "held", "{:?}", data(&held));
     link.cut();
-    sleep(A_WHILE).await;
+    let attempts = async {
+        loop {
+            publish(&broker, &topic, &["during"]).await.ok();
+            sleep(A_WHILE).await;
+        }
+    };
+    // What is published meanwhile fails, or comes as well: nobody waits for it.
+    timeout(outage, attempts).await.ok();
     link.restore();
     let topic = &topic;
     soon("publishing works again", || async {

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use outrigger_wire::scheduler::v1::{GetJobRequest, ListJobsRequest};
 
 use super::group::{App, Hosts};
@@ -140,11 +141,76 @@ async fn three_of_them_outlive_one_and_its_etcd() {
 }
 
 fn kill(id: u32) {
+    signal(id, "-KILL");
+}
+
+fn signal(id: u32, signal: &str) {
     let told = std::process::Command::new("kill")
-        .args(["-KILL", &id.to_string()])
+        .args([signal, &id.to_string()])
         .status()
         .unwrap();
     assert!(told.success());
+}
+
+/// Invariant: no job is lost or early while one member of three hears nothing of the others and is not heard. Its etcd is
+/// stopped in the middle of what it does, with its connections open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_others_go_on_without_one_that_is_cut_off() {
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = members(folder.path());
+    let [first, second, third] = flags.map(|flags| Process::start_with(&flags));
+    Hosts::of(&first.address).await.are(3).await;
+    let served = App::default();
+    let mut serving = Vec::new();
+    for process in [&first, &second, &third] {
+        serving.push(served.serve(&process.address).await);
+    }
+    let mut client = client(&first.address).await;
+    let (mut due_at, begun) = (Vec::new(), Timestamp::now());
+    for at in 0..30 {
+        // Some before the others take its part over, some after.
+        let time = begun + Duration::from_secs(2 + at);
+        let request = schedule(&format!("job-{at}"), app("app"), due(&time.to_string()));
+        client.schedule_job(request).await.unwrap();
+        due_at.push(time);
+    }
+    let path = folder.path().join("default-dapr-scheduler-server-2/dapr-0.1");
+    let [cut_off] = processes(&path.display().to_string())[..] else {
+        panic!("its etcd does not run");
+    };
+    signal(cut_off, "-STOP");
+    Hosts::of(&first.address).await.are(2).await;
+    let request = schedule("meanwhile", app("app"), due("0s"));
+    client.schedule_job(request).await.unwrap();
+    let waiting = Instant::now();
+    let all = || {
+        (0..30)
+            .map(|at| format!("job-{at}"))
+            .chain(["meanwhile".to_owned()])
+    };
+    while all().any(|name| served.times(&name).is_empty()) {
+        assert!(waiting.elapsed() < Duration::from_secs(60), "jobs are lost");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    for (at, due) in due_at.iter().enumerate() {
+        let times = served.times(&format!("job-{at}"));
+        assert!(
+            times.iter().all(|time| time >= due),
+            "job-{at}: {times:?}, due {due}"
+        );
+    }
+    signal(cut_off, "-CONT");
+    Hosts::of(&second.address).await.are(3).await;
+    until("it has what was stored meanwhile", || async {
+        let request = schedule("again", app("app"), due("1h"));
+        let mut third = crate::running::client(&third.address).await;
+        third.schedule_job(request).await.is_ok()
+    })
+    .await;
+    assert!(get(&first.address, "again").await.is_ok());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use outrigger_component::conformance::Link;
-use outrigger_components_testing::server::Etcd;
+use outrigger_components_testing::{server::Etcd, tls::Certificates};
 use outrigger_wire::scheduler::v1::{DeleteJobRequest, GetJobRequest, Job, ListJobsRequest};
 use prost::Message;
 use tonic::client::Grpc;
@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 
 use super::group::{App, Hosts};
 use crate::crash::Process;
-use crate::running::{Running, app, arguments, due, schedule, start_with, until};
+use crate::running::{PATIENCE, Running, app, arguments, due, schedule, start_with, until};
 
 /// Flags of a scheduler on an etcd.
 fn flags(etcd: &Etcd, id: &str) -> Vec<String> {
@@ -361,4 +361,46 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
     })
     .await;
     drop((first, third));
+}
+
+/// An etcd of the user behind TLS: the authorities of the system say whether it is the one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_behind_tls_is_checked() {
+    let certificates = Certificates::new();
+    let Some(etcd) = Etcd::start_https(&certificates) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let mut arguments = arguments(folder.path());
+    arguments.extend([
+        "--etcd-embed=false".to_owned(),
+        format!("--etcd-client-endpoints=https://{}", etcd.endpoint()),
+    ]);
+    let roots = certificates.path("root.pem");
+    let known = [("SSL_CERT_FILE", roots.to_str().unwrap())];
+    let process = Process::start_in(&arguments, &known);
+    let mut client = crate::running::client(&process.address).await;
+    let request = schedule("kept", app("app"), due("1h"));
+    client.schedule_job(request).await.unwrap();
+    drop(process);
+    // Nobody who does not know the authority becomes a member: its jobs are not told, and none are stored.
+    let output = tempfile::NamedTempFile::new().unwrap();
+    let mut stranger = std::process::Command::new(env!("CARGO_BIN_EXE_scheduler"))
+        .args(&arguments)
+        .env("SSL_CERT_FILE", certificates.path("client.pem"))
+        .stdout(output.as_file().try_clone().unwrap())
+        .stderr(output.as_file().try_clone().unwrap())
+        .spawn()
+        .unwrap();
+    let said = || std::fs::read_to_string(output.path()).unwrap();
+    let refused = tokio::time::timeout(PATIENCE, async {
+        while !said().contains("invalid peer certificate") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert!(refused.is_ok(), "{}", said());
+    assert!(said().contains("Not a member of the schedulers"), "{}", said());
 }

@@ -1,0 +1,146 @@
+//! A disk that is full. The invariant: what was acknowledged is kept, what was refused is not there, and the store goes on as
+//! soon as there is room.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use outrigger_wire::scheduler::v1::{GetJobRequest, Job};
+use prost_types::Any;
+use tonic::Code;
+
+use crate::running::{app, arguments, client, due, schedule};
+
+/// Puts a disk of 2 MiB with a file of 512 KiB at its first argument, and runs the rest twice, one after the other.
+const RUN: &str = r#"mount -t tmpfs -o size=2m none "$0" && head -c 524288 /dev/zero > "$0/ballast" || exit 1
+"$@" &
+echo "pid $!"
+wait $!
+exec "$@""#;
+
+/// Two runs of a scheduler on a disk that nobody else sees. They end when this is dropped.
+struct Runs {
+    shell: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    first: Option<u32>,
+}
+
+impl Runs {
+    /// `None` where the kernel does not let this process mount.
+    fn start(folder: &Path) -> Option<Self> {
+        let private = ["--mount", "--user", "--map-root-user"];
+        let able = |flags: &[&str]| {
+            let mount = ["sh", "-c", "mount -t tmpfs none /mnt"];
+            let tried = Command::new("unshare").args(flags).args(mount).output();
+            tried.is_ok_and(|tried| tried.status.success())
+        };
+        let Some(flags) = [&private[..1], &private[..]]
+            .into_iter()
+            .find(|flags| able(flags))
+        else {
+            eprintln!("skipped: no file system can be mounted here");
+            return None;
+        };
+        let mut shell = Command::new("unshare")
+            .args(flags)
+            .args(["sh", "-c", RUN])
+            .arg(folder)
+            .arg(env!("CARGO_BIN_EXE_scheduler"))
+            .args(arguments(folder))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(shell.stdout.take().unwrap()).lines();
+        let mut runs = Self {
+            shell,
+            lines,
+            first: None,
+        };
+        runs.first = Some(runs.behind("pid ").parse().unwrap());
+        Some(runs)
+    }
+
+    /// What stands behind this in the next line that has it.
+    fn behind(&mut self, text: &str) -> String {
+        let line = self.lines.by_ref().map(Result::unwrap);
+        let line = line.into_iter().find(|line| line.contains(text));
+        let line = line.unwrap_or_else(|| panic!("it ended without {text:?}"));
+        line.split_once(text).unwrap().1.to_owned()
+    }
+
+    fn address(&mut self) -> String {
+        let behind = self.behind("Running gRPC server on ");
+        behind.split('"').next().unwrap().to_owned()
+    }
+
+    /// A file of the disk.
+    fn path(&self, file: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.first.unwrap());
+        Path::new(&root).join(file.strip_prefix("/").unwrap())
+    }
+
+    /// Kills the first run.
+    fn kill_first(&mut self) {
+        if let Some(id) = self.first.take() {
+            let told = Command::new("kill").args(["-KILL", &id.to_string()]).status();
+            assert!(told.unwrap().success());
+        }
+    }
+}
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        // The shell first: it would start the second run.
+        let _ended = self.shell.kill();
+        self.kill_first();
+        self.shell.wait().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_loses_nothing_that_was_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(mut runs) = Runs::start(folder.path()) else {
+        return;
+    };
+    let mut scheduler = client(runs.address()).await;
+    let large = || Job {
+        data: Some(Any {
+            value: vec![7; 20_000],
+            ..Any::default()
+        }),
+        ..due("1h")
+    };
+    let mut stored = Vec::new();
+    let refused = loop {
+        let name = format!("job-{}", stored.len());
+        let request = schedule(&name, app("app"), large());
+        match scheduler.schedule_job(request).await {
+            Ok(_) => stored.push(name),
+            Err(status) => break status,
+        }
+        assert!(stored.len() < 1000, "the disk has no end");
+    };
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("the store is full"), "{refused}");
+    let get = |name: &str| GetJobRequest {
+        name: name.to_owned(),
+        metadata: app("app"),
+    };
+    let missing = format!("job-{}", stored.len());
+    assert!(scheduler.get_job(get(&missing)).await.is_err());
+    assert!(scheduler.get_job(get(&stored[0])).await.is_ok(), "it can be read");
+
+    fs::remove_file(runs.path(&folder.path().join("ballast"))).unwrap();
+    let request = schedule("after", app("app"), due("1h"));
+    scheduler.schedule_job(request).await.unwrap();
+    stored.push("after".to_owned());
+
+    runs.kill_first();
+    let mut scheduler = client(runs.address()).await;
+    for name in &stored {
+        scheduler.get_job(get(name)).await.unwrap();
+    }
+    assert!(scheduler.get_job(get(&missing)).await.is_err());
+}

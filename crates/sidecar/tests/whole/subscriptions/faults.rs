@@ -1,0 +1,113 @@
+//! Faults: sidecars that restart, messages that no app can take.
+
+use super::*;
+
+/// Invariant: a dead letter is published with the rights of the app; what may not go there is not acknowledged.
+#[tokio::test]
+async fn a_dead_letter_goes_where_the_app_may_publish() {
+    let (app, got) = keeping(|target, _| app::text(if target == "/orders" { 500 } else { 200 }, "")).await;
+    let net = Net::plain();
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let scoped = format!("{broker}  - name: publishingScopes\n    value: me=orders\n");
+    let node = plan(&net, &app)
+        .resource(&scoped)
+        .resource(&subscription(
+            "orders",
+            "  deadLetterTopic: dead\n  routes: {default: /orders}\n",
+        ))
+        .resource(&to("dead", "/dead"))
+        .start()
+        .await;
+    publish(&node, "orders", &json!(1)).await;
+    eventually(async || payloads(&got, "/orders").len() > 1).await;
+    assert!(payloads(&got, "/dead").is_empty());
+    let labels = ["component=\"broker\"", "success=\"false\"", "topic=\"orders\""];
+    let refused = node
+        .metric("dapr_component_pubsub_dead_letter_count", &labels)
+        .await;
+    assert!(refused.is_some_and(|count| count >= 1.0), "{refused:?}");
+}
+
+/// Invariant: three sidecars of an app are restarted one after the other while somebody publishes: every message comes, and
+/// those of a key come in order.
+#[tokio::test]
+async fn rolling_restarts_of_sidecars_lose_nothing() {
+    const MESSAGES: usize = 90;
+    const KEYS: usize = 3;
+    let (app, got) = keeping(|_, _| app::text(200, "")).await;
+    let net = Net::plain();
+    let folder = tempfile::tempdir().unwrap();
+    let broker = sqlite(&folder.path().join("broker.db"));
+    let start = async || {
+        let plan = plan(&net, &app).resource(&broker);
+        plan.resource(&to("orders", "/orders")).start().await
+    };
+    let mut nodes = vec![start().await, start().await, start().await];
+    let publisher = net.sidecar("publisher").resource(&broker).start().await;
+    let publishing = async {
+        for number in 0..MESSAGES {
+            let topic = format!("orders?metadata.partitionKey={}", number % KEYS);
+            publish(&publisher, &topic, &json!(number)).await;
+        }
+    };
+    let restarting = async {
+        for _ in 0..6 {
+            nodes.remove(0).stop().await.unwrap();
+            nodes.push(start().await);
+        }
+    };
+    tokio::join!(publishing, restarting);
+    let first_times = || {
+        let mut seen: Vec<usize> = Vec::new();
+        for data in payloads(&got, "/orders") {
+            let number = usize::try_from(data.as_u64().unwrap()).unwrap();
+            if !seen.contains(&number) {
+                seen.push(number);
+            }
+        }
+        seen
+    };
+    eventually(async || first_times().len() == MESSAGES).await;
+    for key in 0..KEYS {
+        let of_key: Vec<_> = first_times().into_iter().filter(|n| n % KEYS == key).collect();
+        assert!(of_key.is_sorted(), "{of_key:?}");
+    }
+}
+
+/// Invariant: a message that the app cannot take is dead-lettered with a trace, after its attempts; what follows under its key
+/// waits for that, and nothing else does.
+#[tokio::test]
+async fn poison_between_good_messages_is_parked() {
+    let (app, got) = keeping(|target, event| {
+        let poisoned = target == "/orders" && event["data"] == "poison";
+        app::text(if poisoned { 500 } else { 200 }, "")
+    })
+    .await;
+    let net = Net::plain();
+    let folder = tempfile::tempdir().unwrap();
+    let node = plan(&net, &app)
+        .resource(&sqlite(&folder.path().join("broker.db")))
+        .resource(RETRY)
+        .resource(&subscription(
+            "orders",
+            "  deadLetterTopic: dead\n  routes: {default: /orders}\n",
+        ))
+        .resource(&to("dead", "/dead"))
+        .start()
+        .await;
+    for (key, data) in [("a", "before"), ("a", "poison"), ("a", "after"), ("b", "other")] {
+        let topic = format!("orders?metadata.partitionKey={key}");
+        publish(&node, &topic, &json!(data)).await;
+    }
+    eventually(async || payloads(&got, "/orders").len() == 6 && payloads(&got, "/dead").len() == 1).await;
+    assert_eq!(payloads(&got, "/dead"), [json!("poison")]);
+    let mut of_key = payloads(&got, "/orders");
+    of_key.retain(|data| data != "other");
+    assert_eq!(of_key, ["before", "poison", "poison", "poison", "after"]);
+    let labels = ["component=\"broker\"", "success=\"true\"", "topic=\"orders\""];
+    let parked = node
+        .metric("dapr_component_pubsub_dead_letter_count", &labels)
+        .await;
+    assert_eq!(parked, Some(1.0));
+}
