@@ -10,6 +10,7 @@ import urllib.request
 
 from home import CONFIGURATION, DAPRD, CLI, HOST, PATIENCE, STORE, Home, report, wait
 
+import network
 from fleet import free_ports
 
 
@@ -151,4 +152,6 @@ class Official(Home):
 
 
 if __name__ == "__main__":
+    # The CLI chooses ports itself, of those that the connections of everybody on a machine are given.
+    network.own()
     sys.exit(report(Official))

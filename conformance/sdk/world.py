@@ -28,6 +28,9 @@ def start(fleet, blocks):
     data = fleet.dir / "data"
     data.mkdir()
     started.update(fleet=fleet, data=data)
+    # What actors and workflows need; a sidecar takes one store for both.
+    (folder / "world.yaml").write_text(
+        component("actors", "state.sqlite", connectionString=data / "actors.db", actorStateStore="true"))
     for block in blocks:
         if hasattr(block, "resources"):
             name = block.__name__.split(".")[-1]

@@ -7,14 +7,10 @@ import time
 import unittest
 import uuid
 
-from world import PATIENCE, component
+from world import PATIENCE
 
 # In tests it tells of every step that took 100 ms.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
-
-
-def resources(data):
-    return [component("actors", "state.sqlite", connectionString=data / "actors.db", actorStateStore="true")]
 
 
 class Actors(unittest.IsolatedAsyncioTestCase):

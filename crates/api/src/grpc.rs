@@ -59,6 +59,8 @@ pub struct GrpcApi {
     pub streams: DaprServer<DaprService>,
     /// `TaskHubSidecarService`.
     pub task_hub: TaskHubSidecarServiceServer<TaskHub>,
+    /// The workers of the same service.
+    pub workers: TaskHub,
     /// What may be called.
     pub list: ApiList,
     /// The token callers must present.
@@ -277,7 +279,13 @@ impl GrpcApi {
         };
         let received = message_length(request.body());
         request.extensions_mut().insert(CurrentSpan(span.as_parent()));
-        let response = by_generated(self.task_hub.clone(), request).await;
+        let response = match method {
+            taskhub::GET_WORK_ITEMS => {
+                let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+                self.workers.work(request).await
+            }
+            _ => by_generated(self.task_hub.clone(), request).await,
+        };
         let mut response = response.map(Body::stream);
         let status = grpc::early_status(&response);
         let code = status.as_ref().map_or(Code::Ok, Status::code);

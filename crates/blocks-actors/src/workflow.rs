@@ -8,6 +8,8 @@ mod dispatch;
 mod engine;
 mod executions;
 mod instance;
+pub mod item;
+mod losses;
 mod manage;
 pub mod metrics;
 mod purge;
@@ -18,6 +20,7 @@ mod retention;
 mod run;
 mod spans;
 mod store;
+mod waits;
 mod watching;
 mod workers;
 
@@ -47,11 +50,13 @@ use tonic::{Code, Status};
 
 pub use manage::{Action, WorkflowError};
 pub use purge::Purged;
+pub use waits::Waits;
 pub use workers::WorkItems;
 
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorCall, ActorError, Actors};
 use engine::methods;
+use losses::Losses;
 use metrics::{Operation, WorkflowMetrics};
 use queue::{Limits, WorkQueue};
 
@@ -92,10 +97,14 @@ pub struct Workflows {
     with: Dependencies,
     types: ActorTypes,
     queue: Arc<WorkQueue>,
+    /// Activities whose workers went away.
+    losses: Arc<Losses>,
     /// How many streams of workers there are.
     workers: Mutex<usize>,
     tasks: TaskTracker,
     ended: CancellationToken,
+    /// Cancelled when the app becomes unwell, and made anew.
+    unwell: Arc<std::sync::Mutex<CancellationToken>>,
 }
 
 /// An instance to be started.
@@ -128,16 +137,32 @@ impl Workflows {
         Arc::new(Self {
             types: ActorTypes::of(&with.namespace, &with.app_id),
             queue: WorkQueue::new(limits),
+            losses: Arc::new(Losses::new(with.settings.max_activity_losses)),
             workers: Mutex::new(0),
             tasks: TaskTracker::new(),
             ended: CancellationToken::new(),
+            unwell: Arc::default(),
             with,
         })
+    }
+
+    /// Says that instances can be run from now on, by workers that come.
+    pub fn begin(&self) {
+        tracing::info!(target: LOG, "Workflow engine started");
     }
 
     /// The work for workers, and what they answer.
     pub fn queue(&self) -> &WorkQueue {
         &self.queue
+    }
+
+    /// The app is unwell: reminders of activities wait no longer, and come again. What runs goes on.
+    pub fn app_is_unwell(&self) {
+        let mut unwell = self
+            .unwell
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        std::mem::take(&mut *unwell).cancel();
     }
 
     /// How many workers are connected.
@@ -371,9 +396,38 @@ pub fn trace_context(span: &Span) -> Option<TraceContext> {
 /// The parent that a trace context of a history or a request names.
 pub fn parent_of(context: Option<&TraceContext>) -> Parent {
     context.map_or_else(Parent::default, |context| {
-        Parent::from_text(
-            &context.trace_parent,
-            context.trace_state.as_deref().unwrap_or_default(),
-        )
+        let state = context.trace_state.as_deref().unwrap_or_default();
+        let TraceContext {
+            trace_parent,
+            span_id,
+            ..
+        } = context;
+        if trace_parent.split('-').count() == 4 {
+            return Parent::from_text(trace_parent, state);
+        }
+        // The Go SDK gives the ids of trace and span apart, of what is sampled only.
+        Parent::from_text(&format!("00-{trace_parent}-{span_id}-01"), state)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trace_contexts_come_in_two_forms() {
+        let (trace, span) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
+        let of = |trace_parent: String, span_id: &str| {
+            let context = TraceContext {
+                trace_parent,
+                span_id: span_id.to_owned(),
+                trace_state: None,
+            };
+            parent_of(Some(&context)).context
+        };
+        let whole = of(format!("00-{trace}-{span}-01"), "");
+        assert!(whole.is_some_and(|context| context.is_sampled()));
+        assert_eq!(of(trace.to_owned(), span), whole);
+        assert_eq!(of(String::new(), ""), None);
+    }
 }

@@ -80,7 +80,10 @@ impl Etcd {
             most_operations: metadata.number(&["maxTxnOps"])?.unwrap_or(MOST_OPERATIONS),
             component: metadata.component().clone(),
         };
-        store.ping().await?;
+        // As with Dapr, a store that is not there yet holds up nobody: calls fail until it is.
+        if let Err(error) = store.ping().await {
+            tracing::warn!(target: LOG, "component {}: {error}", metadata.component());
+        }
         Ok(store)
     }
 

@@ -158,6 +158,7 @@ impl Sidecar {
         let mut reload_failed = self.start_reloading(&mut parts);
         self.register_blocks(&mut parts);
         self.follow_placement(&mut parts);
+        self.workflows.begin();
         let mut initialized = false;
         let result = {
             let app_life = app_life::run(AppLife {
@@ -167,6 +168,7 @@ impl Sidecar {
                 set_health: Arc::clone(&self.set_health),
                 bindings: Arc::clone(&self.bindings),
                 actors: Arc::clone(&self.actors),
+                workflows: Arc::clone(&self.workflows),
                 jobs: Arc::clone(&self.jobs),
                 subscriptions: Arc::clone(&self.subscriptions),
                 background: parts.tasks(Stage::Background, "what follows the app"),

@@ -188,9 +188,10 @@ impl Turn {
             task_execution_id: task.task_execution_id,
             rerun_parent_instance_info: None,
         };
+        let execution = scheduled.task_execution_id.clone();
         let event = self.record_action(id, outside.at, router, EventType::TaskScheduled(scheduled));
         // Its result may be here already, from a turn that was not stored.
-        if !self.facts.has_ended(Awaited::Task, id) {
+        if !self.facts.has_ended(Awaited::Task, id) && !self.has_early(Awaited::Task, id, &execution) {
             effects.tasks.push(event);
         }
     }
@@ -238,7 +239,7 @@ impl Turn {
         };
         let event_type = EventType::SubOrchestrationInstanceCreated(child.clone());
         let created = self.record_action(id, outside.at, router, event_type);
-        if self.facts.has_ended(Awaited::Child, id) {
+        if self.facts.has_ended(Awaited::Child, id) || self.has_early(Awaited::Child, id, "") {
             return;
         }
         let outside = (outside.at, (outside.new_id)());

@@ -15,6 +15,7 @@ mod payload;
 mod rerun;
 pub mod stored;
 mod turn;
+mod waits;
 
 pub use create::Creation;
 pub use instance::{Added, Instance};
@@ -22,3 +23,4 @@ pub use payload::Limit;
 pub use rerun::Rerun;
 pub use stored::{Change, Counts};
 pub use turn::{Answered, Begun, MAX_RESTARTS, Message, Outcome, Outside, Timer, Turn};
+pub use waits::Wait;

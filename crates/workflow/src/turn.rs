@@ -13,7 +13,7 @@ use prost_types::Timestamp;
 
 use crate::actions::Effects;
 use crate::error::TurnError;
-use crate::event::{Awaited, NO_ID, event, is_timer};
+use crate::event::{Awaited, NO_ID, ends, event, execution_of_result, is_timer};
 use crate::facts::Facts;
 use crate::instance::Instance;
 use crate::payload::Limit;
@@ -56,6 +56,8 @@ pub struct Turn {
     pub(crate) facts: Facts,
     /// Events of this turn; the first one is `OrchestratorStarted`.
     pub(crate) fresh: Vec<HistoryEvent>,
+    /// Results of what no turn that was stored has begun: they wait until one has.
+    pub(crate) early: Vec<HistoryEvent>,
     superseded: Vec<i32>,
     terminated: Option<ExecutionTerminatedEvent>,
     pub(crate) restarts: u32,
@@ -124,6 +126,8 @@ pub struct Outcome {
     pub generation: u64,
     /// Why the instance cannot go on; nothing else is to be done then.
     pub stalled: Option<ExecutionStalledEvent>,
+    /// Results that came early can be taken now: it has to be run again after it is stored.
+    pub wakes: bool,
     /// It continued as new more often than [`MAX_RESTARTS`] in a row: it has to be run again after it is stored, and others
     /// get a turn meanwhile.
     pub runs_again: bool,
@@ -158,6 +162,7 @@ impl Instance {
             app: app.to_owned(),
             facts: self.facts.clone(),
             fresh: Vec::with_capacity(self.inbox.len() + 2),
+            early: Vec::new(),
             superseded: Vec::new(),
             terminated: None,
             restarts: 0,
@@ -170,6 +175,17 @@ impl Instance {
                 repeats_first_turn |= crate::create::execution(&event).is_some();
                 continue;
             }
+            // A turn that began it was cut off before it was stored. SDKs take no notice of a result that stands before
+            // its beginning, and would wait for good.
+            if let Some((awaited, id)) = ends(&event)
+                && !turn.facts.is_open(awaited, id)
+            {
+                // A timer is set anew by the turn that creates it.
+                if awaited != Awaited::Timer {
+                    turn.early.push(event);
+                }
+                continue;
+            }
             if crate::create::execution(&event).is_some() && event.router.is_none() {
                 event.router = Some(TaskRouter {
                     source_app_id: app.to_owned(),
@@ -179,13 +195,11 @@ impl Instance {
             turn.take(event);
         }
         if turn.fresh.len() == 1 && !repeats_first_turn {
-            let was_stored = self.stored().inbox > 0;
-            self.inbox.clear();
-            return if was_stored {
-                Begun::Dropped(self.change())
-            } else {
-                Begun::Idle
-            };
+            if turn.early == self.inbox {
+                return Begun::Idle;
+            }
+            self.inbox = turn.early;
+            return Begun::Dropped(self.change_from(self.stored().history, 0));
         }
         Begun::Turn(Box::new(turn))
     }
@@ -237,8 +251,17 @@ impl Turn {
         self.fresh.push(event);
     }
 
+    /// Whether the result of something that begins now is here already. `execution`: which one of an activity.
+    pub(crate) fn has_early(&self, awaited: Awaited, id: i32, execution: &str) -> bool {
+        self.early.iter().any(|event| {
+            let of = execution_of_result(event);
+            ends(event) == Some((awaited, id)) && (of.is_empty() || execution.is_empty() || of == execution)
+        })
+    }
+
     /// What was known of the events of the last execution.
     pub(crate) fn forget(&mut self) {
+        self.early.clear();
         self.superseded.clear();
         self.terminated = None;
         self.stalled_before = None;
@@ -375,9 +398,18 @@ impl Turn {
                     .flat_map(|terminated| self.terminate_children(terminated, at)),
             );
         }
+        let mut early = self.early;
+        if self.facts.completed.is_some() {
+            early.clear();
+        }
+        let wakes = early
+            .iter()
+            .filter_map(ends)
+            .any(|(awaited, id)| self.facts.is_open(awaited, id));
         Outcome {
             tasks,
             timers,
+            wakes,
             superseded: self.superseded,
             messages,
             generation: instance.generation + u64::from(self.restarts > 0),
@@ -387,7 +419,7 @@ impl Turn {
             facts: self.facts,
             fresh: self.fresh,
             custom_status,
-            inbox: Vec::new(),
+            inbox: early,
         }
     }
 
@@ -494,7 +526,7 @@ impl Outcome {
             .fresh
             .iter()
             .find(|event| crate::create::execution(event).is_some());
-        self.inbox = start.cloned().into_iter().collect();
+        self.inbox.extend(start.cloned());
         self.facts = facts;
         self
     }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use futures::StreamExt;
 use outrigger_blocks_actors::actors::ActorError;
+use outrigger_blocks_actors::workflow::item::ItemCodec;
 use outrigger_blocks_actors::workflow::{Start, Workflows, is_final, parent_of};
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::durabletask::backend::v1::OrchestrationMetadata;
@@ -19,7 +19,9 @@ use outrigger_wire::durabletask::{
     RaiseEventResponse, RerunWorkflowFromEventRequest, RerunWorkflowFromEventResponse, ResumeRequest,
     ResumeResponse, SuspendRequest, SuspendResponse, TerminateRequest, TerminateResponse, WorkItem,
 };
+use tonic::body::Body as TonicBody;
 use tonic::codegen::BoxStream;
+use tonic::server::Grpc;
 use tonic::{Code, Request, Response, Status};
 
 use super::CurrentSpan;
@@ -31,12 +33,31 @@ pub(super) const SERVICE: &str = "/TaskHubSidecarService/";
 pub(super) const GET_WORK_ITEMS: &str = "/TaskHubSidecarService/GetWorkItems";
 
 /// The service.
+#[derive(Clone)]
 pub struct TaskHub {
     /// What it speaks for.
     pub workflows: Arc<Workflows>,
 }
 
 impl TaskHub {
+    /// Answers [`GET_WORK_ITEMS`]. Work is sent as it is stored.
+    pub(super) async fn work(&self, request: http::Request<TonicBody>) -> http::Response<TonicBody> {
+        let workflows = Arc::clone(&self.workflows);
+        let open = tower::service_fn(move |request: Request<GetWorkItemsRequest>| {
+            let workflows = Arc::clone(&workflows);
+            async move {
+                if let Some(agent) = request.metadata().get("user-agent") {
+                    tracing::info!(target: "dapr.wfengine", "a worker asks for work, user agent {agent:?}");
+                }
+                let mut items = workflows.open_worker().await?;
+                Ok(Response::new(futures::stream::poll_fn(move |cx| {
+                    items.poll_recv(cx)
+                })))
+            }
+        });
+        Grpc::new(ItemCodec).server_streaming(open, request).await
+    }
+
     fn check(&self) -> Result<(), Status> {
         self.workflows.check().map_err(|error| failed(&error, ""))
     }
@@ -278,12 +299,11 @@ impl TaskHubSidecarService for TaskHub {
         &self,
         request: Request<GetWorkItemsRequest>,
     ) -> Result<Response<BoxStream<WorkItem>>, Status> {
-        if let Some(agent) = request.metadata().get("user-agent") {
-            tracing::info!(target: "dapr.wfengine", "a worker asks for work, user agent {agent:?}");
-        }
-        let mut items = self.workflows.open_worker().await?;
-        let items = futures::stream::poll_fn(move |cx| items.poll_recv(cx));
-        Ok(Response::new(items.boxed()))
+        // `TaskHub::work` answers it: what it sends is no message of the generated service.
+        let path = request.metadata().get("user-agent").cloned();
+        Err(Status::internal(format!(
+            "a worker ({path:?}) came a way that has no work"
+        )))
     }
 
     async fn complete_activity_task(

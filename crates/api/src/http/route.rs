@@ -29,6 +29,7 @@ static TABLES: &[&[Endpoint]] = &[
     workflow::STABLE,
     workflow::BETA,
     workflow::ALPHA,
+    workflow::OWN,
     meta::ROUTES,
 ];
 /// Versions, as lists of allowed routes name them and as paths do.

@@ -21,6 +21,7 @@ const RAISE: &[&str] = &[
 const PAUSE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "pause"];
 const RESUME: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "resume"];
 const TERMINATE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "terminate"];
+const WAITS: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "waits"];
 const PURGE: &[&str] = &["workflows", "{workflowComponent}", "{instanceID}", "purge"];
 
 type Version = (&'static str, &'static str);
@@ -77,6 +78,14 @@ const fn of(
 pub(super) static STABLE: &[Endpoint] = &routes(V1);
 pub(super) static BETA: &[Endpoint] = &routes(BETA1);
 pub(super) static ALPHA: &[Endpoint] = &routes(ALPHA1);
+/// What Dapr does not have.
+pub(super) static OWN: &[Endpoint] = &[of(
+    ALPHA1,
+    Method::GET,
+    WAITS,
+    "GetWorkflowWaits",
+    |api, context| Box::pin(api.workflow_waits(context)),
+)];
 
 /// What was asked for is stored; it happens later.
 fn accepted(done: Result<(), WorkflowError>) -> Answer {
@@ -111,6 +120,15 @@ impl HttpApi {
         let id = context.parameter(1)?;
         match self.workflows.manage_get(&id).await? {
             Some(found) => self.message_response("GetWorkflowResponse", found).await,
+            None => Err(WorkflowError::NotFound(id).into()),
+        }
+    }
+
+    /// Why an instance does not go on.
+    async fn workflow_waits(&self, context: Context<'_>) -> Answer {
+        let id = context.parameter(1)?;
+        match self.workflows.manage_waits(&id).await? {
+            Some(waits) => Ok(json_response(StatusCode::OK, &waits.to_json())),
             None => Err(WorkflowError::NotFound(id).into()),
         }
     }

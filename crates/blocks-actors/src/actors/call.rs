@@ -172,6 +172,16 @@ impl Actors {
         }
     }
 
+    /// The address of the sidecar that an actor belongs to by the table; `None` where nobody is known to host its type.
+    pub fn host_of(&self, kind: &str, id: &str) -> Option<String> {
+        let routes = self.routes.load();
+        match routes.way(Origin::Own, kind, id) {
+            Way::Here => Some(self.with.address.clone()),
+            Way::There(host) | Way::PassOn(host, _) => Some(host.address.to_string()),
+            Way::Wait | Way::Moved | Way::Nowhere => None,
+        }
+    }
+
     /// Another sidecar sends to an actor that it takes for this one's, or that lived there.
     pub(super) async fn received(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;

@@ -238,7 +238,8 @@ impl HostedType {
         let last = self.shard(self.lane(id)).last(id, || waker);
         let Some((ticket, begins)) = last else {
             // It may be ending already.
-            let entrance = Entrance::new(&|| false);
+            let never = || false;
+            let entrance = Entrance::new(&never);
             let _gone = self.turn(id, None, &entrance).await;
             return None;
         };

@@ -13,14 +13,15 @@ use outrigger_actors::round::{Order, Round, Step};
 use outrigger_actors::routes::{Routes, Stamp};
 use outrigger_identity::{Expect, Identity, SpiffeId, server_name};
 use outrigger_runtime::life::Condition;
-use outrigger_transport::conn::{Channel, DialErrorKind, Dialer, H2Pool, KeepAlive, SendError};
+use outrigger_transport::conn::{Channel, Dialer, H2Pool, KeepAlive};
 use outrigger_wire::placement::v1 as wire;
 use outrigger_wire::placement::v1::placement_client::PlacementClient;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, Streaming};
+use tonic::Streaming;
 
+use super::outage::{LOOK, LOOK_AGAIN, Lost, Outage, Unopened};
 use super::{Actors, LOG};
 
 /// Time to open a connection, TLS included.
@@ -34,10 +35,6 @@ const LEAVE: Duration = Duration::from_secs(4);
 /// How long calls that run may go on when the stream to placement is lost: with the time after which its silence is noticed
 /// (`PLACEMENT_PING`) less than the 5 s after which placement gives actors to others.
 const FENCE: Duration = Duration::from_millis(500);
-/// Between two looks for a leader while there is none.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// The time of a look.
-const LOOK: Duration = Duration::from_millis(300);
 /// How long a sidecar that ends passes calls on when its actors are others': to callers the word comes a little later.
 const LINGER: Duration = Duration::from_millis(500);
 /// What sidecars call themselves; nobody looks at it any more.
@@ -65,48 +62,6 @@ enum End {
     Stopped,
     /// It is to be made again.
     Lost(Lost),
-}
-
-/// A stream that is to be made again.
-struct Lost {
-    cause: String,
-    /// There had been an order.
-    served: bool,
-    /// What was asked is no leader: nothing listens there, or a replica that does not lead.
-    nobody_leads: bool,
-    /// The table of this stream stands, and a leader that ended it may be gone.
-    may_outlast: bool,
-}
-
-/// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
-/// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
-/// reaches it comes to it, and one that does not has ended its actors: [`LOOK_AGAIN`], [`LOOK`] and [`FENCE`] together are
-/// shorter than the pause.
-#[derive(Clone, Copy, Default)]
-struct Outage {
-    /// Replicas that were asked since the last pause.
-    asked: usize,
-    /// There was a time at which nobody led: who leads later is another one than before.
-    is_proven: bool,
-}
-
-impl Outage {
-    /// One more of `all` does not lead.
-    fn next(self, all: usize) -> Self {
-        let asked = self.asked + 1;
-        match asked >= all {
-            true => Self {
-                asked: 0,
-                is_proven: true,
-            },
-            false => Self { asked, ..self },
-        }
-    }
-
-    /// Whether all have been asked.
-    fn is_pausing(self) -> bool {
-        self.asked == 0 && self.is_proven
-    }
 }
 
 impl Actors {
@@ -158,34 +113,8 @@ impl Actors {
         }
     }
 
-    /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
-    async fn begin_outage(&self, placement: &Placement, lost: &Lost) -> Option<Outage> {
-        // Behind a name there may be replicas that were not asked.
-        if placement.handover && !placement.by_name && lost.may_outlast {
-            self.is_connected.store(false, Ordering::Release);
-            let _runs_on = self.gate.close();
-            return Some(Outage::default());
-        }
-        self.close(true).await;
-        None
-    }
-
-    /// Looked for a leader where it may be.
-    async fn looked(&self, outage: Outage, lost: &Lost, tour: usize) -> Option<Outage> {
-        let next = lost.nobody_leads.then(|| outage.next(tour));
-        match &next {
-            None => self.close(true).await,
-            Some(next) if next.is_proven && !outage.is_proven => {
-                tracing::warn!(target: LOG, "no placement service leads: actors go on where they are");
-                self.gate.reopen();
-            }
-            Some(_) => {}
-        }
-        next
-    }
-
     /// Lets no call begin, ends those that run, and all actors. `fenced`: others take over at any time.
-    async fn close(&self, fenced: bool) {
+    pub(super) async fn close(&self, fenced: bool) {
         self.is_connected.store(false, Ordering::Release);
         let drain = self.drain_time();
         let drain = if fenced { drain.min(FENCE) } else { drain };
@@ -216,7 +145,10 @@ impl Actors {
             let opened = opened.map_err(|status| Unopened::from(&status))?;
             Ok((opened.into_inner(), names))
         };
-        let limit = outage.map_or(Duration::MAX, |_| LOOK);
+        let tour = u32::try_from(placement.addresses.len())
+            .unwrap_or(u32::MAX)
+            .max(1);
+        let limit = outage.map_or(Duration::MAX, |_| LOOK / tour);
         let opened = tokio::select! {
             () = stop.cancelled() => return End::Stopped,
             opened = timeout(limit, opening) => opened,
@@ -272,50 +204,6 @@ impl Actors {
             ..wire::Host::default()
         }
     }
-}
-
-/// What is to be said of a stream that could not be opened, or is of no use any more.
-struct Unopened {
-    cause: String,
-    nobody_leads: bool,
-    /// The other side or its machine ended the connection, and did not fall silent or turn this host away.
-    is_ended: bool,
-}
-
-impl From<String> for Unopened {
-    fn from(cause: String) -> Self {
-        Self {
-            cause,
-            nobody_leads: false,
-            is_ended: false,
-        }
-    }
-}
-
-impl From<&Status> for Unopened {
-    fn from(status: &Status) -> Self {
-        let nobody_leads = status.code() == Code::FailedPrecondition || is_refused(status);
-        Self {
-            cause: format!("{:?}: {}", status.code(), status.message()),
-            nobody_leads,
-            is_ended: !matches!(
-                status.code(),
-                Code::DeadlineExceeded
-                    | Code::InvalidArgument
-                    | Code::PermissionDenied
-                    | Code::Unauthenticated
-            ),
-        }
-    }
-}
-
-/// Whether nothing listens at the address.
-fn is_refused(status: &Status) -> bool {
-    let source = std::error::Error::source(status);
-    let Some(SendError::Dial(error)) = source.and_then(|source| source.downcast_ref::<SendError>()) else {
-        return false;
-    };
-    matches!(&error.kind, DialErrorKind::Connect(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 /// A receiver as the stream that generated clients send.
@@ -538,29 +426,32 @@ impl Session<'_> {
                 self.send(self.actors.answer(wire::HostOperation::Update, version))
                     .await
             }
-            Step::Open(version) => {
-                let actors = self.actors;
-                if self.leaving.is_none() {
-                    actors.announced.send_replace(Arc::clone(&self.reported));
-                }
-                actors.step(actors.routes.load().settled());
-                actors.gate.open();
-                let known = actors.types.borrow().clone();
-                if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
-                    actors.is_connected.store(true, Ordering::Release);
-                    self.ready.met();
-                }
-                self.send(actors.answer(wire::HostOperation::Unlock, version))
-                    .await?;
-                // From this table on, actors can be handed over as before.
-                match self.outage.take() {
-                    Some(_) if self.handover && self.leaving.is_none() => {
-                        let report = actors.report(&self.reported, true);
-                        self.send(report).await
-                    }
-                    _ => Ok(()),
-                }
+            Step::Open(version) => self.open(version).await,
+        }
+    }
+
+    /// Lets calls go by the new table.
+    async fn open(&mut self, version: u64) -> Result<(), Unopened> {
+        let actors = self.actors;
+        if self.leaving.is_none() {
+            actors.announced.send_replace(Arc::clone(&self.reported));
+        }
+        actors.step(actors.routes.load().settled());
+        actors.gate.open();
+        let known = actors.types.borrow().clone();
+        if self.leaving.is_none() && known.is_none_or(|names| names == self.reported) {
+            actors.is_connected.store(true, Ordering::Release);
+            self.ready.met();
+        }
+        self.send(actors.answer(wire::HostOperation::Unlock, version))
+            .await?;
+        // From this table on, actors can be handed over as before.
+        match self.outage.take() {
+            Some(_) if self.handover && self.leaving.is_none() => {
+                let report = actors.report(&self.reported, true);
+                self.send(report).await
             }
+            _ => Ok(()),
         }
     }
 

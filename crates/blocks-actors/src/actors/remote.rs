@@ -17,6 +17,7 @@ use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::call::Message;
+use super::internal::is_reserved;
 use super::{ActorCall, ActorError, Actors};
 
 const CALL_ACTOR: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActor";
@@ -100,8 +101,10 @@ impl Actors {
             Err(failed) if failed.error.message() == CANCELLED => return Ok(empty()),
             Err(failed) => {
                 let error = ActorError::Peer(failed.error);
-                let begun = cut.load(Ordering::Relaxed) && matches!(message, Message::Call(_));
-                // What may have run is not run again unless the caller asks for it. Reminders come until they succeed.
+                let of_app = matches!(message, Message::Call(call) if !is_reserved(&call.kind));
+                let begun = of_app && cut.load(Ordering::Relaxed);
+                // What an app may have done is not done again unless the caller asks for it. Reminders come until they
+                // succeed, and actors of the sidecar know what they have done.
                 return Err(match begun {
                     true => ActorError::Invoke(error.to_string()),
                     false => error,

@@ -134,6 +134,14 @@ impl Actors {
         Ok(values)
     }
 
+    /// The most operations that one change of an actor's state may have.
+    ///
+    /// # Errors
+    /// [`ActorError`] without a state store of actors.
+    pub async fn max_operations(&self) -> Result<usize, ActorError> {
+        Ok(self.store()?.max_operations().await.unwrap_or(usize::MAX).max(2))
+    }
+
     /// Removes values of an actor that need not be active here, as many at once as the store takes.
     ///
     /// # Errors
@@ -145,7 +153,7 @@ impl Actors {
         let store = self.store()?;
         let partition = self.partition(kind, id);
         let metadata = Pairs::from([("partitionKey".to_owned(), partition.clone())]);
-        let at_once = store.max_operations().await.unwrap_or(usize::MAX).max(1);
+        let at_once = self.max_operations().await?;
         for keys in keys.chunks(at_once.min(keys.len().max(1))) {
             let delete = |key: &String| StateOperation {
                 key: key.clone(),

@@ -164,7 +164,8 @@ impl Actors {
             loop {
                 let mut steps = self.steps.subscribe();
                 let claim = self.claim(&call.kind, &call.id).await?;
-                match self.routes.load().way(Origin::Peer, &call.kind, &call.id) {
+                let routes = self.routes.load_full();
+                match routes.way(Origin::Peer, &call.kind, &call.id) {
                     Way::Here => return self.watch_here(claim, &call).await,
                     Way::Wait => {
                         drop(claim);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, HistoryEvent, OrchestrationInstance, TaskCompletedEvent,
-    TaskFailedEvent, TaskScheduledEvent,
+    TaskFailedEvent, TaskFailureDetails, TaskScheduledEvent,
 };
 use outrigger_workflow::event::{NO_ID, event};
 use outrigger_workflow::names;
@@ -21,8 +21,12 @@ use super::engine::{DUE_TIME, Engine, again, any, decode, is_unknown_instance, m
 use super::executions::{Executions, Step};
 use super::instance::random;
 use super::metrics::Ended as Execution;
+use super::queue::Cancelled;
 use super::spans;
 use crate::actors::{ActorCall, ActorError, InternalActors};
+
+/// The type of the failure of an activity that is not run again.
+const PARKED: &str = "ActivityParked";
 
 pub(super) struct Activities {
     engine: Arc<Engine>,
@@ -81,12 +85,18 @@ impl InternalActors for Activities {
         let key = format!("{id}::{}", task.task_execution_id);
         let work = Work {
             engine: Arc::clone(&self.engine),
+            key: key.clone(),
             request: request(instance, event.event_id, task),
             event,
             elapsed: OnceLock::new(),
         };
         let mut waiting = Waiting { id, is_over: false };
-        let joined = self.executions.join(key, work).await;
+        let unwell = self.engine.unwell();
+        let joined = tokio::select! {
+            biased;
+            joined = self.executions.join(key, work) => joined,
+            () = unwell.cancelled() => return Err(again("the app is unwell")),
+        };
         waiting.is_over = true;
         joined
     }
@@ -125,6 +135,8 @@ impl Drop for Waiting<'_> {
 /// One execution of an activity.
 pub(super) struct Work {
     engine: Arc<Engine>,
+    /// Which execution it is.
+    key: String,
     request: ActivityRequest,
     event: HistoryEvent,
     /// How long the worker took.
@@ -132,6 +144,30 @@ pub(super) struct Work {
 }
 
 impl Work {
+    /// What the workflow is told of an activity that is not run again, because its workers went away `count` times.
+    fn parked(&self, count: u32) -> ActivityResponse {
+        let name = &self.request.name;
+        let instance = self.request.orchestration_instance.as_ref();
+        let instance_id = instance.map_or_else(String::new, |instance| instance.instance_id.clone());
+        let error_message = format!(
+            "activity '{name}' was given to a worker {count} times, and each time the worker's stream ended before it \
+             answered: it may be what ends the app. It is parked, and not run again; see the app's log. \
+             spec.workflow.maxActivityLosses of the Configuration sets how often it is tried."
+        );
+        tracing::error!(target: LOG, "workflow '{instance_id}': {error_message}");
+        ActivityResponse {
+            instance_id,
+            task_id: self.request.task_id,
+            failure_details: Some(TaskFailureDetails {
+                error_type: PARKED.to_owned(),
+                error_message,
+                is_non_retriable: true,
+                ..TaskFailureDetails::default()
+            }),
+            ..ActivityResponse::default()
+        }
+    }
+
     fn count(&self, ended: Execution) {
         let elapsed = self.elapsed.get().copied().unwrap_or_default();
         self.engine
@@ -152,7 +188,20 @@ impl Step for Work {
         engine
             .metrics
             .activity_operation(&name, Execution::Success, began.elapsed());
-        let response = engine.queue.execute(request).await;
+        let response = match engine.losses.parked(&self.key) {
+            // Its workflow could not be told yet.
+            Some(count) => Ok(self.parked(count)),
+            None => {
+                let _turn = engine.losses.turn(&self.key).await;
+                match engine.queue.execute(request).await {
+                    Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
+                        Some(count) => Ok(self.parked(count)),
+                        None => Err(Cancelled::Disconnected),
+                    },
+                    response => response,
+                }
+            }
+        };
         if let Ok(response) = &response {
             spans::end_activity(span, response);
         }
@@ -185,6 +234,7 @@ impl Step for Work {
         let instance = instance.map_or("", |instance| &instance.instance_id);
         let Err(error) = engine.add_event(source, instance, result).await else {
             let failed = matches!(result.event_type, Some(EventType::TaskFailed(_)));
+            engine.losses.answered(&self.key);
             self.count(if failed {
                 Execution::Failed
             } else {

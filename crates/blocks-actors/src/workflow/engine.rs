@@ -1,6 +1,6 @@
 //! What the actors of workflows share: who they are, the way to other actors, reminders, and the app's workers.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -12,11 +12,13 @@ use outrigger_workflow::Limit;
 use outrigger_workflow::names::ActorTypes;
 use prost::Message as _;
 use prost_types::{Any, Timestamp};
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use super::Workflows;
 use super::activity::Activities;
 use super::instance::Instances;
+use super::losses::Losses;
 use super::metrics::WorkflowMetrics;
 use super::queue::WorkQueue;
 use super::retention::Retentioners;
@@ -53,6 +55,10 @@ pub(super) struct Engine {
     actors: Weak<Actors>,
     /// The app's workers.
     pub(super) queue: Arc<WorkQueue>,
+    /// Activities whose workers went away.
+    pub(super) losses: Arc<Losses>,
+    /// Cancelled when the app becomes unwell.
+    unwell: Arc<Mutex<CancellationToken>>,
     /// Largest body.
     pub(super) limit: Limit,
     /// When instances that have ended go.
@@ -74,6 +80,8 @@ impl Workflows {
             namespace: Arc::clone(&self.with.namespace),
             actors: Arc::downgrade(&self.with.actors),
             queue: Arc::clone(&self.queue),
+            losses: Arc::clone(&self.losses),
+            unwell: Arc::clone(&self.unwell),
             limit: Limit(self.with.max_message.unwrap_or_default()),
             retention: self.with.settings.retention,
             remote_results: self.with.remote_results,
@@ -93,6 +101,11 @@ impl Workflows {
 impl Engine {
     pub(super) fn actors(&self) -> Result<Arc<Actors>, ActorError> {
         self.actors.upgrade().ok_or(ActorError::Ended)
+    }
+
+    /// Cancelled when the app becomes unwell next.
+    pub(super) fn unwell(&self) -> CancellationToken {
+        self.unwell.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The types of an app of this namespace; of this one where none is named.

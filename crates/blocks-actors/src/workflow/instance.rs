@@ -178,7 +178,7 @@ impl Held<'_> {
         let loaded = self.take().await?;
         let instance = loaded.as_ref().map(|loaded| &loaded.instance);
         let purged = instance.map_or(Err(outrigger_workflow::error::PurgeError::Unknown), |instance| {
-            instance.purge().map(|_| ())
+            instance.purge()
         });
         if let Err(error) = purged {
             let code = match error {

@@ -11,7 +11,7 @@ use outrigger_wire::durabletask::{
 };
 use outrigger_wire::runtime::v1::{GetWorkflowResponse, StartWorkflowRequest};
 
-use super::{Start, Workflows, is_unknown};
+use super::{Start, Waits, Workflows, is_unknown};
 use crate::actors::ActorError;
 use outrigger_telemetry::trace::Parent;
 
@@ -139,6 +139,16 @@ impl Workflows {
             WorkflowError::Failed(Action::Get, id.to_owned(), cause)
         })?;
         Ok(found.map(described))
+    }
+
+    /// Why an instance does not go on; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`WorkflowError`].
+    pub async fn manage_waits(&self, id: &str) -> Result<Option<Waits>, WorkflowError> {
+        self.ready(id)?;
+        let failed = |error: ActorError| WorkflowError::Failed(Action::Get, id.to_owned(), error.to_string());
+        self.waits(id).await.map_err(failed)
     }
 
     /// Ends an instance and all that it has created.

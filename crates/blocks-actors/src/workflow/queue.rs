@@ -5,11 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_wire::durabletask::work_item::Request;
-use outrigger_wire::durabletask::{
-    ActivityRequest, ActivityResponse, OrchestratorRequest, OrchestratorResponse, WorkItem,
-};
+use bytes::Bytes;
+use outrigger_wire::durabletask::{ActivityRequest, ActivityResponse, OrchestratorResponse};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
+
+use super::item::{Item, Task};
 
 /// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
 pub const MAX_WORK: usize = 1 << 16;
@@ -57,7 +57,7 @@ enum Answer {
 struct Piece {
     key: Key,
     /// What is sent; `None` once it was.
-    item: Option<WorkItem>,
+    item: Option<Item>,
     answer: oneshot::Sender<Result<Answer, Cancelled>>,
     /// The stream that it was sent on.
     stream: Option<u64>,
@@ -116,14 +116,19 @@ impl WorkQueue {
         })
     }
 
-    /// Has a worker run a turn of a workflow. Dropping the future withdraws the work.
+    /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces. Dropping the future withdraws
+    /// the work.
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub async fn orchestrate(&self, request: OrchestratorRequest) -> Result<OrchestratorResponse, Cancelled> {
+    pub async fn orchestrate(
+        &self,
+        instance: &str,
+        request: Vec<Bytes>,
+    ) -> Result<OrchestratorResponse, Cancelled> {
         let _permit = permit(self.turns.as_ref()).await?;
-        let key = Key::Turn(request.instance_id.clone());
-        match self.work(key, Request::OrchestratorRequest(request)).await? {
+        let key = Key::Turn(instance.to_owned());
+        match self.work(key, Task::Turn(request)).await? {
             Answer::Turn(response) => Ok(response),
             // Keys of the two kinds are never the same.
             Answer::Activity(_) => Err(Cancelled::Disconnected),
@@ -139,13 +144,13 @@ impl WorkQueue {
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
-        match self.work(key, Request::ActivityRequest(request)).await? {
+        match self.work(key, Task::Activity(Box::new(request))).await? {
             Answer::Activity(response) => Ok(response),
             Answer::Turn(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    async fn work(&self, key: Key, request: Request) -> Result<Answer, Cancelled> {
+    async fn work(&self, key: Key, task: Task) -> Result<Answer, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut work = self.locked();
@@ -158,10 +163,10 @@ impl WorkQueue {
             let number = work.number();
             work.by_key.insert(key.clone(), number);
             work.waiting.push_back(number);
-            let item = WorkItem {
-                request: Some(request),
+            let item = Item {
+                task,
                 // A worker that hands it back answers this piece, and no later one of the same key.
-                completion_token: number.to_string(),
+                token: number.to_string(),
             };
             let piece = Piece {
                 key,
@@ -276,7 +281,7 @@ pub struct WorkStream {
 
 impl WorkStream {
     /// The next piece of work, which is this stream's from now on.
-    pub async fn next(&self) -> WorkItem {
+    pub async fn next(&self) -> Item {
         loop {
             let arrived = self.queue.arrived.notified();
             if let Some(item) = self.take() {
@@ -286,7 +291,7 @@ impl WorkStream {
         }
     }
 
-    fn take(&self) -> Option<WorkItem> {
+    fn take(&self) -> Option<Item> {
         let mut work = self.queue.locked();
         let number = work.waiting.pop_front()?;
         let more = !work.waiting.is_empty();
@@ -330,13 +335,6 @@ mod tests {
 
     use super::*;
 
-    fn turn(instance: &str) -> OrchestratorRequest {
-        OrchestratorRequest {
-            instance_id: instance.to_owned(),
-            ..OrchestratorRequest::default()
-        }
-    }
-
     fn activity(instance: &str, task: i32) -> ActivityRequest {
         ActivityRequest {
             orchestration_instance: Some(OrchestrationInstance {
@@ -369,18 +367,18 @@ mod tests {
         let queue = WorkQueue::new(Limits::default());
         let (one, two) = (queue.open(), queue.open());
         assert_eq!(queue.streams(), 2);
-        let mut first = std::pin::pin!(queue.orchestrate(turn("a")));
+        let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new()));
         let mut second = std::pin::pin!(queue.execute(activity("a", 3)));
         assert!(first.as_mut().now_or_never().is_none());
         assert!(second.as_mut().now_or_never().is_none());
         assert!(!queue.turn_done(turned("a", "")), "it was not sent yet");
         let (a, b) = (one.next().await, two.next().await);
-        assert!(matches!(a.request, Some(Request::OrchestratorRequest(_))));
-        assert!(matches!(b.request, Some(Request::ActivityRequest(_))));
+        assert!(matches!(a.task, Task::Turn(_)));
+        assert!(matches!(b.task, Task::Activity(_)));
         assert!(one.next().now_or_never().is_none());
         assert!(!queue.activity_done(acted("a", 4)), "another task");
         assert!(queue.activity_done(acted("a", 3)));
-        assert!(queue.turn_done(turned("a", &a.completion_token)));
+        assert!(queue.turn_done(turned("a", &a.token)));
         assert!(!queue.turn_done(turned("a", "")), "once");
         assert!(first.await.is_ok());
         assert_eq!(second.await.unwrap().task_id, 3);
@@ -391,10 +389,10 @@ mod tests {
     async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
         let queue = WorkQueue::new(Limits::default());
         let stream = queue.open();
-        let mut sent = std::pin::pin!(queue.orchestrate(turn("a")));
+        let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new()));
         assert!(sent.as_mut().now_or_never().is_none());
         stream.next().await;
-        let mut unsent = std::pin::pin!(queue.orchestrate(turn("b")));
+        let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new()));
         assert!(unsent.as_mut().now_or_never().is_none());
         drop(stream);
         assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
@@ -409,15 +407,15 @@ mod tests {
     async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
         let queue = WorkQueue::new(Limits::default());
         let stream = queue.open();
-        let mut earlier = Box::pin(queue.orchestrate(turn("a")));
+        let mut earlier = Box::pin(queue.orchestrate("a", Vec::new()));
         assert!(earlier.as_mut().now_or_never().is_none());
         let old = stream.next().await;
         drop(earlier);
-        let mut later = std::pin::pin!(queue.orchestrate(turn("a")));
+        let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new()));
         assert!(later.as_mut().now_or_never().is_none());
         let new = stream.next().await;
-        assert!(!queue.turn_done(turned("a", &old.completion_token)));
-        assert!(queue.turn_done(turned("a", &new.completion_token)));
+        assert!(!queue.turn_done(turned("a", &old.token)));
+        assert!(queue.turn_done(turned("a", &new.token)));
         assert!(later.await.is_ok());
     }
 
@@ -445,7 +443,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_not_sent() {
         let queue = WorkQueue::new(Limits::default());
-        let mut dropped = Box::pin(queue.orchestrate(turn("a")));
+        let mut dropped = Box::pin(queue.orchestrate("a", Vec::new()));
         assert!(dropped.as_mut().now_or_never().is_none());
         assert_eq!(queue.waiting(), 1);
         drop(dropped);
@@ -457,10 +455,13 @@ mod tests {
     #[tokio::test]
     async fn an_end_cancels_everything() {
         let queue = WorkQueue::new(Limits::default());
-        let mut waiting = std::pin::pin!(queue.orchestrate(turn("a")));
+        let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new()));
         assert!(waiting.as_mut().now_or_never().is_none());
         queue.end();
         assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
-        assert_eq!(queue.orchestrate(turn("a")).await.unwrap_err(), Cancelled::Ended);
+        assert_eq!(
+            queue.orchestrate("a", Vec::new()).await.unwrap_err(),
+            Cancelled::Ended
+        );
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use outrigger_resources::configuration::Retention;
+use outrigger_wire::durabletask::OrchestrationStatus;
 use outrigger_wire::durabletask::backend::v1::DurableTimer;
 use outrigger_wire::durabletask::history_event::EventType;
-use outrigger_wire::durabletask::{OrchestrationStatus, OrchestratorRequest};
 use outrigger_workflow::event::Awaited;
 use outrigger_workflow::{Answered, Begun, Change, Instance, MAX_RESTARTS, Outcome, Outside, Turn, names};
 use prost::Message as _;
@@ -14,7 +14,7 @@ use prost_types::Timestamp;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{Engine, again, decode, new_id, now};
+use super::engine::{Engine, again, new_id, now};
 use super::instance::{Held, random};
 use super::metrics::Ended as Execution;
 use super::spans;
@@ -79,9 +79,8 @@ impl Held<'_> {
             engine.metrics.payload(&workflow, ratio);
         }
         loop {
-            let request: OrchestratorRequest =
-                decode("the turn", turn.request(&loaded.instance).concat().as_slice())?;
-            let response = match engine.queue.orchestrate(request).await {
+            let request = turn.request(&loaded.instance);
+            let response = match engine.queue.orchestrate(self.id, request).await {
                 Ok(response) => response,
                 Err(cancelled) => {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);
@@ -192,6 +191,9 @@ impl Held<'_> {
                 self.keep(loaded);
             }
             return failed.into_result();
+        }
+        if outcome.wakes {
+            self.run_again().await?;
         }
         self.slot
             .awaited

@@ -9,6 +9,7 @@ use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, ExecutionStartedEvent, HistoryEvent, OrchestrationStatus,
 };
+use outrigger_workflow::event::Awaited;
 use outrigger_workflow::facts::Facts;
 use outrigger_workflow::{Instance, Outcome, Turn};
 use prost_types::Timestamp;
@@ -164,10 +165,8 @@ pub(super) fn timers(tracer: &Tracer, execution: &Span, instance: &Instance, tur
         {
             span.set("durabletask.fire_at", at.to_string());
         }
-        let created = instance.history().into_iter().find(|event| {
-            event.event_id == fired.timer_id && matches!(event.event_type, Some(EventType::TimerCreated(_)))
-        });
-        let created = created.and_then(|created| created.timestamp);
+        let created = instance.facts().opened(Awaited::Timer, fired.timer_id);
+        let created = created.and_then(|created| created.since);
         if let Some(at) = created.and_then(|at| SystemTime::try_from(at).ok()) {
             span.set_start(at);
         }

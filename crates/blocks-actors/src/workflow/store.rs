@@ -62,33 +62,40 @@ impl Engine {
     pub(super) async fn save(&self, loaded: &mut Loaded, change: Change) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
         let (kind, id) = (&self.types.workflow, loaded.instance.id.as_str());
-        let upserts = change.upserts.into_iter().map(|(key, value)| StateOperation {
-            etag: (key == METADATA).then(|| loaded.etag.clone()).flatten(),
-            key,
-            step: StateStep::Upsert(Value::Bytes(value)),
-            metadata: Pairs::new(),
-        });
-        let deletes = change.deletes.into_iter().map(deleted);
-        // Nothing is deleted before what takes its place is there, where a store works in order.
-        let operations = upserts.chain(deletes).collect();
-        actors
-            .change_state(kind, id, operations)
-            .await
-            .map_err(|error| failed(&error))?;
-        let stored = actors
-            .state(kind, id, METADATA)
-            .await
-            .map_err(|error| failed(&error))?;
-        loaded.etag = stored.and_then(|stored| stored.etag);
+        let most = actors.max_operations().await.map_err(|error| failed(&error))?;
+        for change in change.split(most) {
+            let upserts = change.upserts.into_iter().map(|(key, value)| StateOperation {
+                etag: (key == METADATA).then(|| loaded.etag.clone()).flatten(),
+                key,
+                step: StateStep::Upsert(Value::Bytes(value)),
+                metadata: Pairs::new(),
+            });
+            let deletes = change.deletes.into_iter().map(deleted);
+            // Nothing is deleted before what takes its place is there, where a store works in order.
+            let operations = upserts.chain(deletes).collect();
+            actors
+                .change_state(kind, id, operations)
+                .await
+                .map_err(|error| failed(&error))?;
+            let stored = actors
+                .state(kind, id, METADATA)
+                .await
+                .map_err(|error| failed(&error))?;
+            loaded.etag = stored.and_then(|stored| stored.etag);
+        }
         Ok(())
     }
 
     /// Removes everything that is stored of an instance.
     pub(super) async fn remove(&self, loaded: &Loaded) -> Result<(), Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
-        let operations = loaded.instance.removal().deletes.into_iter().map(deleted);
-        let removed = actors.change_state(&self.types.workflow, &loaded.instance.id, operations.collect());
-        removed.await.map_err(|error| failed(&error))
+        let most = actors.max_operations().await.map_err(|error| failed(&error))?;
+        for change in loaded.instance.removal().split(most) {
+            let operations = change.deletes.into_iter().map(deleted).collect();
+            let removed = actors.change_state(&self.types.workflow, &loaded.instance.id, operations);
+            removed.await.map_err(|error| failed(&error))?;
+        }
+        Ok(())
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_wire::durabletask::WorkItem;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::Status;
 
+use super::item::Item;
 use super::{LOG, Workflows};
 use crate::actors::ActorError;
 
@@ -17,7 +17,7 @@ const SEND: Duration = Duration::from_secs(10);
 const MAX_WORKERS: usize = 1024;
 
 /// What a worker reads.
-pub type WorkItems = mpsc::Receiver<Result<WorkItem, Status>>;
+pub type WorkItems = mpsc::Receiver<Result<Item, Status>>;
 
 impl Workflows {
     /// Opens a stream of work. The first one has this sidecar host the actor types of workflows.
@@ -71,7 +71,7 @@ impl Workflows {
     }
 
     /// Sends work until the worker goes, is too slow, or the sidecar ends.
-    async fn send_work(&self, items: mpsc::Sender<Result<WorkItem, Status>>) {
+    async fn send_work(&self, items: mpsc::Sender<Result<Item, Status>>) {
         let stream = self.queue.open();
         loop {
             let item = tokio::select! {

@@ -7,14 +7,25 @@ use serde::Deserialize;
 use super::raw::GoDuration;
 
 /// `workflow`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workflow {
     /// Workflows this sidecar runs at once; `None` = unlimited.
     pub max_workflows: Option<u32>,
     /// Activities this sidecar runs at once; `None` = unlimited.
     pub max_activities: Option<u32>,
+    /// How often the workers of an activity may go away while it runs, before it counts as failed; `None` = any number.
+    pub max_activity_losses: Option<u32>,
     /// When finished instances are purged; `None` = never by itself.
     pub retention: Option<Retention>,
+}
+
+/// Workers that an activity may lose where nothing is set.
+const MAX_ACTIVITY_LOSSES: u32 = 10;
+
+impl Default for Workflow {
+    fn default() -> Self {
+        Raw::default().into()
+    }
 }
 
 /// How long finished instances stay, by final state. Zero = gone at once.
@@ -35,6 +46,7 @@ pub struct Retention {
 pub(super) struct Raw {
     max_concurrent_workflow_invocations: i32,
     max_concurrent_activity_invocations: i32,
+    max_activity_losses: Option<i32>,
     state_retention_policy: Option<RawRetention>,
 }
 
@@ -54,6 +66,10 @@ impl From<Raw> for Workflow {
         Workflow {
             max_workflows: limit(raw.max_concurrent_workflow_invocations),
             max_activities: limit(raw.max_concurrent_activity_invocations),
+            max_activity_losses: match raw.max_activity_losses {
+                None => Some(MAX_ACTIVITY_LOSSES),
+                Some(most) => limit(most),
+            },
             retention: raw.state_retention_policy.map(|r| Retention {
                 any: time(r.any_terminal),
                 completed: time(r.completed),

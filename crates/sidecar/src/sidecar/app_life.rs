@@ -10,6 +10,7 @@ use outrigger_blocks::bindings::Bindings;
 use outrigger_blocks::jobs::Jobs;
 use outrigger_blocks::subscriptions::Subscriptions;
 use outrigger_blocks_actors::actors::Actors;
+use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_runtime::app::AppProtocol;
 use outrigger_runtime::app::{AppChannel, Health, HealthSetter, probe, wait_for_port};
 use outrigger_runtime::call::{AppStatus, Call};
@@ -35,6 +36,7 @@ pub(super) async fn run(life: AppLife) {
         set_health,
         bindings,
         actors,
+        workflows,
         jobs,
         subscriptions,
         background: Tasks { tasks, stop },
@@ -82,7 +84,7 @@ pub(super) async fn run(life: AppLife) {
         tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = host_while_well(&actors, &health, ask) => {}
+                () = host_while_well(&actors, &workflows, &health, ask) => {}
             }
         });
     } else {
@@ -94,13 +96,19 @@ pub(super) async fn run(life: AppLife) {
 }
 
 /// The app hosts actors while it is well. What it hosts is asked once.
-async fn host_while_well(actors: &Actors, health: &Health, ask: impl Future<Output = Settings>) {
+async fn host_while_well(
+    actors: &Actors,
+    workflows: &Workflows,
+    health: &Health,
+    ask: impl Future<Output = Settings>,
+) {
     health.until_healthy().await;
     let settings = ask.await;
     loop {
         health.until_healthy().await;
         actors.register(&settings);
         health.until_unhealthy().await;
+        workflows.app_is_unwell();
         actors.unregister().await;
     }
 }
@@ -130,6 +138,7 @@ pub(super) struct AppLife {
     pub(super) set_health: HealthSetter,
     pub(super) bindings: Arc<Bindings>,
     pub(super) actors: Arc<Actors>,
+    pub(super) workflows: Arc<Workflows>,
     pub(super) jobs: Arc<Jobs>,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) background: Tasks,

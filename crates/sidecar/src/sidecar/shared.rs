@@ -265,6 +265,7 @@ impl Shared {
             workflows: Arc::clone(workflows),
         };
         let grpc = GrpcApi {
+            workers: task_hub.clone(),
             task_hub: TaskHubSidecarServiceServer::new(task_hub)
                 .max_decoding_message_size(self.max_message)
                 .max_encoding_message_size(usize::MAX),

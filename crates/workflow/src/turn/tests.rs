@@ -4,7 +4,8 @@ use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as 
 use outrigger_wire::durabletask::{
     CompleteOrchestrationAction, CreateSubOrchestrationAction, CreateTimerAction, EventRaisedEvent,
     ExecutionStartedEvent, OrchestrationStatus, OrchestratorAction, OrchestratorRequest,
-    OrchestratorVersionNotAvailableAction, ScheduleTaskAction, SendEventAction, TimerFiredEvent,
+    OrchestratorVersionNotAvailableAction, ScheduleTaskAction, SendEventAction, TaskCompletedEvent,
+    TimerFiredEvent,
 };
 
 use super::*;
@@ -293,6 +294,42 @@ fn what_could_not_be_sent_in_a_first_turn_is_sent_in_its_repetition() {
             .collect::<Vec<_>>(),
         [0, 1]
     );
+}
+
+#[test]
+fn a_result_that_comes_before_its_beginning_waits_for_it() {
+    let result = |id: i32| {
+        let done = TaskCompletedEvent {
+            task_scheduled_id: id,
+            ..TaskCompletedEvent::default()
+        };
+        event(NO_ID, AT, EventType::TaskCompleted(done))
+    };
+    // The turn that schedules 1 and 2 was cut off after it had begun them.
+    let mut instance = after(acts(vec![task(0)]));
+    instance.push(result(1));
+    assert!(matches!(instance.begin("app", None, AT, Limit(0)), Begun::Idle));
+    instance.push(raised("go"));
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events().len(), 2, "only the event goes to the worker");
+    let outcome = done(answer(&instance, turn, acts(vec![task(1), task(2)])));
+    let begun: Vec<_> = outcome.tasks.iter().map(|task| task.event_id).collect();
+    assert_eq!(begun, [2], "what has a result is not begun again");
+    assert!(outcome.wakes);
+    instance.commit(outcome);
+    assert_eq!(instance.inbox(), [result(1)]);
+    let turn = begin(&mut instance);
+    assert_eq!(turn.events()[1], result(1));
+    let outcome = done(answer(&instance, turn, acts(vec![])));
+    assert!(!outcome.wakes);
+    instance.commit(outcome);
+    assert!(instance.inbox().is_empty());
+    // A timer that nobody knows fires again once it is created.
+    let fired = event(NO_ID, AT, EventType::TimerFired(TimerFiredEvent::default()));
+    assert!(matches!(
+        instance.begin("app", Some(fired), AT, Limit(0)),
+        Begun::Idle
+    ));
 }
 
 #[test]

@@ -57,23 +57,15 @@ impl Context {
             | EventType::SubOrchestrationInstanceCreated(_) => {
                 self.known.insert(id);
             }
-            EventType::TaskCompleted(e) => {
-                self.ended
-                    .insert(e.task_scheduled_id, Ok(e.result.unwrap_or_default()));
-            }
-            EventType::TaskFailed(e) => {
-                self.ended.insert(e.task_scheduled_id, failure(e.failure_details));
-            }
+            EventType::TaskCompleted(e) => self.end(e.task_scheduled_id, Ok(e.result.unwrap_or_default())),
+            EventType::TaskFailed(e) => self.end(e.task_scheduled_id, failure(e.failure_details)),
             EventType::SubOrchestrationInstanceCompleted(e) => {
-                self.ended
-                    .insert(e.task_scheduled_id, Ok(e.result.unwrap_or_default()));
+                self.end(e.task_scheduled_id, Ok(e.result.unwrap_or_default()));
             }
             EventType::SubOrchestrationInstanceFailed(e) => {
-                self.ended.insert(e.task_scheduled_id, failure(e.failure_details));
+                self.end(e.task_scheduled_id, failure(e.failure_details));
             }
-            EventType::TimerFired(e) => {
-                self.ended.insert(e.timer_id, Ok(String::new()));
-            }
+            EventType::TimerFired(e) => self.end(e.timer_id, Ok(String::new())),
             EventType::EventRaised(e) => {
                 let waiting = self.raised.entry(e.name.to_lowercase()).or_default();
                 waiting.push_back(e.input.unwrap_or_default());
@@ -82,6 +74,13 @@ impl Context {
             EventType::ExecutionResumed(_) => self.suspended = false,
             EventType::ExecutionTerminated(e) => self.terminated = Some(e.input.unwrap_or_default()),
             _ => {}
+        }
+    }
+
+    /// As SDKs do, it takes no notice of what ends before it began.
+    fn end(&mut self, id: i32, result: Result<String, String>) {
+        if self.known.contains(&id) {
+            self.ended.insert(id, result);
         }
     }
 

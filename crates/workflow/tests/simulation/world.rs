@@ -398,6 +398,9 @@ impl World {
                 self.add(&message.target, message.event.clone())?;
             }
         }
+        if outcome.wakes {
+            self.run_again(&id);
+        }
         if !unsent.is_empty() {
             if outcome.is_first() {
                 self.run_again(&id);

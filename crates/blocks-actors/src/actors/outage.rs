@@ -1,0 +1,129 @@
+//! The time without a leader of placement: who may go on by the last table, and until when.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use outrigger_transport::conn::{DialErrorKind, SendError};
+use tonic::{Code, Status};
+
+use super::placement::Placement;
+use super::{Actors, LOG};
+
+/// Between two looks for a leader while there is none.
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// The time of a look at all replicas.
+pub(super) const LOOK: Duration = Duration::from_millis(300);
+
+/// A stream that is to be made again.
+pub(super) struct Lost {
+    pub(super) cause: String,
+    /// There had been an order.
+    pub(super) served: bool,
+    /// What was asked is no leader: nothing listens there, or a replica that does not lead.
+    pub(super) nobody_leads: bool,
+    /// The table of this stream stands, and a leader that ended it may be gone.
+    pub(super) may_outlast: bool,
+}
+
+/// The time without a leader, for a host whose table stands. As long as each replica says that it does not lead, or nothing
+/// listens in its place, nobody can give its actors away. A leader that comes begins with a pause, in which every host that
+/// reaches it comes to it, and one that does not has ended its actors: [`LOOK_AGAIN`], [`LOOK`] and `FENCE` together are
+/// shorter than the pause.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Outage {
+    /// Replicas that were asked since the last pause.
+    pub(super) asked: usize,
+    /// There was a time at which nobody led: who leads later is another one than before.
+    pub(super) is_proven: bool,
+}
+
+impl Outage {
+    /// One more of `all` does not lead.
+    fn next(self, all: usize) -> Self {
+        let asked = self.asked + 1;
+        match asked >= all {
+            true => Self {
+                asked: 0,
+                is_proven: true,
+            },
+            false => Self { asked, ..self },
+        }
+    }
+
+    /// Whether all have been asked.
+    pub(super) fn is_pausing(self) -> bool {
+        self.asked == 0 && self.is_proven
+    }
+}
+
+impl Actors {
+    /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
+    pub(super) async fn begin_outage(&self, placement: &Placement, lost: &Lost) -> Option<Outage> {
+        // Behind a name there may be replicas that were not asked.
+        if placement.handover && !placement.by_name && lost.may_outlast {
+            self.is_connected.store(false, Ordering::Release);
+            let _runs_on = self.gate.close();
+            return Some(Outage::default());
+        }
+        self.close(true).await;
+        None
+    }
+
+    /// Looked for a leader where it may be.
+    pub(super) async fn looked(&self, outage: Outage, lost: &Lost, tour: usize) -> Option<Outage> {
+        let next = lost.nobody_leads.then(|| outage.next(tour));
+        match &next {
+            None => self.close(true).await,
+            Some(next) if next.is_proven && !outage.is_proven => {
+                tracing::warn!(target: LOG, "no placement service leads: actors go on where they are");
+                self.gate.reopen();
+            }
+            Some(_) => {}
+        }
+        next
+    }
+}
+
+/// What is to be said of a stream that could not be opened, or is of no use any more.
+pub(super) struct Unopened {
+    pub(super) cause: String,
+    pub(super) nobody_leads: bool,
+    /// The other side or its machine ended the connection, and did not fall silent or turn this host away.
+    pub(super) is_ended: bool,
+}
+
+impl From<String> for Unopened {
+    fn from(cause: String) -> Self {
+        Self {
+            cause,
+            nobody_leads: false,
+            is_ended: false,
+        }
+    }
+}
+
+impl From<&Status> for Unopened {
+    fn from(status: &Status) -> Self {
+        let nobody_leads = status.code() == Code::FailedPrecondition || is_refused(status);
+        Self {
+            cause: format!("{:?}: {}", status.code(), status.message()),
+            nobody_leads,
+            is_ended: !matches!(
+                status.code(),
+                Code::DeadlineExceeded
+                    | Code::InvalidArgument
+                    | Code::PermissionDenied
+                    | Code::Unauthenticated
+            ),
+        }
+    }
+}
+
+/// Whether nothing listens at the address.
+fn is_refused(status: &Status) -> bool {
+    let source = std::error::Error::source(status);
+    let Some(SendError::Dial(error)) = source.and_then(|source| source.downcast_ref::<SendError>()) else {
+        return false;
+    };
+    matches!(&error.kind, DialErrorKind::Connect(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
+}

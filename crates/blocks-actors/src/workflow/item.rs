@@ -1,0 +1,145 @@
+//! Pieces of work as workers read them: `WorkItem`, whose turn is sent as it is stored, without being decoded.
+
+use bytes::{BufMut, Bytes};
+use outrigger_wire::durabletask::{ActivityRequest, GetWorkItemsRequest};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+const TURN: u32 = 1;
+const ACTIVITY: u32 = 2;
+const TOKEN: u32 = 10;
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// An `OrchestratorRequest`, encoded, in pieces that follow each other.
+    Turn(Vec<Bytes>),
+    /// An activity.
+    Activity(Box<ActivityRequest>),
+}
+
+/// A `WorkItem`. It is written, never read.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// What is to be done.
+    pub task: Task,
+    /// What the worker hands back with its answer.
+    pub token: String,
+}
+
+impl Item {
+    /// The field that the task is, and its length.
+    fn task_field(&self) -> (u32, usize) {
+        match &self.task {
+            Task::Turn(pieces) => (TURN, pieces.iter().map(Bytes::len).sum()),
+            Task::Activity(activity) => (ACTIVITY, activity.encoded_len()),
+        }
+    }
+
+    fn encoded_len(&self) -> usize {
+        let (field, len) = self.task_field();
+        let task = key_len(field) + encoded_len_varint(len as u64) + len;
+        task + prost::encoding::string::encoded_len(TOKEN, &self.token)
+    }
+
+    fn encode(&self, buffer: &mut impl BufMut) {
+        let (field, len) = self.task_field();
+        encode_key(field, WireType::LengthDelimited, buffer);
+        encode_varint(len as u64, buffer);
+        match &self.task {
+            Task::Turn(pieces) => pieces.iter().for_each(|piece| buffer.put_slice(piece)),
+            Task::Activity(activity) => activity.encode_raw(buffer),
+        }
+        prost::encoding::string::encode(TOKEN, &self.token, buffer);
+    }
+}
+
+/// Writes [`Item`]s, and reads what asks for them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ItemCodec;
+
+impl Codec for ItemCodec {
+    type Encode = Item;
+    type Decode = GetWorkItemsRequest;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self::Encoder {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self::Decoder {
+        Self
+    }
+}
+
+impl Encoder for ItemCodec {
+    type Item = Item;
+    type Error = Status;
+
+    fn encode(&mut self, item: Item, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.reserve(item.encoded_len());
+        item.encode(buffer);
+        Ok(())
+    }
+}
+
+impl Decoder for ItemCodec {
+    type Item = GetWorkItemsRequest;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<GetWorkItemsRequest>, Status> {
+        let request = GetWorkItemsRequest::decode(buffer);
+        let request =
+            request.map_err(|error| Status::internal(format!("the request cannot be read: {error}")))?;
+        Ok(Some(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_wire::durabletask::work_item::Request;
+    use outrigger_wire::durabletask::{OrchestratorRequest, WorkItem};
+
+    use super::*;
+
+    #[test]
+    fn items_are_work_items() {
+        let turn = OrchestratorRequest {
+            instance_id: "a".to_owned(),
+            requires_history_streaming: true,
+            ..OrchestratorRequest::default()
+        };
+        let encoded = Bytes::from(turn.encode_to_vec());
+        let activity = ActivityRequest {
+            name: "b".repeat(300),
+            ..ActivityRequest::default()
+        };
+        for (task, request) in [
+            (
+                Task::Turn(vec![encoded.slice(..2), Bytes::new(), encoded.slice(2..)]),
+                Request::OrchestratorRequest(turn),
+            ),
+            (
+                Task::Activity(Box::new(activity.clone())),
+                Request::ActivityRequest(activity),
+            ),
+        ] {
+            let token = "17".to_owned();
+            let item = Item {
+                task,
+                token: token.clone(),
+            };
+            let mut buffer = Vec::new();
+            item.encode(&mut buffer);
+            assert_eq!(buffer.len(), item.encoded_len());
+            let expected = WorkItem {
+                request: Some(request),
+                completion_token: token,
+            };
+            assert_eq!(WorkItem::decode(buffer.as_slice()).unwrap(), expected);
+        }
+    }
+}
