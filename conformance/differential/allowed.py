@@ -376,6 +376,9 @@ ALLOWED = (
     # Events, jobs, actors, workflows.
     Allowed("trace", rf"{HUB}: (body|messages)", case="events?.*", alike=alike.untraced),
     Allowed("trace", rf"{HUB}: (header|metadata)\.trace(id|state|parent)", r"00-fresh-fresh-00|\(absent\)", r"\(absent\)|", "events?.*"),
+    Allowed("binary-events", rf"{HUB}: (body|messages)", None, None, r"events: 'image/png' .*"),
+    Allowed("event-trace", rf"{HUB}: (header|metadata)\.tracestate", "a=1|c=3|d=4", NOTHING, "events: .*trace.*"),
+    Allowed("event-trace", rf"{HUB}: (body|messages)", r".*\bbaggage\b.*", None, "events: traced.*"),
     Allowed("error-texts", rf"{ANSWER}: body", r".*ERR_PUBSUB_EVENTS_SER.*", r".*ERR_PUBSUB_EVENTS_SER.*", "events: bulk .*", alike.code),
     Allowed("json-spelling", r"grpc-hub-app \d+: messages", case="events: .*", alike=alike.event),
     Allowed(
