@@ -249,8 +249,32 @@ def poison(world, _count):
     return world.start(3)
 
 
+def no_worker(world, _count):
+    """An instance whose worker has gone says what it waits for."""
+    ids = world.start(1, seconds=3)
+
+    def waits(condition):
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            told = world.asked.ask("GET", f"/v1.0-alpha1/workflows/dapr/{ids[0]}/waits")[2]["waitsFor"]
+            if condition({wait["kind"]: wait for wait in told}):
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"it waits for {told}")
+            time.sleep(0.1)
+
+    waits(lambda told: told.get("activity", {}).get("name") == "work" and "host" in told["activity"])
+    world.ends()
+    world.fleet.end("app-worker-0")
+    waits(lambda told: "host" in told and "why" in told.get("activity", {}))
+    world.start_worker("0")
+    world.ends()
+    return ids
+
+
 FAULTS = [(sidecars_killed, Redis, 2), (sidecars_killed, Postgres, 2), (apps_killed, Redis, 2), (store_stopped, Redis, 2),
-          (control_plane_restarted, Redis, 2), (rolling_restart, Postgres, 3), (poison, Redis, 1)]
+          (control_plane_restarted, Redis, 2), (rolling_restart, Postgres, 3), (poison, Redis, 1),
+          (no_worker, Redis, 1)]
 
 
 def long(world, count, seconds):
@@ -272,8 +296,9 @@ def run(binaries, fault, store, pairs, count):
             fleet.control_plane()
             world = World(fleet, store(fleet), pairs)
             began = time.monotonic()
-            again = world.check(fault(world, count))
-            print(f"ok   {fault.__name__} {store.__name__}: {count} instances, {again} activities begun again, "
+            ids = fault(world, count)
+            again = world.check(ids)
+            print(f"ok   {fault.__name__} {store.__name__}: {len(ids)} instances, {again} activities begun again, "
                   f"{time.monotonic() - began:.1f} s", flush=True)
         except BaseException:
             fleet.keep_logs()
