@@ -124,8 +124,18 @@ async fn tls_protects_the_connection() {
     };
     let store = with(&certificates.root).await.unwrap();
     store.set(&write("k", "1")).await.unwrap();
-    let error = with(&Certificates::new().root).await.map(drop).unwrap_err();
+    let stranger = with(&Certificates::new().root).await.unwrap();
+    let error = stranger.get(&Get::key("k")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
     assert!(error.to_string().contains("127.0.0.1"), "{error}");
+}
+
+#[tokio::test]
+async fn a_store_that_is_not_there_yet_holds_up_nobody() {
+    let store = open("127.0.0.1:1", "v2", &[]).await.unwrap();
+    let error = store.get(&Get::key("k")).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
 
 #[tokio::test]
@@ -153,7 +163,4 @@ async fn wrong_settings_are_named() {
         ],
     )
     .await;
-    let error = open("127.0.0.1:1", "v2", &[]).await.map(drop).unwrap_err();
-    assert_eq!(error.kind(), Kind::Unavailable, "{error}");
-    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
