@@ -15,6 +15,12 @@ fn check_duration(text: &str) -> Result<(), String> {
 
 /// Sorted by name, as the usage text lists them. Names and defaults are Dapr's.
 pub(super) const FLAGS: &[Flag] = &[
+    Flag::boolean(
+        "actors-handover",
+        "true",
+        "Hand actors that move over to their new hosts, where placement and all sidecars of the namespace are \
+         Outrigger's; not a flag of Dapr",
+    ),
     Flag::text("actors-service", "", "").deprecated("flag no longer has any effect"),
     Flag::text(
         "allowed-origins",
@@ -26,12 +32,6 @@ pub(super) const FLAGS: &[Flag] = &[
         DURATION,
         "3s",
         "Time limit for asking the app about an input binding",
-    ),
-    Flag::boolean(
-        "actors-handover",
-        "true",
-        "Hand actors that move over to their new hosts, where placement and all sidecars of the namespace are \
-         Outrigger's; not a flag of Dapr",
     ),
     Flag::text("app-channel-address", "127.0.0.1", "Host the app listens on"),
     Flag::text(
