@@ -60,8 +60,8 @@ pub enum Detail {
     ErrorInfo {
         /// The reason code.
         reason: &'static str,
-        /// Context, such as the app id.
-        metadata: Vec<(String, String)>,
+        /// Context, such as the app id. Over HTTP it is `null` where it is absent, and `{}` where it is empty.
+        metadata: Option<Vec<(String, String)>>,
     },
     /// `google.rpc.ErrorInfo` of a component.
     Foreign {
@@ -370,6 +370,7 @@ impl ApiError {
                         DOMAIN,
                         metadata
                             .iter()
+                            .flatten()
                             .cloned()
                             .collect::<std::collections::HashMap<_, _>>(),
                     );
@@ -404,11 +405,9 @@ impl Detail {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",
                 "reason": reason,
                 "domain": DOMAIN,
-                "metadata": if metadata.is_empty() {
-                    Value::Null
-                } else {
+                "metadata": metadata.as_ref().map_or(Value::Null, |metadata| {
                     metadata.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect::<serde_json::Map<_, _>>().into()
-                },
+                }),
             }),
             Self::Foreign { reason, domain } => json!({
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo",

@@ -37,7 +37,7 @@ impl From<JobsError> for ApiError {
         }
         let info = Detail::ErrorInfo {
             reason: code,
-            metadata,
+            metadata: Some(metadata),
         };
         Self::new(code, "job", http, grpc, error.to_string()).with_detail(info)
     }

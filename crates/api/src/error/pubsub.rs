@@ -21,14 +21,14 @@ impl From<PublishError> for ApiError {
         match error {
             PublishError::NoName => about("ERR_PUBSUB_EMPTY", MISSING, "pubsub name is empty".to_owned())
                 .of_pubsub("", "DAPR_PUBSUB_NAME_EMPTY", []),
-            PublishError::NotFound { pubsub } => about(
+            PublishError::NotFound { pubsub, metadata } => about(
                 "ERR_PUBSUB_NOT_FOUND",
                 MISSING,
                 format!("pubsub {pubsub} is not found"),
             )
             .with_detail(Detail::ErrorInfo {
                 reason: "DAPR_PUBSUB_NOT_FOUND",
-                metadata: Vec::new(),
+                metadata: Some(metadata.into_iter().collect()),
             }),
             PublishError::NoTopic { pubsub } => {
                 let message = format!("topic is empty in pubsub {pubsub}");
@@ -138,7 +138,7 @@ impl ApiError {
         let message = format!("error while publishing outbox message: {cause}");
         about("ERR_PUBLISH_OUTBOX", INTERNAL, message).with_detail(Detail::ErrorInfo {
             reason: "DAPR_PUBSUB_OUTBOX",
-            metadata: vec![("appID".to_owned(), app_id), ("error".to_owned(), cause)],
+            metadata: Some(vec![("appID".to_owned(), app_id), ("error".to_owned(), cause)]),
         })
     }
 
@@ -156,7 +156,7 @@ impl ApiError {
         let metadata = metadata.map(|(name, value)| (name.to_owned(), value.to_owned()));
         self.with_detail(resource).with_detail(Detail::ErrorInfo {
             reason,
-            metadata: metadata.into(),
+            metadata: (N > 0).then(|| metadata.into()),
         })
     }
 }

@@ -145,7 +145,10 @@ impl ApiError {
             name: store,
             description: String::new(),
         })
-        .with_detail(Detail::ErrorInfo { reason, metadata })
+        .with_detail(Detail::ErrorInfo {
+            reason,
+            metadata: (!metadata.is_empty()).then_some(metadata),
+        })
     }
 }
 
@@ -167,7 +170,7 @@ fn about_app(reason: &'static str, app_id: Option<&str>) -> Detail {
     let metadata = app_id.map(|id| ("appID".to_owned(), id.to_owned()));
     Detail::ErrorInfo {
         reason,
-        metadata: metadata.into_iter().collect(),
+        metadata: metadata.map(|pair| vec![pair]),
     }
 }
 

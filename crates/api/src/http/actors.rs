@@ -110,7 +110,7 @@ impl HttpApi {
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
         let read = json::read(body, body::operations).await;
-        let operations = read.map_err(|error| ApiError::malformed(error.to_string()))?;
+        let operations = read.map_err(json::undecoded)?;
         self.actors.change_state(&kind, &id, operations).await?;
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
@@ -120,7 +120,7 @@ impl HttpApi {
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
         let read = json::read(body, body::timer).await;
-        let read = read.map_err(|error| ApiError::malformed(error.to_string()))?;
+        let read = read.map_err(json::undecoded)?;
         let request = TimerRequest {
             kind,
             id,

@@ -53,7 +53,7 @@ enum Reply {
 /// A due job on its way.
 struct Outgoing {
     name: String,
-    data: Any,
+    data: Option<Any>,
     trace: Parent,
 }
 
@@ -172,7 +172,7 @@ impl Receiver for Deliveries {
         let mut span = self.tracer.job(&name, &statement, &Parent::default());
         let job = Outgoing {
             name: name.clone(),
-            data: trigger.data.unwrap_or_default(),
+            data: trigger.data,
             trace: span.as_parent(),
         };
         let started = Instant::now();
@@ -198,7 +198,10 @@ impl Receiver for Deliveries {
 
 async fn over_http(app: &AppChannel, job: &Outgoing) -> Result<u16, AppError> {
     let path = format!("job/{}", job.name.trim_start_matches('/'));
-    let (body, trace) = (Bytes::from(body(&job.data)?).into(), job.trace.clone());
+    let (body, trace) = (
+        Bytes::from(job.data.as_ref().map_or(Ok(Vec::new()), body)?).into(),
+        job.trace.clone(),
+    );
     let call = Call::own(Method::POST, path, HeaderMap::new(), body, trace);
     let reply = app.invoke(call).await?;
     let AppStatus::Http(status) = reply.status else {
@@ -211,9 +214,12 @@ async fn over_http(app: &AppChannel, job: &Outgoing) -> Result<u16, AppError> {
 async fn over_grpc(app: &AppChannel, job: &Outgoing) -> Reply {
     let request = JobEventRequest {
         name: job.name.clone(),
-        data: Some(job.data.clone()),
+        data: job.data.clone(),
         method: format!("job/{}", job.name),
-        content_type: job.data.type_url.clone(),
+        content_type: job
+            .data
+            .as_ref()
+            .map_or_else(String::new, |data| data.type_url.clone()),
         http_extension: Some(HttpExtension {
             verb: Verb::Post.into(),
             querystring: String::new(),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use outrigger_component::Pairs;
+
 use crate::outbound::Cause;
 
 /// Why events were not published.
@@ -13,6 +15,8 @@ pub enum PublishError {
     NotFound {
         /// The name.
         pubsub: String,
+        /// What the request says beside the event.
+        metadata: Pairs,
     },
     /// No topic is named.
     NoTopic {
@@ -71,7 +75,7 @@ impl fmt::Display for PublishError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoName => f.write_str("pubsub name is empty"),
-            Self::NotFound { pubsub } => write!(f, "pubsub {pubsub} is not found"),
+            Self::NotFound { pubsub, .. } => write!(f, "pubsub {pubsub} is not found"),
             Self::NoTopic { pubsub } => write!(f, "topic is empty in pubsub {pubsub}"),
             Self::RawPayload { value, .. } => write!(f, "rawPayload is no boolean: '{value}'"),
             Self::Malformed { cause, .. } => f.write_str(cause),

@@ -71,7 +71,10 @@ impl PubSubs {
         }
         let owned = || pubsub.to_owned();
         let broker = self.broker(pubsub);
-        let broker = broker.ok_or_else(|| PublishError::NotFound { pubsub: owned() })?;
+        let broker = broker.ok_or_else(|| PublishError::NotFound {
+            pubsub: owned(),
+            metadata: metadata.clone(),
+        })?;
         if topic.is_empty() {
             return Err(PublishError::NoTopic { pubsub: owned() });
         }

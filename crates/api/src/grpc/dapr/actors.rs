@@ -85,21 +85,29 @@ impl DaprService {
         &self,
         request: ExecuteActorStateTransactionRequest,
     ) -> Result<Response<()>, Status> {
-        let operations = request.operations.into_iter().map(|operation| StateOperation {
-            step: match operation.operation_type.as_str() {
+        let operations = request.operations.into_iter().map(|operation| {
+            let step = match operation.operation_type.as_str() {
                 "upsert" => {
                     let value = operation.value.unwrap_or_default().value;
                     StateStep::Upsert(Value::Bytes(Bytes::from(value)))
                 }
                 "delete" => StateStep::Delete,
-                other => StateStep::Unknown(other.to_owned()),
-            },
-            key: operation.key,
-            etag: None,
-            metadata: operation.metadata,
+                // Over HTTP this is found later, and is another error.
+                other => {
+                    let message = format!("operation type {other} not supported");
+                    return Err(Status::unimplemented(message));
+                }
+            };
+            Ok(StateOperation {
+                step,
+                key: operation.key,
+                etag: None,
+                metadata: operation.metadata,
+            })
         });
         let (kind, id) = (&request.actor_type, &request.actor_id);
-        let changed = self.actors.change_state(kind, id, operations.collect()).await;
+        let operations = operations.collect::<Result<_, _>>()?;
+        let changed = self.actors.change_state(kind, id, operations).await;
         changed.map_err(|error| self.actor_failed(error))?;
         Ok(Response::new(()))
     }
