@@ -294,6 +294,7 @@ fn lead(
         client: client.clone(),
         settings,
         namespace: config.watch_namespace.clone(),
+        control_plane: config.namespace.clone(),
     });
     let work = move |term: CancellationToken| {
         let (services, watchdog) = (services.clone(), watchdog.clone());
