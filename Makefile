@@ -6,7 +6,7 @@ DIST = $(shell scripts/target)/dist
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate benchpubsub benchblocks cost fuzz deny clean-room
+.PHONY: help build demo test check conformance sdk pluggable cli mixed measure bench benchstate benchpubsub benchblocks cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -90,6 +90,10 @@ cost: ## instructions and allocations of a call, against crates/cost/budget.toml
 	@scripts/need cargo cc make valgrind
 	scripts/build checks
 	$(RELEASE)/outrigger-cost $(COST)
+
+faults: build ## workflows while workers, sidecars, stores and the control plane are killed: minutes
+	@scripts/need python3 venv redis postgres
+	conformance/faults $(RELEASE)
 
 fuzz: ## the parsers of what comes from the network under libFuzzer, a minute each
 	@scripts/fuzz

@@ -38,7 +38,7 @@ pub(super) const BETA1: (&str, &str) = ("v1beta1", "v1.0-beta1");
 pub(super) const ALPHA1: (&str, &str) = ("v1alpha1", "v1.0-alpha1");
 /// Parameters of a path at most.
 const PARAMETERS: usize = 3;
-/// A last segment of a pattern that stands for all that is left of a path behind a slash, slashes included; perhaps nothing.
+/// A last segment of a pattern that stands for all that is left of a path, slashes included.
 const TAIL: &str = "*";
 
 /// What a handler answers.
@@ -238,7 +238,8 @@ fn parameters_of<'p>(pattern: &[&str], path: &'p str) -> Option<Parameters<'p>> 
     for expected in pattern {
         let here = rest?;
         if *expected == TAIL {
-            found.push(here)?;
+            let tail = (!here.is_empty()).then_some(here)?;
+            found.push(tail)?;
             return Some(found);
         }
         let (segment, behind) = match here.split_once('/') {
@@ -374,7 +375,7 @@ mod tests {
         let topic = &["publish", "{pubsub}", "*"];
         assert_eq!(of(topic, "publish/p/a/b/c"), Some(vec!["p", "a/b/c"]));
         assert_eq!(of(topic, "publish/p/a/"), Some(vec!["p", "a/"]));
-        assert_eq!(of(topic, "publish/p/"), Some(vec!["p", ""]));
+        assert_eq!(of(topic, "publish/p/"), None);
         assert_eq!(of(topic, "publish/p"), None);
         assert_eq!(of(&["{a}", "{b}", "{c}", "{d}"], "a/b/c/d"), None, "too many");
     }

@@ -70,8 +70,8 @@ pub const FLAGS: &[Flag] = &[
     ),
     Flag::boolean(
         "handover",
-        "true",
-        "Where all sidecars of a namespace are Outrigger's, a new table stops only the actors that move; \
+        "false",
+        "Where all sidecars of a namespace have --actors-handover, a new table stops only the actors that move; \
          not a flag of Dapr",
     ),
     Flag::int("max-api-level", "10", "No effect").hidden(),

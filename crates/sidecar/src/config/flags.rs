@@ -17,9 +17,9 @@ fn check_duration(text: &str) -> Result<(), String> {
 pub(super) const FLAGS: &[Flag] = &[
     Flag::boolean(
         "actors-handover",
-        "true",
-        "Hand actors that move over to their new hosts, where placement and all sidecars of the namespace are \
-         Outrigger's; not a flag of Dapr",
+        "false",
+        "Hand actors that move over to their new hosts, where all sidecars of the namespace do, and placement has \
+         --handover; not a flag of Dapr",
     ),
     Flag::text("actors-service", "", "").deprecated("flag no longer has any effect"),
     Flag::text(

@@ -89,22 +89,13 @@ async fn what_is_refused_has_the_code_of_the_contract() {
             "pubsub none is not found",
         ),
         (
-            "broker/",
-            "x: y",
-            "x",
-            404,
-            "ERR_TOPIC_NAME_EMPTY",
-            "TOPIC_NAME_EMPTY",
-            "topic is empty in pubsub broker",
-        ),
-        (
             "bulk/broker/",
             "x: y",
             "[]",
             404,
-            "ERR_TOPIC_NAME_EMPTY",
-            "TOPIC_NAME_EMPTY",
-            "topic is empty in pubsub broker",
+            "ERR_PUBSUB_NOT_FOUND",
+            "NOT_FOUND",
+            "pubsub bulk is not found",
         ),
         (
             "broker/b",
@@ -148,7 +139,11 @@ async fn what_is_refused_has_the_code_of_the_contract() {
             .unwrap()
             .iter()
             .find(|detail| detail["reason"].is_string());
-        assert_eq!(info.unwrap()["reason"], format!("DAPR_PUBSUB_{reason}"), "{path}");
+        let info = info.unwrap();
+        assert_eq!(info["reason"], format!("DAPR_PUBSUB_{reason}"), "{path}");
+        if reason == "NOT_FOUND" {
+            assert_eq!(info["metadata"], serde_json::json!({}), "that of the request");
+        }
     }
     for (pubsub, topic, code, message) in [
         (

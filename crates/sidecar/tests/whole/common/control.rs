@@ -16,6 +16,8 @@ pub struct Control {
     pub scheduler: Service,
     pub placement: Service,
     jobs: TempDir,
+    /// `--handover` of placement.
+    handover: bool,
 }
 
 /// A service on a runtime of its own, so that it can be killed.
@@ -55,12 +57,21 @@ impl Control {
         control
     }
 
+    /// With a placement that lets hosts hand actors over.
+    pub async fn with_handover() -> Self {
+        let mut control = Self::scheduler().await;
+        control.handover = true;
+        control.start_placement().await;
+        control
+    }
+
     /// A scheduler alone.
     pub async fn scheduler() -> Self {
         let mut control = Self {
             scheduler: Service::default(),
             placement: Service::default(),
             jobs: tempfile::tempdir().unwrap(),
+            handover: false,
         };
         control.start_scheduler().await;
         control
@@ -105,6 +116,7 @@ impl Control {
             "--metrics-port=0".to_owned(),
             "--listen-address=127.0.0.1".to_owned(),
             "--initial-cluster=dapr-placement-0=127.0.0.1:0".to_owned(),
+            format!("--handover={}", self.handover),
         ];
         let Ok(Parsed::Run(flags)) = parse(outrigger_placement::config::FLAGS, arguments) else {
             panic!("the flags of placement are not understood");
