@@ -92,6 +92,15 @@ fn poll(consumer: &Arc<Consumer>) -> Polling {
     Box::pin(async move { consumer.poll(POLL).await })
 }
 
+/// Polls after a pause; meanwhile whoever waits for it goes on with everything else.
+fn poll_after(pause: Duration, consumer: &Arc<Consumer>) -> Polling {
+    let polling = poll(consumer);
+    Box::pin(async move {
+        sleep(pause).await;
+        polling.await
+    })
+}
+
 impl Session {
     /// `before`: how many partitions the topic had when the subscription began, if it did.
     pub(super) async fn open(
@@ -166,7 +175,7 @@ impl Session {
                         return Ok(());
                     }
                 }
-                polled = &mut self.polling => self.polled(polled).await?,
+                polled = &mut self.polling => self.polled(polled)?,
             }
         }
     }
@@ -211,7 +220,7 @@ impl Session {
                 settled = feed.settled() => self.settle(settled, draining),
                 Some(change) = self.changes.recv() => self.changed(change, Some(feed)).await,
                 polled = &mut self.polling => {
-                    self.polled(polled).await?;
+                    self.polled(polled)?;
                     if draining {
                         self.ahead.clear();
                     }
@@ -296,11 +305,12 @@ impl Session {
     }
 
     /// Takes what the client brought, and sets it going again.
-    async fn polled(&mut self, polled: krafka::Result<Vec<ConsumerRecord>>) -> Result<()> {
+    fn polled(&mut self, polled: krafka::Result<Vec<ConsumerRecord>>) -> Result<()> {
         match polled {
             Ok(records) => {
                 self.failures = 0;
                 self.ahead.extend(records);
+                self.polling = poll(&self.consumer.0);
             }
             Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
             Err(error) => {
@@ -314,10 +324,9 @@ impl Session {
                         self.shared.settings.failure(&error)
                     );
                 }
-                sleep(self.shared.settings.consumer.rejoin).await;
+                self.polling = poll_after(self.shared.settings.consumer.rejoin, &self.consumer.0);
             }
         }
-        self.polling = poll(&self.consumer.0);
         Ok(())
     }
 

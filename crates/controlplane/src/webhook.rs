@@ -6,16 +6,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outrigger_accept::{Accepted, Admission, Limits, Place, Server, keep_alive};
 use outrigger_identity::Identity;
 use rustls::ServerConfig;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Time for the head of a request.
@@ -34,6 +35,8 @@ pub struct Allowed {
     pub connections: Limits,
     /// Body of a request, in bytes.
     pub body: usize,
+    /// All bodies in flight, in bytes: what has arrived of them, until they are answered.
+    pub bodies: usize,
 }
 
 /// Serves `handle` until told to stop.
@@ -50,8 +53,9 @@ pub async fn serve<H, F>(
     let mut tls = ServerConfig::clone(&identity.server_config_no_client_auth());
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = Arc::new(tls);
+    let room = Arc::new(Semaphore::new(allowed.bodies));
     let connection = move |accepted: Accepted| {
-        let (tls, handle) = (Arc::clone(&tls), handle.clone());
+        let (tls, handle, room) = (Arc::clone(&tls), handle.clone(), Arc::clone(&room));
         async move {
             let Accepted {
                 stream, place, drain, ..
@@ -60,8 +64,8 @@ pub async fn serve<H, F>(
                 return;
             };
             let service = service_fn(move |request| {
-                let (handle, place) = (handle.clone(), Arc::clone(&place));
-                async move { Ok::<_, Infallible>(answer(request, allowed.body, &place, handle).await) }
+                let (handle, place, room) = (handle.clone(), Arc::clone(&place), Arc::clone(&room));
+                async move { Ok::<_, Infallible>(answer(request, allowed.body, &room, &place, handle).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -81,6 +85,7 @@ pub async fn serve<H, F>(
 async fn answer<H, F>(
     request: Request<Incoming>,
     limit: usize,
+    room: &Arc<Semaphore>,
     place: &Place,
     handle: H,
 ) -> Response<Full<Bytes>>
@@ -96,16 +101,45 @@ where
         response.headers_mut().insert(header::CONNECTION, close);
         return response;
     }
-    let body = match tokio::time::timeout(BODY, Limited::new(body, limit).collect()).await {
+    // It is given back once the request is answered.
+    let (body, _taken) = match tokio::time::timeout(BODY, receive(body, limit, room)).await {
         Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
-        }
-        Ok(Err(_)) => return text(StatusCode::BAD_REQUEST, "the body is incomplete"),
-        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err((status, why))) => return text(status, why),
+        Ok(Ok(received)) => received,
     };
     place.prove();
     handle(Request::from_parts(head, body)).await
+}
+
+/// A body, and the room it takes. Room is taken for what has arrived: what is only announced costs nothing.
+async fn receive<B: Body<Data = Bytes> + Unpin>(
+    mut body: B,
+    limit: usize,
+    room: &Arc<Semaphore>,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), (StatusCode, &'static str)> {
+    const LARGE: (StatusCode, &str) = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
+    if body.size_hint().lower() > limit as u64 {
+        return Err(LARGE);
+    }
+    let (mut received, mut taken) = (BytesMut::new(), None::<OwnedSemaphorePermit>);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| (StatusCode::BAD_REQUEST, "the body is incomplete"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if data.len() > limit - received.len() {
+            return Err(LARGE);
+        }
+        let more = u32::try_from(data.len()).map_err(|_| LARGE)?;
+        let more = Arc::clone(room).try_acquire_many_owned(more).map_err(|_| {
+            let why = "too many bodies are in flight; try again";
+            (StatusCode::SERVICE_UNAVAILABLE, why)
+        })?;
+        match &mut taken {
+            None => taken = Some(more),
+            Some(taken) => taken.merge(more),
+        }
+        received.extend_from_slice(&data);
+    }
+    Ok((received.freeze(), taken))
 }
 
 /// An answer in plain text.
@@ -113,4 +147,28 @@ pub fn text(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(format!("{text}\n"))));
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn bodies_in_flight_have_so_much_room_together() {
+        let room = Arc::new(Semaphore::new(10));
+        let body = |length| Full::new(Bytes::from(vec![b'x'; length]));
+        let (first, taken) = receive(body(6), 8, &room).await.unwrap();
+        assert_eq!(first.len(), 6);
+        let refused = receive(body(6), 8, &room).await.unwrap_err();
+        assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(
+            receive(body(4), 8, &room).await.is_ok(),
+            "what was refused keeps no room"
+        );
+        drop(taken);
+        assert!(receive(body(6), 8, &room).await.is_ok());
+        let large = receive(body(9), 8, &room).await.unwrap_err();
+        assert_eq!(large.0, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(room.available_permits(), 10);
+    }
 }

@@ -36,6 +36,8 @@ const CONNECTIONS: Limits = Limits {
 };
 /// Largest review, in bytes: a pod, as large as the API server takes one.
 const MAX_REVIEW: usize = 8 << 20;
+/// All of these that are in flight, in bytes.
+const MAX_REVIEWS: usize = 64 << 20;
 /// How long the list of service accounts is tried for, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(500);
@@ -168,6 +170,7 @@ impl Injector {
         let allowed = webhook::Allowed {
             connections: CONNECTIONS,
             body: MAX_REVIEW,
+            bodies: MAX_REVIEWS,
         };
         tasks.spawn(fine(async move {
             let handle = move |request: Request<_>| {

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{ApiError, ConnectError};
 use crate::kind::{Kind, is_object_name};
@@ -222,12 +222,21 @@ impl Client {
             .map(drop)
     }
 
-    /// Deletes an object.
+    /// Deletes the object with this `uid`; one that has taken its name since then stays.
     ///
     /// # Errors
-    /// [`ApiError`].
-    pub async fn delete(&self, kind: Kind, namespace: Option<&str>, name: &str) -> Result<(), ApiError> {
-        self.request(Method::DELETE, &kind.path(namespace, Some(name)), None)
+    /// [`ApiError`]; [`ApiError::Conflict`] where the name is another's now.
+    pub async fn delete(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), ApiError> {
+        let options =
+            json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}).to_string();
+        let body = ("application/json", options.into());
+        self.request(Method::DELETE, &kind.path(namespace, Some(name)), Some(body))
             .await
             .map(drop)
     }

@@ -54,6 +54,8 @@ const ALLOWED: Allowed = Allowed {
 const MAX_REQUEST: usize = 16 << 10;
 /// Largest review of subscriptions that are to be converted, in bytes.
 const MAX_REVIEW: usize = 64 << 20;
+/// All of these that are in flight, in bytes.
+const MAX_REVIEWS: usize = 256 << 20;
 /// How long the control plane's Configuration is tried for, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
@@ -234,6 +236,7 @@ async fn conversions(server: Server, identity: &Identity, stop: CancellationToke
     let allowed = webhook::Allowed {
         connections: ENDPOINT_LIMITS,
         body: MAX_REVIEW,
+        bodies: MAX_REVIEWS,
     };
     let handle = |request: Request<_>| async move { convert::respond(&request) };
     webhook::serve(server, allowed, identity, stop, handle).await;
@@ -291,6 +294,7 @@ fn lead(
         client: client.clone(),
         settings,
         namespace: config.watch_namespace.clone(),
+        control_plane: config.namespace.clone(),
     });
     let work = move |term: CancellationToken| {
         let (services, watchdog) = (services.clone(), watchdog.clone());

@@ -3,7 +3,7 @@
 mod desired;
 mod workload;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,9 +20,32 @@ use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 const LOG: &str = "dapr.operator.handlers";
 /// Services that are looked at at the same time.
 const AT_ONCE: usize = 100;
-/// Attempts for a service, until its workload changes again, and the pause before the second; it doubles.
-const ATTEMPTS: u32 = 8;
+/// The pause after a failed attempt; it doubles, up to the longest.
 const PAUSE: Duration = Duration::from_millis(500);
+const FULL_PAUSE: Duration = Duration::from_secs(30);
+/// Failures in a row after which it is told.
+const TOLD: u32 = 8;
+
+/// A workload whose service is to be made, and how often that has failed in a row.
+struct Job<K> {
+    workload: Arc<Workload<K>>,
+    failures: u32,
+}
+
+impl<K> Job<K> {
+    fn new(workload: Arc<Workload<K>>) -> Self {
+        Self {
+            workload,
+            failures: 0,
+        }
+    }
+}
+
+/// Until the next attempt.
+fn pause(failures: u32) -> Duration {
+    let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
+    PAUSE.saturating_mul(factor).min(FULL_PAUSE)
+}
 
 /// Makes the services.
 #[derive(Debug, Clone)]
@@ -57,28 +80,58 @@ impl Services {
         let store = reflector.store();
         let mut changes = store.follow();
         let reconciling = async {
-            let mut waiting: HashMap<Meta, Arc<Workload<K>>> = HashMap::new();
-            let mut running = FuturesUnordered::new();
+            // Those to be tried now, those that failed and rest, and those under way, which are tried by one at a time.
+            let mut waiting: HashMap<Meta, Job<K>> = HashMap::new();
+            let mut resting: HashMap<Meta, Job<K>> = HashMap::new();
+            let mut busy: HashSet<Meta> = HashSet::new();
+            let (mut running, mut pauses) = (FuturesUnordered::new(), FuturesUnordered::new());
             loop {
                 while running.len() < AT_ONCE {
-                    let Some(meta) = waiting.keys().next().cloned() else {
+                    let Some(meta) = waiting.keys().find(|meta| !busy.contains(*meta)).cloned() else {
                         break;
                     };
-                    if let Some(workload) = waiting.remove(&meta) {
-                        running.push(self.reconcile(meta, workload));
+                    if let Some(job) = waiting.remove(&meta) {
+                        busy.insert(meta.clone());
+                        running.push(self.attempt(meta, job));
                     }
                 }
                 tokio::select! {
                     change = changes.recv() => match change {
                         // What is gone takes its service along: the cluster collects what it owned.
-                        Ok(change) => match change.new {
-                            Some(workload) => drop(waiting.insert(change.meta, workload)),
-                            None => drop(waiting.remove(&change.meta)),
-                        },
-                        Err(RecvError::Lagged(_)) => waiting.extend(store.all()),
+                        Ok(change) => {
+                            resting.remove(&change.meta);
+                            match change.new {
+                                Some(workload) => drop(waiting.insert(change.meta, Job::new(workload))),
+                                None => drop(waiting.remove(&change.meta)),
+                            }
+                        }
+                        Err(RecvError::Lagged(_)) => {
+                            resting.clear();
+                            let all = store.all().into_iter();
+                            waiting = all.map(|(meta, workload)| (meta, Job::new(workload))).collect();
+                        }
                         Err(RecvError::Closed) => return,
                     },
-                    Some(()) = running.next() => {}
+                    Some((meta, failed)) = running.next() => {
+                        busy.remove(&meta);
+                        // What has changed meanwhile waits already; what is gone needs nothing.
+                        let now = store.get(&meta.namespace, &meta.name);
+                        if let Some((job, pause)) = failed
+                            && now.is_some_and(|now| Arc::ptr_eq(&now, &job.workload))
+                            && !waiting.contains_key(&meta)
+                        {
+                            resting.insert(meta.clone(), job);
+                            pauses.push(async move {
+                                tokio::time::sleep(pause).await;
+                                meta
+                            });
+                        }
+                    }
+                    Some(meta) = pauses.next() => {
+                        if let Some(job) = resting.remove(&meta) {
+                            waiting.insert(meta, job);
+                        }
+                    }
                 }
             }
         };
@@ -88,27 +141,30 @@ impl Services {
         }
     }
 
-    async fn reconcile<K: Owner>(&self, meta: Meta, workload: Arc<Workload<K>>) {
-        let mut pause = PAUSE;
-        for attempt in 1..=ATTEMPTS {
-            match self.ensure(&meta, &workload).await {
-                Ok(Some(done)) => return self.metrics.service(&workload.app_id, done),
-                Ok(None) => return,
-                Err(error) if attempt == ATTEMPTS || error.is_forbidden() => {
-                    tracing::error!(
-                        target: LOG,
-                        "cannot make the service {} of {} {}/{}: {error}; it is tried again when that changes",
-                        workload.service, Workload::<K>::KIND.plural, meta.namespace, meta.name
-                    );
-                    return;
+    /// Tries once. What failed is to be tried again after the pause.
+    async fn attempt<K: Owner>(&self, meta: Meta, mut job: Job<K>) -> (Meta, Option<(Job<K>, Duration)>) {
+        let workload = &job.workload;
+        let error = match self.ensure(&meta, workload).await {
+            Ok(done) => {
+                if let Some(done) = done {
+                    self.metrics.service(&workload.app_id, done);
                 }
-                Err(error) => {
-                    tracing::debug!(target: LOG, "service {}/{}: {error}", meta.namespace, workload.service);
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
-                }
+                return (meta, None);
             }
+            Err(error) => error,
+        };
+        job.failures = job.failures.saturating_add(1);
+        let pause = pause(job.failures);
+        if job.failures == TOLD || (job.failures == 1 && error.is_forbidden()) {
+            tracing::error!(
+                target: LOG,
+                "cannot make the service {} of {} {}/{}: {error}; it is tried again, at least every {} s",
+                workload.service, Workload::<K>::KIND.plural, meta.namespace, meta.name, FULL_PAUSE.as_secs()
+            );
+        } else {
+            tracing::debug!(target: LOG, "service {}/{}: {error}", meta.namespace, workload.service);
         }
+        (meta, Some((job, pause)))
     }
 
     /// Makes the service what it should be, and tells what that took.

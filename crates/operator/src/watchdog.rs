@@ -26,6 +26,8 @@ pub(crate) struct Watchdog {
     pub(crate) settings: config::Watchdog,
     /// The only namespace; all without.
     pub(crate) namespace: Option<String>,
+    /// That of the control plane, the injector's.
+    pub(crate) control_plane: String,
 }
 
 /// What is to be done with a pod.
@@ -114,7 +116,7 @@ impl Watchdog {
     async fn look(&self, limit: &mut Limit) -> Result<bool, ApiError> {
         let injectors = self
             .client
-            .all(Kind::DEPLOYMENTS, self.namespace.as_deref(), INJECTOR_LABEL)
+            .all(Kind::DEPLOYMENTS, Some(&self.control_plane), INJECTOR_LABEL)
             .await?;
         let is_ready = |injector: &Value| {
             injector["status"]["readyReplicas"]
@@ -143,11 +145,13 @@ impl Watchdog {
                     limit.wait().await;
                     let place = namespace.unwrap_or_default();
                     tracing::warn!(target: LOG, "the pod {place}/{name} lacks its sidecar: it is deleted to be created again");
-                    self.client.delete(Kind::PODS, namespace, &name).await
+                    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+                    self.client.delete(Kind::PODS, namespace, &name, uid).await
                 }
             };
             match done {
-                Ok(()) | Err(ApiError::NotFound(_)) => {}
+                // A conflict: a new pod has its name.
+                Ok(()) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
                 Err(error) => tracing::error!(target: LOG, "pod {name}: {error}"),
             }
         }
@@ -184,7 +188,7 @@ mod tests {
 
     fn pod(name: &str, enabled: &str, containers: &[&str]) -> Value {
         let containers: Vec<_> = containers.iter().map(|name| json!({"name": name})).collect();
-        json!({"metadata": {"name": name, "namespace": "ns", "annotations": {"dapr.io/enabled": enabled}},
+        json!({"metadata": {"name": name, "namespace": "ns", "uid": format!("uid-of-{name}"), "annotations": {"dapr.io/enabled": enabled}},
             "spec": {"containers": containers}})
     }
 
@@ -221,7 +225,8 @@ mod tests {
         let watchdog = Watchdog {
             client: server.client(),
             settings,
-            namespace: None,
+            namespace: Some("ns".to_owned()),
+            control_plane: "s".to_owned(),
         };
         let mut limit = Limit::new(None);
         assert!(!watchdog.look(&mut limit).await.unwrap(), "no injector");
@@ -230,11 +235,26 @@ mod tests {
         server.put("/apis/apps/v1/namespaces/s/deployments/i", injector);
         assert!(watchdog.look(&mut limit).await.unwrap());
         assert!(server.object(&at("lacks")).is_none());
+        let deleted = server.requests("DELETE", &at("lacks"));
+        assert_eq!(deleted.len(), 1);
+        assert_eq!(deleted[0]["preconditions"]["uid"], "uid-of-lacks");
         assert_eq!(
             server.object(&at("has")).unwrap()["metadata"]["labels"][WATCHED],
             "true"
         );
         assert!(server.object(&at("wants-none")).unwrap()["metadata"]["labels"].is_null());
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_took_the_name_of_another_stays() {
+        let server = Server::start().await;
+        server.put(&at("lacks"), pod("lacks", "true", &["app", "daprd"]));
+        let delete = server
+            .client()
+            .delete(Kind::PODS, Some("ns"), "lacks", "before")
+            .await;
+        assert!(matches!(delete, Err(ApiError::Conflict(_))), "{delete:?}");
+        assert!(server.object(&at("lacks")).is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use crate::config::Cluster;
 const LOG: &str = "dapr.scheduler.etcd";
 /// The program.
 const PROGRAM: &str = "etcd";
-/// First argument of the process that becomes etcd.
+/// First argument of the process that becomes etcd; the id of its parent follows.
 pub(crate) const GUARD: &str = "--become-etcd";
 /// Between two looks at the child.
 const LOOK: Duration = Duration::from_millis(200);
@@ -31,6 +31,8 @@ const ENDS: u32 = 5;
 const FULL_PAUSE: Duration = Duration::from_secs(5);
 /// Last lines of its log that are told when it ends.
 const LINES: usize = 5;
+/// How long its last lines are waited for once it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Longest line that is kept.
 const LINE: usize = 2000;
 
@@ -84,7 +86,7 @@ pub(crate) struct EtcdChild {
 /// What becomes etcd, if the process was started for that: `arguments` are those of the process, its name included.
 /// It ends when its parent does.
 pub fn become_etcd(arguments: &[String]) -> Option<io::Error> {
-    let [_, guard, rest @ ..] = arguments else {
+    let [_, guard, parent, rest @ ..] = arguments else {
         return None;
     };
     if guard != GUARD {
@@ -92,16 +94,18 @@ pub fn become_etcd(arguments: &[String]) -> Option<io::Error> {
     }
     #[cfg(target_os = "linux")]
     {
-        let parent = rustix::process::getppid();
         let die = Some(rustix::process::Signal::KILL);
         if let Err(error) = rustix::process::set_parent_process_death_signal(die) {
             return Some(error.into());
         }
-        // It may have ended before the signal was asked for.
-        if rustix::process::getppid() != parent {
+        // It may have ended before the signal was asked for: then this process has another parent.
+        let now = rustix::process::getppid().map(|id| id.as_raw_nonzero().get().to_string());
+        if now.as_ref() != Some(parent) {
             return Some(io::Error::other("the scheduler has ended"));
         }
     }
+    #[cfg(not(target_os = "linux"))]
+    let _ = parent;
     Some(Command::new(PROGRAM).args(rest).exec())
 }
 
@@ -218,9 +222,10 @@ fn supervise(
     let mut ends = 0;
     loop {
         let begun = Instant::now();
-        let said = Said::default();
+        let mut said = Said::default();
         let mut child = Command::new(guard)
             .arg(GUARD)
+            .arg(std::process::id().to_string())
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -233,7 +238,7 @@ fn supervise(
             return Ok(());
         };
         ends = if begun.elapsed() < SOON { ends + 1 } else { 1 };
-        let last = said.last();
+        let last = said.last(LAST_WORDS);
         if let Some((written, installed)) = versions(&last) {
             return Err(ChildError::Older {
                 path: folder.to_owned(),
@@ -308,15 +313,18 @@ fn end(child: &mut Child) {
 }
 
 /// The last lines that a child wrote.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<VecDeque<String>>>);
+#[derive(Default)]
+struct Said {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    readers: Vec<thread::JoinHandle<()>>,
+}
 
 impl Said {
-    fn listen(&self, from: Option<impl Read + Send + 'static>) {
+    fn listen(&mut self, from: Option<impl Read + Send + 'static>) {
         let Some(from) = from else { return };
-        let lines = Arc::clone(&self.0);
+        let lines = Arc::clone(&self.lines);
         // It ends with the child.
-        thread::spawn(move || {
+        self.readers.push(thread::spawn(move || {
             let mut reader = BufReader::new(from);
             let mut line = Vec::new();
             while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
@@ -330,18 +338,44 @@ impl Said {
                 lines.push_back(text);
                 line.clear();
             }
-        });
+        }));
     }
 
-    fn last(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    /// What it said last, once all of it is read; `patience` is for a pipe that something else keeps open.
+    fn last(&self, patience: Duration) -> String {
+        let deadline = Instant::now() + patience;
+        while !self.readers.iter().all(thread::JoinHandle::is_finished) && Instant::now() < deadline {
+            thread::sleep(LOOK / 20);
+        }
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect::<Vec<_>>().join(" | ")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::versions;
+    use std::io::{self, Read};
+    use std::time::Duration;
+
+    use super::{Said, versions};
+
+    /// A pipe whose text takes a while.
+    struct Slow(&'static [u8]);
+
+    impl Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            std::thread::sleep(Duration::from_millis(50));
+            self.0.read(buffer)
+        }
+    }
+
+    #[test]
+    fn the_last_lines_are_those_that_were_still_under_way() {
+        let mut said = Said::default();
+        said.listen(Some(Slow(b"starts\nlisten: address in use\n")));
+        let last = said.last(Duration::from_secs(60));
+        assert_eq!(last, "starts | listen: address in use");
+    }
 
     #[test]
     fn a_folder_of_a_newer_etcd_is_told_from_other_trouble() {

@@ -140,11 +140,24 @@ impl State {
                 }
                 (StatusCode::OK, self.put(address, object))
             }
-            "DELETE" => match self.delete(address) {
-                Some(object) => (StatusCode::OK, object),
-                None => refused(StatusCode::NOT_FOUND),
+            "DELETE" => match self.get(address).map(|known| &known["metadata"]["uid"]) {
+                Some(uid)
+                    if body["preconditions"]
+                        .get("uid")
+                        .is_some_and(|wanted| wanted != uid) =>
+                {
+                    refused(StatusCode::CONFLICT)
+                }
+                _ => self.deleted(address),
             },
             _ => refused(StatusCode::METHOD_NOT_ALLOWED),
+        }
+    }
+
+    fn deleted(&mut self, address: &str) -> (StatusCode, Value) {
+        match self.delete(address) {
+            Some(object) => (StatusCode::OK, object),
+            None => refused(StatusCode::NOT_FOUND),
         }
     }
 }

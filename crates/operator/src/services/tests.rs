@@ -134,3 +134,48 @@ fn what_others_added_to_a_service_stays() {
     );
     assert_eq!(next["spec"]["ipFamilies"], json!(["IPv4"]));
 }
+
+#[tokio::test]
+async fn what_a_workload_was_is_not_tried_again_once_it_has_changed() {
+    let server = Server::start().await;
+    let refused = json!({"kind": "Status", "message": "away"});
+    server.fix(
+        "/api/v1/namespaces/ns/services",
+        http::StatusCode::INTERNAL_SERVER_ERROR,
+        refused,
+    );
+    let before = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart", "dapr.io/grpc-port": "6000"});
+    server.put(DEPLOYMENT, deployment(&before));
+    let services = Services {
+        client: server.client(),
+        metrics: Arc::default(),
+        namespace: None,
+        rollouts: false,
+    };
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(services.run(stop.clone()));
+    server.asked("POST", "/services", 1).await;
+    let mut after = before;
+    after["dapr.io/grpc-port"] = "7000".into();
+    server.put(DEPLOYMENT, deployment(&after));
+    let tried = || -> Vec<_> {
+        let requests = server.requests("POST", "/services");
+        let port = |service: &Value| service["spec"]["ports"][1]["port"].as_i64();
+        requests.iter().filter_map(port).collect()
+    };
+    // Both are refused; only the newer one comes again.
+    while tried().iter().filter(|port| **port == 7000).count() < 3 {
+        server.asked("POST", "/services", tried().len() + 1).await;
+    }
+    stop.cancel();
+    running.await.unwrap();
+    let first = tried().iter().position(|port| *port == 7000).unwrap();
+    assert!(tried()[first..].iter().all(|port| *port == 7000), "{:?}", tried());
+}
+
+#[test]
+fn attempts_go_on_at_the_longest_pause() {
+    let pauses: Vec<_> = (1..=8).map(|failures| pause(failures).as_millis()).collect();
+    assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+    assert_eq!(pause(u32::MAX), FULL_PAUSE);
+}

@@ -115,3 +115,15 @@ async fn a_job_is_replaced_only_when_that_is_wanted() {
     let job = client.get_job(get).await.unwrap().into_inner().job.unwrap();
     assert_eq!(job.due_time.as_deref(), Some("2h"));
 }
+
+#[test]
+fn no_etcd_outlives_a_scheduler_that_ended_before_it_began() {
+    // Of another parent than the one that started this.
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_scheduler"))
+        .args(["--become-etcd", "0", "--version"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the scheduler has ended"), "{said}");
+}
