@@ -35,9 +35,15 @@ type Ending = Option<Result<(), Status>>;
 enum Known {
     /// It goes on.
     Running(watch::Receiver<Ending>),
-    /// Its result is there, and nobody could be told.
+    /// Its result is there, and nobody could be told; since when.
+    Undelivered(Instant, Arc<dyn Redeliver>),
+    /// It is over; since when.
+    Done(Instant),
+}
+
+/// How an execution is over.
+enum Over {
     Undelivered(Arc<dyn Redeliver>),
-    /// It is over.
     Done,
 }
 
@@ -82,8 +88,8 @@ impl Executions {
             let mut all = self.locked();
             all.forget();
             match all.by_key.remove(&key) {
-                Some(Known::Done) => {
-                    all.by_key.insert(key, Known::Done);
+                Some(Known::Done(at)) => {
+                    all.by_key.insert(key, Known::Done(at));
                     return Ok(());
                 }
                 // Its task is there as long as it is not over.
@@ -91,17 +97,17 @@ impl Executions {
                     all.by_key.insert(key, Known::Running(ending.clone()));
                     ending
                 }
-                Some(Known::Undelivered(undelivered)) => {
+                Some(Known::Undelivered(_, undelivered)) => {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Known::Running(ending.clone()));
                     let executions = Arc::clone(self);
                     tokio::spawn(async move {
                         let delivered = undelivered.redeliver().await;
-                        let known = match &delivered {
-                            Ok(()) => Some(Known::Done),
-                            Err(_) => Some(Known::Undelivered(undelivered)),
+                        let over = match &delivered {
+                            Ok(()) => Some(Over::Done),
+                            Err(_) => Some(Over::Undelivered(undelivered)),
                         };
-                        executions.end(key, known);
+                        executions.end(key, over);
                         sender.send_replace(Some(delivered));
                     });
                     ending
@@ -129,28 +135,33 @@ impl Executions {
             ran = step.run() => ran,
             () = alone(&sender) => Err(Status::cancelled("nobody waits for the activity any more")),
         };
-        let (known, ended) = match ran {
+        let (over, ended) = match ran {
             Err(error) => (None, Err(error)),
             Ok(result) => match step.deliver(&result).await {
-                Ok(()) => (Some(Known::Done), Ok(())),
+                Ok(()) => (Some(Over::Done), Ok(())),
                 Err(error) => {
                     let undelivered = Arc::new(Undelivered { step, result });
-                    (Some(Known::Undelivered(undelivered)), Err(error))
+                    (Some(Over::Undelivered(undelivered)), Err(error))
                 }
             },
         };
-        self.end(key, known);
+        self.end(key, over);
         sender.send_replace(Some(ended));
     }
 
-    fn end(&self, key: String, known: Option<Known>) {
+    fn end(&self, key: String, over: Option<Over>) {
         let mut all = self.locked();
-        let Some(known) = known else {
-            all.by_key.remove(&key);
-            return;
+        let now = Instant::now();
+        let known = match over {
+            None => {
+                all.by_key.remove(&key);
+                return;
+            }
+            Some(Over::Undelivered(undelivered)) => Known::Undelivered(now, undelivered),
+            Some(Over::Done) => Known::Done(now),
         };
         all.by_key.insert(key.clone(), known);
-        all.over.push_back((Instant::now(), key));
+        all.over.push_back((now, key));
         all.forget();
     }
 }
@@ -176,8 +187,12 @@ impl All {
             if at.elapsed() < REMEMBERED && self.over.len() <= MAX_REMEMBERED {
                 return;
             }
-            // An execution that goes on anew is not forgotten.
-            if !matches!(self.by_key.get(key), Some(Known::Running(_))) {
+            // One that goes on anew, or was over again later, is not forgotten.
+            let over = match self.by_key.get(key) {
+                Some(Known::Undelivered(over, _) | Known::Done(over)) => Some(over),
+                Some(Known::Running(_)) | None => None,
+            };
+            if over == Some(at) {
                 self.by_key.remove(key);
             }
             self.over.pop_front();
@@ -274,6 +289,23 @@ mod tests {
         assert!(executions.join("a".into(), step.clone()).await.is_err());
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_delivered_late_is_remembered_from_then_on() {
+        let executions = Arc::<Executions>::default();
+        let step = Counted::new(9);
+        step.fails.store(1, Ordering::SeqCst);
+        assert!(executions.join("a".into(), step.clone()).await.is_err());
+        sleep(REMEMBERED - Duration::from_secs(1)).await;
+        executions.join("a".into(), step.clone()).await.unwrap();
+        sleep(Duration::from_secs(2)).await;
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (1, 1));
+        sleep(REMEMBERED).await;
+        executions.join("b".into(), step.clone()).await.unwrap();
+        let all = executions.locked();
+        assert_eq!((all.by_key.len(), all.over.len()), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]
