@@ -100,23 +100,21 @@ impl Executions {
                 Some(Known::Undelivered(_, undelivered)) => {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Known::Running(ending.clone()));
-                    let executions = Arc::clone(self);
+                    let running = Running::new(self, key, sender);
                     tokio::spawn(async move {
                         let delivered = undelivered.redeliver().await;
                         let over = match &delivered {
                             Ok(()) => Some(Over::Done),
                             Err(_) => Some(Over::Undelivered(undelivered)),
                         };
-                        executions.end(key, over);
-                        sender.send_replace(Some(delivered));
+                        running.end(over, delivered);
                     });
                     ending
                 }
                 None => {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Known::Running(ending.clone()));
-                    let executions = Arc::clone(self);
-                    tokio::spawn(executions.execute(key, step, sender));
+                    tokio::spawn(execute(Running::new(self, key, sender), step));
                     ending
                 }
             }
@@ -128,25 +126,6 @@ impl Executions {
                 "the execution of the activity ended without a result",
             ))
         })
-    }
-
-    async fn execute<S: Step>(self: Arc<Self>, key: String, step: S, sender: watch::Sender<Ending>) {
-        let ran = tokio::select! {
-            ran = step.run() => ran,
-            () = alone(&sender) => Err(Status::cancelled("nobody waits for the activity any more")),
-        };
-        let (over, ended) = match ran {
-            Err(error) => (None, Err(error)),
-            Ok(result) => match step.deliver(&result).await {
-                Ok(()) => (Some(Over::Done), Ok(())),
-                Err(error) => {
-                    let undelivered = Arc::new(Undelivered { step, result });
-                    (Some(Over::Undelivered(undelivered)), Err(error))
-                }
-            },
-        };
-        self.end(key, over);
-        sender.send_replace(Some(ended));
     }
 
     fn end(&self, key: String, over: Option<Over>) {
@@ -163,6 +142,57 @@ impl Executions {
         all.by_key.insert(key.clone(), known);
         all.over.push_back((now, key));
         all.forget();
+    }
+}
+
+async fn execute<S: Step>(running: Running, step: S) {
+    let ran = tokio::select! {
+        ran = step.run() => ran,
+        () = alone(&running.sender) => Err(Status::cancelled("nobody waits for the activity any more")),
+    };
+    let (over, ended) = match ran {
+        Err(error) => (None, Err(error)),
+        Ok(result) => match step.deliver(&result).await {
+            Ok(()) => (Some(Over::Done), Ok(())),
+            Err(error) => {
+                let undelivered = Arc::new(Undelivered { step, result });
+                (Some(Over::Undelivered(undelivered)), Err(error))
+            }
+        },
+    };
+    running.end(over, ended);
+}
+
+/// An execution that goes on, in its task. One that panics or is dropped is over without a result, and begins anew with the
+/// next reminder.
+struct Running {
+    executions: Arc<Executions>,
+    key: Option<String>,
+    sender: watch::Sender<Ending>,
+}
+
+impl Running {
+    fn new(executions: &Arc<Executions>, key: String, sender: watch::Sender<Ending>) -> Self {
+        Self {
+            executions: Arc::clone(executions),
+            key: Some(key),
+            sender,
+        }
+    }
+
+    fn end(mut self, over: Option<Over>, ended: Result<(), Status>) {
+        if let Some(key) = self.key.take() {
+            self.executions.end(key, over);
+        }
+        self.sender.send_replace(Some(ended));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.executions.end(key, None);
+        }
     }
 }
 
@@ -214,6 +244,7 @@ mod tests {
         delivered: Arc<AtomicUsize>,
         may_run: Arc<Semaphore>,
         fails: Arc<AtomicUsize>,
+        panics: Arc<AtomicUsize>,
     }
 
     impl Counted {
@@ -223,6 +254,7 @@ mod tests {
                 delivered: Arc::default(),
                 may_run: Arc::new(Semaphore::new(permits)),
                 fails: Arc::default(),
+                panics: Arc::default(),
             }
         }
 
@@ -241,6 +273,7 @@ mod tests {
         async fn run(&self) -> Result<(), Status> {
             self.may_run.acquire().await.unwrap().forget();
             self.ran.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(self.panics.swap(0, Ordering::SeqCst), 0, "as it was told");
             Ok(())
         }
 
@@ -289,6 +322,17 @@ mod tests {
         assert!(executions.join("a".into(), step.clone()).await.is_err());
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_execution_that_panics_begins_anew_with_the_next_reminder() {
+        let executions = Arc::<Executions>::default();
+        let step = Counted::new(9);
+        step.panics.store(1, Ordering::SeqCst);
+        let ended = executions.join("a".into(), step.clone()).await.unwrap_err();
+        assert_eq!(ended.code(), tonic::Code::Aborted);
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (2, 1));
     }
 
     #[tokio::test(start_paused = true)]
