@@ -68,6 +68,8 @@ struct Work {
     /// Of the next piece, and of the next stream.
     next: u64,
     pieces: HashMap<u64, Piece>,
+    /// All who want work done, those too who wait until more may be with workers.
+    wanted: usize,
     /// The latest piece of each key is the one that an answer is for.
     by_key: HashMap<Key, u64>,
     /// Pieces that no stream has taken, in the order in which they came.
@@ -126,6 +128,7 @@ impl WorkQueue {
         instance: &str,
         request: Vec<Bytes>,
     ) -> Result<OrchestratorResponse, Cancelled> {
+        let _wanted = self.want()?;
         let _permit = permit(self.turns.as_ref()).await?;
         let key = Key::Turn(instance.to_owned());
         match self.work(key, Task::Turn(request)).await? {
@@ -140,6 +143,7 @@ impl WorkQueue {
     /// # Errors
     /// [`Cancelled`].
     pub async fn execute(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
+        let _wanted = self.want()?;
         let _permit = permit(self.activities.as_ref()).await?;
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
@@ -150,15 +154,24 @@ impl WorkQueue {
         }
     }
 
+    fn want(&self) -> Result<Wanted<'_>, Cancelled> {
+        let mut work = self.locked();
+        if work.ended {
+            return Err(Cancelled::Ended);
+        }
+        if work.wanted >= MAX_WORK {
+            return Err(Cancelled::TooMuch);
+        }
+        work.wanted += 1;
+        Ok(Wanted(self))
+    }
+
     async fn work(&self, key: Key, task: Task) -> Result<Answer, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut work = self.locked();
             if work.ended {
                 return Err(Cancelled::Ended);
-            }
-            if work.pieces.len() >= MAX_WORK {
-                return Err(Cancelled::TooMuch);
             }
             let number = work.number();
             work.by_key.insert(key.clone(), number);
@@ -258,6 +271,15 @@ async fn permit(limit: Option<&Semaphore>) -> Result<Option<SemaphorePermit<'_>>
         None => Ok(None),
         // It is never closed.
         Some(limit) => limit.acquire().await.map(Some).map_err(|_| Cancelled::Ended),
+    }
+}
+
+/// Somebody wants work done, until it is dropped.
+struct Wanted<'a>(&'a WorkQueue);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.locked().wanted -= 1;
     }
 }
 
@@ -438,6 +460,29 @@ mod tests {
         stream.next().await;
         assert!(queue.activity_done(acted("a", 2)));
         assert!(two.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_a_limit_holds_back_counts_as_work() {
+        let queue = WorkQueue::new(Limits {
+            turns: None,
+            activities: Some(1),
+        });
+        let want = |task| {
+            let queue = Arc::clone(&queue);
+            let mut wanted = Box::pin(async move { queue.execute(activity("a", task)).await });
+            wanted.as_mut().now_or_never().is_none().then_some(wanted)
+        };
+        let mut held: Vec<_> = (0..MAX_WORK)
+            .map(|task| want(i32::try_from(task).unwrap()).unwrap())
+            .collect();
+        assert_eq!(queue.waiting(), 1);
+        let beyond = queue.execute(activity("b", 1)).now_or_never();
+        assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
+        held.pop();
+        held.push(want(-1).unwrap());
+        drop(held);
+        assert_eq!(queue.locked().wanted, 0);
     }
 
     #[tokio::test]
