@@ -39,6 +39,7 @@ use outrigger_wire::durabletask::{
     ExecutionStartedEvent, HistoryEvent, OrchestrationIdReusePolicy, OrchestrationInstance,
     OrchestrationStatus, RerunWorkflowFromEventRequest, TraceContext,
 };
+use outrigger_workflow::error::NO_INSTANCE;
 use outrigger_workflow::names::ActorTypes;
 use prost::Message;
 use prost_types::Timestamp;
@@ -68,9 +69,6 @@ const START_PAUSE: Duration = Duration::from_secs(1);
 /// Before an instance that moved is watched again.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
-
-/// What clients look for where there is no instance.
-pub const NO_INSTANCE: &str = "no such instance exists";
 
 /// What workflows are built from.
 pub struct Dependencies {
@@ -353,9 +351,9 @@ fn waits_for_host(error: &ActorError) -> bool {
     error.is_about_place() || error.said().is_some_and(waits)
 }
 
-/// Whether an error says that there is no such instance.
+/// Whether an error says that there is no such instance, with whatever was put before that.
 pub fn is_unknown(error: &ActorError) -> bool {
-    error.said().is_some_and(|(_, text)| text.ends_with(NO_INSTANCE))
+    error.to_string().ends_with(NO_INSTANCE)
 }
 
 /// Whether a status is final.
@@ -429,5 +427,16 @@ mod tests {
         assert!(whole.is_some_and(|context| context.is_sampled()));
         assert_eq!(of(trace.to_owned(), span), whole);
         assert_eq!(of(String::new(), ""), None);
+    }
+
+    #[test]
+    fn an_unknown_instance_is_known_by_what_is_said_wherever_it_lives() {
+        let said = Status::not_found(outrigger_workflow::error::AddError::Unknown.to_string());
+        let wrapped = Status::internal(format!("error invoke actor method: {}", said.message()));
+        assert!(is_unknown(&ActorError::Internal(said)));
+        assert!(is_unknown(&ActorError::Peer(wrapped.clone())));
+        assert!(is_unknown(&ActorError::Invoke(wrapped.message().to_owned())));
+        let stalled = Status::failed_precondition(outrigger_workflow::error::AddError::Stalled.to_string());
+        assert!(!is_unknown(&ActorError::Internal(stalled)));
     }
 }

@@ -1,5 +1,8 @@
 //! Why something was not done. The texts are those that clients compare.
 
+/// What clients look for where there is no instance.
+pub const NO_INSTANCE: &str = "no such instance exists";
+
 /// Why an instance was not created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateError {
@@ -18,7 +21,7 @@ pub enum CreateError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddError {
     /// There is no instance.
-    #[error("no such instance exists")]
+    #[error("{NO_INSTANCE}")]
     Unknown,
     /// It cannot go on, and takes no events meanwhile.
     #[error("workflow is stalled")]
@@ -29,7 +32,7 @@ pub enum AddError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PurgeError {
     /// There is no instance.
-    #[error("no such instance exists")]
+    #[error("{NO_INSTANCE}")]
     Unknown,
     /// It cannot go on.
     #[error("workflow is stalled")]

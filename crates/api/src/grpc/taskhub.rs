@@ -300,9 +300,11 @@ impl TaskHubSidecarService for TaskHub {
         request: Request<GetWorkItemsRequest>,
     ) -> Result<Response<BoxStream<WorkItem>>, Status> {
         // `TaskHub::work` answers it: what it sends is no message of the generated service.
-        let path = request.metadata().get("user-agent").cloned();
+        let agent = request.metadata().get("user-agent");
+        let agent = agent.and_then(|agent| agent.to_str().ok()).unwrap_or("none");
         Err(Status::internal(format!(
-            "a worker ({path:?}) came a way that has no work"
+            "the sidecar did not bring a worker's call of {GET_WORK_ITEMS} (user agent: {agent}) to the queue of work: this \
+             is a fault of the sidecar, report it with the sidecar's version"
         )))
     }
 

@@ -95,25 +95,26 @@ impl Internal {
                     let Some(turn) = kind.turn(id, None, entrance).await? else {
                         return Ok(None);
                     };
+                    let leaving = self.leaving(turn, id);
                     let answer = self.actors.invoke(call).await;
-                    self.leave(turn, id);
+                    drop(leaving);
                     let mut reply = super::remote::empty();
                     reply.body = answer.map_err(ActorError::Internal)?.into();
                     reply.content_type = Some(PROTOBUF);
                     Ok(Some(reply))
                 }
                 Message::Due(reminder, _) => {
-                    let turn = match self.actors.reminders_take_turns() {
+                    let leaving = match self.actors.reminders_take_turns() {
                         true => match kind.turn(id, None, entrance).await? {
-                            Some(turn) => Some(turn),
+                            Some(turn) => Some(self.leaving(turn, id)),
                             None => return Ok(None),
                         },
                         false => None,
                     };
                     let handled = self.actors.remind(id, &reminder.name, reminder.data.as_ref());
                     let handled = handled.await;
-                    match turn {
-                        Some(turn) => self.leave(turn, id),
+                    match leaving {
+                        Some(leaving) => drop(leaving),
                         // What was to be done is done: nothing is left to be active for.
                         None if handled.is_ok() => {
                             let turn = kind.turn(id, None, entrance).await?;
@@ -143,8 +144,9 @@ impl Internal {
         let watched = async {
             let turn = kind.turn(&call.id, None, entrance).await?;
             let turn = turn.ok_or(ActorError::Moved)?;
+            let leaving = self.leaving(turn, &call.id);
             let watched = self.actors.watch(call).await;
-            self.leave(turn, &call.id);
+            drop(leaving);
             watched.map_err(ActorError::Internal)
         };
         let told = tokio::select! {
@@ -156,9 +158,11 @@ impl Internal {
         Ok(Watching { told, ended })
     }
 
-    fn leave(&self, turn: Turn<'_>, id: &str) {
-        if !self.actors.is_kept(id) {
-            turn.deactivated();
+    fn leaving<'a>(&'a self, turn: Turn<'a>, id: &'a str) -> Leaving<'a> {
+        Leaving {
+            actors: &*self.actors,
+            turn: Some(turn),
+            id,
         }
     }
 
@@ -175,6 +179,24 @@ impl Internal {
     /// Whether a message is for an actor without waiting for it, and without holding up a new table.
     pub(super) fn is_free(&self, message: &Message<'_>) -> bool {
         matches!(message, Message::Due(..)) && !self.actors.reminders_take_turns()
+    }
+}
+
+/// A turn at whose end the actor is asked whether it stays, however the turn ends: nobody looks for idle ones, so that who
+/// is cut off would stay for ever.
+struct Leaving<'a> {
+    actors: &'a dyn InternalActors,
+    turn: Option<Turn<'a>>,
+    id: &'a str,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(turn) = self.turn.take()
+            && !self.actors.is_kept(self.id)
+        {
+            turn.deactivated();
+        }
     }
 }
 
@@ -231,5 +253,117 @@ impl Actors {
             kind.end();
         }
         self.halt(&ended, |_, _| true).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::future::pending;
+    use std::sync::{Mutex, MutexGuard};
+
+    use futures::FutureExt;
+    use outrigger_telemetry::metrics::{MetricsConfig, Registry};
+    use outrigger_wire::internals::v1::Reminder;
+
+    use super::*;
+    use crate::actors::host::Looks;
+    use crate::actors::metrics::ActorMetrics;
+
+    /// Actors that never answer, and whose turns leave something behind.
+    #[derive(Default)]
+    struct Slow {
+        left: Mutex<HashSet<String>>,
+        keeps: bool,
+    }
+
+    struct Held<'a>(&'a Slow, String);
+
+    impl Drop for Held<'_> {
+        fn drop(&mut self) {
+            self.0.locked().insert(self.1.clone());
+        }
+    }
+
+    impl Slow {
+        fn locked(&self) -> MutexGuard<'_, HashSet<String>> {
+            self.left.lock().unwrap()
+        }
+
+        async fn load(&self, id: &str) -> Result<(), Status> {
+            let _held = Held(self, id.to_owned());
+            pending().await
+        }
+    }
+
+    #[async_trait]
+    impl InternalActors for Slow {
+        async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
+            self.load(&call.id).await.map(|()| Bytes::new())
+        }
+
+        async fn remind(&self, id: &str, _: &str, _: Option<&Any>) -> Result<(), Status> {
+            self.load(id).await
+        }
+
+        async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
+            self.load(&call.id).await?;
+            Err(Status::internal("it never loads"))
+        }
+
+        async fn halt(&self, _: &str) {}
+
+        fn is_kept(&self, id: &str) -> bool {
+            if !self.keeps {
+                self.locked().remove(id);
+            }
+            self.keeps
+        }
+    }
+
+    #[tokio::test]
+    async fn who_is_cut_off_in_a_turn_stays_only_if_there_is_something_to_stay_for() {
+        let metrics = ActorMetrics::new(&Registry::new(&MetricsConfig::default()).unwrap());
+        for keeps in [false, true] {
+            let actors = Arc::new(Slow {
+                keeps,
+                ..Slow::default()
+            });
+            let internal = Internal {
+                actors: actors.clone(),
+                ended: CancellationToken::new(),
+            };
+            let looks = Arc::<Looks>::default();
+            let kind = HostedType::internal("slow", internal, metrics.of("slow"), &looks);
+            let internal = kind.internal.as_ref().unwrap();
+            let entrance = Entrance::new(&|| true);
+            let (call, reminder) = (
+                ActorCall {
+                    id: "called".into(),
+                    ..ActorCall::default()
+                },
+                Reminder {
+                    actor_id: "reminded".into(),
+                    ..Reminder::default()
+                },
+            );
+            let watched = ActorCall {
+                id: "watched".into(),
+                ..ActorCall::default()
+            };
+            for message in [Message::Call(&call), Message::Due(&reminder, "")] {
+                // It is dropped after it was polled once.
+                assert!(internal.send(&kind, &message, &entrance).now_or_never().is_none());
+            }
+            assert!(
+                internal
+                    .watch(&kind, &watched, &entrance)
+                    .now_or_never()
+                    .is_none()
+            );
+            let left = if keeps { 3 } else { 0 };
+            assert_eq!(kind.count(), left);
+            assert_eq!(actors.locked().len(), left);
+        }
     }
 }

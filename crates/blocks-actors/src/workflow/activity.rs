@@ -17,9 +17,10 @@ use prost_types::{Any, Timestamp};
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{DUE_TIME, Engine, again, any, decode, is_unknown_instance, methods, now};
+use super::engine::{DUE_TIME, Engine, again, any, decode, methods, now};
 use super::executions::{Executions, Step};
 use super::instance::random;
+use super::is_unknown;
 use super::metrics::Ended as Execution;
 use super::queue::Cancelled;
 use super::spans;
@@ -242,7 +243,7 @@ impl Step for Work {
             });
             return Ok(());
         };
-        if is_unknown_instance(&error) {
+        if is_unknown(&error) {
             tracing::warn!(
                 target: LOG,
                 "workflow '{instance}' is gone: the result of its activity '{}' is dropped",

@@ -13,7 +13,8 @@ use tokio::time::timeout;
 use tonic::Status;
 
 use super::LOG;
-use super::engine::{DUE_TIME, Engine, again, any, is_unknown_instance, metadata, methods, now};
+use super::engine::{DUE_TIME, Engine, again, any, metadata, methods, now};
+use super::is_unknown;
 use crate::actors::ActorError;
 
 /// Calls that are made at once for one turn.
@@ -123,13 +124,7 @@ impl Engine {
             let sent = timeout(TELL, self.add_event(app, &message.target, &message.event)).await;
             let sent = sent.unwrap_or(Err(ActorError::Timeout));
             // A parent that was purged waits for nothing; a child that is gone has ended.
-            return sent.or_else(|error| {
-                if is_unknown_instance(&error) {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
-            });
+            return sent.or_else(|error| if is_unknown(&error) { Ok(()) } else { Err(error) });
         }
         let kind = self.types_of(app).workflow;
         let request = CreateWorkflowInstanceRequest {

@@ -197,9 +197,3 @@ pub(super) fn plain(error: impl std::fmt::Display) -> Status {
 pub(super) fn again(error: impl std::fmt::Display) -> Status {
     Status::new(Code::Aborted, error.to_string())
 }
-
-/// Whether an actor said that an instance does not exist.
-pub(super) fn is_unknown_instance(error: &ActorError) -> bool {
-    const TEXT: &str = "no such instance exists";
-    error.said().is_some_and(|(_, text)| text.ends_with(TEXT)) || error.to_string().ends_with(TEXT)
-}

@@ -35,9 +35,15 @@ type Ending = Option<Result<(), Status>>;
 enum Known {
     /// It goes on.
     Running(watch::Receiver<Ending>),
-    /// Its result is there, and nobody could be told.
+    /// Its result is there, and nobody could be told; since when.
+    Undelivered(Instant, Arc<dyn Redeliver>),
+    /// It is over; since when.
+    Done(Instant),
+}
+
+/// How an execution is over.
+enum Over {
     Undelivered(Arc<dyn Redeliver>),
-    /// It is over.
     Done,
 }
 
@@ -82,8 +88,8 @@ impl Executions {
             let mut all = self.locked();
             all.forget();
             match all.by_key.remove(&key) {
-                Some(Known::Done) => {
-                    all.by_key.insert(key, Known::Done);
+                Some(Known::Done(at)) => {
+                    all.by_key.insert(key, Known::Done(at));
                     return Ok(());
                 }
                 // Its task is there as long as it is not over.
@@ -91,26 +97,24 @@ impl Executions {
                     all.by_key.insert(key, Known::Running(ending.clone()));
                     ending
                 }
-                Some(Known::Undelivered(undelivered)) => {
+                Some(Known::Undelivered(_, undelivered)) => {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Known::Running(ending.clone()));
-                    let executions = Arc::clone(self);
+                    let running = Running::new(self, key, sender);
                     tokio::spawn(async move {
                         let delivered = undelivered.redeliver().await;
-                        let known = match &delivered {
-                            Ok(()) => Some(Known::Done),
-                            Err(_) => Some(Known::Undelivered(undelivered)),
+                        let over = match &delivered {
+                            Ok(()) => Some(Over::Done),
+                            Err(_) => Some(Over::Undelivered(undelivered)),
                         };
-                        executions.end(key, known);
-                        sender.send_replace(Some(delivered));
+                        running.end(over, delivered);
                     });
                     ending
                 }
                 None => {
                     let (sender, ending) = watch::channel(None);
                     all.by_key.insert(key.clone(), Known::Running(ending.clone()));
-                    let executions = Arc::clone(self);
-                    tokio::spawn(executions.execute(key, step, sender));
+                    tokio::spawn(execute(Running::new(self, key, sender), step));
                     ending
                 }
             }
@@ -124,34 +128,71 @@ impl Executions {
         })
     }
 
-    async fn execute<S: Step>(self: Arc<Self>, key: String, step: S, sender: watch::Sender<Ending>) {
-        let ran = tokio::select! {
-            ran = step.run() => ran,
-            () = alone(&sender) => Err(Status::cancelled("nobody waits for the activity any more")),
-        };
-        let (known, ended) = match ran {
-            Err(error) => (None, Err(error)),
-            Ok(result) => match step.deliver(&result).await {
-                Ok(()) => (Some(Known::Done), Ok(())),
-                Err(error) => {
-                    let undelivered = Arc::new(Undelivered { step, result });
-                    (Some(Known::Undelivered(undelivered)), Err(error))
-                }
-            },
-        };
-        self.end(key, known);
-        sender.send_replace(Some(ended));
-    }
-
-    fn end(&self, key: String, known: Option<Known>) {
+    fn end(&self, key: String, over: Option<Over>) {
         let mut all = self.locked();
-        let Some(known) = known else {
-            all.by_key.remove(&key);
-            return;
+        let now = Instant::now();
+        let known = match over {
+            None => {
+                all.by_key.remove(&key);
+                return;
+            }
+            Some(Over::Undelivered(undelivered)) => Known::Undelivered(now, undelivered),
+            Some(Over::Done) => Known::Done(now),
         };
         all.by_key.insert(key.clone(), known);
-        all.over.push_back((Instant::now(), key));
+        all.over.push_back((now, key));
         all.forget();
+    }
+}
+
+async fn execute<S: Step>(running: Running, step: S) {
+    let ran = tokio::select! {
+        ran = step.run() => ran,
+        () = alone(&running.sender) => Err(Status::cancelled("nobody waits for the activity any more")),
+    };
+    let (over, ended) = match ran {
+        Err(error) => (None, Err(error)),
+        Ok(result) => match step.deliver(&result).await {
+            Ok(()) => (Some(Over::Done), Ok(())),
+            Err(error) => {
+                let undelivered = Arc::new(Undelivered { step, result });
+                (Some(Over::Undelivered(undelivered)), Err(error))
+            }
+        },
+    };
+    running.end(over, ended);
+}
+
+/// An execution that goes on, in its task. One that panics or is dropped is over without a result, and begins anew with the
+/// next reminder.
+struct Running {
+    executions: Arc<Executions>,
+    key: Option<String>,
+    sender: watch::Sender<Ending>,
+}
+
+impl Running {
+    fn new(executions: &Arc<Executions>, key: String, sender: watch::Sender<Ending>) -> Self {
+        Self {
+            executions: Arc::clone(executions),
+            key: Some(key),
+            sender,
+        }
+    }
+
+    fn end(mut self, over: Option<Over>, ended: Result<(), Status>) {
+        if let Some(key) = self.key.take() {
+            self.executions.end(key, over);
+        }
+        self.sender.send_replace(Some(ended));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.executions.end(key, None);
+        }
     }
 }
 
@@ -176,8 +217,12 @@ impl All {
             if at.elapsed() < REMEMBERED && self.over.len() <= MAX_REMEMBERED {
                 return;
             }
-            // An execution that goes on anew is not forgotten.
-            if !matches!(self.by_key.get(key), Some(Known::Running(_))) {
+            // One that goes on anew, or was over again later, is not forgotten.
+            let over = match self.by_key.get(key) {
+                Some(Known::Undelivered(over, _) | Known::Done(over)) => Some(over),
+                Some(Known::Running(_)) | None => None,
+            };
+            if over == Some(at) {
                 self.by_key.remove(key);
             }
             self.over.pop_front();
@@ -199,6 +244,7 @@ mod tests {
         delivered: Arc<AtomicUsize>,
         may_run: Arc<Semaphore>,
         fails: Arc<AtomicUsize>,
+        panics: Arc<AtomicUsize>,
     }
 
     impl Counted {
@@ -208,6 +254,7 @@ mod tests {
                 delivered: Arc::default(),
                 may_run: Arc::new(Semaphore::new(permits)),
                 fails: Arc::default(),
+                panics: Arc::default(),
             }
         }
 
@@ -226,6 +273,7 @@ mod tests {
         async fn run(&self) -> Result<(), Status> {
             self.may_run.acquire().await.unwrap().forget();
             self.ran.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(self.panics.swap(0, Ordering::SeqCst), 0, "as it was told");
             Ok(())
         }
 
@@ -274,6 +322,34 @@ mod tests {
         assert!(executions.join("a".into(), step.clone()).await.is_err());
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_execution_that_panics_begins_anew_with_the_next_reminder() {
+        let executions = Arc::<Executions>::default();
+        let step = Counted::new(9);
+        step.panics.store(1, Ordering::SeqCst);
+        let ended = executions.join("a".into(), step.clone()).await.unwrap_err();
+        assert_eq!(ended.code(), tonic::Code::Aborted);
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (2, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_delivered_late_is_remembered_from_then_on() {
+        let executions = Arc::<Executions>::default();
+        let step = Counted::new(9);
+        step.fails.store(1, Ordering::SeqCst);
+        assert!(executions.join("a".into(), step.clone()).await.is_err());
+        sleep(REMEMBERED - Duration::from_secs(1)).await;
+        executions.join("a".into(), step.clone()).await.unwrap();
+        sleep(Duration::from_secs(2)).await;
+        executions.join("a".into(), step.clone()).await.unwrap();
+        assert_eq!(step.counts(), (1, 1));
+        sleep(REMEMBERED).await;
+        executions.join("b".into(), step.clone()).await.unwrap();
+        let all = executions.locked();
+        assert_eq!((all.by_key.len(), all.over.len()), (1, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -3,12 +3,13 @@
 use std::collections::HashSet;
 
 use outrigger_workflow::Instance;
+use outrigger_workflow::error::NO_INSTANCE;
 use outrigger_workflow::names::{METADATA, activity_prefix};
 use tonic::Status;
 
+use super::Workflows;
 use super::engine::methods;
 use super::metrics::Operation;
-use super::{NO_INSTANCE, Workflows};
 use crate::actors::internal::PROTOBUF;
 use crate::actors::{ActorError, ReminderError};
 

@@ -13,6 +13,8 @@ use super::item::{Item, Task};
 
 /// Work that waits or is with workers, at most; what comes beyond is refused, and comes again with its reminder.
 pub const MAX_WORK: usize = 1 << 16;
+/// Pieces that were withdrawn and are still in the row of those that wait, beyond as many as wait.
+const SLACK: usize = 64;
 
 /// The work was not done: the stream of its worker ended, there is too much of it, or the sidecar ends. It is to be tried
 /// again later.
@@ -68,10 +70,14 @@ struct Work {
     /// Of the next piece, and of the next stream.
     next: u64,
     pieces: HashMap<u64, Piece>,
+    /// All who want work done, those too who wait until more may be with workers.
+    wanted: usize,
     /// The latest piece of each key is the one that an answer is for.
     by_key: HashMap<Key, u64>,
-    /// Pieces that no stream has taken, in the order in which they came.
+    /// Pieces that no stream has taken, in the order in which they came, and some that were withdrawn.
     waiting: VecDeque<u64>,
+    /// How many of them were not withdrawn.
+    unsent: usize,
     ended: bool,
 }
 
@@ -88,9 +94,26 @@ impl Work {
             self.by_key.remove(&piece.key);
         }
         if piece.item.is_some() {
-            self.waiting.retain(|waiting| *waiting != number);
+            self.unsent -= 1;
+            // Each look at all of them is paid for by as many that were withdrawn.
+            if self.waiting.len() > 2 * self.unsent + SLACK {
+                let pieces = &self.pieces;
+                self.waiting.retain(|waiting| pieces.contains_key(waiting));
+            }
         }
         Some(piece)
+    }
+
+    /// Takes out what the stream is to send next.
+    fn send(&mut self, stream: u64) -> Option<Item> {
+        loop {
+            let number = self.waiting.pop_front()?;
+            if let Some(piece) = self.pieces.get_mut(&number) {
+                self.unsent -= 1;
+                piece.stream = Some(stream);
+                return piece.item.take();
+            }
+        }
     }
 }
 
@@ -126,6 +149,7 @@ impl WorkQueue {
         instance: &str,
         request: Vec<Bytes>,
     ) -> Result<OrchestratorResponse, Cancelled> {
+        let _wanted = self.want()?;
         let _permit = permit(self.turns.as_ref()).await?;
         let key = Key::Turn(instance.to_owned());
         match self.work(key, Task::Turn(request)).await? {
@@ -140,6 +164,7 @@ impl WorkQueue {
     /// # Errors
     /// [`Cancelled`].
     pub async fn execute(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
+        let _wanted = self.want()?;
         let _permit = permit(self.activities.as_ref()).await?;
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
@@ -150,6 +175,18 @@ impl WorkQueue {
         }
     }
 
+    fn want(&self) -> Result<Wanted<'_>, Cancelled> {
+        let mut work = self.locked();
+        if work.ended {
+            return Err(Cancelled::Ended);
+        }
+        if work.wanted >= MAX_WORK {
+            return Err(Cancelled::TooMuch);
+        }
+        work.wanted += 1;
+        Ok(Wanted(self))
+    }
+
     async fn work(&self, key: Key, task: Task) -> Result<Answer, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
@@ -157,12 +194,10 @@ impl WorkQueue {
             if work.ended {
                 return Err(Cancelled::Ended);
             }
-            if work.pieces.len() >= MAX_WORK {
-                return Err(Cancelled::TooMuch);
-            }
             let number = work.number();
             work.by_key.insert(key.clone(), number);
             work.waiting.push_back(number);
+            work.unsent += 1;
             let item = Item {
                 task,
                 // A worker that hands it back answers this piece, and no later one of the same key.
@@ -230,7 +265,7 @@ impl WorkQueue {
 
     /// How much work waits for a stream to take it.
     pub fn waiting(&self) -> usize {
-        self.locked().waiting.len()
+        self.locked().unsent
     }
 
     /// Cancels all work, and takes no more.
@@ -239,6 +274,7 @@ impl WorkQueue {
             let mut work = self.locked();
             work.ended = true;
             work.waiting.clear();
+            work.unsent = 0;
             work.by_key.clear();
             std::mem::take(&mut work.pieces)
         };
@@ -258,6 +294,15 @@ async fn permit(limit: Option<&Semaphore>) -> Result<Option<SemaphorePermit<'_>>
         None => Ok(None),
         // It is never closed.
         Some(limit) => limit.acquire().await.map(Some).map_err(|_| Cancelled::Ended),
+    }
+}
+
+/// Somebody wants work done, until it is dropped.
+struct Wanted<'a>(&'a WorkQueue);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.locked().wanted -= 1;
     }
 }
 
@@ -293,11 +338,8 @@ impl WorkStream {
 
     fn take(&self) -> Option<Item> {
         let mut work = self.queue.locked();
-        let number = work.waiting.pop_front()?;
-        let more = !work.waiting.is_empty();
-        let piece = work.pieces.get_mut(&number)?;
-        piece.stream = Some(self.number);
-        let item = piece.item.take();
+        let item = work.send(self.number);
+        let more = work.unsent > 0;
         drop(work);
         if more {
             // Notices of several pieces may have become one.
@@ -441,6 +483,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_a_limit_holds_back_counts_as_work() {
+        let queue = WorkQueue::new(Limits {
+            turns: None,
+            activities: Some(1),
+        });
+        let want = |task| {
+            let queue = Arc::clone(&queue);
+            let mut wanted = Box::pin(async move { queue.execute(activity("a", task)).await });
+            wanted.as_mut().now_or_never().is_none().then_some(wanted)
+        };
+        let mut held: Vec<_> = (0..MAX_WORK)
+            .map(|task| want(i32::try_from(task).unwrap()).unwrap())
+            .collect();
+        assert_eq!(queue.waiting(), 1);
+        let beyond = queue.execute(activity("b", 1)).now_or_never();
+        assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
+        held.pop();
+        held.push(want(-1).unwrap());
+        drop(held);
+        assert_eq!(queue.locked().wanted, 0);
+    }
+
+    #[tokio::test]
     async fn work_that_nobody_waits_for_is_not_sent() {
         let queue = WorkQueue::new(Limits::default());
         let mut dropped = Box::pin(queue.orchestrate("a", Vec::new()));
@@ -450,6 +515,40 @@ mod tests {
         assert_eq!(queue.waiting(), 0);
         let stream = queue.open();
         assert!(stream.next().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
+        let queue = WorkQueue::new(Limits::default());
+        let want = |task: i32| {
+            let queue = Arc::clone(&queue);
+            let mut wanted = Box::pin(async move { queue.execute(activity("a", task)).await });
+            assert!(wanted.as_mut().now_or_never().is_none());
+            wanted
+        };
+        let mut held: VecDeque<_> = (0..10).map(want).collect();
+        drop(held.pop_front());
+        assert_eq!(queue.waiting(), 9);
+        assert_eq!(queue.locked().waiting.len(), 10, "it is not looked for");
+        for task in 10..1000 {
+            drop(want(task));
+            assert!(queue.locked().waiting.len() <= 2 * 10 + SLACK);
+        }
+        assert_eq!(queue.waiting(), 9);
+        let stream = queue.open();
+        for task in 1..10 {
+            let item = stream.next().now_or_never().unwrap();
+            assert!(matches!(item.task, Task::Activity(sent) if sent.task_id == task));
+        }
+        assert_eq!(queue.waiting(), 0);
+        assert!(stream.next().now_or_never().is_none());
+        drop(held);
+        assert_eq!(queue.waiting(), 0);
+        let again = want(1);
+        assert_eq!(queue.waiting(), 1);
+        queue.end();
+        drop(again);
+        assert_eq!(queue.waiting(), 0);
     }
 
     #[tokio::test]

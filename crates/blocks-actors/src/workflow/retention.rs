@@ -7,7 +7,8 @@ use bytes::Bytes;
 use prost_types::Any;
 use tonic::Status;
 
-use super::engine::{Engine, RETENTION_CALL, again, is_unknown_instance, metadata, methods};
+use super::engine::{Engine, RETENTION_CALL, again, metadata, methods};
+use super::is_unknown;
 use crate::actors::{ActorCall, InternalActors};
 
 pub(super) struct Retentioners {
@@ -35,9 +36,7 @@ impl InternalActors for Retentioners {
             .await;
         match purged {
             // Gone, begun anew, or unable to end: in none of these is it time to purge it.
-            Err(error) if !is_unknown_instance(&error) && !is_refusal(&error.to_string()) => {
-                Err(again(error))
-            }
+            Err(error) if !is_unknown(&error) && !is_refusal(&error.to_string()) => Err(again(error)),
             _ => Ok(()),
         }
     }
