@@ -15,21 +15,28 @@ use constant::{Amount, constants, value};
 /// Crates whose constants are looked at.
 const CRATES: &[&str] = &[
     "accept",
+    "actors",
     "api",
     "blocks",
     "blocks-actors",
+    "cloudevents",
+    "component",
     "components-conversation",
     "components-crypto",
+    "components-etcd",
     "components-http",
     "components-kafka",
     "components-local",
     "components-middleware",
     "components-mqtt",
+    "components-nats",
     "components-pluggable",
     "components-postgres",
+    "components-rabbitmq",
     "components-redis",
     "components-sqlite",
     "controlplane",
+    "delivery",
     "discovery",
     "files",
     "http2",
@@ -41,12 +48,16 @@ const CRATES: &[&str] = &[
     "policy",
     "resources",
     "runtime",
+    "schedule",
     "scheduler",
     "sentry",
     "sidecar",
     "telemetry",
+    "tls",
     "transport",
     "webclient",
+    "wire",
+    "workflow",
 ];
 /// Words in the names of constants that are limits.
 const LIMITING: &[&str] = &[
@@ -65,6 +76,11 @@ const LIMITING: &[&str] = &[
 ];
 /// Constants with such a word that bound nothing a peer or a user can make grow, and why.
 const NOT_LIMITS: &[(&str, &str, &str)] = &[
+    (
+        "components-rabbitmq/src/consumer.rs",
+        "LONGEST_TAG",
+        "a tag is cut to what the broker takes",
+    ),
     ("components-redis/src/configuration.rs", "MOST_PAUSE", "a pause"),
     (
         "components-postgres/src/configuration.rs",
