@@ -146,17 +146,17 @@ async fn a_body_over_the_limit_is_not_repeated_and_opens_no_breaker() {
                 let _over = sender.send(Ok(vec![b'x'; 512].into())).await;
             }
         });
-        let before = app.calls();
         let answer = caller.ask(post("/v1.0/invoke/callee/method/m", body)).await;
         let message = answer.error(500, "ERR_DIRECT_INVOKE");
         assert!(
             message.contains("stream too large: more than 1024 bytes"),
             "{message}"
         );
-        assert!(app.calls() <= before + 1);
     }
     let answer = caller.ask(post("/v1.0/invoke/callee/method/m", "small")).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
+    // The app may hear of a broken request after its caller was answered, so only the sum is certain.
+    assert!(app.calls() <= 4, "{} calls", app.calls());
     drop(callee);
 }
 
