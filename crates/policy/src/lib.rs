@@ -6,6 +6,7 @@
 pub mod access;
 pub mod apilist;
 pub mod escape;
+mod expression;
 pub mod path;
 mod quote;
 pub mod readings;

@@ -5,9 +5,11 @@ use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
 use cel::objects::{Key, Map};
-use cel::{Context, Env, Program, Value};
+use cel::{Context, Env, Value};
 use outrigger_resources::subscription;
 use serde_json::Value as Json;
+
+use crate::expression::{Expression, Sizes, start};
 
 /// The attributes of an event, and its data, as an expression sees them.
 pub type Event = serde_json::Map<String, Json>;
@@ -22,7 +24,7 @@ pub struct Routes {
 struct Route {
     /// As written; empty where everything matches.
     expression: String,
-    program: Option<Program>,
+    compiled: Option<Expression>,
     path: String,
 }
 
@@ -35,7 +37,7 @@ struct Route {
 pub struct InvalidRule {
     /// Place in the list, from 1.
     pub number: usize,
-    /// The expression as written.
+    /// The expression as written, or its beginning.
     pub expression: String,
     /// Where it leads.
     pub path: String,
@@ -49,7 +51,7 @@ pub struct InvalidRule {
 pub struct Undecided {
     /// Place in the list, from 1.
     pub number: usize,
-    /// The expression as written.
+    /// The expression as written, or its beginning.
     pub expression: String,
     /// Why.
     pub reason: String,
@@ -65,18 +67,18 @@ impl Routes {
         let mut compiled = Vec::with_capacity(routes.rules.len() + 1);
         for (index, rule) in routes.rules.iter().enumerate() {
             let expression = rule.r#match.trim();
-            let program = match expression {
+            let rule_compiled = match expression {
                 "" => None,
-                text => Some(env.compile(text).map_err(|error| InvalidRule {
+                text => Some(Expression::compile(&env, text).map_err(|reason| InvalidRule {
                     number: index + 1,
-                    expression: text.to_owned(),
+                    expression: start(text).to_owned(),
                     path: rule.path.clone(),
-                    reason: error.to_string(),
+                    reason,
                 })?),
             };
             compiled.push(Route {
                 expression: expression.to_owned(),
-                program,
+                compiled: rule_compiled,
                 path: rule.path.clone(),
             });
         }
@@ -105,7 +107,7 @@ impl Routes {
     /// Whether what an event is decides where it goes.
     pub fn need_event(&self) -> bool {
         let first = self.routes.first();
-        first.is_some_and(|route| route.program.is_some())
+        first.is_some_and(|route| route.compiled.is_some())
     }
 
     /// The expressions and paths in their order, the default with an empty expression.
@@ -118,24 +120,28 @@ impl Routes {
     /// The path of the first rule that matches; `None` where none does.
     ///
     /// # Errors
-    /// [`Undecided`] when a rule that is asked cannot be evaluated, or its result is not a boolean.
+    /// [`Undecided`] when a rule that is asked cannot be evaluated, would take too long with this event, or its result is
+    /// not a boolean.
     pub fn find(&self, event: &Event) -> Result<Option<&str>, Undecided> {
-        let mut context = None;
+        let mut seen = None;
         for (index, route) in self.routes.iter().enumerate() {
-            let Some(program) = &route.program else {
+            let Some(compiled) = &route.compiled else {
                 return Ok(Some(&route.path));
             };
-            let context = context.get_or_insert_with(|| {
+            let (context, sizes) = seen.get_or_insert_with(|| {
                 let mut context = Context::with_env(Arc::clone(&self.env));
                 context.add_variable_from_value("event", object(event));
-                context
+                let mut sizes = Sizes::default();
+                event.values().for_each(|value| sizes.add(value));
+                (context, sizes)
             });
             let undecided = |reason| Undecided {
                 number: index + 1,
-                expression: route.expression.clone(),
+                expression: start(&route.expression).to_owned(),
                 reason,
             };
-            match program.execute(context) {
+            compiled.check(*sizes).map_err(undecided)?;
+            match compiled.program.execute(context) {
                 Ok(Value::Bool(true)) => return Ok(Some(&route.path)),
                 Ok(Value::Bool(false)) => {}
                 Ok(other) => {
@@ -153,7 +159,7 @@ impl Route {
     fn always(path: &str) -> Self {
         Self {
             expression: String::new(),
-            program: None,
+            compiled: None,
             path: path.to_owned(),
         }
     }
@@ -269,5 +275,13 @@ mod tests {
         assert_eq!(error.number, 1);
         let missing = routes(&[("event.data.a.b == 1", "/a")], "/b").unwrap();
         assert!(missing.find(&event(json!({"data": "text"}))).is_err());
+        let rule = "event.data.items.all(x, event.data.items.exists(y, y.id == x.parent))";
+        let looping = routes(&[(rule, "/a")], "/b").unwrap();
+        let items = |count| -> Vec<Json> { (0..count).map(|n| json!({"id": n, "parent": n})).collect() };
+        let found = looping.find(&event(json!({"data": {"items": items(20)}})));
+        assert_eq!(found, Ok(Some("/a")));
+        let error = looping.find(&event(json!({"data": {"items": items(30_000)}})));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("30000 elements"), "{error}");
     }
 }

@@ -3,7 +3,9 @@
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
 
-use cel::{Context, Env, Program, Value};
+use cel::{Context, Env, Value};
+
+use crate::expression::{Expression, Sizes, start};
 
 /// What a breaker counted since it last started counting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,7 +59,10 @@ enum Rule {
         limit: u32,
     },
     /// Anything else.
-    Expression { env: Arc<Env>, program: Arc<Program> },
+    Expression {
+        env: Arc<Env>,
+        compiled: Arc<Expression>,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +75,7 @@ enum Comparison {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("trip expression {expression:?} is not valid CEL: {reason}")]
 pub struct TripError {
-    /// The expression as written.
+    /// The expression as written, or its beginning.
     pub expression: String,
     /// What the compiler says.
     pub reason: String,
@@ -80,7 +85,7 @@ impl Trip {
     /// Compiles an expression.
     ///
     /// # Errors
-    /// [`TripError`] when it is not CEL. Unknown names and non-boolean results are found when it runs, and then
+    /// [`TripError`] when it is not CEL, or larger than it may be. Unknown names and non-boolean results are found when it runs, and then
     /// never trip.
     pub fn compile(expression: &str) -> Result<Self, TripError> {
         let source = Arc::from(expression);
@@ -88,17 +93,20 @@ impl Trip {
             return Ok(Self { source, rule });
         }
         let env = Arc::new(Env::stdlib());
-        let program = env.compile(expression).map_err(|error| TripError {
-            expression: expression.to_owned(),
-            reason: error.to_string(),
-        })?;
-        Ok(Self {
-            source,
-            rule: Rule::Expression {
-                env,
-                program: Arc::new(program),
-            },
-        })
+        let compiled = Expression::compile(&env, expression).and_then(|compiled| {
+            compiled.check(Sizes::default())?;
+            Ok(Arc::new(compiled))
+        });
+        match compiled {
+            Ok(compiled) => Ok(Self {
+                source,
+                rule: Rule::Expression { env, compiled },
+            }),
+            Err(reason) => Err(TripError {
+                expression: start(expression).to_owned(),
+                reason,
+            }),
+        }
     }
 
     /// More than `limit` failures in a row.
@@ -127,12 +135,12 @@ impl Trip {
                     Comparison::GreaterOrEqual => value >= *limit,
                 }
             }
-            Rule::Expression { env, program } => {
+            Rule::Expression { env, compiled } => {
                 let mut context = Context::with_env(Arc::clone(env));
                 for (name, value) in NAMES.into_iter().zip(counts.values()) {
                     context.add_variable_from_value(name, i64::from(value));
                 }
-                matches!(program.execute(&context), Ok(Value::Bool(true)))
+                matches!(compiled.program.execute(&context), Ok(Value::Bool(true)))
             }
         }
     }
