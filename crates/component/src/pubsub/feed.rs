@@ -1,4 +1,8 @@
-use std::{collections::BTreeMap, future::Future, num::NonZeroUsize};
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::Future,
+    num::NonZeroUsize,
+};
 
 use tokio::sync::{
     mpsc::{self, UnboundedReceiver, UnboundedSender},
@@ -8,6 +12,11 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Delivery, Event, Message, Receipt, Revoked, Settlement, Subscribe};
 use crate::{Error, Kind, Result};
+
+/// Most bytes of messages that a subscription holds, but for one message that is larger.
+const MAX_BYTES: usize = 32 * 1024 * 1024;
+/// How large messages are thought to be until some have come, bytes.
+const FIRST_SIZE: usize = 128 * 1024;
 
 /// A running subscription. Dropped, it ends at once: what is unsettled is delivered again later.
 #[derive(Debug)]
@@ -31,8 +40,12 @@ pub struct Feed<T> {
     next: u64,
     /// By the number of its receipt. Numbers rise: this is the order of delivery.
     unsettled: BTreeMap<u64, T>,
-    /// Messages whose settlement means nothing any more, but which the engine has.
-    forgotten: usize,
+    /// Of all messages that the engine has, by the number of the receipt; bytes.
+    sizes: HashMap<u64, usize>,
+    /// Their sum.
+    bytes: usize,
+    /// What the next message may take: the largest lately, bytes.
+    expected: usize,
 }
 
 impl Subscription {
@@ -53,7 +66,9 @@ impl Subscription {
             limit: request.in_flight.get(),
             next: 0,
             unsettled: BTreeMap::new(),
-            forgotten: 0,
+            sizes: HashMap::new(),
+            bytes: 0,
+            expected: FIRST_SIZE,
         };
         Self {
             events: taken,
@@ -108,12 +123,16 @@ impl Subscription {
 }
 
 impl<T> Feed<T> {
-    /// How many more messages may be offered now; none once draining.
+    /// How many more messages may be offered now; none once draining. Where they are large that is fewer than were asked
+    /// for.
     pub fn room(&self) -> usize {
         if self.draining() {
             return 0;
         }
-        self.limit.saturating_sub(self.unsettled.len() + self.forgotten)
+        let by_number = self.limit.saturating_sub(self.sizes.len());
+        let by_size = MAX_BYTES.saturating_sub(self.bytes) / self.expected.max(1);
+        // One message always passes, however large it is.
+        by_number.min(by_size.max(usize::from(self.sizes.is_empty())))
     }
 
     /// Hands a message to the engine.
@@ -121,6 +140,10 @@ impl<T> Feed<T> {
         let id = self.next;
         self.next += 1;
         self.unsettled.insert(id, name);
+        let size = message.data.len();
+        self.sizes.insert(id, size);
+        self.bytes += size;
+        self.expected = size.max(self.expected - self.expected / 8);
         let receipt = Receipt::new(id, self.settling.clone());
         // Where nobody takes it any more, dropping it returns it.
         let _ = self.events.send(Event::Message(Delivery { message, receipt }));
@@ -144,9 +167,10 @@ impl<T> Feed<T> {
     }
 
     fn take(&mut self, id: u64, settlement: Settlement, found: &mut Vec<(T, Settlement)>) {
-        match self.unsettled.remove(&id) {
-            Some(name) => found.push((name, settlement)),
-            None => self.forgotten = self.forgotten.saturating_sub(1),
+        self.bytes -= self.sizes.remove(&id).unwrap_or(0);
+        // Nobody wants to know of one that was forgotten.
+        if let Some(name) = self.unsettled.remove(&id) {
+            found.push((name, settlement));
         }
     }
 
@@ -163,9 +187,7 @@ impl<T> Feed<T> {
     /// Settlements of these messages are not told any more: the broker gives them to another consumer, or to this one
     /// anew. The engine keeps its receipts, which count as in flight until it settles them.
     pub fn forget(&mut self, is_gone: impl Fn(&T) -> bool) {
-        let before = self.unsettled.len();
         self.unsettled.retain(|_, name| !is_gone(name));
-        self.forgotten += before - self.unsettled.len();
     }
 
     /// Tells the engine that partitions are gone, and waits until it has taken note. [`Feed::forget`] their messages.
@@ -267,6 +289,44 @@ mod tests {
                 ("b", Settlement::Return)
             ]
         );
+    }
+
+    /// How much room there is while `unsettled` messages of `size` bytes are, and after they were settled.
+    async fn rooms(size: usize, unsettled: usize) -> (usize, usize) {
+        let (tell, told) = oneshot::channel();
+        let (go, settle) = oneshot::channel();
+        let mut subscription = Subscription::start(&request(1024), |mut feed: Feed<usize>| async move {
+            let mut left = unsettled;
+            for number in 0..unsettled {
+                assert!(feed.room() > 0, "for number {number}");
+                let message = Message {
+                    data: vec![0; size].into(),
+                    ..message("")
+                };
+                feed.offer(number, message);
+            }
+            let before = feed.room();
+            let _ = go.send(());
+            while left > 0 {
+                left -= feed.settled().await.len();
+            }
+            let _ = tell.send((before, feed.room()));
+            Ok(())
+        });
+        settle.await.unwrap();
+        for _ in 0..unsettled {
+            delivery(&mut subscription).await.receipt.acknowledge();
+        }
+        told.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn large_messages_leave_less_room() {
+        assert_eq!(rooms(0, 100).await, (924, 1024), "small ones are counted alone");
+        let four = 4 * 1024 * 1024;
+        assert_eq!(rooms(four, 7).await, (1, 8));
+        assert_eq!(rooms(four, 8).await, (0, 8));
+        assert_eq!(rooms(2 * MAX_BYTES, 1).await, (0, 1), "one passes, however large");
     }
 
     #[tokio::test]
