@@ -100,9 +100,14 @@ pub struct Metadata {
     component: Arc<str>,
     /// By lower-cased name: the name as written and the value.
     properties: HashMap<String, (String, String)>,
+    /// Of the properties whose values came from a secret store, by lower-cased name.
+    secret: BTreeSet<String>,
     /// What was looked up, here and in copies of this.
     wanted: Arc<Mutex<Wanted>>,
 }
+
+/// The shortest value that is cut out of texts, bytes: shorter ones would tear holes into ordinary words.
+const SHORTEST_CUT: usize = 4;
 
 #[derive(Default)]
 struct Wanted {
@@ -144,6 +149,7 @@ impl Metadata {
         let mut metadata = Self {
             component: component.into(),
             properties: HashMap::new(),
+            secret: BTreeSet::new(),
             wanted: Arc::default(),
         };
         for (name, value) in properties {
@@ -158,6 +164,26 @@ impl Metadata {
             metadata.properties.insert(key, (name, value));
         }
         Ok(metadata)
+    }
+
+    /// With the values of these properties as secrets, which errors do not show.
+    #[must_use]
+    pub fn with_secrets<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.secret = names.into_iter().map(str::to_lowercase).collect();
+        self
+    }
+
+    /// `text` with `***` in place of each value that came from a secret store.
+    pub fn cut_secrets(&self, text: &str) -> String {
+        let found = self.secret.iter().filter_map(|name| self.properties.get(name));
+        let mut values: Vec<&str> = found.map(|(_, value)| value.as_str()).collect();
+        values.retain(|value| value.len() >= SHORTEST_CUT);
+        // One that is part of another must not leave the rest of it.
+        values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
+        let whole = text.to_owned();
+        values
+            .iter()
+            .fold(whole, |text, value| text.replace(value, "***"))
     }
 
     /// The name of the component.
@@ -301,9 +327,10 @@ impl Metadata {
 
     fn invalid(&self, property: &str, value: &str, expected: &str) -> MetadataError {
         let lower = property.to_lowercase();
-        let secret = ["password", "connectionstring", "url", "key", "secret", "token"]
-            .iter()
-            .any(|word| lower.contains(word));
+        let secret = self.secret.contains(&lower)
+            || ["password", "connectionstring", "url", "key", "secret", "token"]
+                .iter()
+                .any(|word| lower.contains(word));
         MetadataError::Invalid {
             component: self.component.to_string(),
             property: property.to_owned(),
@@ -345,6 +372,18 @@ mod tests {
         assert_eq!(metadata.text(&["connectionString", "url"]), Some("a"));
         assert_eq!(metadata.text(&["missing", "URL"]), Some("b"));
         assert_eq!(metadata.text(&["missing"]), None);
+    }
+
+    #[test]
+    fn what_came_from_a_secret_store_is_not_shown() {
+        let metadata = metadata(&[("redisDB", "S3CRET"), ("redisHost", "S3CRET-host"), ("ttl", "soon")]);
+        let metadata = metadata.with_secrets(["redisDB", "redishost"]);
+        let error = metadata.number::<u8>(&["redisDB"]).unwrap_err().to_string();
+        assert!(error.contains("redisDB") && !error.contains("S3CRET"), "{error}");
+        let error = metadata.duration(&["ttl"], Unit::Seconds).unwrap_err().to_string();
+        assert!(error.contains("soon"), "{error}");
+        let text = "cannot connect to S3CRET-host:6379 as S3CRET";
+        assert_eq!(metadata.cut_secrets(text), "cannot connect to ***:6379 as ***");
     }
 
     #[test]

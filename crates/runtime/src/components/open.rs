@@ -69,6 +69,12 @@ impl OpenError {
         self
     }
 
+    /// The same without what came from a secret store: a value in the wrong place, as of a host, is told by clients.
+    fn without_secrets(mut self, metadata: &Metadata) -> Self {
+        self.cause = metadata.cut_secrets(&self.cause);
+        self
+    }
+
     /// There is no implementation: points at the type, or at the version of a type that is known.
     fn unknown(component: &Component, error: &LookupError) -> Self {
         let value = match error {
@@ -232,7 +238,7 @@ impl Opening<'_> {
         let metadata = setup.metadata.clone();
         let built = self.in_time(entry.build(setup)).await;
         self.show_unused(&metadata, built.is_ok());
-        built
+        built.map_err(|error| error.without_secrets(&metadata))
     }
 
     /// The properties of the component; its secret store may take as long as its own start.
@@ -246,9 +252,12 @@ impl Opening<'_> {
 
     /// What the component is built from.
     pub fn setup(&self, properties: Properties) -> Result<Setup, OpenError> {
+        let secret = properties.items.iter().filter(|item| item.secret.is_some());
+        let secret: Vec<String> = secret.map(|item| item.name.clone()).collect();
         let metadata = Metadata::new(self.name(), last_of_each(properties.items));
+        let metadata = metadata.map_err(|error| OpenError::init(self.component, &error.into()))?;
         Ok(Setup {
-            metadata: metadata.map_err(|error| OpenError::init(self.component, &error.into()))?,
+            metadata: metadata.with_secrets(secret.iter().map(String::as_str)),
             app_id: self.context.app_id.clone(),
         })
     }
