@@ -73,7 +73,8 @@ def again(context, given):
     event = yield context.wait_for_external_event("next")
     if given["left"] == 1:
         return [*given["seen"], event]
-    context.continue_as_new({"left": given["left"] - 1, "seen": [*given["seen"], event]})
+    # Events may come faster than turns.
+    context.continue_as_new({"left": given["left"] - 1, "seen": [*given["seen"], event]}, save_events=True)
 
 
 class Workflows:
