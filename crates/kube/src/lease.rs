@@ -125,7 +125,7 @@ impl Election {
         let found = self.client.get(Kind::LEASES, namespace, &self.name).await;
         match found {
             Ok(lease) => self.saw(lease),
-            Err(ApiError::NotFound(_)) => {
+            Err(ApiError::NotFound { .. }) => {
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
@@ -240,7 +240,7 @@ impl Election {
                 self.saw(lease);
                 Ok(true)
             }
-            Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => Ok(false),
+            Err(ApiError::Conflict(_) | ApiError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
