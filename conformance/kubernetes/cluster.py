@@ -55,7 +55,7 @@ printf '%%s\\n' "$binds" | while read -r from to; do
   mkdir -p "$to"
   mount --bind "$from" "$to"
 done
-mount -o remount,ro /run
+mount -o remount,bind,ro /run
 mount -o remount,bind,ro /
 cd /
 [ -z "$user" ] || set -- setpriv --reuid="$user" --regid="$user" --clear-groups "$@"
@@ -201,7 +201,8 @@ class Cluster:
         self.volumes = {}
 
     def __enter__(self):
-        ip("link add name br0 type bridge", f"addr add {ADDRESS}/16 dev br0", "link set br0 up",
+        # Without an address of its own a bridge has that of a port, which its neighbours would have to learn again.
+        ip("link add name br0 address 02:00:0a:f4:00:01 type bridge", f"addr add {ADDRESS}/16 dev br0", "link set br0 up",
            # All of it is this machine's then.
            "addr add 10.96.255.254/16 dev lo")
         threading.Thread(target=self._dns, daemon=True).start()
@@ -220,6 +221,8 @@ class Cluster:
         (self.folder / "audit.json").write_text(
             json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
         self.start_server()
+        for name in ("default", "kube-system"):
+            wait(f"the namespace {name}", lambda name=name: not self.api.missing(f"/api/v1/namespaces/{name}"))
         return self
 
     def __exit__(self, *_):
