@@ -41,13 +41,14 @@ class Sidecar:
     """A running sidecar: its ports and its process."""
 
     def __init__(self, app_id, process, ports):
+        self.host = HOST
         self.app_id, self.process, self.ports = app_id, process, ports
         self.http, self.grpc, _, self.metrics = ports
 
     def ask(self, method, path, body=None, headers=()):
         """Calls the HTTP API: the status, the headers, and the body, as JSON if it is that."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://{HOST}:{self.http}{path}", data, dict(headers), method=method)
+        request = urllib.request.Request(f"http://{self.host}:{self.http}{path}", data, dict(headers), method=method)
         try:
             answer = urllib.request.urlopen(request, timeout=ANSWER_SECONDS)
         except urllib.error.HTTPError as error:

@@ -1,4 +1,4 @@
-//! Renewal of the identity, at half of its life.
+//! Renewal of the identity, at half of its life, or when the trust anchors no longer vouch for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use crate::ca::{FetchError, SvidSource};
 use crate::directory::IdentityDirectory;
 use crate::identity::Identity;
 use crate::svid::Svid;
+use crate::verify;
 
 /// Longest pause between looks at the clock; bounds the harm of a clock that jumps or a machine that sleeps.
 const LOOK: Duration = Duration::from_secs(60);
@@ -115,11 +116,21 @@ impl Renewal {
 
     async fn renew(&self) {
         let mut due = self.schedule(&self.identity.svid());
+        let mut anchors = self.identity.anchors().subscribe();
         loop {
             let now = (self.clock)();
             if now < due {
                 let left = now.duration_until(due).unsigned_abs();
-                tokio::time::sleep(left.min(LOOK)).await;
+                tokio::select! {
+                    () = tokio::time::sleep(left.min(LOOK)) => {}
+                    // The CA was replaced: whoever trusts the new one alone refuses this process.
+                    Ok(()) = anchors.changed() => {
+                        if !verify::is_vouched(self.identity.anchors(), self.identity.svid().chain()) {
+                            tracing::info!("the trust anchors no longer vouch for the workload identity: renewing it");
+                            due = now;
+                        }
+                    }
+                }
                 continue;
             }
             match fetch_and_store(&*self.source, &self.identity, self.directory.as_ref()).await {

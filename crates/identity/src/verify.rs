@@ -200,6 +200,15 @@ impl PeerVerifier {
     }
 }
 
+/// Whether the anchors vouch for a chain, whose first certificate is the leaf. One that has expired may be vouched for.
+pub(crate) fn is_vouched(anchors: &TrustAnchors, chain: &[CertificateDer<'_>]) -> bool {
+    let verifier = PeerVerifier::new(anchors.clone(), Expect::Any);
+    chain.split_first().is_some_and(|(leaf, intermediates)| {
+        let checked = verifier.check(Role::Client, leaf, intermediates, UnixTime::now());
+        !matches!(checked, Err(PeerError::Untrusted { .. }))
+    })
+}
+
 fn algorithms() -> WebPkiSupportedAlgorithms {
     provider::crypto().signature_verification_algorithms
 }

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use outrigger_identity::testing::{Algorithm, Authority, Leaf};
 use outrigger_identity::{
     Clock, FetchError, Identity, IdentityDirectory, IdentityEvent, Renewal, Svid, SvidSource, TrustAnchors,
+    TrustBundle,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -118,6 +119,30 @@ async fn renewal_at_half_life_again_and_again() {
     tokio::time::sleep(HOUR * 13).await;
     running.cancel.cancel();
     running.task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_identity_that_the_anchors_no_longer_vouch_for_is_renewed_at_once() {
+    let (old, new) = (
+        Authority::new("public", Algorithm::P256),
+        Authority::new("public", Algorithm::P256),
+    );
+    let renewed = svid(&new, 0, 24);
+    let chain = renewed.chain().to_vec();
+    let mut running = Running::start(&old, vec![Ok(renewed)], None);
+    let both = format!("{}{}", old.root_pem(), new.root_pem());
+    for (bundle, after) in [
+        (TrustBundle::from_pem(both.as_bytes()).unwrap(), HOUR),
+        (new.bundle(), HOUR * 2),
+    ] {
+        tokio::time::sleep(HOUR).await;
+        assert!(running.events.is_empty(), "before {after:?}");
+        running.identity.anchors().replace(bundle);
+    }
+    let (event, elapsed) = running.next().await;
+    assert_eq!(event, IdentityEvent::Rotated);
+    assert!(about(elapsed, HOUR * 2), "{elapsed:?}");
+    assert_eq!(running.identity.svid().chain(), chain);
 }
 
 #[tokio::test(start_paused = true)]

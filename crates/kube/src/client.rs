@@ -122,13 +122,15 @@ impl Client {
         name: &str,
     ) -> Result<T, ApiError> {
         if !is_object_name(name) || !namespace.is_none_or(is_object_name) {
-            return Err(ApiError::NotFound(format!("{}/{name}", kind.plural)));
+            return Err(absent(format!("{}/{name}", kind.plural)));
         }
         self.call(Method::GET, &kind.path(namespace, Some(name)), None)
             .await
     }
 
-    /// An object by name, also where the API serves only its whole collection: then it is looked for there.
+    /// An object by name, also where the API serves only its whole collection, as servers made for tests do: then it is
+    /// looked for there. An API that names the absent object is not asked again: whoever may read objects by name need not be
+    /// allowed to list them.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -139,10 +141,11 @@ impl Client {
         name: &str,
     ) -> Result<T, ApiError> {
         match self.get(kind, Some(namespace), name).await {
-            Err(ApiError::NotFound(_)) if is_object_name(name) && is_object_name(namespace) => {}
+            Err(ApiError::NotFound { named: false, .. })
+                if is_object_name(name) && is_object_name(namespace) => {}
             other => return other,
         }
-        let absent = || ApiError::NotFound(format!("{}/{namespace}/{name}", kind.plural));
+        let absent = || absent(format!("{}/{namespace}/{name}", kind.plural));
         let selector = format!("fieldSelector=metadata.name%3D{name}%2Cmetadata.namespace%3D{namespace}");
         let listed = match self.list(kind, None, &selector).await {
             Ok(listed) => listed,
@@ -351,12 +354,27 @@ impl Client {
 struct Status {
     #[serde(default)]
     message: String,
+    #[serde(default)]
+    details: Option<Details>,
+}
+
+#[derive(serde::Deserialize)]
+struct Details {
+    #[serde(default)]
+    name: String,
+}
+
+fn absent(what: String) -> ApiError {
+    ApiError::NotFound { what, named: true }
 }
 
 pub(crate) fn refusal(what: String, status: StatusCode, body: &[u8]) -> ApiError {
-    let message = serde_json::from_slice::<Status>(body).unwrap_or_default().message;
+    let Status { message, details } = serde_json::from_slice(body).unwrap_or_default();
     match status {
-        StatusCode::NOT_FOUND => ApiError::NotFound(what),
+        StatusCode::NOT_FOUND => ApiError::NotFound {
+            what,
+            named: details.is_some_and(|details| !details.name.is_empty()),
+        },
         StatusCode::CONFLICT => ApiError::Conflict(what),
         StatusCode::GONE => ApiError::Expired(what),
         _ => ApiError::Refused {

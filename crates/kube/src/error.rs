@@ -27,8 +27,13 @@ pub enum ConnectError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
     /// There is no such object, or no such collection.
-    #[error("{0} not found")]
-    NotFound(String),
+    #[error("{what} not found")]
+    NotFound {
+        /// Method and address.
+        what: String,
+        /// Whether the API names the object, which it does where it serves objects of this kind one by one.
+        named: bool,
+    },
     /// It was changed meanwhile, or exists.
     #[error("{0}: it was changed by somebody else meanwhile")]
     Conflict(String),
@@ -58,7 +63,7 @@ pub enum ApiError {
 impl ApiError {
     /// Whether there is no such object.
     pub fn is_not_found(&self) -> bool {
-        matches!(self, Self::NotFound(_))
+        matches!(self, Self::NotFound { .. })
     }
 
     /// Whether the rights do not suffice.

@@ -125,7 +125,7 @@ impl Election {
         let found = self.client.get(Kind::LEASES, namespace, &self.name).await;
         match found {
             Ok(lease) => self.saw(lease),
-            Err(ApiError::NotFound(_)) => {
+            Err(ApiError::NotFound { .. }) => {
                 let lease = json!({
                     "apiVersion": "coordination.k8s.io/v1",
                     "kind": "Lease",
@@ -175,13 +175,10 @@ impl Election {
 
     /// Watches until the lease may be free.
     async fn follow(&mut self) -> Result<(), ApiError> {
-        let version = self.lease["metadata"]["resourceVersion"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
         let query = format!("fieldSelector=metadata.name%3D{}", self.name);
         let namespace = Some(self.namespace.as_str());
-        let mut watch = Watch::open(&self.client, Kind::LEASES, namespace, &query, &version).await?;
+        // From now on, and first as it is now: a server that was started since may not know of the version that was read.
+        let mut watch = Watch::open(&self.client, Kind::LEASES, namespace, &query, "").await?;
         while !self.is_free() {
             let over = self.since + self.lasts();
             // By then it is over, for everybody who watches.
@@ -240,7 +237,7 @@ impl Election {
                 self.saw(lease);
                 Ok(true)
             }
-            Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => Ok(false),
+            Err(ApiError::Conflict(_) | ApiError::NotFound { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -341,6 +338,24 @@ mod tests {
         assert!(!election.look().await.unwrap(), "its holder may be alive");
         election.follow().await.unwrap();
         assert!(election.look().await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_older_than_what_the_server_remembers_is_followed() {
+        let server = Server::start().await;
+        let held = |by: &str| {
+            json!({"metadata": {"name": "l", "namespace": "ns"},
+                "spec": {"holderIdentity": by, "leaseDurationSeconds": 60}})
+        };
+        server.put(LEASE, held("other"));
+        server.put("/api/v1/namespaces/ns/configmaps/c", json!({}));
+        server.forget();
+        let mut election = election(&server, "new");
+        assert!(!election.look().await.unwrap());
+        let following = tokio::spawn(async move { election.follow().await });
+        server.asked("WATCH", "/leases", 1).await;
+        server.put(LEASE, held(""));
+        following.await.unwrap().unwrap();
     }
 
     #[tokio::test]

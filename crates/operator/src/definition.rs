@@ -7,12 +7,16 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_accept::health::Part;
 use outrigger_identity::TrustAnchors;
-use outrigger_kube::{ApiError, Client, Kind, Patch};
+use outrigger_kube::{ApiError, Client, Kind, Meta, Patch, Progress, Reflector, Scope, Watched};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
 const LOG: &str = "dapr.operator";
 const NAME: &str = "subscriptions.dapr.io";
+/// The definition alone: the right to follow others is not given.
+const QUERY: &str = "fieldSelector=metadata.name%3Dsubscriptions.dapr.io";
 /// Between two attempts.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -27,7 +31,20 @@ enum DefinitionError {
     NoWebhook,
 }
 
-/// Keeps the definition right, now and whenever the trust anchors change. Ready once it was right.
+/// What the definition says of conversions.
+#[derive(Debug, PartialEq)]
+struct Conversion(Value);
+
+impl Watched for Conversion {
+    const KIND: Kind = Kind::CUSTOM_RESOURCE_DEFINITIONS;
+
+    fn read(_: &Meta, mut object: Value) -> Result<Option<Self>, String> {
+        Ok(Some(Self(object["spec"]["conversion"].take())))
+    }
+}
+
+/// Keeps the definition right, now and whenever the trust anchors change, or somebody installs it again. Ready once it was
+/// right.
 pub(crate) async fn keep(
     client: Client,
     namespace: String,
@@ -35,6 +52,31 @@ pub(crate) async fn keep(
     ready: Part,
     stop: CancellationToken,
 ) {
+    let scope = Scope {
+        namespace: None,
+        query: QUERY.to_owned(),
+    };
+    let reflector = Reflector::<Conversion>::new(client.clone(), scope);
+    let (store, mut progress) = (reflector.store(), reflector.progress());
+    let mut installed = store.follow();
+    let corrected = Notify::new();
+    let follow = async {
+        // Then the API answers: what it refuses, it refuses for good.
+        corrected.notified().await;
+        let refused = async {
+            if progress.wait_for(|now| *now == Progress::Refused).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = reflector.run(stop.clone()) => {}
+            // Who may not follow it corrects it at the start.
+            () = refused => tracing::warn!(
+                target: LOG,
+                "cannot follow the definition {NAME}: where it is installed again, start this operator again"
+            ),
+        }
+    };
     let keep = async {
         let mut changes = anchors.subscribe();
         loop {
@@ -42,8 +84,12 @@ pub(crate) async fn keep(
             match correct(&client, &namespace, &bundle).await {
                 Ok(()) => {
                     ready.set(true);
-                    if changes.changed().await.is_err() {
-                        return std::future::pending().await;
+                    corrected.notify_one();
+                    tokio::select! {
+                        Ok(()) = changes.changed() => {}
+                        // Its own change comes back too, and needs nothing.
+                        Ok(_) | Err(RecvError::Lagged(_)) = installed.recv() => {}
+                        else => return std::future::pending::<()>().await,
                     }
                 }
                 Err(error) => {
@@ -53,7 +99,8 @@ pub(crate) async fn keep(
             }
         }
     };
-    stop.run_until_cancelled(keep).await;
+    stop.run_until_cancelled(async { tokio::join!(keep, follow) })
+        .await;
 }
 
 async fn correct(client: &Client, namespace: &str, bundle: &str) -> Result<(), DefinitionError> {
@@ -87,20 +134,47 @@ fn patch(definition: &Value, namespace: &str, bundle: &str) -> Result<Option<Val
 
 #[cfg(test)]
 mod tests {
+    use outrigger_accept::health::Health;
+    use outrigger_identity::testing::{Algorithm, Authority};
     use outrigger_kube::testing::Server;
 
     use super::*;
 
     const ADDRESS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io";
 
+    /// As the chart has it.
+    fn definition() -> Value {
+        json!({"metadata": {"name": NAME}, "spec": {"conversion": {"webhook": {"clientConfig": {
+            "service": {"name": "dapr-webhook", "namespace": "replaceme", "path": "/convert"}}}}}})
+    }
+
+    #[tokio::test]
+    async fn a_definition_that_is_installed_again_is_corrected_again() {
+        let server = Server::start().await;
+        server.put(ADDRESS, definition());
+        let anchors = TrustAnchors::new(Authority::new("td", Algorithm::P256).bundle());
+        let ready = Health::default().part("operator-webhook");
+        let stop = CancellationToken::new();
+        let keeping = keep(
+            server.client(),
+            "dapr-system".to_owned(),
+            anchors,
+            ready,
+            stop.clone(),
+        );
+        let keeping = tokio::spawn(keeping);
+        server.asked("PATCH", ADDRESS, 1).await;
+        server.asked("WATCH", "/customresourcedefinitions", 1).await;
+        server.put(ADDRESS, definition());
+        server.asked("PATCH", ADDRESS, 2).await;
+        stop.cancel();
+        keeping.await.unwrap();
+    }
+
     #[tokio::test]
     async fn the_definition_is_corrected_once() {
         let server = Server::start().await;
-        server.put(
-            ADDRESS,
-            json!({"metadata": {"name": NAME}, "spec": {"conversion": {"webhook": {"clientConfig": {
-            "service": {"name": "dapr-webhook", "namespace": "replaceme", "path": "/convert"}}}}}}),
-        );
+        server.put(ADDRESS, definition());
         let client = server.client();
         correct(&client, "dapr-system", "anchors").await.unwrap();
         correct(&client, "dapr-system", "anchors").await.unwrap();

@@ -176,7 +176,7 @@ impl Services {
             .get::<Value>(Kind::SERVICES, namespace, &workload.service)
             .await;
         match found {
-            Err(ApiError::NotFound(_)) => {
+            Err(ApiError::NotFound { .. }) => {
                 self.client
                     .create::<Value>(Kind::SERVICES, namespace, &wanted)
                     .await?;

@@ -151,7 +151,7 @@ impl Watchdog {
             };
             match done {
                 // A conflict: a new pod has its name.
-                Ok(()) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => {}
+                Ok(()) | Err(ApiError::NotFound { .. } | ApiError::Conflict(_)) => {}
                 Err(error) => tracing::error!(target: LOG, "pod {name}: {error}"),
             }
         }

@@ -161,6 +161,16 @@ async fn objects_are_found_where_only_their_collection_is_served() {
     assert_eq!(found["spec"], 2);
     let absent = client.find::<Value>(Kind::CONFIG_MAPS, "other", "b").await;
     assert!(absent.unwrap_err().is_not_found());
+    let named = json!({"kind": "Status", "details": {"name": "b", "kind": "configmaps"}});
+    server.fix(&at("b"), http::StatusCode::NOT_FOUND, named);
+    let lists = server.requests("GET", PLURAL).len();
+    let absent = client.find::<Value>(Kind::CONFIG_MAPS, "ns", "b").await;
+    assert!(absent.unwrap_err().is_not_found());
+    assert_eq!(
+        server.requests("GET", PLURAL).len(),
+        lists,
+        "what the API names is not looked for"
+    );
     let hostile = client
         .get::<Value>(Kind::CONFIG_MAPS, Some("ns"), "../../x")
         .await;

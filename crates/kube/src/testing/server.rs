@@ -251,11 +251,8 @@ fn list(shared: &Shared, path: &str, start: usize, limit: usize) -> (StatusCode,
 }
 
 fn watch(shared: &Arc<Shared>, path: &str, query: &HashMap<&str, &str>) -> Response<Body> {
-    let from: u64 = query
-        .get("resourceVersion")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0);
-    {
+    let version: Option<u64> = query.get("resourceVersion").and_then(|text| text.parse().ok());
+    let (from, present) = {
         let mut state = shared.state();
         state
             .requests
@@ -267,12 +264,18 @@ fn watch(shared: &Arc<Shared>, path: &str, query: &HashMap<&str, &str>) -> Respo
         if state.versionless {
             return Response::new(Full::default().boxed_unsync());
         }
-        if from < state.forgotten {
+        if version.is_some_and(|version| version < state.forgotten) {
             let (_, status) = refused(StatusCode::GONE);
             let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
             return Response::new(Full::new(Bytes::from(line)).boxed_unsync());
         }
-    }
+        // Without a version what is there comes first.
+        let added = |object: Value| format!("{}\n", json!({"type": "ADDED", "object": object}));
+        match version {
+            Some(version) => (version, String::new()),
+            None => (state.version(), state.list(path).into_iter().map(added).collect()),
+        }
+    };
     let (changed, cut) = (shared.changed.subscribe(), shared.cut.subscribe());
     let begun = Following {
         shared: Arc::clone(shared),
@@ -282,7 +285,10 @@ fn watch(shared: &Arc<Shared>, path: &str, query: &HashMap<&str, &str>) -> Respo
         cut,
     };
     let lines = futures::stream::unfold(begun, next_lines);
-    let frames = lines.map(|lines| Ok::<_, Infallible>(Frame::data(Bytes::from(lines))));
+    let present = futures::stream::iter(Some(present).filter(|lines| !lines.is_empty()));
+    let frames = present
+        .chain(lines)
+        .map(|lines| Ok::<_, Infallible>(Frame::data(Bytes::from(lines))));
     Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)))
 }
 

@@ -1,0 +1,656 @@
+"""Checks of the chart and our binaries against a real API server.
+
+usage: checks.py BIN_DIR KUBE_APISERVER RENDER
+"""
+
+import base64
+import collections
+import http.server
+import json
+import pathlib
+import sys
+import threading
+import time
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "chart")]
+import checks as chart  # conformance/chart: not this file, which is __main__
+import fleet as fleets
+import network
+from cluster import ADDRESS, Cluster, Refused, wait
+
+CHART = HERE.parent.parent / "charts" / "outrigger"
+SYSTEM = chart.NAMESPACE
+# Kinds of other projects.
+FOREIGN = ("PodMonitor",)
+WORKLOADS = ("Deployment", "StatefulSet")
+PARTS = {"sentry": "dapr-sentry", "operator": "dapr-operator", "injector": "dapr-sidecar-injector",
+         "placement": "dapr-placement-server", "scheduler": "dapr-scheduler-server"}
+# Seconds of rest, and the calls in it: docs/kubernetes.md promises two a minute of the operator, and none of the others.
+REST = 20
+AT_REST = {"dapr-operator": 1, "dapr-injector": 0, "dapr-sentry": 0, "dapr-scheduler": 0, "dapr-placement": 0}
+RESOURCES = "/apis/dapr.io/v1alpha1/namespaces"
+
+
+def same(found, wanted, what):
+    if found != wanted:
+        raise AssertionError(f"{what}: {found!r}, want {wanted!r}")
+
+
+def holds(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+class App:
+    """An app that keeps what it is sent."""
+
+    def __init__(self):
+        self.seen = collections.defaultdict(list)
+        app = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                app.seen[self.path].append(body)
+                self.answer(200, body)
+
+            def do_GET(self):
+                self.answer(404, b"")
+
+            def answer(self, status, body):
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer((ADDRESS, 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+def pod(name, namespace="shop", labels=None, **annotations):
+    """An app's pod; annotations are those of Dapr, with `_` for `-`."""
+    noted = {f"dapr.io/{key.replace('_', '-')}": str(value) for key, value in annotations.items()}
+    return {"metadata": {"name": name, "namespace": namespace, "labels": labels or {"app": name}, "annotations": noted},
+            "spec": {"containers": [{"name": "app", "image": "example.com/app"}]}}
+
+
+def containers(found):
+    return [one["name"] for one in found["spec"]["containers"]]
+
+
+def component(name, kind, namespace="shop", scopes=(), **metadata):
+    items = [{"name": key, **(value if isinstance(value, dict) else {"value": value})} for key, value in metadata.items()]
+    return {"apiVersion": "dapr.io/v1alpha1", "kind": "Component", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"type": kind, "version": "v1", "metadata": items}, **({"scopes": list(scopes)} if scopes else {})}
+
+
+def subscription(name, topic, route, namespace="shop"):
+    return {"apiVersion": "dapr.io/v2alpha1", "kind": "Subscription", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"pubsubname": "events", "topic": topic, "routes": {"default": route}}}
+
+
+class Sidecar(fleets.Sidecar):
+    """A sidecar in a pod."""
+
+    def __init__(self, address):
+        self.http, self.host = 3500, address
+
+
+class World:
+    """What the checks share."""
+
+    def __init__(self, fleet, cluster, program):
+        self.fleet, self.cluster, self.api, self.program = fleet, cluster, cluster.api, program
+        self.apps, self.sidecars, self.pods = {}, {}, {}
+        self.controller = None
+        # The part of the log of calls in which the API server was starting.
+        self.unready = (0, 0)
+
+    def render(self, cases):
+        return chart.render(self.program, CHART, cases)
+
+    def objects(self, values):
+        return self.render({"one": values})["one"]["objects"]
+
+    # The control plane
+
+    def create(self, part, objects, number=0):
+        """The pod of a workload of the chart, as its controller makes it."""
+        workload = next(one for one in objects if one["kind"] in WORKLOADS and one["metadata"]["name"] == PARTS[part])
+        template = workload["spec"]["template"]
+        name = f"{PARTS[part]}-{number}"
+        spec = json.loads(json.dumps(template["spec"]))
+        claims = workload["spec"].get("volumeClaimTemplates", [])
+        spec.setdefault("volumes", []).extend({"name": one["metadata"]["name"], "emptyDir": {}} for one in claims)
+        if not self.api.missing(f"/api/v1/namespaces/{SYSTEM}/pods/{name}"):
+            self.api.delete(f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0")
+        meta = {**template["metadata"], "name": name, "namespace": SYSTEM}
+        self.pods[name] = self.cluster.pod({"metadata": meta, "spec": spec})
+        return name
+
+    def run(self, name):
+        """Starts the process of a pod of the control plane."""
+        found = self.pods[name]
+        self.cluster.start(name, found, found["spec"]["containers"][0]["name"])
+
+    def healthy(self, name):
+        self._answers(name, f"http://{self.cluster.address(self.pods[name])}:8080/healthz")
+
+    def _answers(self, name, url):
+        def answered():
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                return 200 <= answer.status < 300
+        self.fleet.until(name, answered, url, 60)
+
+    # Sidecars
+
+    def deploy(self, name, namespace="shop", app=True, **annotations):
+        """Creates an app's pod as the controller of replica sets does, and starts its sidecar."""
+        if app:
+            self.apps[name] = App()
+            annotations["app_port"] = self.apps[name].port
+        self.sidecar(name, self.injected(name, namespace, **annotations))
+
+    def injected(self, name, namespace="shop", **annotations):
+        """Creates an app's pod as the controller of replica sets does. Its app, and who calls its sidecar, are outside."""
+        annotations = {"enabled": "true", "app_id": name, "sidecar_listen_addresses": "0.0.0.0",
+                       "app_channel_address": ADDRESS, **annotations}
+        return self.api.post(f"/api/v1/namespaces/{namespace}/pods",
+                             {"apiVersion": "v1", "kind": "Pod", **pod(name, namespace, **annotations)},
+                             token=self.controller)
+
+    def sidecar(self, name, found, more=(), ready=True):
+        """Starts the sidecar of a pod."""
+        self.cluster.start(f"daprd-{name}", found, "daprd", more)
+        self.sidecars[name] = Sidecar(self.cluster.address(found))
+        if ready:
+            self._answers(f"daprd-{name}", f"http://{self.cluster.address(found)}:3501/v1.0/healthz")
+
+    def metadata(self, name):
+        return self.sidecars[name].ask("GET", "/v1.0/metadata")[2]
+
+    def components(self, name):
+        return {one["name"] for one in self.metadata(name)["components"]}
+
+    def logged(self, name, text):
+        return text in (self.fleet.dir / f"{name}.log").read_text(errors="replace")
+
+    def anchors(self):
+        """The root certificate that sentry published."""
+        return self.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/dapr-trust-bundle").get("data", {}).get("ca.crt")
+
+    def registered(self):
+        """Whether the API server is told the root certificate, for both webhooks."""
+        bundle = base64.b64encode(self.anchors().encode()).decode()
+        hook = self.api.get("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector")
+        crd = self.api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io")
+        convert = crd["spec"]["conversion"]["webhook"]["clientConfig"]
+        return (hook["webhooks"][0]["clientConfig"]["caBundle"] == bundle and convert["caBundle"] == bundle
+                and convert["service"]["namespace"] == SYSTEM)
+
+    def holder(self):
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator.dapr.io"
+        return self.api.get(lease)["spec"]["holderIdentity"]
+
+
+# Each check: its name, and a function of the world. They build on each other.
+CHECKS = []
+
+
+def check(name):
+    def add(function):
+        CHECKS.append((name, function))
+        return function
+    return add
+
+
+@check("the API server takes the chart's definitions, tried and for real")
+def definitions(world):
+    world.crds = world.render({"one": {}})["crds"]["objects"]
+    problems = []
+    for trial in (True, False):
+        for one in world.crds:
+            world.api.apply(one, trial)
+            problems += [f"{one['metadata']['name']}: {warning}" for warning in world.api.warnings]
+    same(problems, [], "warnings")
+    for one in world.crds:
+        path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{one['metadata']['name']}"
+
+        def conditions(path=path):
+            told = {item["type"]: item["status"] for item in world.api.get(path)["status"]["conditions"]}
+            return told if told.get("Established") == "True" else None
+        told = wait(f"{one['metadata']['name']} is established", conditions)
+        same(told.get("NonStructuralSchema", "False"), "False", f"NonStructuralSchema of {one['metadata']['name']}")
+    for kind in ("Component", "Configuration", "HTTPEndpoint", "Resiliency", "Subscription"):
+        wait(f"{kind} is served", lambda kind=kind: world.api.collection(
+            "dapr.io/v2alpha1" if kind == "Subscription" else "dapr.io/v1alpha1", kind, "default"))
+
+
+@check("every object of the chart, for all kinds of values, is tried without a refusal or a warning")
+def tried(world):
+    world.cluster.namespace(SYSTEM)
+    seen, problems = set(), []
+    for name, case in world.render(chart.CASES).items():
+        for one in case["objects"] if name != "crds" else []:
+            text = json.dumps(one, sort_keys=True)
+            if text in seen or one["kind"] in FOREIGN:
+                continue
+            seen.add(text)
+            what = f"{name}: {one['kind']} {one['metadata']['name']}"
+            try:
+                world.api.apply(one, True)
+                problems += [f"{what}: {warning}" for warning in world.api.warnings]
+            except Refused as refused:
+                problems.append(f"{what}: {refused.message}")
+    same(problems, [], "problems")
+    holds(len(seen) > 80, f"only {len(seen)} objects")
+
+
+@check("the chart is applied as it is by default")
+def applied(world):
+    world.default = world.objects({})
+    for one in world.default:
+        world.api.apply(one)
+    found = {(one["kind"], one["metadata"]["name"]) for one in world.default}
+    holds({("Deployment", "dapr-operator"), ("StatefulSet", "dapr-scheduler-server")} <= found, f"{found}")
+
+
+@check("the control plane starts with the arguments, accounts and rights of the chart, all parts at once")
+def started(world):
+    # Controllers that create pods, which the injector looks for when it starts.
+    world.cluster.account("kube-system", "replicaset-controller")
+    world.controller = world.cluster.token("kube-system", "replicaset-controller")
+    for name in ("shop", "other"):
+        world.cluster.namespace(name)
+    names = [world.create(part, world.default) for part in PARTS]
+    names += [world.create("scheduler", world.default, number) for number in (1, 2)]
+    world.cluster.publish()
+    for name in reversed(names):
+        world.run(name)
+    wait("sentry publishes its root certificate", world.anchors)
+    world.cluster.refresh()
+    for name in names:
+        world.healthy(name)
+
+
+@check("sentry fills the trust bundle: the secret, and what is public in the config map")
+def bundle(world):
+    secret = world.api.get(f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle")["data"]
+    same(set(secret), {"ca.crt", "issuer.crt", "issuer.key"}, "keys of the secret")
+    same(base64.b64decode(secret["ca.crt"]).decode(), world.anchors(), "ca.crt")
+    public = world.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/dapr-trust-bundle")["data"]
+    same(set(public), {"ca.crt"}, "keys of the config map")
+
+
+@check("the API server is told whom to trust: the webhook of pods, and that of subscriptions")
+def registered(world):
+    wait("both name the root certificate", world.registered)
+
+
+@check("one operator leads, another waits without calls and leads as soon as the first ends")
+def leases(world):
+    first = wait("the first leads", world.holder)
+    second = world.create("operator", world.default, 1)
+    world.run(second)
+    world.healthy(second)
+    same(world.holder(), first, "who leads beside another")
+    wait("it watches the lease", lambda: any(
+        call["verb"] == "watch" and "/leases" in call["requestURI"] and call["user"]["username"].endswith(":dapr-operator")
+        for call in world.cluster.calls()))
+    world.fleet.end("dapr-operator-0")
+    began = time.monotonic()
+    wait("the second leads", lambda: world.holder() not in ("", first))
+    holds(time.monotonic() - began < 20, f"after {time.monotonic() - began:.0f} s")
+    world.run("dapr-operator-0")
+    world.healthy("dapr-operator-0")
+    world.fleet.end(second)
+    wait("the first leads again", lambda: world.logged("dapr-operator-0", "leads (operator.dapr.io)"))
+
+
+@check("an annotated pod gets its sidecar through the webhook, and a token for sentry")
+def injected(world):
+    world.api.apply({"apiVersion": "dapr.io/v1alpha1", "kind": "Configuration",
+                     "metadata": {"name": "appconfig", "namespace": "shop"},
+                     "spec": {"features": [{"name": "HotReload", "enabled": True}]}})
+    found = world.api.post("/api/v1/namespaces/shop/pods", {"apiVersion": "v1", "kind": "Pod", **pod(
+        "first", enabled="true", app_id="first", app_port="80")}, token=world.controller)
+    same(world.api.warnings, [], "warnings")
+    same(containers(found), ["app", "daprd"], "containers")
+    same(found["metadata"]["labels"].get("dapr.io/sidecar-injected"), "true", "the label")
+    sidecar = found["spec"]["containers"][1]
+    mounts = {mount["mountPath"] for mount in sidecar["volumeMounts"]}
+    holds({"/var/run/secrets/dapr.io/sentrytoken", "/var/run/secrets/kubernetes.io/serviceaccount"} <= mounts, f"{mounts}")
+    volume = next(one for one in found["spec"]["volumes"] if one["name"] == "dapr-identity-token")
+    same(volume["projected"]["sources"][0]["serviceAccountToken"]["audience"],
+         f"spiffe://cluster.local/ns/{SYSTEM}/dapr-sentry", "the audience")
+    variables = {one["name"]: one.get("value") for one in sidecar["env"]}
+    same(variables["DAPR_TRUST_ANCHORS"], world.anchors(), "DAPR_TRUST_ANCHORS")
+    world.first = found
+
+
+@check("pods that are only tried, that want no sidecar, or that have theirs, stay as they are")
+def untouched(world):
+    pods = "/api/v1/namespaces/shop/pods"
+    trial = {"apiVersion": "v1", "kind": "Pod", **pod("trial", enabled="true")}
+    same(containers(world.api.post(f"{pods}?dryRun=All", trial)), ["app", "daprd"], "a trial")
+    holds(world.api.missing(f"{pods}/trial"), "a trial was stored")
+    for name, annotations in (("plain", {}), ("off", {"enabled": "false"}), ("other-word", {"enabled": "yes"})):
+        found = world.api.post(pods, {"apiVersion": "v1", "kind": "Pod", **pod(name, **annotations)}, token=world.controller)
+        same(containers(found), ["app"], name)
+        same(found["metadata"]["labels"], {"app": name}, f"labels of {name}")
+    again = {"apiVersion": "v1", "kind": "Pod", "metadata": {
+        "name": "again", "labels": world.first["metadata"]["labels"], "annotations": world.first["metadata"]["annotations"]},
+        "spec": world.first["spec"]}
+    found = world.api.post(pods, again, token=world.controller)
+    same(found["spec"]["containers"], world.first["spec"]["containers"], "containers of a pod that has its sidecar")
+
+
+@check("wrong annotations: a bad app id is refused with the reason, what does not count is a warning")
+def wrong(world):
+    pods = "/api/v1/namespaces/shop/pods"
+    for app_id in ("Not_A_Name", "x" * 60):
+        try:
+            world.api.post(pods, {"apiVersion": "v1", "kind": "Pod", **pod("wrong", enabled="true", app_id=app_id)})
+        except Refused as refused:
+            holds("sidecar-injector.dapr.io" in refused.message and app_id in refused.message, refused.message)
+        else:
+            raise AssertionError(f"{app_id} was taken")
+    holds(world.api.missing(f"{pods}/wrong"), "the pod was stored")
+    world.api.post(pods, {"apiVersion": "v1", "kind": "Pod", **pod("odd", enabled="true", app_port="http", app_prot="x")})
+    told = " ".join(world.api.warnings)
+    holds("whole number" in told and "dapr.io/app-protocol" in told, f"warnings: {told!r}")
+
+
+@check("who may create pods, but not with sidecars, gets none")
+def strangers(world):
+    world.cluster.account("shop", "deployer")
+    meta = {"name": "deployer", "namespace": "shop"}
+    group = "rbac.authorization.k8s.io"
+    world.api.apply({"apiVersion": f"{group}/v1", "kind": "Role", "metadata": meta,
+                     "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}]})
+    world.api.apply({"apiVersion": f"{group}/v1", "kind": "RoleBinding", "metadata": meta,
+                     "roleRef": {"apiGroup": group, "kind": "Role", "name": "deployer"},
+                     "subjects": [{"kind": "ServiceAccount", "name": "deployer", "namespace": "shop"}]})
+    token = world.cluster.token("shop", "deployer")
+    asked = {"apiVersion": "v1", "kind": "Pod", **pod("strange", enabled="true")}
+
+    def create():
+        # The rights are known to the API server a moment later.
+        return world.api.post("/api/v1/namespaces/shop/pods", asked, token=token)
+    same(containers(wait("the pod is created", create)), ["app"], "containers")
+    holds(world.logged("dapr-sidecar-injector-0", "system:serviceaccount:shop:deployer"), "the log does not say why")
+
+
+@check("sidecars of these pods run: identity, configuration, components, secrets and subscriptions by the operator")
+def served(world):
+    # Its name is in a secret, its contents are not.
+    colours = world.fleet.dir / "colours.json"
+    colours.write_text(json.dumps({"colour": "green"}))
+    world.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "places", "namespace": "shop"},
+                     "stringData": {"file": str(colours)}})
+    for one in (component("store", "state.in-memory"), component("private", "state.in-memory", scopes=["billing"]),
+                component("events", "pubsub.in-memory"), component("elsewhere", "state.in-memory", "other"),
+                component("keys", "secretstores.local.file", secretsFile={"secretKeyRef": {"name": "places", "key": "file"}}),
+                subscription("orders", "orders", "/orders")):
+        world.api.apply(one)
+    world.deploy("orders", config="appconfig")
+    world.deploy("billing", config="appconfig")
+    told = world.metadata("orders")
+    holds("HotReload" in told["enabledFeatures"], f"features: {told['enabledFeatures']}")
+    found = told["subscriptions"]
+    same([(one["topic"], one["rules"][0]["path"]) for one in found], [("orders", "/orders")], "subscriptions")
+
+
+@check("scopes and namespaces hold")
+def scopes(world):
+    world.deploy("stranger", "other", app=False)
+    same(world.components("orders"), {"store", "events", "keys"}, "components of orders")
+    same(world.components("billing"), {"store", "events", "keys", "private"}, "components of billing")
+    same(world.components("stranger"), {"elsewhere"}, "components of another namespace")
+
+
+@check("a reference to a secret is resolved, and one to a missing secret keeps the component away with its name")
+def secrets(world):
+    status, _, told = world.sidecars["orders"].ask("GET", "/v1.0/secrets/keys/colour")
+    same((status, told), (200, {"colour": "green"}), "a secret of the store that is named in a secret")
+    world.api.apply(component("lost", "state.in-memory", value={"secretKeyRef": {"name": "nowhere", "key": "x"}}))
+    wait("the operator says which", lambda: world.logged("dapr-operator-0", "shop/nowhere"))
+    world.api.delete(f"{RESOURCES}/shop/components/lost")
+    holds("lost" not in world.components("orders"), "the component is there")
+
+
+@check("changes are reloaded: components made, scoped and deleted, and a subscription that then delivers")
+def reloaded(world):
+    world.api.apply(component("late", "state.in-memory"))
+    wait("a new component", lambda: "late" in world.components("orders") and "late" in world.components("billing"))
+    world.api.merge(f"{RESOURCES}/shop/components/late", {"scopes": ["billing"]})
+    wait("it is another app's now", lambda: "late" not in world.components("orders"))
+    holds("late" in world.components("billing"), "billing has lost it")
+    world.api.delete(f"{RESOURCES}/shop/components/late")
+    wait("it is gone", lambda: "late" not in world.components("billing"))
+    world.api.apply(subscription("late", "late", "/late"))
+    wait("a new subscription", lambda: any(one["topic"] == "late" for one in world.metadata("orders")["subscriptions"]))
+    for topic in ("orders", "late"):
+        same(world.sidecars["orders"].ask("POST", f"/v1.0/publish/events/{topic}", {"of": topic})[0], 204, "publish")
+        wait(f"{topic} is delivered", lambda topic=topic: world.apps["orders"].seen[f"/{topic}"])
+
+
+@check("certificates are for the pod's own app id and audience only")
+def refused(world):
+    found = world.injected("thief")
+    world.sidecar("thief", found, ["--app-id", "orders"], ready=False)
+    wait("sentry refuses the id", lambda: world.logged("daprd-thief", "app-id mismatch"))
+    world.fleet.kill("daprd-thief")
+    volume = next(one for one in found["spec"]["volumes"] if one["name"] == "dapr-identity-token")
+    volume["projected"]["sources"][0]["serviceAccountToken"]["audience"] = "somebody-else"
+    world.sidecar("thief", found, ready=False)
+    wait("sentry refuses the audience", lambda: world.logged("daprd-thief", "invalid token"))
+    world.fleet.kill("daprd-thief")
+
+
+@check("an annotated deployment gets its service, and changes of it; sidecars call each other by that")
+def services(world):
+    template = pod("orders", enabled="true", app_id="orders", grpc_port=6001)
+    path = "/apis/apps/v1/namespaces/shop/deployments"
+    deployment = world.api.post(path, {
+        "metadata": {"name": "orders"}, "spec": {"selector": {"matchLabels": {"app": "orders"}}, "template": {
+            "metadata": {"labels": {"app": "orders"}, "annotations": template["metadata"]["annotations"]},
+            "spec": template["spec"]}}})
+    service = wait("the service", lambda: world.api.get("/api/v1/namespaces/shop/services/orders-dapr"))
+    owner = service["metadata"]["ownerReferences"][0]
+    same((owner["kind"], owner["name"], owner["uid"], owner["controller"]),
+         ("Deployment", "orders", deployment["metadata"]["uid"], True), "the owner")
+
+    def ports():
+        found = world.api.get("/api/v1/namespaces/shop/services/orders-dapr")
+        return {one["name"]: (one["port"], one["targetPort"]) for one in found["spec"]["ports"]}
+    same(ports(), {"dapr-http": (80, 3500), "dapr-grpc": (6001, 6001), "dapr-internal": (50002, 50002),
+                   "dapr-metrics": (9090, 9090)}, "ports")
+    world.api.merge(f"{path}/orders", {"spec": {"template": {"metadata": {"annotations": {"dapr.io/grpc-port": "6002"}}}}})
+    wait("the other port", lambda: ports()["dapr-grpc"] == (6002, 6002))
+    world.cluster.publish()
+    status, _, told = world.sidecars["billing"].ask("POST", "/v1.0/invoke/orders/method/hello", {"a": 1})
+    same((status, told), (200, {"a": 1}), "a call by the name of the service")
+
+
+@check("subscriptions of both versions are converted by the webhook")
+def converted(world):
+    one, two = f"{RESOURCES}/other/subscriptions", "/apis/dapr.io/v2alpha1/namespaces/other/subscriptions"
+    world.api.post(one, {"apiVersion": "dapr.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "old"},
+                         "spec": {"pubsubname": "p", "topic": "t", "route": "/r", "deadLetterTopic": "d"},
+                         "scopes": ["a"]})
+    found = world.api.get(f"{two}/old")
+    same((found["spec"], found["scopes"]), ({"pubsubname": "p", "topic": "t", "routes": {"default": "/r"},
+                                             "deadLetterTopic": "d"}, ["a"]), "version 1 read as 2")
+    world.api.post(two, subscription("new", "t", "/n", "other"))
+    same(world.api.get(f"{one}/new")["spec"]["route"], "/n", "version 2 read as 1")
+    world.api.merge(f"{one}/new", {"spec": {"route": "/m"}})
+    same(world.api.get(f"{two}/new")["spec"]["routes"], {"default": "/m"}, "changed as version 1")
+    same({item["metadata"]["name"] for item in world.api.get(one)["items"]}, {"old", "new"}, "listed as version 1")
+
+
+@check("jobs of a namespace end with it")
+def namespaces(world):
+    stranger = world.sidecars["stranger"]
+    same(stranger.ask("POST", "/v1.0-alpha1/jobs/later", {"dueTime": "1h", "data": "x"})[0], 204, "schedule")
+    same(stranger.ask("GET", "/v1.0-alpha1/jobs/later")[0], 200, "the job")
+    world.api.delete("/api/v1/namespaces/other")
+    # Its controller would remove what is in it first.
+    found = world.api.get("/api/v1/namespaces/other")
+    found["spec"]["finalizers"] = []
+    world.api.call("PUT", "/api/v1/namespaces/other/finalize", found)
+    wait("the job is gone", lambda: stranger.ask("GET", "/v1.0-alpha1/jobs/later")[0] != 200)
+    world.fleet.end("daprd-stranger")
+    world.cluster.forget("daprd-stranger")
+
+
+@check(f"at rest no part calls the API server more often than docs/kubernetes.md says ({REST} s)")
+def rest(world):
+    since = world.cluster.audit.stat().st_size
+    time.sleep(REST)
+    counted, asked = collections.Counter(), collections.Counter()
+    for call in world.cluster.calls(since):
+        prefix, _, account = call["user"]["username"].rpartition(":")
+        if prefix == f"system:serviceaccount:{SYSTEM}":
+            counted[account] += 1
+            asked[f"{account}: {call['verb']} {call['requestURI'].split('?')[0]}"] += 1
+    print(f"    calls in {REST} s: {dict(asked) or 'none'}")
+    for account, most in AT_REST.items():
+        holds(counted[account] <= most, f"{account}: {counted[account]} calls in {REST} s, want {most} at the most")
+
+
+@check("the definitions and the chart are applied again, now with a watchdog: it deletes a pod that lacks its sidecar alone")
+def upgraded(world):
+    objects = world.objects({"dapr_operator": {"watchInterval": "1s"}})
+    for one in objects + world.crds:
+        world.api.apply(one)
+    wait("the operator corrects the definition", world.registered)
+    path = f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/dapr-sidecar-injector/status"
+    world.api.merge(path, {"status": {"replicas": 1, "readyReplicas": 1}})
+    world.fleet.end("dapr-operator-0")
+    world.create("operator", objects)
+    world.run("dapr-operator-0")
+    world.healthy("dapr-operator-0")
+    wait("the pod is deleted", lambda: world.api.missing("/api/v1/namespaces/shop/pods/strange"))
+    for name in ("orders", "plain", "off"):
+        holds(not world.api.missing(f"/api/v1/namespaces/shop/pods/{name}"), f"{name} was deleted too")
+
+
+@check("the API server restarts: sidecars live on, and changes arrive afterwards")
+def outage(world):
+    begin = world.cluster.audit.stat().st_size
+    world.fleet.kill("app-apiserver")
+    status, _, _ = world.sidecars["orders"].ask("POST", "/v1.0/publish/events/orders", {"of": "outage"})
+    same(status, 204, "publish without an API server")
+    wait("it is delivered", lambda: len(world.apps["orders"].seen["/orders"]) == 2)
+    same(world.sidecars["billing"].ask("POST", "/v1.0/invoke/orders/method/hello", {"a": 2})[0], 200, "a call without one")
+    world.cluster.start_server()
+    # It refuses everybody who is faster than it reads its roles.
+    world.unready = (begin, world.cluster.audit.stat().st_size)
+    world.api.apply(component("after", "state.in-memory"))
+    wait("a change arrives", lambda: "after" in world.components("orders"))
+    found = world.api.post("/api/v1/namespaces/shop/pods", {"apiVersion": "v1", "kind": "Pod", **pod(
+        "after", enabled="true")}, token=world.controller)
+    same(containers(found), ["app", "daprd"], "a new pod")
+    wait("somebody leads", world.holder)
+
+
+@check("the operator is killed: sidecars live on, and what changed meanwhile arrives when it is started again")
+def killed(world):
+    world.fleet.kill("dapr-operator-0")
+    world.api.apply(component("meanwhile", "state.in-memory"))
+    world.api.delete(f"{RESOURCES}/shop/components/after")
+    same(world.sidecars["orders"].ask("POST", "/v1.0/publish/events/orders", {"of": "none"})[0], 204, "publish")
+    world.run("dapr-operator-0")
+    world.healthy("dapr-operator-0")
+    wait("both changes arrive", lambda: "meanwhile" in world.components("orders")
+         and "after" not in world.components("orders"))
+    world.deploy("newcomer", app=False, config="appconfig")
+    holds("meanwhile" in world.components("newcomer"), "a new sidecar is not served")
+
+
+@check("sentry's secret is deleted: it goes on, says so when it restarts, and begins anew when the chart is applied again")
+def lost(world):
+    before = world.anchors()
+    same(world.sidecars["orders"].ask("POST", "/v1.0-alpha1/jobs/kept", {"dueTime": "1h", "data": "x"})[0], 204, "schedule")
+    secret = f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle"
+    world.api.delete(secret)
+    world.cluster.refresh()
+    world.deploy("survivor", app=False)
+    world.fleet.end("dapr-sentry-0")
+    world.run("dapr-sentry-0")
+    wait("it ends", lambda: world.fleet.processes["dapr-sentry-0"].poll() not in (None, 0))
+    world.fleet.processes.pop("dapr-sentry-0")
+    holds(world.logged("dapr-sentry-0", f"the Secret {SYSTEM}/dapr-trust-bundle"), "the log does not say which secret")
+    for one in world.default:
+        if one["metadata"]["name"] == "dapr-trust-bundle":
+            world.api.apply(one)
+    world.run("dapr-sentry-0")
+    world.healthy("dapr-sentry-0")
+    wait("a new root certificate", lambda: world.anchors() != before)
+    # Pods of apps have the old one in their environment. Of the control plane only etcd members have to be restarted.
+    world.cluster.refresh()
+    for name in [name for name in world.fleet.processes if name.startswith("dapr-") and name != "dapr-sentry-0"]:
+        wait(f"{name} has a certificate of the new CA", lambda name=name: world.logged(name, "renewed the workload identity"))
+    wait("both webhooks name it", world.registered)
+    schedulers = [f"{PARTS['scheduler']}-{number}" for number in range(3)]
+    for name in schedulers:
+        world.fleet.end(name)
+        world.run(name)
+    for name in schedulers:
+        world.healthy(name)
+    world.deploy("restored", config="appconfig", app=False, app_id="orders")
+    holds("meanwhile" in world.components("restored"), "a new sidecar is not served")
+    same(world.sidecars["restored"].ask("GET", "/v1.0-alpha1/jobs/kept")[0], 200, "a job from before")
+
+
+@check("in all this no part of the control plane asked for what the chart does not allow it")
+def rights(world):
+    told, accounts = set(), set()
+    for call in world.cluster.calls(until=world.unready[0]) + world.cluster.calls(world.unready[1]):
+        prefix, _, account = call["user"]["username"].rpartition(":")
+        if prefix == f"system:serviceaccount:{SYSTEM}":
+            accounts.add(account)
+            if call.get("responseStatus", {}).get("code") in (401, 403):
+                told.add(f"{account}: {call['verb']} {call['requestURI'].split('?')[0]}")
+    same(sorted(told), [], "refused calls")
+    same(accounts, {"dapr-operator", "dapr-injector", "dapr-sentry", "dapr-scheduler"}, "who asked")
+
+
+def main():
+    binaries, server, program = sys.argv[1:]
+    network.own()
+    if network.outside():
+        sys.exit("conformance/kubernetes: this machine gives processes no network of their own (unshare --net)")
+    passed = failed = 0
+    with fleets.Fleet(binaries, sentry=False) as fleet, Cluster(fleet, server, binaries) as cluster:
+        world = World(fleet, cluster, program)
+        for number, (name, function) in enumerate(CHECKS, 1):
+            began = time.monotonic()
+            try:
+                function(world)
+            except Exception as error:  # whatever it is, the other checks go on
+                failed += 1
+                print(f"FAILED {number:2} {name}: {type(error).__name__} {error}", flush=True)
+            else:
+                passed += 1
+                print(f"ok     {number:2} {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        if failed:
+            fleet.keep_logs()
+        for name in [name for name in fleet.processes if not name.startswith("app-")]:
+            fleet.end(name)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,499 @@
+"""A cluster without nodes: etcd and a kube-apiserver, and what stands in for the kubelet, for kube-proxy and for DNS.
+
+Everything is in a network of its own. A pod is a process with an address there, which sees the volumes of its container where
+they are mounted, a root that cannot be written, and nothing but its variables.
+"""
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import fleet as fleets
+
+# Of the bridge that pods are at: the API server is here, DNS, and apps of pods.
+ADDRESS = "10.244.0.1"
+PODS = "10.244.1.{}"
+SERVICES = "10.96.0.0/16"
+DOMAIN = "cluster.local"
+PATIENCE = 90
+# The user of our images.
+USER = 65532
+ADMIN = "admin-of-these-checks"
+# What controllers would make: they are not here.
+ROOT_CA = "kube-root-ca.crt"
+# What a process of a pod does first.
+BEGIN = """
+set -e
+bin=$1 etcd=$2 resolv=$3 user=$4 address=$5 binds=$6
+shift 6
+until ip link show eth0 >/dev/null 2>&1; do sleep 0.01; done
+ip link set lo up
+ip link set eth0 up
+ip addr add "$address/16" dev eth0
+ip route add default via %s
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/bin /run/etcd
+mount --bind "$bin" /run/bin
+mount --bind "$etcd" /run/etcd
+mount --bind "$resolv" /etc/resolv.conf
+printf '%%s\\n' "$binds" | while read -r from to; do
+  [ -n "$to" ] || continue
+  mkdir -p "$to"
+  mount --bind "$from" "$to"
+done
+mount -o remount,bind,ro /run
+mount -o remount,bind,ro /
+cd /
+[ -z "$user" ] || set -- setpriv --reuid="$user" --regid="$user" --clear-groups "$@"
+exec "$@"
+""" % ADDRESS
+
+
+class Refused(Exception):
+    """An answer of the API server that is no success: `status`, `answer`."""
+
+    def __init__(self, what, status, answer):
+        message = answer.get("message", answer) if isinstance(answer, dict) else answer
+        super().__init__(f"{what}: {status} {message}")
+        self.status, self.answer, self.message = status, answer, str(message)
+
+
+def wait(what, condition, patience=PATIENCE):
+    """Waits until a condition holds, and returns what it returned."""
+    deadline = time.monotonic() + patience
+    while True:
+        problem = "it does not hold"
+        try:
+            if found := condition():
+                return found
+        except (OSError, http.client.HTTPException, Refused, LookupError, ValueError) as error:
+            problem = f"{type(error).__name__} {error}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {patience} s: {what}: {problem}")
+        time.sleep(0.05)
+
+
+def ip(*lines):
+    """Commands of ip, of one group."""
+    done = subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"ip: {lines}: {done.stderr}")
+
+
+def private_key():
+    """An EC key, as PEM (RFC 5915). Any 32 bytes will do that are smaller than the order of P-256."""
+    der = bytes.fromhex("30310201010420") + b"\x01" + os.urandom(31) + bytes.fromhex("a00a06082a8648ce3d030107")
+    return f"-----BEGIN EC PRIVATE KEY-----\n{base64.b64encode(der).decode()}\n-----END EC PRIVATE KEY-----\n"
+
+
+class Api:
+    """Calls of the API server, as its administrator or with the token of somebody."""
+
+    def __init__(self, port, authority):
+        self.port, self.authority = port, authority
+        self.resources = {}
+        # Of the last call.
+        self.warnings = []
+
+    def call(self, method, path, body=None, content="application/json", token=ADMIN):
+        """The answer; what is no success raises `Refused`."""
+        # Idle connections are closed by the server: one for each call.
+        context = ssl.create_default_context(cafile=self.authority)
+        headers = {"authorization": f"Bearer {token}", "content-type": content, "accept": "application/json"}
+        with contextlib.closing(http.client.HTTPSConnection(ADDRESS, self.port, context=context, timeout=30)) as connection:
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        # 299 - "text"
+        self.warnings = [value.split(" ", 2)[2].strip('"') for value in answer.headers.get_all("warning", [])]
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = text.decode(errors="replace")
+        if not 200 <= answer.status < 300:
+            raise Refused(f"{method} {path}", answer.status, found)
+        return found
+
+    def get(self, path, **options):
+        return self.call("GET", path, **options)
+
+    def post(self, path, body, **options):
+        return self.call("POST", path, body, **options)
+
+    def merge(self, path, body, **options):
+        """Changes a part of an object."""
+        return self.call("PATCH", path, body, "application/merge-patch+json", **options)
+
+    def delete(self, path, **options):
+        return self.call("DELETE", path, **options)
+
+    def missing(self, path):
+        """Whether there is no such object."""
+        try:
+            self.get(path)
+        except Refused as refused:
+            if refused.status == 404:
+                return True
+            raise
+        return False
+
+    def collection(self, version, kind, namespace):
+        """The address of the collection of a kind; None where the cluster does not know it."""
+        prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if (version, kind) not in self.resources:
+            try:
+                found = self.get(prefix)["resources"]
+            except Refused as refused:
+                if refused.status == 404:
+                    return None
+                raise
+            for one in found:
+                if "/" not in one["name"]:
+                    self.resources[version, one["kind"]] = (one["name"], one["namespaced"])
+        if (version, kind) not in self.resources:
+            return None
+        plural, namespaced = self.resources[version, kind]
+        return f"{prefix}/namespaces/{namespace or 'default'}/{plural}" if namespaced else f"{prefix}/{plural}"
+
+    def apply(self, manifest, trial=False):
+        """Applies an object as `kubectl apply --server-side` does, and refuses fields that its kind does not have."""
+        meta = manifest["metadata"]
+        collection = self.collection(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
+        if not collection:
+            raise Refused(f"apply of {manifest['kind']}", 404, "the cluster does not know the kind")
+        query = "fieldManager=checks&force=true&fieldValidation=Strict" + ("&dryRun=All" if trial else "")
+        return self.call("PATCH", f"{collection}/{meta['name']}?{query}", manifest, "application/apply-patch+yaml")
+
+
+class Cluster:
+    """etcd, the API server, DNS and services; a context manager. Processes belong to a fleet of the other checks."""
+
+    def __init__(self, fleet, server, binaries):
+        self.fleet, self.server, self.binaries = fleet, server, pathlib.Path(binaries).resolve()
+        fleet.dir.chmod(0o755)
+        self.folder = fleet.dir / "cluster"
+        self.folder.mkdir()
+        self.audit = self.folder / "audit.log"
+        self.program = pathlib.Path(shutil.which("etcd")).resolve()
+        self.etcd, self.port = fleets.free_ports(2)
+        # What the API server generates: its certificate, and after it the authority.
+        self.authority = self.folder / "apiserver.crt"
+        self.api = Api(self.port, self.authority)
+        # Services by name, addresses that are listened at for them, and pods by process.
+        self.services, self.listening, self.pods = {}, set(), {}
+        # Of pods, by namespace and name.
+        self.addresses, self.links = {}, 0
+        # What config maps, secrets and tokens are written to: folders, and of which pod and volume.
+        self.volumes = {}
+
+    def __enter__(self):
+        # Without an address of its own a bridge has that of a port, which its neighbours would have to learn again.
+        ip("link add name br0 address 02:00:0a:f4:00:01 type bridge", f"addr add {ADDRESS}/16 dev br0", "link set br0 up",
+           # All of it is this machine's then.
+           "addr add 10.96.255.254/16 dev lo")
+        threading.Thread(target=self._dns, daemon=True).start()
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        peers, = fleets.free_ports(1)
+        clients, others = f"http://127.0.0.1:{self.etcd}", f"http://127.0.0.1:{peers}"
+        self.fleet.app("app-etcd", [
+            str(self.program), "--data-dir", str(self.folder / "etcd"), "--listen-client-urls", clients,
+            "--advertise-client-urls", clients, "--listen-peer-urls", others, "--initial-advertise-peer-urls", others,
+            "--initial-cluster", f"default={others}", "--unsafe-no-fsync"], self.etcd, patience=PATIENCE)
+        (self.folder / "tokens").write_text(f'{ADMIN},admin,0,"system:masters"\n')
+        (self.folder / "account.key").write_text(private_key())
+        rules = [{"level": "None", "users": ["admin", "system:apiserver"]},
+                 {"level": "Metadata", "omitStages": ["RequestReceived"]}]
+        (self.folder / "audit.json").write_text(
+            json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}))
+        self.start_server()
+        for name in ("default", "kube-system"):
+            wait(f"the namespace {name}", lambda name=name: not self.api.missing(f"/api/v1/namespaces/{name}"))
+        return self
+
+    def __exit__(self, *_):
+        for name in ("app-apiserver", "app-etcd"):
+            if name in self.fleet.processes:
+                self.fleet.kill(name)
+
+    def start_server(self):
+        """Starts the API server, and waits until it is ready."""
+        folder = self.folder
+        self.fleet.start("app-apiserver", [
+            str(self.server), f"--etcd-servers=http://127.0.0.1:{self.etcd}", f"--secure-port={self.port}",
+            f"--advertise-address={ADDRESS}", f"--cert-dir={folder}", f"--token-auth-file={folder / 'tokens'}",
+            f"--service-account-issuer=https://kubernetes.default.svc.{DOMAIN}", "--authorization-mode=RBAC",
+            f"--service-account-key-file={folder / 'account.key'}", f"--service-cluster-ip-range={SERVICES}",
+            f"--service-account-signing-key-file={folder / 'account.key'}", "--endpoint-reconciler-type=none",
+            f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={self.audit}", "--profiling=false"])
+        self.fleet.until("app-apiserver", self._ready, "/readyz", PATIENCE)
+
+    def _ready(self):
+        try:
+            return self.authority.exists() and self.api.get("/readyz") == "ok"
+        except (Refused, http.client.HTTPException):
+            return False
+
+    def namespace(self, name):
+        """A namespace, with what controllers put there."""
+        if self.api.missing(f"/api/v1/namespaces/{name}"):
+            self.api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        self.account(name, "default")
+        self.api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": ROOT_CA, "namespace": name},
+                        "data": {"ca.crt": self.authority.read_text()}})
+
+    def account(self, namespace, name):
+        """A service account."""
+        return self.api.apply({"apiVersion": "v1", "kind": "ServiceAccount",
+                               "metadata": {"name": name, "namespace": namespace}})
+
+    def token(self, namespace, account, audience=None, pod=None, seconds=3600):
+        """A token of an account, for the API server or another audience; of a pod, which it ends with."""
+        spec = {"expirationSeconds": max(600, seconds)}
+        if audience:
+            spec["audiences"] = [audience]
+        if pod:
+            meta = pod["metadata"]
+            spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": meta["name"], "uid": meta["uid"]}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return self.api.post(path, asked)["status"]["token"]
+
+    def calls(self, since=0, until=None):
+        """What the API server was asked by anybody but the administrator, between two offsets of its log."""
+        with open(self.audit, "rb") as log:
+            log.seek(since)
+            lines = log.read(-1 if until is None else until - since).splitlines()
+        found = {}
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # not written to its end yet
+            # A watch has two: its begin and its end.
+            found.setdefault(event["auditID"], event)
+        return list(found.values())
+
+    # Services
+
+    def publish(self):
+        """Makes the services known to DNS, and forwards what comes to their addresses."""
+        for service in self.api.get("/api/v1/services")["items"]:
+            meta, spec = service["metadata"], service["spec"]
+            self.services[f"{meta['name']}.{meta['namespace']}.svc.{DOMAIN}"] = service
+            for port in spec["ports"] if spec["clusterIP"] != "None" else []:
+                place = (spec["clusterIP"], port["port"])
+                if spec.get("selector") and place not in self.listening:
+                    self.listening.add(place)
+                    listen = self._listen(place, service, port["targetPort"])
+                    asyncio.run_coroutine_threadsafe(listen, self.loop).result(10)
+
+    def _behind(self, service):
+        """The pods of a service that run."""
+        meta, selector = service["metadata"], (service["spec"].get("selector") or {}).items()
+        return [pod for process, pod in list(self.pods.items())
+                if pod["metadata"]["namespace"] == meta["namespace"] and selector <= pod["metadata"]["labels"].items()
+                and (running := self.fleet.processes.get(process)) and running.poll() is None]
+
+    async def _listen(self, place, service, target):
+        async def forward(reader, writer):
+            for pod in self._behind(service):
+                ports = {port.get("name"): port["containerPort"] for container in pod["spec"]["containers"]
+                         for port in container.get("ports", [])}
+                try:
+                    there = await asyncio.open_connection(self.address(pod), ports.get(target, target))
+                    break
+                except OSError:
+                    continue
+            else:
+                writer.close()
+                return
+
+            async def copy(source, sink):
+                try:
+                    while data := await source.read(65536):
+                        sink.write(data)
+                        await sink.drain()
+                except OSError:
+                    pass
+                sink.close()
+            await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
+        await asyncio.start_server(forward, *place)
+
+    def _resolve(self, name):
+        """Addresses of a service, or of a pod of one; None where there is no such name."""
+        if service := self.services.get(name):
+            address = service["spec"]["clusterIP"]
+            return [self.address(pod) for pod in self._behind(service)] if address == "None" else [address]
+        first, _, rest = name.partition(".")
+        if rest in self.services:
+            return [self.address(pod) for pod in self._behind(self.services[rest]) if pod["metadata"]["name"] == first] or None
+        return None
+
+    def _dns(self):
+        """Answers questions for addresses of services (RFC 1035)."""
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+            server.bind((ADDRESS, 53))
+            while True:
+                asked, who = server.recvfrom(4096)
+                labels, at = [], 12
+                while length := asked[at]:
+                    labels.append(asked[at + 1:at + 1 + length].decode("latin-1").lower())
+                    at += 1 + length
+                question = asked[12:at + 5]
+                found = self._resolve(".".join(labels))
+                told = found if found and question[-4:-2] == b"\x00\x01" else []
+                flags = 0x8583 if found is None else 0x8580
+                answer = asked[:2] + struct.pack(">HHHHH", flags, 1, len(told), 0, 0) + question
+                for address in told:
+                    answer += b"\xc0\x0c\x00\x01\x00\x01" + struct.pack(">IH", 1, 4) + socket.inet_aton(address)
+                server.sendto(answer, who)
+
+    # Pods
+
+    def pod(self, manifest):
+        """Creates a pod, which the API server and its webhooks complete."""
+        return self.api.post(f"/api/v1/namespaces/{manifest['metadata']['namespace']}/pods",
+                             {"apiVersion": "v1", "kind": "Pod", **manifest})
+
+    def address(self, pod):
+        """Of a pod."""
+        key = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        return self.addresses.setdefault(key, PODS.format(len(self.addresses) + 1))
+
+    def start(self, name, pod, container, more=()):
+        """Starts a container of a pod, as the process `name`; `more` are arguments beside its own."""
+        meta = pod["metadata"]
+        container = next(one for one in pod["spec"]["containers"] if one["name"] == container)
+        variables = {one["name"]: self._variable(pod, one) for one in container.get("env", [])}
+
+        def expand(text):
+            return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), text)
+        words = [expand(word) for word in container.get("command", []) + container.get("args", [])] + list(more)
+        binds = []
+        self.forget(name)
+        for mount in container.get("volumeMounts", []):
+            volume = next((one for one in pod["spec"].get("volumes", []) if one["name"] == mount["name"]),
+                          {"name": mount["name"]})
+            binds.append((self._volume(name, pod, volume), mount["mountPath"]))
+        # Their sources are below /tmp.
+        binds.sort(key=lambda bind: bind[1] == "/tmp")
+        resolv = self.folder / f"resolv-{meta['namespace']}"
+        search = f"{meta['namespace']}.svc.{DOMAIN} svc.{DOMAIN} {DOMAIN}"
+        resolv.write_text(f"nameserver {ADDRESS}\nsearch {search}\noptions ndots:5\n")
+        variables |= {"KUBERNETES_SERVICE_HOST": ADDRESS, "KUBERNETES_SERVICE_PORT": str(self.port),
+                      "PATH": "/run/etcd:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}
+        # Where root is the only user of its namespace, nobody else's id can be had.
+        begin, _, count = map(int, pathlib.Path("/proc/self/uid_map").read_text().split()[:3])
+        user = str(USER) if begin <= USER < begin + count else ""
+        if not user:
+            variables["DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK"] = "true"
+        words[0] = f"/run/bin/{words[0].lstrip('/')}"
+        address = self.address(pod)
+        process = self.fleet.start(name, [
+            "unshare", "--net", "--mount", "sh", "-c", BEGIN, "sh", str(self.binaries), str(self.program.parent), str(resolv),
+            user, address, "\n".join(f"{source} {target}" for source, target in binds),
+            "env", "-i", *(f"{key}={value}" for key, value in variables.items()), *words])
+        ours = os.readlink("/proc/self/ns/net")
+        wait("it has a network of its own", lambda: os.readlink(f"/proc/{process.pid}/ns/net") != ours)
+        self.links += 1
+        # The same for a pod at all times: neighbours remember it.
+        mac = ":".join(f"{int(part):02x}" for part in ("2", "0", *address.split(".")))
+        ip(f"link add name veth{self.links} type veth peer name eth0 address {mac} netns {process.pid}",
+           f"link set veth{self.links} master br0 up")
+        self.pods[name] = pod
+
+    def _variable(self, pod, variable):
+        source = variable.get("valueFrom")
+        if not source:
+            return variable.get("value", "")
+        if field := source.get("fieldRef"):
+            return self._field(pod, field["fieldPath"])
+        secret = source["secretKeyRef"]
+        found = self.api.get(f"/api/v1/namespaces/{pod['metadata']['namespace']}/secrets/{secret['name']}")
+        return base64.b64decode(found["data"][secret["key"]]).decode()
+
+    def _field(self, pod, path):
+        return {"metadata.name": pod["metadata"]["name"], "metadata.namespace": pod["metadata"]["namespace"],
+                "status.podIP": self.address(pod)}[path]
+
+    def _volume(self, process, pod, volume):
+        """The folder of a volume, filled."""
+        folder = self.folder / "volumes" / process / volume["name"]
+        folder.mkdir(parents=True, exist_ok=True)
+        if not {"projected", "configMap", "secret"} & volume.keys():
+            folder.chmod(0o777)  # emptyDir, or a claim
+            return folder
+        self.volumes[folder] = (pod, volume)
+        self._fill(folder, pod, volume)
+        return folder
+
+    def forget(self, process):
+        """The volumes of a process that will not come back."""
+        gone = self.folder / "volumes" / process
+        self.volumes = {folder: of for folder, of in self.volumes.items() if folder.parent != gone}
+
+    def refresh(self):
+        """Writes what config maps, secrets and tokens are now into the volumes, as a kubelet does now and then."""
+        for folder, (pod, volume) in self.volumes.items():
+            self._fill(folder, pod, volume)
+
+    def _fill(self, folder, pod, volume):
+        namespace = pod["metadata"]["namespace"]
+        files = {}
+
+        def take(kind, name, decode, items):
+            try:
+                data = self.api.get(f"/api/v1/namespaces/{namespace}/{kind}/{name}").get("data") or {}
+            except Refused as refused:
+                # A kubelet leaves what was there.
+                if refused.status == 404 and (folder / "..data").exists():
+                    return False
+                raise
+            wanted = {one["key"]: one["path"] for one in items} if items else {key: key for key in data}
+            files.update({path: decode(data[key]) for key, path in wanted.items()})
+            return True
+        for source in volume["projected"]["sources"] if "projected" in volume else [volume]:
+            if token := source.get("serviceAccountToken"):
+                files[token["path"]] = self.token(
+                    namespace, pod["spec"]["serviceAccountName"], token.get("audience"), pod,
+                    token.get("expirationSeconds", 3600)).encode()
+            if config := source.get("configMap"):
+                if not take("configmaps", config["name"], str.encode, config.get("items")):
+                    return
+            if secret := source.get("secret"):
+                if not take("secrets", secret["secretName"], base64.b64decode, secret.get("items")):
+                    return
+            for item in source.get("downwardAPI", {}).get("items", []):
+                files[item["path"]] = self._field(pod, item["fieldRef"]["fieldPath"]).encode()
+        write(folder, files)
+
+
+def write(folder, files):
+    """Writes files so that readers see all of them or none: through a link to a folder."""
+    now = folder / f"..{time.monotonic_ns()}"
+    now.mkdir()
+    for name, data in files.items():
+        (now / name).write_bytes(data)
+    before = os.readlink(folder / "..data") if (folder / "..data").is_symlink() else None
+    os.symlink(now.name, folder / "..next")
+    os.replace(folder / "..next", folder / "..data")
+    for name in files:
+        if not (folder / name).is_symlink():
+            os.symlink(f"..data/{name}", folder / name)
+    if before:
+        shutil.rmtree(folder / before)
