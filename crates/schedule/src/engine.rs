@@ -139,6 +139,16 @@ impl State {
     }
 }
 
+/// How much may be under way.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Triggers without an answer, over all hosts.
+    pub in_flight: usize,
+    /// [`Action::Save`] and [`Action::Delete`] that are not stored: from here on nothing is sent, so that no more than
+    /// these and one for each trigger under way ever wait for the store.
+    pub unstored: usize,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Engine {
@@ -147,8 +157,9 @@ pub struct Engine {
     ready: Ready,
     hosts: Hosts,
     staged: HashMap<Target, BTreeSet<Name>>,
-    /// Most triggers under way at once, over all hosts.
-    limit: usize,
+    limits: Limits,
+    /// What was given out to be stored, and is not stored as far as it is known here.
+    unstored: usize,
     /// Nothing is sent.
     held: bool,
     actions: Vec<Action>,
@@ -166,15 +177,19 @@ fn passed(time: Timestamp) -> u64 {
 }
 
 impl Engine {
-    /// An engine without jobs; at most `limit` triggers are under way at once.
-    pub fn new(now: Timestamp, limit: usize) -> Self {
+    /// An engine without jobs. Each limit is 1 at least.
+    pub fn new(now: Timestamp, limits: Limits) -> Self {
         Self {
             jobs: HashMap::new(),
             wheel: Wheel::new(passed(now)),
             ready: Ready::default(),
             hosts: Hosts::default(),
             staged: HashMap::new(),
-            limit: limit.max(1),
+            limits: Limits {
+                in_flight: limits.in_flight.max(1),
+                unstored: limits.unstored.max(1),
+            },
+            unstored: 0,
             held: false,
             actions: Vec::new(),
         }
@@ -205,6 +220,17 @@ impl Engine {
         self.hosts.awaits()
     }
 
+    /// Says how much of what was given out is not stored; what waits for the store goes on if there is room again.
+    pub fn unstored(&mut self, count: usize) {
+        self.unstored = count;
+        self.dispatch();
+    }
+
+    /// Whether jobs are due that are not sent before more is stored.
+    pub fn waits_for_store(&self) -> bool {
+        self.unstored >= self.limits.unstored && !self.ready.is_empty()
+    }
+
     /// When to call [`Engine::advance`] next, if nothing else happens before.
     pub fn wake_at(&self) -> Option<Timestamp> {
         let millis = i64::try_from(self.wheel.next()?).ok()?;
@@ -228,7 +254,7 @@ impl Engine {
         self.remove(&name);
         let Some(tick) = job.tick(&progress) else {
             // It was over before this member could tell the store.
-            self.actions.push(Action::Delete { name, version });
+            self.store(Action::Delete { name, version });
             return;
         };
         let state = State::Due { tick };
@@ -373,16 +399,16 @@ impl Engine {
         };
         let tick = entry.state.tick();
         let next = entry.job.after(&mut entry.progress, tick, outcome);
-        let version = entry.version;
+        let (version, progress) = (entry.version, entry.progress);
         if next == Next::Over {
             self.jobs.remove(&name);
-            self.actions.push(Action::Delete { name, version });
+            self.store(Action::Delete { name, version });
             return;
         }
-        self.actions.push(Action::Save {
+        self.store(Action::Save {
             name: Arc::clone(&name),
             version,
-            progress: entry.progress,
+            progress,
         });
         match next {
             Next::Tick(tick) => self.await_tick(name, tick, tick),
@@ -390,6 +416,11 @@ impl Engine {
             Next::Over => {}
         }
         self.advance(now);
+    }
+
+    fn store(&mut self, action: Action) {
+        self.unstored += 1;
+        self.actions.push(action);
     }
 
     /// Puts a job into the wheel until `at`, for a tick that was due at `tick`.
@@ -412,7 +443,10 @@ impl Engine {
 
     /// Sends what is due while there is room, namespace by namespace in turn.
     fn dispatch(&mut self) {
-        while !self.held && self.hosts.in_flight() < self.limit {
+        let room = |engine: &Self| {
+            engine.hosts.in_flight() < engine.limits.in_flight && engine.unstored < engine.limits.unstored
+        };
+        while !self.held && room(self) {
             let Some(name) = self.ready.pop() else {
                 return;
             };

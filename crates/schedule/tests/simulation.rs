@@ -5,12 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, Target, TriggerId, Version};
+use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, Target, TriggerId, Version};
 use outrigger_schedule::job::{FailurePolicy, Job, Outcome, Progress, Request};
 use proptest::prelude::*;
 
 const APPS: usize = 3;
 const LIMIT: usize = 4;
+/// What is not stored, at most, when something is sent.
+const UNSTORED: usize = 3;
+const LIMITS: Limits = Limits {
+    in_flight: LIMIT,
+    unstored: UNSTORED,
+};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -99,7 +105,7 @@ impl World {
             now,
             latest: now,
             store: BTreeMap::new(),
-            engine: Engine::new(now, LIMIT),
+            engine: Engine::new(now, LIMITS),
             hosts: Vec::new(),
             under_way: Vec::new(),
             unstored: Vec::new(),
@@ -173,6 +179,10 @@ impl World {
                     version,
                 } => {
                     assert!(*due <= self.latest, "{name} fired early");
+                    assert!(
+                        self.unstored.len() < UNSTORED,
+                        "{name} fired while the store is behind"
+                    );
                     let stored = &self.store[name];
                     assert_eq!(
                         version.revision, stored.revision,
@@ -227,6 +237,8 @@ impl World {
                 }
             }
         }
+        self.engine.unstored(self.unstored.len());
+        self.collect();
     }
 
     fn answer(&mut self, at: usize, outcome: Outcome) {
@@ -273,7 +285,7 @@ impl World {
         self.succeeded.clear();
         self.under_way.clear();
         self.hosts.clear();
-        self.engine = Engine::new(self.now, LIMIT);
+        self.engine = Engine::new(self.now, LIMITS);
         for (name, stored) in self.store.clone() {
             self.put(name, stored);
         }
@@ -485,4 +497,31 @@ fn versions_tell_which_job_is_meant() {
     assert!(world.engine.is_empty(), "the store has it no more");
     world.engine.deleted("job1", stored.revision);
     assert!(world.engine.is_empty());
+}
+
+#[test]
+fn a_store_that_hangs_holds_up_what_is_due_until_it_goes_on() {
+    let mut world = World::new();
+    world.connect(0);
+    for job in 0..12 {
+        world.schedule(job, 0, Kind::Once(10));
+    }
+    world.pass(10);
+    // Every answer is taken, and none is stored.
+    while let Some((host, trigger, ..)) = world.under_way.pop() {
+        world
+            .engine
+            .answer(world.now, host, trigger, Outcome::Success)
+            .unwrap();
+        world.collect();
+    }
+    assert!(world.unstored.len() < LIMIT + UNSTORED, "{:?}", world.unstored);
+    assert!(world.engine.waits_for_store());
+    let stored = world.unstored.len();
+    world.keep(1);
+    assert_eq!(world.under_way.len(), usize::from(stored - 1 < UNSTORED));
+    world.keep(usize::MAX);
+    assert_eq!(world.under_way.len(), LIMIT);
+    assert!(!world.engine.waits_for_store());
+    world.complete();
 }

@@ -3,6 +3,7 @@
 //!
 //! [`Config`] → [`Scheduler::build`] → [`Scheduler::run`].
 
+mod backlog;
 pub mod config;
 mod error;
 mod etcd_api;

@@ -30,7 +30,7 @@ use crate::proto::etcd::kv_server::KvServer;
 use crate::service::Service;
 use crate::storage::Storage;
 use crate::storage::embedded::Embedded;
-use crate::triggers::{Driver, Triggers};
+use crate::triggers::{self, Driver, Triggers};
 
 const LOG: &str = "dapr.scheduler";
 /// App id of the scheduler in its SPIFFE id.
@@ -173,7 +173,7 @@ impl Scheduler {
             Arc::clone(&opened.storage),
             opened.changes,
             Arc::clone(&metrics),
-            config.workers,
+            triggers::limits(config.workers),
         );
         let service = Service {
             storage: Arc::clone(&opened.storage),

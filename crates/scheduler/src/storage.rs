@@ -15,6 +15,8 @@ use outrigger_schedule::engine::{Name, Version};
 use outrigger_schedule::job::Progress;
 use tokio::sync::oneshot;
 
+use crate::backlog::Share;
+
 /// Keys of jobs begin with this, and go on with the job's name.
 pub(crate) const JOBS: &str = "dapr/jobs/";
 /// Keys of counters.
@@ -58,6 +60,9 @@ pub(crate) struct Advance {
     pub(crate) version: Version,
     /// `None`: it is over, and is deleted.
     pub(crate) progress: Option<Progress>,
+    /// Dropped when it is stored, or never will be.
+    #[expect(dead_code, reason = "it counts until it is dropped")]
+    pub(crate) share: Share,
 }
 
 /// What became of a job that a caller wants stored.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use outrigger_accept::health::Part;
-use outrigger_schedule::engine::{Action, Engine, Host, HostId, Name, TriggerId, Version};
+use outrigger_schedule::engine::{Action, Engine, Host, HostId, Limits, Name, TriggerId, Version};
 use outrigger_schedule::job::{Outcome, Progress};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use crate::backlog::Backlog;
 use crate::metrics::Metrics;
 use crate::names::Kind;
 use crate::storage::{Advance, Change, Storage};
@@ -20,8 +21,20 @@ use crate::stored;
 const LOG: &str = "dapr.scheduler.triggers";
 /// Longest time between two looks at the clock while there are jobs: it may be set, and the machine may sleep.
 const LOOK: Duration = Duration::from_secs(1);
+/// Answers of apps that are not stored yet; from here on jobs that are due wait.
+const MAX_UNSTORED: usize = 16_384;
+/// Between two warnings that the store is behind.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Messages that are taken in before what they mean is done.
 const BATCH: usize = 256;
+
+/// What the engine may have under way: `workers` triggers.
+pub(crate) fn limits(workers: usize) -> Limits {
+    Limits {
+        in_flight: workers,
+        unstored: MAX_UNSTORED,
+    }
+}
 
 /// A tick for a stream.
 #[derive(Debug)]
@@ -58,12 +71,14 @@ impl Triggers {
         storage: Arc<dyn Storage>,
         changes: mpsc::Receiver<Change>,
         metrics: Arc<Metrics>,
-        workers: usize,
+        limits: Limits,
     ) -> (Self, Driver) {
         let (commands, asked) = mpsc::unbounded_channel();
         let driver = Driver {
-            engine: Engine::new(Timestamp::now(), workers),
+            engine: Engine::new(Timestamp::now(), limits),
             storage,
+            backlog: Arc::default(),
+            warned: None,
             changes,
             commands: asked,
             metrics,
@@ -123,6 +138,10 @@ struct Stream {
 pub(crate) struct Driver {
     engine: Engine,
     storage: Arc<dyn Storage>,
+    /// What the store was given.
+    backlog: Arc<Backlog>,
+    /// When it was said that the store is behind.
+    warned: Option<Instant>,
     changes: mpsc::Receiver<Change>,
     commands: mpsc::UnboundedReceiver<Command>,
     metrics: Arc<Metrics>,
@@ -152,8 +171,11 @@ impl Driver {
                 }
                 _ = self.commands.recv_many(&mut commands, BATCH) => {}
                 () = wake => {}
+                () = self.backlog.shrank(), if self.engine.waits_for_store() => {}
             }
             let now = Timestamp::now();
+            // The store was given all that the engine wanted stored until here.
+            self.engine.unstored(self.backlog.len());
             for change in changes.drain(..) {
                 self.change(change, now, &ready);
             }
@@ -162,6 +184,7 @@ impl Driver {
             }
             self.engine.advance(now);
             self.act();
+            self.warn();
             if !self.engine.awaits_answers()
                 && let Some(holding) = self.holding.take()
             {
@@ -291,11 +314,24 @@ impl Driver {
         }
     }
 
+    /// Says that the store is behind, seldom.
+    fn warn(&mut self) {
+        if self.engine.waits_for_store() && self.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            self.warned = Some(Instant::now());
+            tracing::warn!(
+                target: LOG,
+                "The store does not keep up: {} answers of apps are not stored yet, and jobs that are due wait until they are",
+                self.backlog.len()
+            );
+        }
+    }
+
     fn advance(&self, name: Name, version: Version, progress: Option<Progress>) {
         self.storage.advance(Advance {
             name,
             version,
             progress,
+            share: self.backlog.share(),
         });
     }
 }
@@ -304,3 +340,119 @@ impl Driver {
 #[derive(Debug, thiserror::Error)]
 #[error("the store ended: it could not be read or written, see the log before this")]
 pub struct StoreEnded;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use async_trait::async_trait;
+    use outrigger_accept::health::Health;
+    use outrigger_wire::scheduler::v1::{
+        Job as Asked, JobMetadata, JobTargetMetadata, TargetJob, job_target_metadata::Type,
+    };
+    use prost::Message as _;
+    use tokio::sync::mpsc::error::TryRecvError;
+
+    use super::*;
+    use crate::storage::{CHANGES, Named, Scheduled, StorageError, Wanted};
+
+    /// Takes everything, and stores nothing.
+    #[derive(Default)]
+    struct Hanging(Mutex<Vec<Advance>>);
+
+    impl Hanging {
+        fn taken(&self) -> std::sync::MutexGuard<'_, Vec<Advance>> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    #[async_trait]
+    impl Storage for Hanging {
+        async fn schedule(&self, _: String, _: Vec<u8>, _: bool) -> Result<Scheduled, StorageError> {
+            pending().await
+        }
+        async fn get(&self, _: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+            pending().await
+        }
+        async fn list(&self, _: String, _: usize) -> Result<Vec<Named>, StorageError> {
+            pending().await
+        }
+        async fn delete(&self, _: String) -> Result<(), StorageError> {
+            pending().await
+        }
+        async fn delete_prefix(&self, _: String) -> Result<(), StorageError> {
+            pending().await
+        }
+        fn advance(&self, advance: Advance) {
+            self.taken().push(advance);
+        }
+        async fn close(&self) {}
+    }
+
+    fn put(number: u64) -> Change {
+        let asked = Asked {
+            due_time: Some("0s".to_owned()),
+            ..Asked::default()
+        };
+        let metadata = JobMetadata {
+            app_id: "app".into(),
+            namespace: "ns".into(),
+            target: Some(JobTargetMetadata {
+                r#type: Some(Type::Job(TargetJob {})),
+            }),
+        };
+        let job = stored::create(asked, &metadata, number, Timestamp::now()).unwrap();
+        let version = Version {
+            revision: number,
+            partition: number,
+        };
+        Change::Put {
+            name: format!("app||ns||app||{number}").into(),
+            version,
+            job: job.encode_to_vec(),
+            counter: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn jobs_that_are_due_wait_for_a_store_that_hangs() {
+        const JOBS: u64 = 20;
+        let limits = Limits {
+            in_flight: 4,
+            unstored: 3,
+        };
+        let storage = Arc::new(Hanging::default());
+        let (changes, told) = mpsc::channel(CHANGES);
+        let (triggers, driver) = Triggers::new(storage.clone(), told, Arc::default(), limits);
+        let drain = CancellationToken::new();
+        let running = tokio::spawn(driver.run(Health::default().part("jobs"), drain.clone()));
+        let app = || Host::new("ns", "app", true, &[]);
+        let (host, mut due) = triggers.connect(app()).await.unwrap();
+        for number in 1..=JOBS {
+            changes.send(put(number)).await.unwrap();
+        }
+        // As many as may be under way, and one more for each answer until the store has enough to do.
+        let most = limits.in_flight + limits.unstored - 1;
+        for _ in 0..most {
+            host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
+        }
+        // It has done all before when it answers the second of two that ask.
+        for _ in 0..2 {
+            triggers
+                .connect(Host::new("ns", "other", true, &[]))
+                .await
+                .unwrap();
+        }
+        assert_eq!(due.try_recv().unwrap_err(), TryRecvError::Empty);
+        assert_eq!(storage.taken().len(), most);
+
+        let mut left = usize::try_from(JOBS).unwrap() - most;
+        while left > 0 {
+            storage.taken().clear();
+            host.answer(due.recv().await.unwrap().trigger, Outcome::Success);
+            left -= 1;
+        }
+        drain.cancel();
+        running.await.unwrap().unwrap();
+    }
+}

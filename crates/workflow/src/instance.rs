@@ -105,7 +105,9 @@ impl Instance {
         self.facts.completed.is_some()
     }
 
-    pub(crate) fn stored(&self) -> Counts {
+    /// How many entries of it are stored.
+    #[must_use]
+    pub fn stored(&self) -> Counts {
         self.stored.unwrap_or_default()
     }
 

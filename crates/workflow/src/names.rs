@@ -23,6 +23,8 @@ const START: &str = "start-";
 const NEW_EVENT: &str = "new-event-";
 const TIMER: &str = "timer-";
 const ACTIVITY_RESULT: &str = "activity-result-";
+/// A name of this runtime's: others refuse it, and it comes again until a sidecar has it that knows it.
+const RERUN: &str = "rerun-";
 
 /// The actor types that an app with workflows hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,8 @@ pub enum Purpose {
     Timer,
     /// It carries the result of an activity; the data are a `HistoryEvent`.
     ActivityResult,
+    /// It goes on from an event of another instance; the data are its `WorkflowStateMetadata` as it was made.
+    Rerun,
 }
 
 /// What a reminder of a workflow actor is for, by its name; `None` for names of nobody's.
@@ -86,6 +90,8 @@ pub fn purpose(reminder: &str) -> Option<Purpose> {
         Some(Purpose::Run)
     } else if reminder.starts_with(ACTIVITY_RESULT) {
         Some(Purpose::ActivityResult)
+    } else if reminder.starts_with(RERUN) {
+        Some(Purpose::Rerun)
     } else {
         None
     }
@@ -101,6 +107,12 @@ pub fn start_reminder(random: [u8; 6]) -> String {
 #[must_use]
 pub fn result_reminder(random: [u8; 6]) -> String {
     format!("{ACTIVITY_RESULT}{}", URL_SAFE_NO_PAD.encode(random))
+}
+
+/// The reminder that begins what an instance goes on with that was made from another's history.
+#[must_use]
+pub fn rerun_reminder(random: [u8; 6]) -> String {
+    format!("{RERUN}{}", URL_SAFE_NO_PAD.encode(random))
 }
 
 /// The reminder of a timer; `id` is the event id of its `TimerCreated`.
@@ -176,6 +188,7 @@ mod tests {
         assert_eq!(purpose(&start), Some(Purpose::Run));
         assert_eq!(purpose(&timer_reminder(3)), Some(Purpose::Timer));
         assert_eq!(purpose(&result_reminder([0; 6])), Some(Purpose::ActivityResult));
+        assert_eq!(purpose(&rerun_reminder([0; 6])), Some(Purpose::Rerun));
         assert_eq!(purpose("other"), None);
     }
 

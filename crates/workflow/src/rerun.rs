@@ -14,10 +14,10 @@ use crate::event::{Awaited, ends};
 use crate::facts::{Facts, is_terminal};
 use crate::instance::Instance;
 use crate::names::child_id;
-use crate::stored::Change;
+use crate::stored::{Change, Counts};
 use crate::turn::{Message, Timer};
 
-/// What a new instance has to do at once.
+/// What a new instance begins with.
 #[derive(Clone, Debug, Default)]
 pub struct Rerun {
     /// Activities to start.
@@ -157,18 +157,12 @@ impl Instance {
         Ok(())
     }
 
-    /// An instance from a state that [`Instance::fork`] made; it has to be stored before anything is begun. `app` hosts
-    /// it.
+    /// An instance from a state that [`Instance::fork`] made. What it begins with ([`Instance::rerun`]) is begun by a
+    /// reminder, which has to be set before this is stored: then nothing is lost whenever a process ends.
     ///
     /// # Errors
     /// [`RerunError`].
-    pub fn from_fork(
-        id: &str,
-        state: WorkflowState,
-        app: &str,
-        at: Timestamp,
-        new_id: &mut dyn FnMut() -> String,
-    ) -> Result<(Self, Change, Rerun), RerunError> {
+    pub fn from_fork(id: &str, state: WorkflowState, at: Timestamp) -> Result<(Self, Change), RerunError> {
         let mut instance = Self::new(id);
         instance.generation = state.generation;
         instance.custom_status = state.custom_status;
@@ -178,29 +172,48 @@ impl Instance {
         for event in &state.history {
             instance.append(event);
         }
-        let mut rerun = Rerun::default();
         let mut known = HashSet::new();
         for mut event in state.inbox {
             event.timestamp = Some(at);
             let key = awaited(&event).ok_or_else(|| RerunError::Unexpected(id.to_owned()))?;
-            if !known.insert(key) {
+            if known.insert(key) {
+                instance.append(&event);
+            }
+        }
+        let change = instance.change();
+        Ok((instance, change))
+    }
+
+    /// What is still to be begun of an instance that [`Instance::from_fork`] made, which `made` counts; nothing once it has
+    /// ended or continued as new. `app` hosts it.
+    #[must_use]
+    pub fn rerun(&self, made: Counts, app: &str, at: Timestamp, new_id: &mut dyn FnMut() -> String) -> Rerun {
+        let mut rerun = Rerun::default();
+        if self.is_completed() || self.generation != made.generation {
+            return rerun;
+        }
+        let (id, start) = (self.id.as_str(), self.start_event());
+        // What a turn has begun since stands behind them.
+        for event in self.history().into_iter().take(made.history) {
+            let waits = |key: (Awaited, i32)| {
+                let has_ended = self.inbox.iter().any(|end| ends(end) == Some(key));
+                self.facts.is_open(key.0, key.1) && !has_ended
+            };
+            if !awaited(&event).is_some_and(waits) {
                 continue;
             }
-            instance.append(&event);
             match &event.event_type {
                 Some(EventType::TimerCreated(created)) => {
                     rerun.timers.push(timer(event.event_id, created.fire_at, at));
                 }
                 Some(EventType::SubOrchestrationInstanceCreated(child)) => {
-                    let start = instance.start_event();
                     let message = creation(Parent { id, app, start }, &event, child, (at, new_id()));
                     rerun.children.push(message);
                 }
                 _ => rerun.tasks.push(event),
             }
         }
-        let change = instance.change();
-        Ok((instance, change, rerun))
+        rerun
     }
 }
 
@@ -274,7 +287,10 @@ mod tests {
             next += 1;
             next.to_string()
         };
-        let (instance, change, rerun) = Instance::from_fork("new", state, "app", AT, &mut new_id).unwrap();
+        let (mut instance, change) = Instance::from_fork("new", state, AT).unwrap();
+        let made = instance.stored();
+        let mut rerun_of = |instance: &Instance| instance.rerun(made, "app", AT, &mut new_id);
+        let rerun = rerun_of(&instance);
         assert_eq!(instance.facts().len, 8);
         assert!(instance.inbox().is_empty() && !instance.is_completed());
         assert_eq!(change.upserts.len(), 8 + 2);
@@ -288,6 +304,27 @@ mod tests {
             target.rerun_parent_instance_info.as_ref().unwrap().instance_id,
             "old"
         );
+
+        // What has ended, waits as ended, or was begun by a turn is not begun once more.
+        let completed = |id| {
+            let completed = TaskCompletedEvent {
+                task_scheduled_id: id,
+                ..TaskCompletedEvent::default()
+            };
+            event(-1, AT, EventType::TaskCompleted(completed))
+        };
+        instance.append(&completed(2));
+        instance.push(completed(4));
+        instance.append(&event(
+            5,
+            AT,
+            EventType::TaskScheduled(TaskScheduledEvent::default()),
+        ));
+        let rerun = rerun_of(&instance);
+        assert!(rerun.tasks.is_empty());
+        assert_eq!(rerun.children.len(), 1);
+        instance.reset();
+        assert!(rerun_of(&instance).children.is_empty());
     }
 
     #[test]

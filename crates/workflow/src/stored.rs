@@ -150,7 +150,9 @@ impl Counts {
         entry.unwrap_or(true)
     }
 
-    fn encoded(&self) -> Bytes {
+    /// The value of [`METADATA`].
+    #[must_use]
+    pub fn encoded(&self) -> Bytes {
         let length = |entries: usize| u64::try_from(entries).unwrap_or(u64::MAX);
         let metadata = WorkflowStateMetadata {
             inbox_length: length(self.inbox),

@@ -11,21 +11,24 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::Failure;
 use crate::echo::Line;
 use crate::echo::echo_server::{Echo, EchoServer};
+use crate::worker;
 
 /// What the app calls itself in its answers.
 pub(crate) const STACK: &str = "Rust tonic";
 
-/// Serves the app on loopback until SIGTERM or SIGINT.
-pub(crate) async fn serve(port: u16) -> Result<(), Failure> {
+/// Serves the app on loopback, and works for its sidecar, until SIGTERM or SIGINT. `sidecar`: its port for gRPC.
+pub(crate) async fn serve(port: u16, sidecar: u16) -> Result<(), Failure> {
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-    tonic::transport::Server::builder()
+    let served = tonic::transport::Server::builder()
         .add_service(AppCallbackServer::new(App))
         .add_service(EchoServer::new(App))
         .serve_with_shutdown((Ipv4Addr::LOCALHOST, port).into(), async move {
             terminate.recv().await;
-        })
-        .await?;
-    Ok(())
+        });
+    tokio::select! {
+        served = served => Ok(served?),
+        ended = worker::work(sidecar) => ended,
+    }
 }
 
 struct App;

@@ -42,6 +42,9 @@ pub(crate) struct Fleet {
     pub(crate) rust: Sidecar,
     /// In the order they were started.
     processes: Vec<Process>,
+    /// Started after them.
+    rust_sidecar: Process,
+    rust_app: Process,
     dir: TempDir,
 }
 
@@ -71,11 +74,15 @@ impl Fleet {
                 python_app,
                 rust,
                 processes,
+                rust_sidecar,
+                rust_app,
             }) => Ok(Self {
                 python,
                 python_app,
                 rust,
                 processes,
+                rust_sidecar,
+                rust_app,
                 dir,
             }),
             Err(failure) => {
@@ -91,9 +98,17 @@ impl Fleet {
         self.dir.path()
     }
 
+    /// Kills the sidecar of the gRPC app (`kill -9`), and starts it again.
+    pub(crate) async fn kill_rust_sidecar(&mut self) -> Result<(), Failure> {
+        self.rust_sidecar.kill_and_start().await?;
+        self.rust_sidecar.healthy(&healthz(&self.rust)).await
+    }
+
     /// Stops what was started, last first. The logs stay when something went wrong.
     pub(crate) async fn stop(self, forget: bool) -> Result<(), Failure> {
-        let mut result = Ok(());
+        // The app before its sidecar: Dapr's waits for the end of the stream that gives the app work.
+        let mut result = self.rust_app.stop().await;
+        result = result.and(self.rust_sidecar.stop().await);
         for process in self.processes.into_iter().rev() {
             result = result.and(process.stop().await);
         }
@@ -110,11 +125,20 @@ struct Started {
     python_app: u16,
     rust: Sidecar,
     processes: Vec<Process>,
+    rust_sidecar: Process,
+    rust_app: Process,
 }
 
 impl Started {
     async fn start_in(binaries: &Binaries, broker: &Broker, dir: &Path) -> Result<Self, Failure> {
-        let [python_port, rust_port, python_sidecar, rust_sidecar] = free_ports().await?;
+        let [
+            python_port,
+            rust_port,
+            python_http,
+            python_grpc,
+            rust_http,
+            rust_grpc,
+        ] = free_ports().await?;
         // Peers are found by multicast: the suffix keeps two demos on one network apart.
         let suffix: u16 = rand::random();
         let (python_id, rust_id) = (format!("python-{suffix:04x}"), format!("rust-{suffix:04x}"));
@@ -129,9 +153,9 @@ impl Started {
         bindings::write_resources(dir, &resources, &python_id)?;
         events::write_resources(dir, &resources, &python_id, broker)?;
 
-        let mut http_app = http_app(python_port, python_sidecar, dir)?;
+        let mut http_app = http_app(python_port, python_http, dir)?;
         http_app.listening(python_port).await?;
-        let mut grpc_app = grpc_app(rust_port, dir)?;
+        let mut grpc_app = grpc_app(rust_port, rust_grpc, dir)?;
         grpc_app.listening(rust_port).await?;
 
         let launch = Launch {
@@ -144,32 +168,36 @@ impl Started {
         let python = App {
             id: &python_id,
             port: python_port,
-            sidecar: python_sidecar,
+            http: python_http,
+            grpc: python_grpc,
             protocol: "http",
             peer: &rust_id,
         };
         let rust = App {
             id: &rust_id,
             port: rust_port,
-            sidecar: rust_sidecar,
+            http: rust_http,
+            grpc: rust_grpc,
             protocol: "grpc",
             peer: &python_id,
         };
-        let (python, mut first) = launch.sidecar(&binaries.http_sidecar, &python).await?;
-        let (rust, mut second) = launch.sidecar(&binaries.grpc_sidecar, &rust).await?;
-        first
-            .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", python.http))
-            .await?;
-        second
-            .healthy(&format!("http://{LOOPBACK}:{}/v1.0/healthz", rust.http))
-            .await?;
+        let (python, mut python_sidecar) = launch.sidecar(&binaries.http_sidecar, &python).await?;
+        let (rust, mut rust_sidecar) = launch.sidecar(&binaries.grpc_sidecar, &rust).await?;
+        python_sidecar.healthy(&healthz(&python)).await?;
+        rust_sidecar.healthy(&healthz(&rust)).await?;
         Ok(Self {
             python,
             python_app: python_port,
             rust,
-            processes: vec![ca, clock, placed, http_app, grpc_app, first, second],
+            processes: vec![ca, clock, placed, http_app, python_sidecar],
+            rust_sidecar,
+            rust_app: grpc_app,
         })
     }
+}
+
+fn healthz(sidecar: &Sidecar) -> String {
+    format!("http://{LOOPBACK}:{}/v1.0/healthz", sidecar.http)
 }
 
 /// A fresh CA; returns it with its port and its trust anchors.
@@ -273,9 +301,10 @@ fn http_app(port: u16, sidecar: u16, dir: &Path) -> Result<Process, Failure> {
     })
 }
 
-fn grpc_app(port: u16, dir: &Path) -> Result<Process, Failure> {
+/// `sidecar`: the port of its sidecar's gRPC API.
+fn grpc_app(port: u16, sidecar: u16, dir: &Path) -> Result<Process, Failure> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["app-grpc", &port.to_string()]);
+    command.args(["app-grpc", &port.to_string(), &sidecar.to_string()]);
     Process::start("app-rust", command, dir)
 }
 
@@ -291,8 +320,9 @@ struct Launch<'a> {
 struct App<'a> {
     id: &'a str,
     port: u16,
-    /// The port of its sidecar's HTTP API.
-    sidecar: u16,
+    /// The ports of its sidecar's APIs.
+    http: u16,
+    grpc: u16,
     protocol: &'a str,
     /// The only app that may call this one.
     peer: &'a str,
@@ -302,8 +332,8 @@ impl Launch<'_> {
     async fn sidecar(&self, program: &Path, app: &App<'_>) -> Result<(Sidecar, Process), Failure> {
         let config = self.dir.join(format!("{}.yaml", app.id));
         std::fs::write(&config, access_control(app.peer))?;
-        let [grpc, internal, metrics] = free_ports().await?;
-        let http = app.sidecar;
+        let [internal, metrics] = free_ports().await?;
+        let App { http, grpc, .. } = *app;
         let mut command = Command::new(program);
         let resources = self.dir.join("resources");
         command

@@ -1,6 +1,6 @@
 //! Starts the CA, a scheduler, placement, two sidecars and two apps, makes every kind of call between them, keeps state,
-//! reads a secret, is woken by a clock, writes a file, has a job triggered, publishes events, calls an actor, and stops
-//! them again.
+//! reads a secret, is woken by a clock, writes a file, has a job triggered, publishes events, calls an actor, runs a
+//! workflow whose sidecar it kills, and stops them again.
 
 mod actors;
 mod app;
@@ -12,6 +12,8 @@ mod jobs;
 mod matrix;
 mod process;
 mod stores;
+mod worker;
+mod workflows;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +34,7 @@ const USAGE: &str = "\
 usage: outrigger-demo run [--bin-dir DIR]          the demo; DIR holds daprd, sentry, scheduler and placement (default: beside this binary)
        outrigger-demo matrix --ours DIR --peer DIR  sidecars and control planes of two folders in every mixture;
                                                     events between them need redis-server
-       outrigger-demo app-grpc PORT                 the gRPC app alone
+       outrigger-demo app-grpc PORT SIDECAR         the gRPC app alone; SIDECAR is its sidecar's port for gRPC
        DEMO_PYTHON names the interpreter of the HTTP app (default: python3)";
 
 #[tokio::main]
@@ -58,12 +60,12 @@ async fn dispatch(arguments: &[String]) -> Result<(), Failure> {
         ["run"] => demo(beside_this_binary()?).await,
         ["run", "--bin-dir", dir] => demo(PathBuf::from(dir)).await,
         ["matrix", "--ours", ours, "--peer", peer] => matrix::run(ours.as_ref(), peer.as_ref()).await,
-        ["app-grpc", port] => {
-            app::serve(
-                port.parse()
-                    .map_err(|_| format!("'{port}' is not a port number"))?,
-            )
-            .await
+        ["app-grpc", port, sidecar] => {
+            let number = |port: &str| {
+                port.parse::<u16>()
+                    .map_err(|_| format!("'{port}' is not a port number"))
+            };
+            app::serve(number(port)?, number(sidecar)?).await
         }
         _ => Err(USAGE.into()),
     }
@@ -81,8 +83,8 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
     println!(
         "Starting the CA, a scheduler, placement, two sidecars with mTLS, an HTTP app in Python and a gRPC app in Rust ..."
     );
-    let fleet = Fleet::start(&binaries, &Broker::Embedded).await?;
-    let called = everything(&fleet).await;
+    let mut fleet = Fleet::start(&binaries, &Broker::Embedded).await?;
+    let called = everything(&mut fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
     called.and(ended)?;
     println!("Every call was answered by the right app, and everything ended cleanly.");
@@ -90,13 +92,14 @@ async fn demo(dir: PathBuf) -> Result<(), Failure> {
 }
 
 /// What the demo does with a fleet.
-async fn everything(fleet: &Fleet) -> Result<(), Failure> {
+async fn everything(fleet: &mut Fleet) -> Result<(), Failure> {
     calls::all(fleet).await?;
     stores::all(fleet).await?;
     bindings::all(fleet).await?;
     jobs::all(fleet).await?;
     events::all(fleet).await?;
-    actors::all(fleet).await
+    actors::all(fleet).await?;
+    workflows::all(fleet).await
 }
 
 fn beside_this_binary() -> Result<PathBuf, Failure> {

@@ -51,8 +51,8 @@ pub(crate) async fn run(ours: &Path, peer: &Path) -> Result<(), Failure> {
 
 async fn mixture(binaries: &Binaries) -> Result<(), Failure> {
     let redis = Redis::start().await?;
-    let fleet = Fleet::start(binaries, &Broker::Redis(redis.address.clone())).await?;
-    let called = crate::everything(&fleet).await;
+    let mut fleet = Fleet::start(binaries, &Broker::Redis(redis.address.clone())).await?;
+    let called = crate::everything(&mut fleet).await;
     let ended = fleet.stop(called.is_ok()).await;
     called.and(ended).and(redis.process.stop().await)
 }

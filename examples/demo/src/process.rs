@@ -23,6 +23,7 @@ const SHOWN: usize = 15;
 
 pub(crate) struct Process {
     name: String,
+    command: Command,
     child: Child,
     log: PathBuf,
 }
@@ -43,9 +44,18 @@ impl Process {
             .map_err(|error| format!("cannot start {name} ({program}): {error}"))?;
         Ok(Self {
             name: name.to_owned(),
+            command,
             child,
             log,
         })
+    }
+
+    /// Kills the process, which has no time for anything, and starts it again.
+    pub(crate) async fn kill_and_start(&mut self) -> Result<(), Failure> {
+        // SIGKILL.
+        self.child.kill().await?;
+        self.child = self.command.spawn()?;
+        Ok(())
     }
 
     /// Waits until `GET url` answers with 2xx.

@@ -13,6 +13,7 @@ use outrigger_wire::durabletask::{
 };
 use outrigger_workflow::event::{NO_ID, event};
 use outrigger_workflow::names;
+use prost::Message as _;
 use prost_types::{Any, Timestamp};
 use tonic::Status;
 
@@ -260,6 +261,10 @@ impl Step for Work {
         }
         self.count(Execution::Recoverable);
         Err(undelivered(&self.request.name, &error))
+    }
+
+    fn size(&self, result: &HistoryEvent) -> usize {
+        self.request.encoded_len() + self.event.encoded_len() + result.encoded_len()
     }
 }
 

@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tonic::Status;
+
+use super::LOG;
 
 /// How long it is known that an execution is done.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -15,6 +17,8 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const ALONE: Duration = Duration::from_secs(30);
 /// Executions that are remembered, at most.
 const MAX_REMEMBERED: usize = 1 << 16;
+/// Bytes of results that nobody could be told, with what they are results of.
+const MAX_UNDELIVERED: usize = 64 << 20;
 
 /// What an execution consists of.
 #[async_trait]
@@ -27,6 +31,9 @@ pub(super) trait Step: Send + Sync + 'static {
 
     /// Tells who waits for it.
     async fn deliver(&self, result: &Self::Result) -> Result<(), Status>;
+
+    /// Bytes that it takes to keep both.
+    fn size(&self, result: &Self::Result) -> usize;
 }
 
 /// `None` while it goes on.
@@ -55,6 +62,7 @@ trait Redeliver: Send + Sync {
 struct Undelivered<S: Step> {
     step: S,
     result: S::Result,
+    _room: OwnedSemaphorePermit,
 }
 
 #[async_trait]
@@ -72,12 +80,47 @@ struct All {
 }
 
 /// All executions.
-#[derive(Default)]
 pub(super) struct Executions {
     all: Mutex<All>,
+    /// Bytes, for what is not delivered.
+    room: Arc<Semaphore>,
+}
+
+impl Default for Executions {
+    fn default() -> Self {
+        Self::new(MAX_UNDELIVERED)
+    }
 }
 
 impl Executions {
+    fn new(undelivered: usize) -> Self {
+        Self {
+            all: Mutex::default(),
+            room: Arc::new(Semaphore::new(undelivered)),
+        }
+    }
+
+    /// Keeps a result that was not delivered, if there is room.
+    fn keep<S: Step>(&self, key: &str, step: S, result: S::Result) -> Option<Over> {
+        let size = step.size(&result);
+        let room = u32::try_from(size).ok();
+        let room = room.and_then(|room| Arc::clone(&self.room).try_acquire_many_owned(room).ok());
+        let Some(room) = room else {
+            tracing::warn!(
+                target: LOG,
+                "activity '{key}' will be run again: its result was not delivered, and with the {size} bytes of it more \
+                 than {MAX_UNDELIVERED} would wait"
+            );
+            return None;
+        };
+        let undelivered = Undelivered {
+            step,
+            result,
+            _room: room,
+        };
+        Some(Over::Undelivered(Arc::new(undelivered)))
+    }
+
     fn locked(&self) -> MutexGuard<'_, All> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,10 +197,7 @@ async fn execute<S: Step>(running: Running, step: S) {
         Err(error) => (None, Err(error)),
         Ok(result) => match step.deliver(&result).await {
             Ok(()) => (Some(Over::Done), Ok(())),
-            Err(error) => {
-                let undelivered = Arc::new(Undelivered { step, result });
-                (Some(Over::Undelivered(undelivered)), Err(error))
-            }
+            Err(error) => (running.keep(step, result), Err(error)),
         },
     };
     running.end(over, ended);
@@ -178,6 +218,11 @@ impl Running {
             key: Some(key),
             sender,
         }
+    }
+
+    fn keep<S: Step>(&self, step: S, result: S::Result) -> Option<Over> {
+        let key = self.key.as_deref().unwrap_or_default();
+        self.executions.keep(key, step, result)
     }
 
     fn end(mut self, over: Option<Over>, ended: Result<(), Status>) {
@@ -285,6 +330,10 @@ mod tests {
             self.delivered.fetch_add(1, Ordering::SeqCst);
             Ok(())
         }
+
+        fn size(&self, (): &()) -> usize {
+            6
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -322,6 +371,27 @@ mod tests {
         assert!(executions.join("a".into(), step.clone()).await.is_err());
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn results_that_are_not_delivered_are_kept_as_far_as_there_is_room() {
+        let executions = Arc::new(Executions::new(10));
+        let (kept, dropped) = (Counted::new(9), Counted::new(9));
+        for step in [&kept, &dropped] {
+            step.fails.store(1, Ordering::SeqCst);
+        }
+        assert!(executions.join("kept".into(), kept.clone()).await.is_err());
+        assert!(executions.join("dropped".into(), dropped.clone()).await.is_err());
+        executions.join("dropped".into(), dropped.clone()).await.unwrap();
+        executions.join("kept".into(), kept.clone()).await.unwrap();
+        assert_eq!((kept.counts(), dropped.counts()), ((1, 1), (2, 1)));
+        // What is delivered, or forgotten, makes room.
+        kept.fails.store(1, Ordering::SeqCst);
+        assert!(executions.join("forgotten".into(), kept.clone()).await.is_err());
+        assert_eq!(executions.room.available_permits(), 4);
+        sleep(REMEMBERED).await;
+        executions.join("other".into(), dropped.clone()).await.unwrap();
+        assert_eq!(executions.room.available_permits(), 10);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,11 +10,12 @@ use outrigger_wire::durabletask::RerunWorkflowFromEventRequest;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer, WorkflowState};
 use outrigger_workflow::error::{AddError, RerunError};
 use outrigger_workflow::names::{self, Purpose};
-use outrigger_workflow::{Added, Change, Creation, Instance, Rerun, create};
+use outrigger_workflow::{Added, Change, Counts, Creation, Instance, Rerun, create};
 use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
+use super::LOG;
 use super::engine::{Engine, RETENTION_CALL, decode, methods, new_id, now, plain};
 use super::store::Loaded;
 use super::watching::Watchers;
@@ -33,11 +34,40 @@ pub(super) struct Slot {
     pub(super) is_stalled: bool,
 }
 
+impl Slot {
+    /// Whether it is kept at the end of a turn. Without room only what is stalled is, without its history: its reminders,
+    /// which come again every second, would else run its turns.
+    fn stays(&mut self, room: bool) -> bool {
+        if self.is_stalled {
+            self.loaded = None;
+            return true;
+        }
+        let is_active = |loaded: &Loaded| !loaded.instance.is_completed();
+        // That activities are awaited is forgotten as when the sidecar ends: their results are told apart all the same.
+        room && (!self.awaited.is_empty() || self.loaded.as_ref().is_some_and(is_active))
+    }
+}
+
+#[derive(Default)]
+struct Slots(HashMap<String, Slot>);
+
+impl Slots {
+    /// Ends a turn; whether the instance is kept, of which there are `most`.
+    fn end_turn(&mut self, id: &str, most: usize) -> bool {
+        let room = self.0.len() <= most;
+        let kept = self.0.get_mut(id).is_some_and(|slot| slot.stays(room));
+        if !kept {
+            self.0.remove(id);
+        }
+        kept
+    }
+}
+
 /// All instances that live here.
 pub(super) struct Instances {
     pub(super) engine: Arc<Engine>,
     /// Only who has the turn of an instance takes its slot out.
-    slots: Mutex<HashMap<String, Slot>>,
+    slots: Mutex<Slots>,
     watchers: Arc<Watchers>,
 }
 
@@ -51,7 +81,7 @@ pub(super) struct Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let slot = std::mem::take(&mut self.slot);
-        self.all.locked().insert(self.id.to_owned(), slot);
+        self.all.locked().0.insert(self.id.to_owned(), slot);
     }
 }
 
@@ -64,12 +94,12 @@ impl Instances {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
+    fn locked(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn hold<'a>(&'a self, id: &'a str) -> Held<'a> {
-        let slot = self.locked().remove(id).unwrap_or_default();
+        let slot = self.locked().0.remove(id).unwrap_or_default();
         Held { all: self, id, slot }
     }
 }
@@ -227,23 +257,42 @@ impl Held<'_> {
             return Err(rerun_status(&RerunError::TargetExists(self.id.to_owned())));
         }
         let engine = Arc::clone(&self.all.engine);
-        let app = &engine.app_id;
-        let made = Instance::from_fork(self.id, state, app, now(), &mut new_id);
-        let (instance, change, rerun) = made.map_err(|error| rerun_status(&error))?;
+        let made = Instance::from_fork(self.id, state, now());
+        let (instance, change) = made.map_err(|error| rerun_status(&error))?;
+        let name = names::rerun_reminder(random());
+        let data = Any {
+            type_url: "type.googleapis.com/durabletask.protos.backend.v1.WorkflowStateMetadata".to_owned(),
+            value: instance.stored().encoded().into(),
+        };
+        engine
+            .remind(&engine.types.workflow, self.id, &name, None, Some(data))
+            .await?;
+        self.save(Loaded::made(instance), change).await
+    }
+
+    /// Begins what [`Held::rerun`] left to its reminder.
+    async fn begin_rerun(&mut self, made: Counts) -> Result<(), Status> {
+        let Some(loaded) = self.take().await? else {
+            tracing::warn!(target: LOG, "workflow '{}' was not begun again: its state was not stored", self.id);
+            return Ok(());
+        };
+        let engine = Arc::clone(&self.all.engine);
+        let instance = &loaded.instance;
+        let rerun = instance.rerun(made, &engine.app_id, now(), &mut new_id);
         let (generation, due) = (instance.generation, instance.first_at());
-        self.save(Loaded::made(instance), change).await?;
+        self.keep(loaded);
         let Rerun {
             tasks,
             timers,
             children,
         } = rerun;
         self.slot.awaited.extend(tasks.iter().map(|task| task.event_id));
-        engine.send(self.id, &children).await.into_result()?;
-        engine
-            .start(self.id, generation, due, &tasks)
-            .await
-            .into_result()?;
-        engine.set_timers(self.id, generation, &timers).await
+        engine.set_timers(self.id, generation, &timers).await?;
+        let (started, sent) = tokio::join!(
+            engine.start(self.id, generation, due, &tasks),
+            engine.send(self.id, &children),
+        );
+        started.and(sent).into_result()
     }
 }
 
@@ -301,6 +350,12 @@ impl InternalActors for Instances {
             Some(Purpose::ActivityResult) => {
                 return held.add_event(data.map_or(&[][..], |data| &data.value)).await;
             }
+            Some(Purpose::Rerun) => {
+                let data = data.map_or(&[][..], |data| &data.value);
+                let made =
+                    Counts::read(id, data).map_err(|error| Status::invalid_argument(error.to_string()))?;
+                return held.begin_rerun(made).await;
+            }
             None => {
                 return Err(Status::invalid_argument(format!(
                     "unable to handle reminder '{name}' for workflow actor '{id}': unknown reminder type"
@@ -327,24 +382,12 @@ impl InternalActors for Instances {
     }
 
     async fn halt(&self, id: &str) {
-        self.locked().remove(id);
+        self.locked().0.remove(id);
         self.watchers.end(id);
     }
 
     fn is_kept(&self, id: &str) -> bool {
-        let mut slots = self.locked();
-        let room = slots.len() <= MAX_KEPT;
-        let kept = slots.get(id).is_some_and(|slot| {
-            let active = slot
-                .loaded
-                .as_ref()
-                .is_some_and(|loaded| !loaded.instance.is_completed());
-            slot.is_stalled || !slot.awaited.is_empty() || (active && room)
-        });
-        if !kept {
-            slots.remove(id);
-        }
-        kept
+        self.locked().end_turn(id, MAX_KEPT)
     }
 }
 
@@ -360,4 +403,49 @@ fn rerun_status(error: &RerunError) -> Status {
 /// A part of a name that tells reminders of one purpose apart.
 pub(super) fn random() -> [u8; 6] {
     rand::random()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn awaiting(id: &str) -> Slot {
+        Slot {
+            loaded: Some(Loaded::new(id)),
+            awaited: HashSet::from([1]),
+            is_stalled: false,
+        }
+    }
+
+    #[test]
+    fn no_more_histories_are_kept_than_there_may_be_whatever_is_awaited() {
+        let mut slots = Slots::default();
+        for (id, kept) in [("a", true), ("b", true), ("c", false), ("d", false)] {
+            slots.0.insert(id.to_owned(), awaiting(id));
+            assert_eq!(slots.end_turn(id, 2), kept, "{id}");
+        }
+        // What is stalled stays so, however many there are.
+        for id in ["s", "t"] {
+            let is_stalled = true;
+            slots.0.insert(
+                id.to_owned(),
+                Slot {
+                    is_stalled,
+                    ..awaiting(id)
+                },
+            );
+            assert!(slots.end_turn(id, 2), "{id}");
+        }
+        let histories = slots.0.iter().filter(|(_, slot)| slot.loaded.is_some());
+        let mut histories: Vec<_> = histories.map(|(id, _)| id.as_str()).collect();
+        histories.sort_unstable();
+        assert_eq!(histories, ["a", "b"]);
+        // One that has ended, and of which nothing is awaited, makes room.
+        slots.0.remove("s");
+        slots.0.remove("t");
+        slots.0.insert("a".to_owned(), Slot::default());
+        assert!(!slots.end_turn("a", 2));
+        slots.0.insert("c".to_owned(), awaiting("c"));
+        assert!(slots.end_turn("c", 2));
+    }
 }

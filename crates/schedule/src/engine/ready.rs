@@ -20,6 +20,10 @@ impl Ready {
         line.push_back(name);
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
     pub(super) fn pop(&mut self) -> Option<Name> {
         let namespace = self.turns.pop_front()?;
         let line = self.lines.get_mut(&namespace)?;

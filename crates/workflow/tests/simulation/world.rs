@@ -8,12 +8,13 @@ use outrigger_wire::durabletask::backend::v1::CreateWorkflowInstanceRequest;
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
     EventRaisedEvent, ExecutionStartedEvent, HistoryEvent, OrchestrationInstance, OrchestrationStatus,
-    OrchestratorRequest, TaskCompletedEvent, TaskFailedEvent, TaskFailureDetails,
+    OrchestratorRequest, RerunWorkflowFromEventRequest, TaskCompletedEvent, TaskFailedEvent,
+    TaskFailureDetails,
 };
 use outrigger_workflow::event::event;
 use outrigger_workflow::names::{METADATA, event_reminder, timer_reminder};
 use outrigger_workflow::{
-    Added, Answered, Begun, Change, Counts, Creation, Instance, Limit, Outcome, Outside,
+    Added, Answered, Begun, Change, Counts, Creation, Instance, Limit, Message, Outcome, Outside, Timer,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -41,6 +42,7 @@ enum Due {
     Run,
     Timer(HistoryEvent, u64),
     Activity(HistoryEvent),
+    Rerun(Counts),
 }
 
 /// How everything ended: output and status by instance id.
@@ -60,9 +62,12 @@ pub(crate) struct World {
     /// What clients do, which retry until it is done.
     to_start: bool,
     to_raise: Vec<u32>,
+    to_rerun: bool,
 }
 
 const ROOT: &str = "root";
+/// The instance that goes on from an event of the root.
+const AGAIN: &str = "again";
 const LIMIT: Limit = Limit(4 << 20);
 
 impl World {
@@ -79,6 +84,8 @@ impl World {
             other_app_is_down: matches!(crashing, Crashes::Random(..)),
             crashing,
             to_start: true,
+            // One that waits for what was raised before would wait for ever.
+            to_rerun: to_raise.is_empty(),
             to_raise,
         }
     }
@@ -152,13 +159,19 @@ impl World {
             .first_key_value()
             .map(|(key, due)| (key.clone(), due.clone()))
         else {
-            return Ok(false);
+            let begins = self.to_rerun;
+            if begins {
+                self.rerun()?;
+                self.to_rerun = false;
+            }
+            return Ok(begins);
         };
         self.now = self.now.max(key.0) + 1;
         let handled = match due {
             Due::Run => self.run_instance(&key.1, None)?,
             Due::Timer(fired, generation) => self.run_instance(&key.1, Some((fired, generation)))?,
             Due::Activity(task) => self.run_activity(&key.1, &task)?,
+            Due::Rerun(made) => self.begin_rerun(&key.1, made)?,
         };
         if handled {
             self.may_crash()?;
@@ -235,6 +248,102 @@ impl World {
         self.may_crash()?;
         let change = instance.start(start);
         self.save(instance, change)
+    }
+
+    /// Makes an instance from the middle of the root's history.
+    fn rerun(&mut self) -> Result<(), Crash> {
+        let root = self.load(ROOT).unwrap();
+        let scheduled = root.history().into_iter().filter(|event| {
+            matches!(
+                event.event_type,
+                Some(
+                    EventType::TaskScheduled(_)
+                        | EventType::TimerCreated(_)
+                        | EventType::SubOrchestrationInstanceCreated(_)
+                )
+            )
+        });
+        let mut scheduled: Vec<_> = scheduled.map(|event| event.event_id).collect();
+        scheduled.sort_unstable();
+        // Who does not know whether it was made asks again, and hears that it is there.
+        if !scheduled.is_empty() && !self.store.contains_key(AGAIN) {
+            let request = RerunWorkflowFromEventRequest {
+                source_instance_id: ROOT.to_owned(),
+                event_id: u32::try_from(scheduled[scheduled.len() / 2]).unwrap(),
+                new_instance_id: Some(AGAIN.to_owned()),
+                ..RerunWorkflowFromEventRequest::default()
+            };
+            let state = root.fork(&request).unwrap();
+            let (instance, change) = Instance::from_fork(AGAIN, state, self.at()).unwrap();
+            self.next_id += 1;
+            let name = format!("rerun-{}", self.next_id);
+            self.remind(self.now, AGAIN, &name, Due::Rerun(instance.stored()));
+            self.save(instance, change)?;
+        }
+        self.memory.insert(ROOT.to_owned(), root);
+        Ok(())
+    }
+
+    /// `false`: it has to be tried again.
+    fn begin_rerun(&mut self, id: &str, made: Counts) -> Result<bool, Crash> {
+        let Some(instance) = self.load(id) else {
+            return Ok(true);
+        };
+        let (at, next_id) = (self.at(), &mut self.next_id);
+        let mut new_id = || {
+            *next_id += 1;
+            next_id.to_string()
+        };
+        let rerun = instance.rerun(made, "app", at, &mut new_id);
+        let generation = instance.generation;
+        self.memory.insert(id.to_owned(), instance);
+        self.set_timers(id, generation, &rerun.timers)?;
+        let unsent = self.send(id, generation, &rerun.tasks, &rerun.children)?;
+        Ok(unsent.is_empty())
+    }
+
+    fn set_timers(&mut self, id: &str, generation: u64, timers: &[Timer]) -> Result<(), Crash> {
+        for timer in timers {
+            self.may_crash()?;
+            let at = timer.fire_at.unwrap();
+            let at = at.seconds * 1000 + i64::from(at.nanos) / 1_000_000;
+            let due = Due::Timer(timer.fired.clone(), generation);
+            self.remind(at, id, &timer_reminder(timer.id), due);
+        }
+        Ok(())
+    }
+
+    /// Starts activities and tells other instances; the activities that could not be started.
+    fn send(
+        &mut self,
+        id: &str,
+        generation: u64,
+        tasks: &[HistoryEvent],
+        messages: &[Message],
+    ) -> Result<Vec<i32>, Crash> {
+        let mut unsent = Vec::new();
+        for task in tasks {
+            self.may_crash()?;
+            let is_remote = task
+                .router
+                .as_ref()
+                .is_some_and(|router| router.target_app_id.is_some());
+            if is_remote && std::mem::take(&mut self.other_app_is_down) {
+                unsent.push(task.event_id);
+                continue;
+            }
+            let actor = format!("{id}::{}::{generation}", task.event_id);
+            self.remind(self.now, &actor, "run-activity", Due::Activity(task.clone()));
+        }
+        for message in messages {
+            self.may_crash()?;
+            if message.creates() {
+                self.create(&message.target, message.event.clone())?;
+            } else {
+                self.add(&message.target, message.event.clone())?;
+            }
+        }
+        Ok(unsent)
     }
 
     fn add(&mut self, id: &str, event: HistoryEvent) -> Result<(), Crash> {
@@ -369,35 +478,8 @@ impl World {
             self.reminders
                 .retain(|(_, actor, known), _| *actor != id || *known != name);
         }
-        for timer in &outcome.timers {
-            self.may_crash()?;
-            let at = timer.fire_at.unwrap();
-            let at = at.seconds * 1000 + i64::from(at.nanos) / 1_000_000;
-            let due = Due::Timer(timer.fired.clone(), outcome.generation);
-            self.remind(at, &id, &timer_reminder(timer.id), due);
-        }
-        let mut unsent = Vec::new();
-        for task in &outcome.tasks {
-            self.may_crash()?;
-            let is_remote = task
-                .router
-                .as_ref()
-                .is_some_and(|router| router.target_app_id.is_some());
-            if is_remote && std::mem::take(&mut self.other_app_is_down) {
-                unsent.push(task.event_id);
-                continue;
-            }
-            let actor = format!("{id}::{}::{}", task.event_id, outcome.generation);
-            self.remind(self.now, &actor, "run-activity", Due::Activity(task.clone()));
-        }
-        for message in &outcome.messages {
-            self.may_crash()?;
-            if message.creates() {
-                self.create(&message.target, message.event.clone())?;
-            } else {
-                self.add(&message.target, message.event.clone())?;
-            }
-        }
+        self.set_timers(&id, outcome.generation, &outcome.timers)?;
+        let unsent = self.send(&id, outcome.generation, &outcome.tasks, &outcome.messages)?;
         if outcome.wakes {
             self.run_again(&id);
         }

@@ -153,6 +153,7 @@ impl<'c> Writing<'c> {
             name,
             version,
             progress,
+            ..
         } = advance;
         let job = get(self.connection, &job_key(name))?
             .filter(|job| job.modified.unsigned_abs() == version.revision);

@@ -6,6 +6,7 @@ use outrigger_wire::scheduler::v1::{
 use prost::Message;
 
 use super::*;
+use crate::backlog::Backlog;
 
 fn place(folder: &std::path::Path) -> Place {
     Place {
@@ -76,10 +77,12 @@ async fn what_was_stored_is_there_after_a_restart() {
         last: Some("2026-03-01T00:00:00Z".parse().unwrap()),
         attempts: 1,
     };
+    let backlog = Arc::<Backlog>::default();
     let advance = |name: &Name, version, progress| Advance {
         name: Arc::clone(name),
         version,
         progress,
+        share: backlog.share(),
     };
     store.advance(advance(&name, version, Some(progress)));
     // Of a job that was replaced meanwhile: nothing happens.

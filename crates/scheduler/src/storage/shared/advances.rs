@@ -35,7 +35,7 @@ pub(super) struct Advances {
 impl Advances {
     /// Runs until nobody can ask for anything any more.
     pub(super) fn start(backend: Arc<dyn Backend>) -> Self {
-        // Bounded by the engine: a job has one trigger under way.
+        // Bounded by who triggers: see [`crate::backlog`].
         let (asks, queue) = mpsc::unbounded_channel();
         let fence = Arc::new(Mutex::new(None));
         let writer = Writer {
@@ -142,6 +142,7 @@ impl Writer {
             name,
             version,
             progress,
+            ..
         } in batch
         {
             conditions.push(Condition::Modified(

@@ -1,0 +1,141 @@
+//! The gRPC app's workflow, and the worker that runs it: a stream of work from the sidecar, and an answer for each piece.
+//! Apps with an SDK of Dapr have this from the SDK.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use outrigger_wire::durabletask::history_event::EventType;
+use outrigger_wire::durabletask::orchestrator_action::OrchestratorActionType as Action;
+use outrigger_wire::durabletask::task_hub_sidecar_service_client::TaskHubSidecarServiceClient;
+use outrigger_wire::durabletask::work_item::Request as Work;
+use outrigger_wire::durabletask::{
+    ActivityResponse, CompleteOrchestrationAction, CreateTimerAction, GetWorkItemsRequest,
+    OrchestrationStatus, OrchestratorAction, OrchestratorRequest, OrchestratorResponse, ScheduleTaskAction,
+    WorkItem,
+};
+use serde_json::json;
+use tokio::time::sleep;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::Failure;
+
+/// What the workflow has its activity do, all at once.
+pub(crate) const CARGO: [&str; 3] = ["water", "rope", "canvas"];
+/// The event that the workflow waits for.
+pub(crate) const EVENT: &str = "wind";
+/// When the workflow's timer fires, seconds after its first turn.
+pub(crate) const TIMER: i64 = 3;
+/// How long an activity takes.
+pub(crate) const STOWING: Duration = Duration::from_millis(500);
+/// Until a sidecar that has gone is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+type Sidecar = TaskHubSidecarServiceClient<Channel>;
+
+/// Works for the sidecar with this gRPC port, however often it comes and goes.
+pub(crate) async fn work(sidecar: u16) -> Result<(), Failure> {
+    let channel = Endpoint::from_shared(format!("http://127.0.0.1:{sidecar}"))?.connect_lazy();
+    let sidecar = TaskHubSidecarServiceClient::new(channel);
+    // How many activities were run by this process.
+    let ran = Arc::<AtomicU32>::default();
+    loop {
+        // What was not answered when the stream ended comes again.
+        let _ended = take_work(sidecar.clone(), &ran).await;
+        sleep(PAUSE).await;
+    }
+}
+
+async fn take_work(mut sidecar: Sidecar, ran: &Arc<AtomicU32>) -> Result<(), Failure> {
+    let mut items = sidecar.get_work_items(GetWorkItemsRequest {}).await?.into_inner();
+    while let Some(item) = items.message().await? {
+        tokio::spawn(answer(sidecar.clone(), item, Arc::clone(ran)));
+    }
+    Ok(())
+}
+
+async fn answer(mut sidecar: Sidecar, item: WorkItem, ran: Arc<AtomicU32>) -> Result<(), Failure> {
+    let completion_token = item.completion_token;
+    match item.request.ok_or("a piece of work without work")? {
+        Work::OrchestratorRequest(request) => {
+            let response = OrchestratorResponse {
+                instance_id: request.instance_id.clone(),
+                actions: turn(request),
+                completion_token,
+                ..OrchestratorResponse::default()
+            };
+            sidecar.complete_orchestrator_task(response).await?;
+        }
+        Work::ActivityRequest(request) => {
+            sleep(STOWING).await;
+            let number = ran.fetch_add(1, Ordering::SeqCst) + 1;
+            let response = ActivityResponse {
+                instance_id: request.orchestration_instance.unwrap_or_default().instance_id,
+                task_id: request.task_id,
+                result: Some(number.to_string()),
+                completion_token,
+                ..ActivityResponse::default()
+            };
+            sidecar.complete_activity_task(response).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The workflow: what its history says decides what it does next. First it begins all activities and a timer; when all
+/// have come to their end, and the event has come, it is over. Actions are numbered from 0.
+fn turn(request: OrchestratorRequest) -> Vec<OrchestratorAction> {
+    let (mut now, mut begun, mut fired, mut raised) = (None, false, false, None);
+    let mut stowed = BTreeMap::new();
+    for event in request.past_events.into_iter().chain(request.new_events) {
+        now = event.timestamp.or(now);
+        match event.event_type {
+            Some(EventType::TimerCreated(_)) => begun = true,
+            Some(EventType::TaskCompleted(task)) => {
+                stowed.insert(task.task_scheduled_id, task.result);
+            }
+            Some(EventType::TimerFired(_)) => fired = true,
+            Some(EventType::EventRaised(event)) if event.name.eq_ignore_ascii_case(EVENT) => {
+                raised = event.input;
+            }
+            _ => {}
+        }
+    }
+    let actions = match raised {
+        _ if !begun => {
+            let activity = |cargo: &str| {
+                Action::ScheduleTask(ScheduleTaskAction {
+                    name: "stow".to_owned(),
+                    input: Some(json!(cargo).to_string()),
+                    ..ScheduleTaskAction::default()
+                })
+            };
+            let fire_at = now.map(|mut at| {
+                at.seconds += TIMER;
+                at
+            });
+            let timer = Action::CreateTimer(CreateTimerAction { fire_at, name: None });
+            CARGO.into_iter().map(activity).chain([timer]).collect()
+        }
+        Some(raised) if fired && stowed.len() == CARGO.len() => {
+            let stowed: Vec<String> = stowed.into_values().flatten().collect();
+            vec![Action::CompleteOrchestration(CompleteOrchestrationAction {
+                orchestration_status: OrchestrationStatus::Completed.into(),
+                result: Some(format!("stowed {}, wind {raised}", stowed.join(" "))),
+                ..CompleteOrchestrationAction::default()
+            })]
+        }
+        _ => Vec::new(),
+    };
+    // The end comes behind the activities and the timer.
+    let first = if begun { CARGO.len() + 1 } else { 0 };
+    let numbered = actions.into_iter().zip(first..);
+    numbered
+        .map(|(action, id)| OrchestratorAction {
+            id: i32::try_from(id).unwrap_or(i32::MAX),
+            router: None,
+            orchestrator_action_type: Some(action),
+        })
+        .collect()
+}
