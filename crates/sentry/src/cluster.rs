@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use outrigger_controlplane::TaskFailed;
 use outrigger_kube::{ApiError, Client, ConnectError, Kind};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
@@ -151,7 +152,7 @@ impl Source {
             Self::Files(source) => {
                 let source = source.clone();
                 let loaded = tokio::task::spawn_blocking(move || source.load_or_generate()).await;
-                Ok(loaded.map_err(|error| SentryError::Task(error.to_string()))??)
+                Ok(loaded.map_err(TaskFailed::from)??)
             }
             Self::Cluster(bundle) => bundle.load_or_generate().await,
         }
@@ -166,7 +167,7 @@ impl Source {
             Self::Files(source) => {
                 let source = source.clone();
                 let loaded = tokio::task::spawn_blocking(move || source.reload()).await;
-                Ok(loaded.map_err(|error| SentryError::Task(error.to_string()))??)
+                Ok(loaded.map_err(TaskFailed::from)??)
             }
             Self::Cluster(bundle) => Ok(bundle.load_or_generate().await?.0),
         }
