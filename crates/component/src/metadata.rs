@@ -101,11 +101,11 @@ pub struct Metadata {
     /// By lower-cased name: the name as written and the value.
     properties: HashMap<String, (String, String)>,
     /// What was looked up, here and in copies of this.
-    wanted: Arc<Mutex<Wanted>>,
+    wanted: Arc<Mutex<LookedUp>>,
 }
 
 #[derive(Default)]
-struct Wanted {
+struct LookedUp {
     names: BTreeSet<String>,
     /// Somebody took all of them: none is unknown.
     all: bool,

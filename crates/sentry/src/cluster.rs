@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::authority::{Authority, AuthorityError, AuthoritySource};
 use crate::config::{Cluster, Config};
 use crate::error::SentryError;
-use crate::material::{File, MaterialError, Paths, Shelf};
+use crate::material::{File, MaterialError, MaterialStore, Paths};
 use crate::settings::Settings;
 
 const LOG: &str = "dapr.sentry.ca";
@@ -186,7 +186,7 @@ impl Held {
     }
 }
 
-impl Shelf for Held {
+impl MaterialStore for Held {
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
         Ok(self.contents().get(&file).map(|contents| contents.to_vec()))
     }
