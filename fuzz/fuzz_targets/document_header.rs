@@ -6,5 +6,5 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u8, &[u8])| {
     let (size, document) = input;
-    outrigger_sidecar::fuzzing::document_header(document, usize::from(size).max(1));
+    outrigger_blocks::crypto::fuzz_document_header(document, usize::from(size).max(1));
 });

@@ -1,6 +1,7 @@
 //! The JSON of a bulk to be published: no input panics, and JSON payloads stay parts of the body.
 #![no_main]
 
+use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|body: &[u8]| outrigger_sidecar::fuzzing::publish_bulk(body));
+fuzz_target!(|body: &[u8]| outrigger_api::http::fuzz_publish_bulk(&Bytes::copy_from_slice(body)));

@@ -3,4 +3,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &[u8]| outrigger_sidecar::fuzzing::state_query(text));
+fuzz_target!(|text: &[u8]| outrigger_blocks::state::fuzz_query(text));

@@ -59,13 +59,8 @@ impl Part {
     }
 }
 
-/// Serves `/healthz` until `drain`.
-pub async fn serve_health(server: Server, health: Arc<Health>, drain: CancellationToken) {
-    serve_health_and(server, health, drain, |_| None).await;
-}
-
 /// Serves `/healthz`, and what `others` answers to a request, until `drain`.
-pub async fn serve_health_and<O>(server: Server, health: Arc<Health>, drain: CancellationToken, others: O)
+pub async fn serve_health<O>(server: Server, health: Arc<Health>, drain: CancellationToken, others: O)
 where
     O: Fn(&Request<Incoming>) -> Option<Response<Full<Bytes>>> + Clone + Send + Sync + 'static,
 {

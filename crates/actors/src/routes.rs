@@ -50,19 +50,19 @@ pub enum Origin {
 
 /// What to do with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way<'a> {
+pub enum Route<'a> {
     /// The actor lives here.
-    Here,
+    Local,
     /// It lives there, or its host knows where.
-    There(&'a Host),
+    Remote(&'a Host),
     /// It lived here: when it has ended, pass the call on with this stamp.
-    PassOn(&'a Host, Stamp),
+    Forward(&'a Host, Stamp),
     /// This is known with the next step of the round.
     Wait,
     /// The caller is wrong; it has to look again.
     Moved,
     /// Nobody hosts the type.
-    Nowhere,
+    NoHost,
 }
 
 /// What a host knows of the table. A new one is made for each step of a round.
@@ -145,20 +145,20 @@ impl Routes {
     }
 
     /// The way of a call.
-    pub fn way(&self, origin: Origin, kind: &str, id: &str) -> Way<'_> {
+    pub fn route(&self, origin: Origin, kind: &str, id: &str) -> Route<'_> {
         if let Origin::Handed(stamp) = origin
             && stamp.term == self.stamp.term
             && stamp.version > self.stamp.version
         {
-            return Way::Wait;
+            return Route::Wait;
         }
         let Some(now) = self.tables.owner(kind, id) else {
-            return Way::Nowhere;
+            return Route::NoHost;
         };
         // Between two rounds one look is enough for most calls.
         match (self.settled, self.is_own(now), origin) {
-            (true, true, _) => return Way::Here,
-            (true, false, Origin::Own) => return Way::There(now),
+            (true, true, _) => return Route::Local,
+            (true, false, Origin::Own) => return Route::Remote(now),
             _ => {}
         }
         let was = self.before.as_ref().and_then(|before| before.owner(kind, id));
@@ -166,26 +166,26 @@ impl Routes {
         let is_certain = self.settled || stays || origin == Origin::Handed(self.stamp);
         if self.is_own(now) {
             return match (is_certain, origin) {
-                (true, _) => Way::Here,
+                (true, _) => Route::Local,
                 (false, Origin::Own) => self.old(was),
-                (false, _) => Way::Wait,
+                (false, _) => Route::Wait,
             };
         }
         if !stays && was.is_some_and(|was| self.is_own(was)) {
-            return Way::PassOn(now, self.stamp);
+            return Route::Forward(now, self.stamp);
         }
         match origin {
-            Origin::Own if is_certain => Way::There(now),
+            Origin::Own if is_certain => Route::Remote(now),
             Origin::Own => self.old(was),
-            _ => Way::Moved,
+            _ => Route::Moved,
         }
     }
 
     /// By way of the old host, if it is there.
-    fn old<'a>(&self, was: Option<&'a Host>) -> Way<'a> {
+    fn old<'a>(&self, was: Option<&'a Host>) -> Route<'a> {
         match was {
-            Some(was) if self.alive.contains(&*was.address) => Way::There(was),
-            _ => Way::Wait,
+            Some(was) if self.alive.contains(&*was.address) => Route::Remote(was),
+            _ => Route::Wait,
         }
     }
 }
@@ -242,9 +242,9 @@ mod tests {
         (at(TWO), at(ONE))
     }
 
-    fn to<'a>(way: &Way<'a>) -> &'a str {
+    fn to<'a>(way: &Route<'a>) -> &'a str {
         match way {
-            Way::There(host) | Way::PassOn(host, _) => &host.address,
+            Route::Remote(host) | Route::Forward(host, _) => &host.address,
             other => panic!("{other:?}"),
         }
     }
@@ -259,26 +259,26 @@ mod tests {
         };
         let (old, new, caller) = (round(ONE, true), round(TWO, false), round(CALLER, true));
         let handed = Origin::Handed(stamp(2));
-        assert_eq!(old.way(Origin::Peer, "T", &stays), Way::Here);
-        assert_eq!(to(&caller.way(Origin::Own, "T", &stays)), ONE);
-        assert_eq!(to(&caller.way(Origin::Own, "T", &moves)), ONE);
+        assert_eq!(old.route(Origin::Peer, "T", &stays), Route::Local);
+        assert_eq!(to(&caller.route(Origin::Own, "T", &stays)), ONE);
+        assert_eq!(to(&caller.route(Origin::Own, "T", &moves)), ONE);
         for origin in [Origin::Own, Origin::Peer] {
-            let way = old.way(origin, "T", &moves);
+            let way = old.route(origin, "T", &moves);
             assert!(
-                matches!(way, Way::PassOn(host, by) if &*host.address == TWO && by == stamp(2)),
+                matches!(way, Route::Forward(host, by) if &*host.address == TWO && by == stamp(2)),
                 "{way:?}"
             );
-            assert_eq!(new.way(origin, "T", &moves), Way::Wait);
+            assert_eq!(new.route(origin, "T", &moves), Route::Wait);
         }
-        assert_eq!(new.way(handed, "T", &moves), Way::Here);
-        assert_eq!(new.way(Origin::Handed(stamp(3)), "T", &moves), Way::Wait);
+        assert_eq!(new.route(handed, "T", &moves), Route::Local);
+        assert_eq!(new.route(Origin::Handed(stamp(3)), "T", &moves), Route::Wait);
         let other = Origin::Handed(Stamp { term: 8, version: 2 });
-        assert_eq!(new.way(other, "T", &moves), Way::Wait, "of another leader");
+        assert_eq!(new.route(other, "T", &moves), Route::Wait, "of another leader");
         let (old, new, caller) = (old.settled(), new.settled(), caller.settled());
-        assert_eq!(to(&caller.way(Origin::Own, "T", &moves)), TWO);
-        assert_eq!(new.way(Origin::Peer, "T", &moves), Way::Here);
-        assert_eq!(to(&old.way(Origin::Peer, "T", &moves)), TWO, "for who is late");
-        assert_eq!(new.way(Origin::Peer, "T", &stays), Way::Moved);
+        assert_eq!(to(&caller.route(Origin::Own, "T", &moves)), TWO);
+        assert_eq!(new.route(Origin::Peer, "T", &moves), Route::Local);
+        assert_eq!(to(&old.route(Origin::Peer, "T", &moves)), TWO, "for who is late");
+        assert_eq!(new.route(Origin::Peer, "T", &stays), Route::Moved);
     }
 
     #[test]
@@ -287,11 +287,14 @@ mod tests {
         let before = Routes::new(CALLER).replaced(tables(&[ONE, TWO]));
         let round =
             |leaving: &[&str]| before.handing_over(stamp(2), tables(&[ONE]), true, leaving.iter().copied());
-        assert_eq!(round(&[]).way(Origin::Own, "T", &moves), Way::Wait);
-        assert_eq!(to(&round(&[TWO]).way(Origin::Own, "T", &moves)), TWO);
+        assert_eq!(round(&[]).route(Origin::Own, "T", &moves), Route::Wait);
+        assert_eq!(to(&round(&[TWO]).route(Origin::Own, "T", &moves)), TWO);
         let leaving = Routes::new(TWO).replaced(tables(&[ONE, TWO]));
         let leaving = leaving.handing_over(stamp(2), tables(&[ONE]), true, [TWO].into_iter());
-        assert!(matches!(leaving.way(Origin::Own, "T", &moves), Way::PassOn(..)));
+        assert!(matches!(
+            leaving.route(Origin::Own, "T", &moves),
+            Route::Forward(..)
+        ));
         assert!(!leaving.owns("T", &moves));
     }
 
@@ -301,10 +304,10 @@ mod tests {
         let routes = Routes::new(ONE)
             .replaced(tables(&[ONE]))
             .replaced(tables(&[ONE, TWO]));
-        assert_eq!(routes.way(Origin::Peer, "T", &moves), Way::Moved);
-        assert_eq!(routes.way(Origin::Handed(stamp(2)), "T", &stays), Way::Here);
-        assert_eq!(to(&routes.way(Origin::Own, "T", &moves)), TWO);
-        assert_eq!(routes.way(Origin::Own, "U", "1"), Way::Nowhere);
+        assert_eq!(routes.route(Origin::Peer, "T", &moves), Route::Moved);
+        assert_eq!(routes.route(Origin::Handed(stamp(2)), "T", &stays), Route::Local);
+        assert_eq!(to(&routes.route(Origin::Own, "T", &moves)), TWO);
+        assert_eq!(routes.route(Origin::Own, "U", "1"), Route::NoHost);
     }
 
     #[test]

@@ -183,17 +183,6 @@ impl ApiError {
         )
     }
 
-    /// Invocation before the sidecar is ready for it.
-    pub fn invoke_not_ready() -> Self {
-        Self::new(
-            "ERR_DIRECT_INVOKE",
-            "service-invocation",
-            StatusCode::INTERNAL_SERVER_ERROR,
-            Code::Internal,
-            "invoke API is not ready",
-        )
-    }
-
     /// A reply that cannot be translated.
     pub fn malformed_response(cause: &str) -> Self {
         Self::new(
@@ -259,24 +248,6 @@ impl ApiError {
             Code::InvalidArgument,
             format!("failed to read request body: {cause}"),
         )
-    }
-
-    /// A block without any component configured for it, in the contract's words.
-    pub fn not_configured(code: &'static str, category: &'static str, message: impl Into<String>) -> Self {
-        Self::new(
-            code,
-            category,
-            StatusCode::INTERNAL_SERVER_ERROR,
-            Code::FailedPrecondition,
-            message,
-        )
-    }
-
-    /// The same with a status and code of its own.
-    #[must_use]
-    pub fn with_status(mut self, http: StatusCode, grpc: Code) -> Self {
-        (self.http, self.grpc) = (http, grpc);
-        self
     }
 
     /// Adds a detail, making the error a rich one.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outrigger_blocks::invoke::Endpoints;
-use outrigger_blocks::subscriptions::{SubscriptionType, Subscriptions, Wanted};
+use outrigger_blocks::subscriptions::{AppSubscription, SubscriptionType, Subscriptions};
 use outrigger_blocks_actors::actors::Actors;
 use outrigger_blocks_actors::workflow::Workflows;
 use outrigger_resources::value::format_go_duration;
@@ -183,7 +183,7 @@ fn component_message(component: &Registered) -> proto::RegisteredComponents {
     }
 }
 
-fn subscription_message(wanted: &Wanted) -> proto::PubsubSubscription {
+fn subscription_message(wanted: &AppSubscription) -> proto::PubsubSubscription {
     let rules = wanted
         .routes
         .shown()

@@ -45,10 +45,10 @@ pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
 pub use serve::Served;
 pub use state::{StateOperation, StateStep};
 pub use timers::TimerRequest;
-pub use watch::Told;
+pub use watch::ActorStream;
 
 use gate::Gate;
-use host::{Hosted, HostedType, Looks, Types};
+use host::{Hosted, HostedType, IdleScan, Types};
 use metrics::ActorMetrics;
 use timers::Timers;
 
@@ -110,7 +110,7 @@ pub struct Actors {
     types: channel::Sender<Option<Arc<[String]>>>,
     /// What placement told all others.
     announced: channel::Sender<Arc<[String]>>,
-    looks: Arc<Looks>,
+    looks: Arc<IdleScan>,
     is_connected: AtomicBool,
     timers: Timers,
     store: OnceLock<String>,
@@ -247,7 +247,7 @@ impl Actors {
 
     /// Takes reminders that are due from now on.
     pub fn take_reminders(self: &Arc<Self>) {
-        let due = Arc::new(reminders::Due(Arc::downgrade(self)));
+        let due = Arc::new(reminders::ReminderReceiver(Arc::downgrade(self)));
         self.with.scheduler.deliver_reminders_to(due);
         if self.with.scheduler.is_configured() {
             tracing::info!(target: LOG, "Using Scheduler service for reminders.");

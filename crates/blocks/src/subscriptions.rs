@@ -30,7 +30,7 @@ use self::target::{Sink, Target};
 use super::pubsub::{Broker, PubSubs};
 
 pub use self::stream::{Opened, Stream, StreamError};
-pub use self::wanted::{SubscriptionType, Wanted};
+pub use self::wanted::{AppSubscription, SubscriptionType};
 
 const LOG: &str = "dapr.runtime.processor.subscription";
 
@@ -66,8 +66,8 @@ pub struct Subscriptions {
 #[derive(Default)]
 struct State {
     /// In the order in which they came.
-    declared: Vec<Arc<Wanted>>,
-    programmatic: Vec<Arc<Wanted>>,
+    declared: Vec<Arc<AppSubscription>>,
+    programmatic: Vec<Arc<AppSubscription>>,
     streams: Vec<Arc<Stream>>,
     next_stream: u64,
     /// The app is there and well.
@@ -88,7 +88,7 @@ enum Slot {
 
 /// A target at work.
 struct Running {
-    wanted: Arc<Wanted>,
+    wanted: Arc<AppSubscription>,
     broker: Weak<Broker>,
     stop: CancellationToken,
     /// Its broker has been asked for the subscription once.
@@ -98,14 +98,14 @@ struct Running {
 }
 
 impl Running {
-    fn serves(&self, wanted: &Wanted, broker: &Arc<Broker>) -> bool {
+    fn serves(&self, wanted: &AppSubscription, broker: &Arc<Broker>) -> bool {
         *self.wanted == *wanted && std::ptr::eq(self.broker.as_ptr(), Arc::as_ptr(broker))
     }
 }
 
 /// A target that ought to run.
-struct Due {
-    wanted: Arc<Wanted>,
+struct PlannedTarget {
+    wanted: Arc<AppSubscription>,
     broker: Arc<Broker>,
     sink: Sink,
     /// Hears how the first attempt to subscribe went.
@@ -139,7 +139,7 @@ impl Subscriptions {
             let mut state = self.state();
             let mut declared = Vec::with_capacity(resources.len());
             for resource in resources {
-                match Wanted::declared(resource) {
+                match AppSubscription::declared(resource) {
                     Ok(wanted) => declared.push(Arc::new(wanted)),
                     Err(problem) => {
                         problems.push(problem);
@@ -270,7 +270,7 @@ impl Subscriptions {
     }
 
     /// What ought to run now.
-    fn due(&self, state: &State) -> HashMap<Slot, Due> {
+    fn due(&self, state: &State) -> HashMap<Slot, PlannedTarget> {
         let mut due = HashMap::new();
         let pubsubs = &self.dependencies.pubsubs;
         if let Some(app) = self.dependencies.app.as_ref().filter(|_| state.active) {
@@ -281,7 +281,7 @@ impl Subscriptions {
                 let slot = Slot::App(wanted.pubsub.clone(), wanted.topic.clone());
                 due.insert(
                     slot,
-                    Due {
+                    PlannedTarget {
                         wanted,
                         broker,
                         sink: Sink::App(Arc::clone(app)),
@@ -294,7 +294,7 @@ impl Subscriptions {
             let Some(broker) = pubsubs.broker(&stream.wanted.pubsub) else {
                 continue;
             };
-            let stream_due = Due {
+            let stream_due = PlannedTarget {
                 wanted: Arc::clone(&stream.wanted),
                 broker,
                 first: stream.take_first(),
@@ -305,7 +305,7 @@ impl Subscriptions {
         due
     }
 
-    fn start(self: &Arc<Self>, due: Due, before: Option<CancellationToken>) -> Running {
+    fn start(self: &Arc<Self>, due: PlannedTarget, before: Option<CancellationToken>) -> Running {
         let running = Running {
             wanted: Arc::clone(&due.wanted),
             broker: Arc::downgrade(&due.broker),
@@ -346,7 +346,7 @@ impl Subscriptions {
     }
 
     /// All subscriptions that are wanted, whether their broker is there or not.
-    pub fn list(&self) -> Vec<Arc<Wanted>> {
+    pub fn list(&self) -> Vec<Arc<AppSubscription>> {
         let state = self.state();
         let mut all = merged(&state.declared, &state.programmatic);
         all.extend(state.streams.iter().map(|stream| Arc::clone(&stream.wanted)));
@@ -355,7 +355,7 @@ impl Subscriptions {
 }
 
 /// Subscriptions that stayed as they were come first, in their order; what is new or changed follows.
-fn in_order_of_age(declared: &mut [Arc<Wanted>], before: &[Arc<Wanted>]) {
+fn in_order_of_age(declared: &mut [Arc<AppSubscription>], before: &[Arc<AppSubscription>]) {
     declared.sort_by_cached_key(|wanted| {
         let place = before.iter().position(|known| known == wanted);
         place.unwrap_or(usize::MAX)
@@ -364,8 +364,11 @@ fn in_order_of_age(declared: &mut [Arc<Wanted>], before: &[Arc<Wanted>]) {
 
 /// What the app's subscriptions come to: of declared ones to the same topic the first counts, and the app's own word
 /// replaces it.
-fn merged(declared: &[Arc<Wanted>], programmatic: &[Arc<Wanted>]) -> Vec<Arc<Wanted>> {
-    let mut merged: Vec<Arc<Wanted>> = Vec::with_capacity(declared.len() + programmatic.len());
+fn merged(
+    declared: &[Arc<AppSubscription>],
+    programmatic: &[Arc<AppSubscription>],
+) -> Vec<Arc<AppSubscription>> {
+    let mut merged: Vec<Arc<AppSubscription>> = Vec::with_capacity(declared.len() + programmatic.len());
     let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     for (wanted, replaces) in declared
         .iter()
@@ -388,8 +391,8 @@ fn merged(declared: &[Arc<Wanted>], programmatic: &[Arc<Wanted>]) -> Vec<Arc<Wan
 mod tests {
     use super::*;
 
-    fn wanted(topic: &str, path: &str) -> Arc<Wanted> {
-        Arc::new(Wanted::to_path("broker", topic, path))
+    fn wanted(topic: &str, path: &str) -> Arc<AppSubscription> {
+        Arc::new(AppSubscription::to_path("broker", topic, path))
     }
 
     #[test]

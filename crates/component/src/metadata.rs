@@ -103,14 +103,14 @@ pub struct Metadata {
     /// Of the properties whose values came from a secret store, by lower-cased name.
     secret: BTreeSet<String>,
     /// What was looked up, here and in copies of this.
-    wanted: Arc<Mutex<Wanted>>,
+    wanted: Arc<Mutex<LookedUp>>,
 }
 
 /// The shortest value that is cut out of texts, bytes: shorter ones would tear holes into ordinary words.
 const SHORTEST_CUT: usize = 4;
 
 #[derive(Default)]
-struct Wanted {
+struct LookedUp {
     names: BTreeSet<String>,
     /// Somebody took all of them: none is unknown.
     all: bool,

@@ -271,12 +271,12 @@ struct Completion {
 
 #[derive(Deserialize)]
 struct Answer {
-    message: Said,
+    message: ResponseMessage,
     finish_reason: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Said {
+struct ResponseMessage {
     content: Option<String>,
     tool_calls: Option<Vec<Called>>,
 }

@@ -155,9 +155,9 @@ pub(super) fn verify(
     }))
 }
 
-type Ways = &'static [&'static dyn VerificationAlgorithm];
+type Algorithms = &'static [&'static dyn VerificationAlgorithm];
 
-fn verify_pkcs1(hash: Hash) -> Ways {
+fn verify_pkcs1(hash: Hash) -> Algorithms {
     match hash {
         Hash::Sha256 => &[&signature::RSA_PKCS1_2048_8192_SHA256],
         Hash::Sha384 => &[&signature::RSA_PKCS1_2048_8192_SHA384],
@@ -166,7 +166,7 @@ fn verify_pkcs1(hash: Hash) -> Ways {
 }
 
 /// The salt is as long as the digest, or as long as it can be: that is how Dapr signs.
-fn verify_pss(hash: Hash) -> Ways {
+fn verify_pss(hash: Hash) -> Algorithms {
     const MAX: RsaPssSaltLength = RsaPssSaltLength::Max;
     const MAX_256: RsaParameters = signature::RSA_PSS_2048_8192_SHA256.with_pss_salt_length(MAX);
     const MAX_384: RsaParameters = signature::RSA_PSS_2048_8192_SHA384.with_pss_salt_length(MAX);
@@ -178,7 +178,7 @@ fn verify_pss(hash: Hash) -> Ways {
     }
 }
 
-fn verify_ecdsa(hash: Hash) -> Ways {
+fn verify_ecdsa(hash: Hash) -> Algorithms {
     match hash {
         Hash::Sha256 => &[&signature::ECDSA_P256_SHA256_ASN1],
         Hash::Sha384 => &[&signature::ECDSA_P384_SHA384_ASN1],

@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// What happened to partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum PartitionChange {
     /// They are this member's from now on.
     Assigned,
     /// They will be another member's; this one can still commit.
@@ -17,7 +17,7 @@ pub(super) enum What {
 /// Partitions that come or go.
 #[derive(Debug)]
 pub(super) struct Change {
-    pub(super) what: What,
+    pub(super) what: PartitionChange,
     pub(super) partitions: Vec<i32>,
     /// Dropped when the member has taken note.
     pub(super) noted: oneshot::Sender<()>,
@@ -27,7 +27,7 @@ pub(super) struct Change {
 pub(super) struct Listener(pub(super) mpsc::Sender<Change>);
 
 impl Listener {
-    async fn tell(&self, what: What, partitions: &[TopicPartition]) {
+    async fn tell(&self, what: PartitionChange, partitions: &[TopicPartition]) {
         let (noted, note) = oneshot::channel();
         let change = Change {
             what,
@@ -43,14 +43,14 @@ impl Listener {
 
 impl ConsumerRebalanceListener for Listener {
     async fn on_partitions_assigned(&self, partitions: &[TopicPartition]) {
-        self.tell(What::Assigned, partitions).await;
+        self.tell(PartitionChange::Assigned, partitions).await;
     }
 
     async fn on_partitions_revoked(&self, partitions: &[TopicPartition]) {
-        self.tell(What::Revoked, partitions).await;
+        self.tell(PartitionChange::Revoked, partitions).await;
     }
 
     async fn on_partitions_lost(&self, partitions: &[TopicPartition]) {
-        self.tell(What::Lost, partitions).await;
+        self.tell(PartitionChange::Lost, partitions).await;
     }
 }

@@ -26,7 +26,7 @@ use super::{
     LOG, PATIENCE, Shared,
     ledger::{Ledger, Position, Returned, Taken},
     positions::{Committing, begin, committed, committing, count, known, lasting},
-    rebalance::{Change, Listener, What},
+    rebalance::{Change, Listener, PartitionChange},
     record::incoming,
 };
 
@@ -169,7 +169,7 @@ impl Session {
         loop {
             tokio::select! {
                 Some(change) = self.changes.recv() => {
-                    let assigned = change.what == What::Assigned;
+                    let assigned = change.what == PartitionChange::Assigned;
                     self.changed(change, None).await;
                     if assigned {
                         return Ok(());
@@ -438,8 +438,8 @@ impl Session {
             self.topic
         );
         match what {
-            What::Assigned => self.begin(&partitions).await,
-            What::Revoked | What::Lost => self.give_up(what, &partitions, feed).await,
+            PartitionChange::Assigned => self.begin(&partitions).await,
+            PartitionChange::Revoked | PartitionChange::Lost => self.give_up(what, &partitions, feed).await,
         }
         drop(noted);
     }
@@ -475,7 +475,7 @@ impl Session {
 
     /// Gives partitions away. Records that the app is handling have a while to be finished, and are committed then; what
     /// waits for its turn or for its next attempt does not.
-    async fn give_up(&mut self, what: What, partitions: &[i32], feed: Option<&mut Feed<Tracked>>) {
+    async fn give_up(&mut self, what: PartitionChange, partitions: &[i32], feed: Option<&mut Feed<Tracked>>) {
         let gone: BTreeSet<i32> = partitions.iter().copied().collect();
         self.ahead.retain(|record| !gone.contains(&record.partition));
         if let Some(feed) = feed {
@@ -486,7 +486,7 @@ impl Session {
                 let _late = tokio::time::timeout_at(deadline, feed.revoked(named)).await;
             }
             let closed = self.shared.closed.clone();
-            while what == What::Revoked && feed.unsettled().any(is_gone) {
+            while what == PartitionChange::Revoked && feed.unsettled().any(is_gone) {
                 tokio::select! {
                     settled = feed.settled() => {
                         let (theirs, ours): (Vec<_>, Vec<_>) =
@@ -500,7 +500,7 @@ impl Session {
             }
             feed.forget(is_gone);
         }
-        if what == What::Revoked {
+        if what == PartitionChange::Revoked {
             // Where that fails, it comes again.
             let _lost = self.commit_now().await;
         }
@@ -517,7 +517,7 @@ impl Session {
         };
         if found > self.partitions {
             let mine: Vec<i32> = self.ledger.assigned().collect();
-            self.give_up(What::Revoked, &mine, Some(feed)).await;
+            self.give_up(PartitionChange::Revoked, &mine, Some(feed)).await;
             let text = format!("the topic has {found} partitions now");
             return Err(Error::new(Kind::Unavailable, text));
         }

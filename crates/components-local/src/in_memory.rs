@@ -54,14 +54,14 @@ impl Stored {
 }
 
 #[derive(Default)]
-struct Shelf {
+struct Entries {
     values: HashMap<String, Stored>,
     writes: u64,
     closed: bool,
 }
 
 struct InMemory {
-    shelf: Arc<Mutex<Shelf>>,
+    shelf: Arc<Mutex<Entries>>,
     /// Opens every ETag, so that those of an earlier run never match.
     run: u64,
     _sweeper: AbortOnDropHandle<()>,
@@ -69,7 +69,7 @@ struct InMemory {
 
 impl InMemory {
     fn new() -> Arc<Self> {
-        let shelf = Arc::new(Mutex::new(Shelf::default()));
+        let shelf = Arc::new(Mutex::new(Entries::default()));
         let swept = shelf.clone();
         let sweeper = tokio::spawn(async move {
             loop {
@@ -85,7 +85,7 @@ impl InMemory {
         })
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, Shelf>> {
+    fn open(&self) -> Result<MutexGuard<'_, Entries>> {
         let shelf = lock(&self.shelf);
         if shelf.closed {
             Err(Error::closed())
@@ -107,13 +107,13 @@ impl InMemory {
         }
     }
 
-    fn find(&self, shelf: &Shelf, key: &str, now: SystemTime) -> Option<Item> {
+    fn find(&self, shelf: &Entries, key: &str, now: SystemTime) -> Option<Item> {
         let stored = shelf.values.get(key).filter(|stored| stored.is_alive(now))?;
         Some(self.item(stored))
     }
 
     /// Whether a write or removal may happen.
-    fn check(&self, shelf: &Shelf, key: &str, etag: Option<&str>, concurrency: Concurrency) -> Result<()> {
+    fn check(&self, shelf: &Entries, key: &str, etag: Option<&str>, concurrency: Concurrency) -> Result<()> {
         let current = shelf
             .values
             .get(key)
@@ -137,7 +137,7 @@ impl InMemory {
     }
 }
 
-fn lock(shelf: &Mutex<Shelf>) -> MutexGuard<'_, Shelf> {
+fn lock(shelf: &Mutex<Entries>) -> MutexGuard<'_, Entries> {
     // Nothing panics while it is held.
     shelf.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -157,7 +157,7 @@ impl Prepared {
         })
     }
 
-    fn put(self, shelf: &mut Shelf, key: &str) {
+    fn put(self, shelf: &mut Entries, key: &str) {
         shelf.writes += 1;
         let stored = Stored {
             data: self.data,

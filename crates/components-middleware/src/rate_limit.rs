@@ -53,7 +53,7 @@ struct RateLimit {
 
 impl RateLimit {
     /// What every answer says about the limit.
-    fn describe(&self, headers: &mut HeaderMap, request: &Seen, left: u64) {
+    fn describe(&self, headers: &mut HeaderMap, request: &RequestSource, left: u64) {
         let mut set = |name: &'static str, value: String| {
             if let Ok(value) = HeaderValue::try_from(value) {
                 headers.entry(HeaderName::from_static(name)).or_insert(value);
@@ -72,7 +72,7 @@ impl RateLimit {
 }
 
 /// Where a request came from.
-struct Seen {
+struct RequestSource {
     forwarded: Option<String>,
     remote: String,
 }
@@ -88,7 +88,7 @@ impl Middleware for RateLimit {
         }
         let (passes, left) = self.buckets.take(client, request.uri().path(), Instant::now());
         let forwarded = request.headers().get(FORWARDED_FOR);
-        let seen = Seen {
+        let seen = RequestSource {
             forwarded: forwarded.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
             remote: peer.map(|peer| peer.to_string()).unwrap_or_default(),
         };

@@ -32,7 +32,7 @@ struct Reader<'a> {
     handler: Arc<dyn EventHandler>,
     drain: CancellationToken,
     client: AsyncClient,
-    handling: JoinSet<Done>,
+    handling: JoinSet<Settlement>,
     /// Which connection this is: a message can only be acknowledged on the one it came by.
     connection: u64,
     online: bool,
@@ -44,7 +44,7 @@ struct Reader<'a> {
 }
 
 /// A message that the app answered, or refused for good.
-struct Done {
+struct Settlement {
     message: Publish,
     connection: u64,
     accepted: bool,
@@ -185,7 +185,7 @@ impl Reader<'_> {
                     () = drain.cancelled() => break false,
                 }
             };
-            Done {
+            Settlement {
                 message,
                 connection,
                 accepted,
@@ -193,7 +193,7 @@ impl Reader<'_> {
         });
     }
 
-    fn done(&mut self, done: Done, events: &mut EventLoop) {
+    fn done(&mut self, done: Settlement, events: &mut EventLoop) {
         // A broker that forgets would not send it again: then it should not take a place either.
         let dropped = !done.accepted && self.settings.connection.forgetful();
         if done.accepted || dropped {

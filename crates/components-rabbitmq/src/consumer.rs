@@ -44,7 +44,7 @@ struct Stream {
 
 /// Messages on their way to the app, by the channel they came by.
 #[derive(Default)]
-struct Waiting {
+struct Backlog {
     /// Delivered while there was no room.
     ahead: VecDeque<Delivery>,
     /// Returned, until it is due.
@@ -122,7 +122,7 @@ impl Consumer {
     /// Takes messages from one channel until nothing more is wanted. An error: the channel is gone.
     async fn session(&self, mut stream: Stream, feed: &mut Feed<Acker>) -> Result<()> {
         let (drain, closed) = (feed.drain_token(), self.shared.closed.clone());
-        let mut waiting = Waiting::default();
+        let mut waiting = Backlog::default();
         let (mut draining, mut over) = (false, false);
         loop {
             while feed.room() > 0
@@ -181,7 +181,7 @@ impl Consumer {
     async fn settle(
         &self,
         settled: Vec<(Acker, Settlement)>,
-        waiting: &mut Waiting,
+        waiting: &mut Backlog,
         ending: bool,
     ) -> Result<()> {
         for (acker, settlement) in settled {
@@ -199,7 +199,7 @@ impl Consumer {
     }
 
     /// Gives back what the app never had, or did not finish.
-    async fn release(&self, waiting: &mut Waiting) -> Result<()> {
+    async fn release(&self, waiting: &mut Backlog) -> Result<()> {
         for delivery in waiting.ahead.drain(..) {
             self.give_back(&delivery.acker, true).await?;
         }

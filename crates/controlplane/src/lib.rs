@@ -1,13 +1,15 @@
 //! What the processes of the control plane share: their way from the command line to the end, gRPC servers, webhooks,
-//! their own identity, their tasks.
+//! their own identity, health and metrics, their tasks.
 
 pub mod config;
 pub mod grpc;
 mod identity;
+mod monitoring;
 mod process;
 mod tasks;
 pub mod webhook;
 
 pub use identity::{TlsConfig, obtain, obtain_into};
-pub use process::{Binary, environment};
+pub use monitoring::Monitoring;
+pub use process::{Binary, environment, host_name};
 pub use tasks::{TaskFailed, chain, fine, supervise, unless_stopped};

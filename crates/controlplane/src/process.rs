@@ -116,12 +116,17 @@ impl Binary {
             json: settings.json,
             file: settings.file.clone(),
             version: self.version.to_owned(),
-            instance: hostname::get()
-                .map(|name| name.to_string_lossy().into_owned())
-                .unwrap_or_default(),
+            instance: host_name(),
             ..LogConfig::default()
         }
     }
+}
+
+/// The name of the machine; empty where it has none.
+pub fn host_name() -> String {
+    hostname::get()
+        .map(|name| name.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// A variable of the environment, where it is set and is Unicode.

@@ -145,7 +145,7 @@ async fn more_requests_than_the_server_allows_wait_for_their_turn() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let client = Arc::new(dialled(near).await);
@@ -174,6 +174,7 @@ async fn a_turn_is_not_lost_to_a_request_that_was_given_up_while_it_waited() {
     // The first answer brings the limit; the second call takes the only stream.
     soon(call()).await.unwrap().unwrap();
     let second = call();
+    // In paused time a pause is over when everybody waits for something.
     tokio::time::sleep(Duration::from_millis(50)).await;
     let (given_up, last) = (call(), call());
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -130,11 +130,6 @@ impl SpiffeId {
         &self.uri[SCHEME.len()..self.path]
     }
 
-    /// The trust domain as its own value.
-    pub fn to_trust_domain(&self) -> TrustDomain {
-        TrustDomain(self.trust_domain().into())
-    }
-
     /// The path with its leading slash, `/ns/<namespace>/<app id>`.
     pub fn path(&self) -> &str {
         &self.uri[self.path..]

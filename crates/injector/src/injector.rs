@@ -6,12 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use outrigger_accept::{
-    Limits, Server,
-    health::{Health, Part, serve_health},
-    serve_metrics,
-};
-use outrigger_controlplane::{TlsConfig, fine, obtain, supervise, webhook};
+use outrigger_accept::{Limits, Server, health::Part};
+use outrigger_controlplane::{Monitoring, TlsConfig, fine, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
 use outrigger_kube::Client;
 use tokio::task::JoinSet;
@@ -47,17 +43,13 @@ const TOKEN: &str = "/var/run/secrets/dapr.io/sentrytoken/token";
 /// An injector with its ports bound, ready to run.
 pub struct Injector {
     webhook: Server,
-    healthz: Server,
-    metrics_server: Option<Server>,
+    monitoring: Monitoring,
     identity: Identity,
     renewal: Renewal,
     client: Client,
     reviewer: Reviewer,
-    health: Arc<Health>,
     /// Ready once the API server knows whom to trust.
     registered: Part,
-    /// Ready once all servers run.
-    parts: Vec<Part>,
     drain: CancellationToken,
 }
 
@@ -96,19 +88,10 @@ impl Injector {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, InjectorError> {
-        let mut health = Health::default();
-        let names = ["healthz-server", "security-provider", "injector-service"];
-        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let registered = health.part("injector-webhook-configuration");
         let webhook = Server::bind("webhook", "port", &config.webhook).await?;
-        let healthz = Server::bind("health", "healthz-port", &config.healthz).await?;
-        let metrics_server = match &config.metrics {
-            None => None,
-            Some(listen) => {
-                parts.push(health.part("metrics-exporter"));
-                Some(Server::bind("metrics", "metrics-port", listen).await?)
-            }
-        };
+        let parts = ["security-provider", "injector-service"];
+        let mut monitoring = Monitoring::bind(&config.healthz, config.metrics.as_ref(), &parts).await?;
+        let registered = monitoring.part("injector-webhook-configuration");
         let callers = callers(&client, &config).await?;
         let tls = TlsConfig {
             trust_domain: config.trust_domain,
@@ -127,15 +110,12 @@ impl Injector {
         };
         Ok(Self {
             webhook,
-            healthz,
-            metrics_server,
+            monitoring,
             identity,
             renewal,
             client,
             reviewer,
-            health: Arc::new(health),
             registered,
-            parts,
             drain,
         })
     }
@@ -144,8 +124,8 @@ impl Injector {
     pub fn addresses(&self) -> Addresses {
         Addresses {
             webhook: self.webhook.address(),
-            healthz: self.healthz.address(),
-            metrics: self.metrics_server.as_ref().map(Server::address),
+            healthz: self.monitoring.healthz(),
+            metrics: self.monitoring.metrics(),
         }
     }
 
@@ -179,16 +159,9 @@ impl Injector {
             };
             webhook::serve(self.webhook, allowed, &identity, token, handle).await;
         }));
-        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
-        if let Some(server) = self.metrics_server {
-            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
-                metrics.render()
-            })));
-        }
-        self.parts.iter().for_each(|part| part.set(true));
-        let outcome = supervise(tasks, &stop).await;
-        self.parts.iter().for_each(|part| part.set(false));
-        outcome
+        self.monitoring
+            .supervise(tasks, &stop, move || metrics.render())
+            .await
     }
 }
 

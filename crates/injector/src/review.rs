@@ -43,12 +43,12 @@ pub(crate) struct Reviewer {
 pub(crate) struct Review {
     api_version: String,
     kind: String,
-    pub(crate) request: Asked,
+    pub(crate) request: AdmissionRequest,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Asked {
+pub(crate) struct AdmissionRequest {
     uid: String,
     #[serde(default)]
     kind: GroupKind,
@@ -115,7 +115,7 @@ impl Reviewer {
         response
     }
 
-    async fn review(&self, asked: &Asked) -> Verdict {
+    async fn review(&self, asked: &AdmissionRequest) -> Verdict {
         if asked.kind.kind != "Pod" {
             tracing::error!(target: LOG, "asked to review {:?}: only pods get a sidecar", asked.kind.kind);
             self.metrics.failed("", Reason::PodPatch);

@@ -11,7 +11,7 @@ const MAX_APPS: usize = 10_000;
 
 /// What was done to the service of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Done {
+pub(crate) enum ServiceChange {
     Created,
     Updated,
     Deleted,
@@ -25,7 +25,7 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     /// The service of an app was touched.
-    pub(crate) fn service(&self, app_id: &str, done: Done) {
+    pub(crate) fn service(&self, app_id: &str, done: ServiceChange) {
         let mut services = self.services();
         let id = match services.len() < MAX_APPS || services.contains_key(app_id) {
             true => app_id,
@@ -43,9 +43,9 @@ impl Metrics {
         let mut out = String::new();
         let services = self.services().clone();
         for (done, name) in [
-            (Done::Created, "created"),
-            (Done::Updated, "updated"),
-            (Done::Deleted, "deleted"),
+            (ServiceChange::Created, "created"),
+            (ServiceChange::Updated, "updated"),
+            (ServiceChange::Deleted, "deleted"),
         ] {
             let family = format!("dapr_operator_service_{name}_total");
             // Writing to a String cannot fail.
@@ -70,10 +70,10 @@ mod tests {
     #[test]
     fn the_exposition_has_every_family() {
         let metrics = Metrics::default();
-        metrics.service("a", Done::Created);
-        metrics.service("a", Done::Updated);
-        metrics.service("a", Done::Updated);
-        metrics.service("b\"", Done::Deleted);
+        metrics.service("a", ServiceChange::Created);
+        metrics.service("a", ServiceChange::Updated);
+        metrics.service("a", ServiceChange::Updated);
+        metrics.service("b\"", ServiceChange::Deleted);
         let text = metrics.render();
         for line in [
             "dapr_operator_service_created_total{app_id=\"a\"} 1",
@@ -88,7 +88,7 @@ mod tests {
     fn apps_beyond_the_limit_are_counted_together() {
         let metrics = Metrics::default();
         for number in 0..MAX_APPS + 5 {
-            metrics.service(&format!("app{number}"), Done::Created);
+            metrics.service(&format!("app{number}"), ServiceChange::Created);
         }
         assert!(metrics.services().len() <= MAX_APPS + 1);
         assert_eq!(metrics.services()[""], [5, 0, 0]);

@@ -5,13 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Request;
-use outrigger_accept::{
-    ENDPOINT_LIMITS, Limits, Server,
-    health::{Health, Part, serve_health},
-    serve_metrics,
-};
+use outrigger_accept::{ENDPOINT_LIMITS, Limits, Server, health::Part};
 use outrigger_controlplane::grpc::{self, Allowed};
-use outrigger_controlplane::{TlsConfig, fine, obtain, supervise, webhook};
+use outrigger_controlplane::{Monitoring, TlsConfig, fine, host_name, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
 use outrigger_kube::{Client, Election, Kind};
 use outrigger_wire::operator::v1::operator_server::OperatorServer;
@@ -63,8 +59,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// An operator with its ports bound, ready to run.
 pub struct Operator {
     grpc: Server,
-    healthz: Server,
-    metrics_server: Option<Server>,
+    monitoring: Monitoring,
     webhook: Option<(Server, Part)>,
     identity: Identity,
     renewal: Renewal,
@@ -72,12 +67,9 @@ pub struct Operator {
     config: Config,
     keepers: Keepers,
     copies: Copies,
-    health: Arc<Health>,
     /// Ready once the collections were read.
     resources: Part,
     subscriptions: Part,
-    /// Ready once all servers run.
-    parts: Vec<Part>,
     drain: CancellationToken,
 }
 
@@ -118,25 +110,16 @@ impl Operator {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, OperatorError> {
-        let mut health = Health::default();
-        let names = ["healthz-server", "security-provider", "operator-api-server"];
-        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let resources = health.part("operator-informers");
-        let subscriptions = health.part("operator-subscription-informer");
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let healthz = Server::bind("health", "healthz-port", &config.healthz).await?;
-        let metrics_server = match &config.metrics {
-            None => None,
-            Some(listen) => {
-                parts.push(health.part("metrics-exporter"));
-                Some(Server::bind("metrics", "metrics-port", listen).await?)
-            }
-        };
+        let parts = ["security-provider", "operator-api-server"];
+        let mut monitoring = Monitoring::bind(&config.healthz, config.metrics.as_ref(), &parts).await?;
+        let resources = monitoring.part("operator-informers");
+        let subscriptions = monitoring.part("operator-subscription-informer");
         let webhook = match &config.webhook {
             None => None,
             Some(listen) => {
                 let server = Server::bind("webhook", "webhook-server-port", listen).await?;
-                Some((server, health.part("operator-webhook")))
+                Some((server, monitoring.part("operator-webhook")))
             }
         };
         let tls = control_plane(&client, &config).await?;
@@ -144,8 +127,7 @@ impl Operator {
         let (keepers, copies) = Keepers::new(&client, config.watch_namespace.as_deref());
         Ok(Self {
             grpc,
-            healthz,
-            metrics_server,
+            monitoring,
             webhook,
             identity,
             renewal,
@@ -153,10 +135,8 @@ impl Operator {
             config,
             keepers,
             copies,
-            health: Arc::new(health),
             resources,
             subscriptions,
-            parts,
             drain,
         })
     }
@@ -165,8 +145,8 @@ impl Operator {
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
-            healthz: self.healthz.address(),
-            metrics: self.metrics_server.as_ref().map(Server::address),
+            healthz: self.monitoring.healthz(),
+            metrics: self.monitoring.metrics(),
             webhook: self.webhook.as_ref().map(|(server, _)| server.address()),
         }
     }
@@ -219,16 +199,9 @@ impl Operator {
             service,
             stop.clone(),
         )));
-        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
-        if let Some(server) = self.metrics_server {
-            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
-                metrics.render()
-            })));
-        }
-        self.parts.iter().for_each(|part| part.set(true));
-        let outcome = supervise(tasks, &stop).await;
-        self.parts.iter().for_each(|part| part.set(false));
-        outcome
+        self.monitoring
+            .supervise(tasks, &stop, move || metrics.render())
+            .await
     }
 }
 
@@ -318,7 +291,7 @@ fn lead(
         if !elects {
             return Box::pin(work(stop)).await;
         }
-        let identity = format!("{}_{}", host(), uuid::Uuid::new_v4());
+        let identity = format!("{}_{}", host_name(), uuid::Uuid::new_v4());
         let election = Election::new(client, &namespace, LEASE, identity);
         let mut leads = election.leadership();
         let terms = async {
@@ -334,10 +307,4 @@ fn lead(
         };
         tokio::join!(election.run(stop.clone()), terms);
     }
-}
-
-fn host() -> String {
-    hostname::get()
-        .map(|name| name.to_string_lossy().into_owned())
-        .unwrap_or_default()
 }

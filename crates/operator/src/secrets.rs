@@ -120,11 +120,11 @@ fn put(item: &mut Value, plain: bool, secret: &Values) -> Result<(), SecretError
 #[derive(Debug)]
 pub(crate) struct Secrets {
     client: Client,
-    kept: Mutex<HashMap<(String, String), Kept>>,
+    kept: Mutex<HashMap<(String, String), CachedSecret>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedSecret {
     since: Instant,
     values: Arc<OnceCell<Arc<Values>>>,
 }
@@ -210,7 +210,7 @@ impl Secrets {
             kept.clear();
         }
         let key = (namespace.to_owned(), name.to_owned());
-        let entry = kept.entry(key).or_insert_with(|| Kept {
+        let entry = kept.entry(key).or_insert_with(|| CachedSecret {
             since: now,
             values: Arc::default(),
         });

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::{Done, Metrics};
+use crate::metrics::{Metrics, ServiceChange};
 use desired::{differs, service};
 use workload::{Deployment, Owner, Rollout, StatefulSet, Workload};
 
@@ -168,7 +168,11 @@ impl Services {
     }
 
     /// Makes the service what it should be, and tells what that took.
-    async fn ensure<K: Owner>(&self, meta: &Meta, workload: &Workload<K>) -> Result<Option<Done>, ApiError> {
+    async fn ensure<K: Owner>(
+        &self,
+        meta: &Meta,
+        workload: &Workload<K>,
+    ) -> Result<Option<ServiceChange>, ApiError> {
         let namespace = Some(meta.namespace.as_str());
         let wanted = service(meta, workload);
         let found = self
@@ -180,7 +184,7 @@ impl Services {
                 self.client
                     .create::<Value>(Kind::SERVICES, namespace, &wanted)
                     .await?;
-                Ok(Some(Done::Created))
+                Ok(Some(ServiceChange::Created))
             }
             Err(error) => Err(error),
             Ok(found) if !differs(&found, &wanted) => Ok(None),
@@ -189,7 +193,7 @@ impl Services {
                 self.client
                     .replace::<Value>(Kind::SERVICES, namespace, &workload.service, &next)
                     .await?;
-                Ok(Some(Done::Updated))
+                Ok(Some(ServiceChange::Updated))
             }
         }
     }

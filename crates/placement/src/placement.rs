@@ -3,13 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use outrigger_accept::{
-    Limits, Listen, Server,
-    health::{Health, Part, serve_health_and},
-    serve_metrics,
-};
+use outrigger_accept::{Limits, Listen, Server};
 use outrigger_controlplane::grpc::{self, Allowed};
-use outrigger_controlplane::{fine, obtain, supervise};
+use outrigger_controlplane::{Monitoring, fine, obtain};
 use outrigger_identity::{Identity, Renewal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -22,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::namespaces::Rules;
 use crate::service::Service;
 use crate::state;
-use crate::term::{Keeper, Terms};
+use crate::term::Keeper;
 
 /// App id of the placement service in its SPIFFE id.
 const APP_ID: &str = "dapr-placement";
@@ -38,13 +34,9 @@ const MAX_STREAMS: u32 = 16;
 pub struct Placement {
     grpc: Server,
     raft: Server,
-    healthz: Server,
-    metrics_server: Option<Server>,
+    monitoring: Monitoring,
     identity: Option<(Identity, Renewal)>,
     config: Config,
-    health: Arc<Health>,
-    /// Ready once all servers run.
-    parts: Vec<Part>,
     metrics: Arc<Metrics>,
     drain: CancellationToken,
 }
@@ -72,25 +64,15 @@ impl Placement {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, PlacementError> {
-        let mut health = Health::default();
-        let names = [
-            "healthz-server",
+        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let raft = crate::election::bind(&config).await?;
+        let parts = [
             "security-provider",
             "placement-grpc-server",
             "placement-raft-leadership",
         ];
-        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
-        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let raft = crate::election::bind(&config).await?;
-        let healthz =
-            Server::bind("health", "healthz-port", &Listen::everywhere(config.healthz_port)).await?;
-        let metrics_server = match &config.metrics {
-            None => None,
-            Some(listen) => {
-                parts.push(health.part("metrics-exporter"));
-                Some(Server::bind("metrics", "metrics-port", listen).await?)
-            }
-        };
+        let healthz = Listen::everywhere(config.healthz_port);
+        let monitoring = Monitoring::bind(&healthz, config.metrics.as_ref(), &parts).await?;
         let identity = match &config.tls {
             None => None,
             Some(tls) => Some(obtain(tls, APP_ID, &config.namespace, env, &drain).await?),
@@ -98,12 +80,9 @@ impl Placement {
         Ok(Self {
             grpc,
             raft,
-            healthz,
-            metrics_server,
+            monitoring,
             identity,
             config,
-            health: Arc::new(health),
-            parts,
             metrics: Arc::default(),
             drain,
         })
@@ -114,8 +93,8 @@ impl Placement {
         Addresses {
             grpc: self.grpc.address(),
             raft: self.raft.address(),
-            healthz: self.healthz.address(),
-            metrics: self.metrics_server.as_ref().map(Server::address),
+            healthz: self.monitoring.healthz(),
+            metrics: self.monitoring.metrics(),
         }
     }
 
@@ -165,37 +144,13 @@ impl Placement {
             service,
             stop.clone(),
         )));
-        let metadata = self.config.metadata;
-        tasks.spawn(fine(serve_state(
-            self.healthz,
-            self.health,
-            stop.clone(),
-            metadata,
-            terms,
-        )));
-        if let Some(server) = self.metrics_server {
-            let metrics = self.metrics;
-            let render = move || metrics.render();
-            tasks.spawn(fine(serve_metrics(server, stop.clone(), render)));
-        }
-        self.parts.iter().for_each(|part| part.set(true));
-        let outcome = supervise(tasks, &stop).await;
-        self.parts.iter().for_each(|part| part.set(false));
-        outcome
+        let (metadata, metrics) = (self.config.metadata, self.metrics);
+        let render = move || metrics.render();
+        // `/placement/state`, if that is wanted.
+        let state = move |request: &http::Request<_>| match metadata {
+            true => state::answer(request, &terms),
+            false => None,
+        };
+        self.monitoring.supervise_and(tasks, &stop, render, state).await
     }
-}
-
-/// Serves `/healthz`, and `/placement/state` if that is wanted.
-async fn serve_state(
-    server: Server,
-    health: Arc<Health>,
-    stop: CancellationToken,
-    metadata: bool,
-    terms: Terms,
-) {
-    let others = move |request: &http::Request<_>| match metadata {
-        true => state::answer(request, &terms),
-        false => None,
-    };
-    serve_health_and(server, health, stop, others).await;
 }

@@ -243,11 +243,6 @@ impl Resiliency {
         }
     }
 
-    /// Whether an app id has an entry in `targets.apps`.
-    pub fn has_app_target(&self, id: &str) -> bool {
-        self.apps.contains_key(id)
-    }
-
     /// What applies to an actor type.
     pub fn actor(&self, kind: &str) -> ActorPolicy {
         if let Some(policy) = self.actors.get(kind) {

@@ -74,30 +74,6 @@ pub const fn grpc_from_http(status: u16) -> i32 {
     }
 }
 
-/// The name of a gRPC code in metrics and logs (`OK`, `NotFound`, ...); `None` for codes that do not exist.
-pub const fn grpc_name(code: i32) -> Option<&'static str> {
-    Some(match code {
-        grpc::OK => "OK",
-        grpc::CANCELLED => "Canceled",
-        grpc::UNKNOWN => "Unknown",
-        grpc::INVALID_ARGUMENT => "InvalidArgument",
-        grpc::DEADLINE_EXCEEDED => "DeadlineExceeded",
-        grpc::NOT_FOUND => "NotFound",
-        grpc::ALREADY_EXISTS => "AlreadyExists",
-        grpc::PERMISSION_DENIED => "PermissionDenied",
-        grpc::RESOURCE_EXHAUSTED => "ResourceExhausted",
-        grpc::FAILED_PRECONDITION => "FailedPrecondition",
-        grpc::ABORTED => "Aborted",
-        grpc::OUT_OF_RANGE => "OutOfRange",
-        grpc::UNIMPLEMENTED => "Unimplemented",
-        grpc::INTERNAL => "Internal",
-        grpc::UNAVAILABLE => "Unavailable",
-        grpc::DATA_LOSS => "DataLoss",
-        grpc::UNAUTHENTICATED => "Unauthenticated",
-        _ => return None,
-    })
-}
-
 /// The reason phrase of an HTTP status with the wording of Go's standard library, which reaches callers in error
 /// bodies and gRPC messages; empty for unassigned codes.
 pub const fn reason_phrase(status: u16) -> &'static str {
@@ -190,13 +166,6 @@ mod tests {
         assert_eq!(http_from_grpc(grpc::UNKNOWN), 500);
         assert_eq!(http_from_grpc(99), 500);
         assert_eq!(http_from_grpc(-1), 500);
-    }
-
-    #[test]
-    fn every_grpc_code_has_a_name() {
-        assert!((0..=16).all(|code| grpc_name(code).is_some()));
-        assert_eq!(grpc_name(17), None);
-        assert_eq!(grpc_name(grpc::CANCELLED), Some("Canceled"));
     }
 
     #[test]

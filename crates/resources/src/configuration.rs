@@ -146,11 +146,6 @@ impl Configuration {
                 }))
     }
 
-    /// The scope of a secret store; `None` = everything allowed.
-    pub fn secret_scope(&self, store: &str) -> Option<&SecretScope> {
-        self.secrets.iter().find(|scope| scope.store_name == store)
-    }
-
     /// Reads a Configuration from the JSON an operator sends.
     pub fn from_json(json: &[u8]) -> Result<Configuration, String> {
         let node = yaml::from_json(json).map_err(|e| e.to_string())?;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::meta::{Auth, NameValue, ObjectMeta, SecretKeyRef, Source};
+use crate::meta::{Auth, NameValue, ObjectMeta, Source};
 
 /// A service outside the sidecars' reach, invoked by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,12 +114,5 @@ impl ClientTls {
         [&self.root_ca, &self.certificate, &self.private_key]
             .into_iter()
             .flatten()
-    }
-
-    /// References that still lack a value.
-    pub fn pending_secrets(&self) -> impl Iterator<Item = &SecretKeyRef> {
-        self.documents()
-            .filter(|d| d.value.is_none())
-            .filter_map(|d| d.secret.as_ref())
     }
 }

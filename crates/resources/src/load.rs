@@ -57,13 +57,6 @@ impl Kinds {
         subscriptions: true,
         resiliency: true,
     };
-    /// What hot reload watches.
-    pub const RELOADABLE: Kinds = Kinds {
-        components: true,
-        http_endpoints: false,
-        subscriptions: true,
-        resiliency: false,
-    };
 
     /// Whether a kind is in the set.
     pub fn has(self, kind: Kind) -> bool {

@@ -18,19 +18,19 @@ pub struct Entry {
     /// A random number of the process that wrote it.
     pub uid: u64,
     /// The members that it has seen.
-    pub seen: Seen,
+    pub seen: GroupMembers,
 }
 
 /// The members of a group, as an entry names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct GroupMembers {
     /// How many there are.
     pub total: u64,
     /// The sum of their `uid`, modulo 2^64. Entries of Dapr's schedulers have none.
     pub uids: Option<u64>,
 }
 
-impl Seen {
+impl GroupMembers {
     /// These members.
     pub fn of(uids: impl IntoIterator<Item = u64>) -> Self {
         let (mut total, mut sum) = (0, 0_u64);
@@ -58,7 +58,7 @@ pub enum View {
     /// Another process has its id: it waits until that is gone.
     Taken,
     /// Its entry names other members than there are: it lets go of its jobs and names these.
-    Outdated(Seen),
+    Outdated(GroupMembers),
     /// Others have not seen all members yet: it waits for them.
     Disagreed,
     /// All agree: it has this place.
@@ -73,7 +73,7 @@ pub fn view(id: &str, uid: u64, entries: &[Entry]) -> View {
     if own.uid != uid {
         return View::Taken;
     }
-    let all = Seen::of(entries.iter().map(|entry| entry.uid));
+    let all = GroupMembers::of(entries.iter().map(|entry| entry.uid));
     if own.seen != all {
         return View::Outdated(all);
     }
@@ -96,7 +96,7 @@ mod tests {
         Entry {
             id: id.to_owned(),
             uid,
-            seen: Seen::of(seen.iter().copied()),
+            seen: GroupMembers::of(seen.iter().copied()),
         }
     }
 
@@ -108,7 +108,7 @@ mod tests {
         let joined = [entry("a", 1, &[1]), entry("b", 2, &[1, 2])];
         assert_eq!(
             view("a", 1, &joined),
-            View::Outdated(Seen {
+            View::Outdated(GroupMembers {
                 total: 2,
                 uids: Some(3)
             })
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_scheduler_of_dapr_is_believed_by_its_number() {
         let mut dapr = entry("b", 2, &[]);
-        dapr.seen = Seen { total: 2, uids: None };
+        dapr.seen = GroupMembers { total: 2, uids: None };
         let own = entry("a", 1, &[1, 2]);
         assert!(matches!(
             view("a", 1, &[own.clone(), dapr.clone()]),
@@ -200,7 +200,7 @@ mod tests {
                 Step::Join(at) if self.at(at).is_none() => {
                     self.processes += 1;
                     let uids = self.entries.iter().map(|entry| entry.uid);
-                    let seen = Seen::of(uids.chain([self.processes]));
+                    let seen = GroupMembers::of(uids.chain([self.processes]));
                     self.entries.push(Entry {
                         id: at.to_string(),
                         uid: self.processes,

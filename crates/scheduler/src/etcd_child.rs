@@ -222,7 +222,7 @@ fn supervise(
     let mut ends = 0;
     loop {
         let begun = Instant::now();
-        let mut said = Said::default();
+        let mut said = ChildOutput::default();
         let mut child = Command::new(guard)
             .arg(GUARD)
             .arg(std::process::id().to_string())
@@ -314,12 +314,12 @@ fn end(child: &mut Child) {
 
 /// The last lines that a child wrote.
 #[derive(Default)]
-struct Said {
+struct ChildOutput {
     lines: Arc<Mutex<VecDeque<String>>>,
     readers: Vec<thread::JoinHandle<()>>,
 }
 
-impl Said {
+impl ChildOutput {
     fn listen(&mut self, from: Option<impl Read + Send + 'static>) {
         let Some(from) = from else { return };
         let lines = Arc::clone(&self.lines);
@@ -357,7 +357,7 @@ mod tests {
     use std::io::{self, Read};
     use std::time::Duration;
 
-    use super::{Said, versions};
+    use super::{ChildOutput, versions};
 
     /// A pipe whose text takes a while.
     struct Slow(&'static [u8]);
@@ -371,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_last_lines_are_those_that_were_still_under_way() {
-        let mut said = Said::default();
+        let mut said = ChildOutput::default();
         said.listen(Some(Slow(b"starts\nlisten: address in use\n")));
         let last = said.last(Duration::from_secs(60));
         assert_eq!(last, "starts | listen: address in use");

@@ -7,11 +7,10 @@ use std::time::Duration;
 use outrigger_accept::{
     Limits, Listen, Server,
     address::{host_address, is_localhost},
-    health::{Health, Part, serve_health},
-    serve_metrics,
+    health::Part,
 };
 use outrigger_controlplane::grpc::{self, Allowed};
-use outrigger_controlplane::{fine, obtain_into, supervise};
+use outrigger_controlplane::{Monitoring, fine, obtain_into};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_kube::Client;
 use outrigger_wire::scheduler::v1::scheduler_server::SchedulerServer;
@@ -63,8 +62,7 @@ const CLOSE: Duration = Duration::from_secs(10);
 /// A scheduler with its ports bound and its store open, ready to run.
 pub struct Scheduler {
     grpc: Server,
-    healthz: Server,
-    metrics_server: Option<Server>,
+    monitoring: Monitoring,
     /// The embedded store, and where it answers etcd's clients.
     embedded: Option<(Arc<Embedded>, Server)>,
     identity: Option<(Identity, Renewal)>,
@@ -76,9 +74,6 @@ pub struct Scheduler {
     driver: Driver,
     /// In a cluster: its namespaces, and whether they are followed.
     namespaces: Option<(Namespaces, Part)>,
-    health: Arc<Health>,
-    /// Ready once all servers run.
-    parts: Vec<Part>,
     /// Ready once all jobs are known.
     loaded: Part,
     /// Ready once readers of the embedded store know of this scheduler.
@@ -130,26 +125,17 @@ impl Scheduler {
         env: impl Fn(&str) -> Option<String> + Send + Sync + 'static,
         drain: CancellationToken,
     ) -> Result<Self, SchedulerError> {
-        let mut health = Health::default();
-        let names = ["healthz-server", "security-provider", "scheduler-server"];
-        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
+        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
+        let healthz = Listen::everywhere(config.healthz_port);
+        let parts = ["security-provider", "scheduler-server"];
+        let mut monitoring = Monitoring::bind(&healthz, config.metrics.as_ref(), &parts).await?;
         let is_embedded = config.store == Store::Embedded;
-        let loaded = health.part(match config.store {
+        let loaded = monitoring.part(match config.store {
             Store::Embedded | Store::Cluster(_) => "scheduler-etcd-embed",
             Store::Etcd(_) => "scheduler-etcd-external",
             Store::Postgres(_) => "scheduler-postgres",
         });
-        let announced = is_embedded.then(|| health.part("scheduler-leadership"));
-        let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let healthz =
-            Server::bind("health", "healthz-port", &Listen::everywhere(config.healthz_port)).await?;
-        let metrics_server = match &config.metrics {
-            None => None,
-            Some(listen) => {
-                parts.push(health.part("metrics-exporter"));
-                Some(Server::bind("metrics", "metrics-port", listen).await?)
-            }
-        };
+        let announced = is_embedded.then(|| monitoring.part("scheduler-leadership"));
         let etcd_api = match is_embedded {
             true => Some(Server::bind("etcd client", "etcd-client-port", &config.etcd_api).await?),
             false => None,
@@ -168,7 +154,7 @@ impl Scheduler {
         let opened = Opened::open(&config, &address).await?;
 
         let metrics = Arc::new(Metrics::default());
-        let namespaces = namespaces(&config, &opened.storage, &mut health).await?;
+        let namespaces = namespaces(&config, &opened.storage, &mut monitoring).await?;
         let (triggers, driver) = Triggers::new(
             Arc::clone(&opened.storage),
             opened.changes,
@@ -185,8 +171,7 @@ impl Scheduler {
         tracing::info!(target: LOG, "Jobs are kept in {}", opened.at);
         Ok(Self {
             grpc,
-            healthz,
-            metrics_server,
+            monitoring,
             embedded: opened.embedded.zip(etcd_api),
             identity,
             storage: opened.storage,
@@ -196,8 +181,6 @@ impl Scheduler {
             service,
             driver,
             namespaces,
-            health: Arc::new(health),
-            parts,
             loaded,
             announced,
             metrics,
@@ -209,8 +192,8 @@ impl Scheduler {
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
-            healthz: self.healthz.address(),
-            metrics: self.metrics_server.as_ref().map(Server::address),
+            healthz: self.monitoring.healthz(),
+            metrics: self.monitoring.metrics(),
             etcd_api: self.embedded.as_ref().map(|(_, server)| server.address()),
             broadcast: self.address.clone(),
         }
@@ -255,13 +238,6 @@ impl Scheduler {
                 Ok(())
             });
         }
-        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
-        if let Some(server) = self.metrics_server {
-            let metrics = self.metrics;
-            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
-                metrics.render()
-            })));
-        }
         let mut child = self.child;
         if let Some(child) = &mut child {
             let (ended, token) = (child.ended(), stop.clone());
@@ -278,9 +254,9 @@ impl Scheduler {
         let (driver, loaded, token) = (self.driver, self.loaded, stop.clone());
         tasks.spawn(async move { Ok(driver.run(loaded, token).await?) });
 
-        self.parts.iter().for_each(|part| part.set(true));
-        let outcome = supervise(tasks, &stop).await;
-        self.parts.iter().for_each(|part| part.set(false));
+        let metrics = self.metrics;
+        let render = move || metrics.render();
+        let outcome = self.monitoring.supervise(tasks, &stop, render).await;
         if tokio::time::timeout(CLOSE, self.storage.close()).await.is_err() {
             tracing::warn!(target: LOG, "The store did not close in time: ticks that were taken last may come again");
         }
@@ -297,14 +273,14 @@ impl Scheduler {
 async fn namespaces(
     config: &Config,
     storage: &Arc<dyn Storage>,
-    health: &mut Health,
+    monitoring: &mut Monitoring,
 ) -> Result<Option<(Namespaces, Part)>, SchedulerError> {
     let Some(cluster) = &config.kubernetes else {
         return Ok(None);
     };
     let client = Client::new(cluster.kubeconfig.as_deref(), AGENT).await?;
     let namespaces = Namespaces::new(client, Arc::clone(storage));
-    Ok(Some((namespaces, health.part("scheduler-controller"))))
+    Ok(Some((namespaces, monitoring.part("scheduler-controller"))))
 }
 
 /// What sidecars are told.

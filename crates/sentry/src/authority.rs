@@ -7,7 +7,7 @@ use outrigger_identity::SpiffeId;
 use crate::{
     config::{Config, JwtConfig},
     jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
-    material::{self, File, MaterialError, Paths, Shelf},
+    material::{self, File, MaterialError, MaterialStore, Paths},
     x509::{self, GenerateError, X509Authority},
 };
 
@@ -62,11 +62,14 @@ impl AuthoritySource {
     }
 
     /// The same, with the files of a shelf.
-    pub(crate) fn load_or_generate_on(&self, shelf: &dyn Shelf) -> Result<(Authority, bool), AuthorityError> {
+    pub(crate) fn load_or_generate_on(
+        &self,
+        shelf: &dyn MaterialStore,
+    ) -> Result<(Authority, bool), AuthorityError> {
         let (pem, new_pem) = match self.read_x509(shelf)? {
-            Found::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
-            Found::None => (self.generate_x509(shelf)?, true),
-            Found::Partial(incomplete) => return Err(incomplete.into()),
+            FileSet::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
+            FileSet::None => (self.generate_x509(shelf)?, true),
+            FileSet::Partial(incomplete) => return Err(incomplete.into()),
         };
         let x509 = x509::load(&pem).map_err(|fault| fault.at(&self.paths))?;
         let (jwt, new_jwt) = match &self.jwt {
@@ -92,7 +95,7 @@ impl AuthoritySource {
         Ok(self.load_or_generate()?.0)
     }
 
-    fn generate_x509(&self, shelf: &dyn Shelf) -> Result<x509::Pem, AuthorityError> {
+    fn generate_x509(&self, shelf: &dyn MaterialStore) -> Result<x509::Pem, AuthorityError> {
         tracing::info!(
             target: LOG,
             "Root and issuer certs not found: generating self signed CA and writing it to {}",
@@ -108,13 +111,13 @@ impl AuthoritySource {
 
     fn load_or_generate_jwt(
         &self,
-        shelf: &dyn Shelf,
+        shelf: &dyn MaterialStore,
         config: &JwtConfig,
     ) -> Result<(JwtAuthority, bool), AuthorityError> {
         let (files, config, new) = match self.read_jwt(shelf)? {
-            Found::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
-            Found::Partial(incomplete) => return Err(incomplete.into()),
-            Found::None => {
+            FileSet::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
+            FileSet::Partial(incomplete) => return Err(incomplete.into()),
+            FileSet::None => {
                 if config.algorithm != Algorithm::Rs256 {
                     tracing::warn!(
                         target: LOG,
@@ -137,7 +140,11 @@ impl AuthoritySource {
         Ok((authority, new))
     }
 
-    fn generate_jwt(&self, shelf: &dyn Shelf, key_id: Option<&str>) -> Result<JwtFiles, AuthorityError> {
+    fn generate_jwt(
+        &self,
+        shelf: &dyn MaterialStore,
+        key_id: Option<&str>,
+    ) -> Result<JwtFiles, AuthorityError> {
         tracing::info!(target: LOG, "Generating JWT signing key and persisting to store");
         let files = jwt::generate(key_id).map_err(|_: TokenError| AuthorityError::GenerateJwt)?;
         shelf.create(File::JwtKey, &files.key)?;
@@ -145,25 +152,25 @@ impl AuthoritySource {
         Ok(files)
     }
 
-    fn read_x509(&self, shelf: &dyn Shelf) -> Result<Found<3>, MaterialError> {
-        Found::read(shelf, &self.paths, [File::Root, File::Issuer, File::IssuerKey])
+    fn read_x509(&self, shelf: &dyn MaterialStore) -> Result<FileSet<3>, MaterialError> {
+        FileSet::read(shelf, &self.paths, [File::Root, File::Issuer, File::IssuerKey])
     }
 
-    fn read_jwt(&self, shelf: &dyn Shelf) -> Result<Found<2>, MaterialError> {
-        Found::read(shelf, &self.paths, [File::JwtKey, File::Jwks])
+    fn read_jwt(&self, shelf: &dyn MaterialStore) -> Result<FileSet<2>, MaterialError> {
+        FileSet::read(shelf, &self.paths, [File::JwtKey, File::Jwks])
     }
 }
 
 /// Files that belong together.
-enum Found<const N: usize> {
+enum FileSet<const N: usize> {
     All([Vec<u8>; N]),
     None,
     /// Some exist, others do not.
     Partial(MaterialError),
 }
 
-impl<const N: usize> Found<N> {
-    fn read(shelf: &dyn Shelf, paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
+impl<const N: usize> FileSet<N> {
+    fn read(shelf: &dyn MaterialStore, paths: &Paths, files: [File; N]) -> Result<Self, MaterialError> {
         let mut contents = Vec::with_capacity(N);
         let (mut found, mut missing) = (Vec::new(), None);
         for file in files {

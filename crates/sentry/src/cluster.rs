@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use outrigger_controlplane::TaskFailed;
 use outrigger_kube::{ApiError, Client, ConnectError, Kind};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
@@ -14,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::authority::{Authority, AuthorityError, AuthoritySource};
 use crate::config::{Cluster, Config};
 use crate::error::SentryError;
-use crate::material::{File, MaterialError, Paths, Shelf};
+use crate::material::{File, MaterialError, MaterialStore, Paths};
 use crate::settings::Settings;
 
 const LOG: &str = "dapr.sentry.ca";
@@ -151,7 +152,7 @@ impl Source {
             Self::Files(source) => {
                 let source = source.clone();
                 let loaded = tokio::task::spawn_blocking(move || source.load_or_generate()).await;
-                Ok(loaded.map_err(|error| SentryError::Task(error.to_string()))??)
+                Ok(loaded.map_err(TaskFailed::from)??)
             }
             Self::Cluster(bundle) => bundle.load_or_generate().await,
         }
@@ -166,7 +167,7 @@ impl Source {
             Self::Files(source) => {
                 let source = source.clone();
                 let loaded = tokio::task::spawn_blocking(move || source.reload()).await;
-                Ok(loaded.map_err(|error| SentryError::Task(error.to_string()))??)
+                Ok(loaded.map_err(TaskFailed::from)??)
             }
             Self::Cluster(bundle) => Ok(bundle.load_or_generate().await?.0),
         }
@@ -185,7 +186,7 @@ impl Held {
     }
 }
 
-impl Shelf for Held {
+impl MaterialStore for Held {
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
         Ok(self.contents().get(&file).map(|contents| contents.to_vec()))
     }

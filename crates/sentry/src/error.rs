@@ -3,6 +3,7 @@
 use std::io;
 
 use outrigger_accept::BindError;
+use outrigger_controlplane::TaskFailed;
 
 use crate::{
     authority::AuthorityError, cluster::ClusterError, settings::SettingsError, validator::JwksError,
@@ -50,8 +51,8 @@ pub enum SentryError {
     )]
     OidcTls(String),
     /// A part of the process ended in a panic.
-    #[error("a task of sentry failed: {0}")]
-    Task(String),
+    #[error(transparent)]
+    Task(#[from] TaskFailed),
     /// The runtime.
     #[error("cannot set up the process: {0}")]
     Setup(#[from] io::Error),

@@ -162,14 +162,14 @@ fn shown(paths: &[PathBuf]) -> String {
 }
 
 /// Where the authority's files are kept.
-pub(crate) trait Shelf {
+pub(crate) trait MaterialStore {
     /// A file; `None` when there is none.
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError>;
     /// Keeps a new file. Nothing that exists is ever replaced.
     fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError>;
 }
 
-impl Shelf for Paths {
+impl MaterialStore for Paths {
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
         read(self, file)
     }

@@ -12,7 +12,7 @@ use outrigger_accept::{Accepted, Admission, ENDPOINT_LIMITS, Server, health::Par
 use tokio_util::sync::CancellationToken;
 
 use crate::{authority::Authority, config::OidcConfig};
-use respond::{Asked, Endpoints};
+use respond::{Endpoints, RequestParts};
 
 pub(crate) use tls::OidcTls;
 
@@ -64,7 +64,7 @@ impl Oidc {
         let handle = |accepted: Accepted| {
             let (tls, authority, endpoints) = (tls.clone(), self.authority.clone(), self.endpoints.clone());
             let respond = move |request: Request<Incoming>| {
-                endpoints.respond(&Asked::new(&request), authority.load().jwt.as_ref())
+                endpoints.respond(&RequestParts::new(&request), authority.load().jwt.as_ref())
             };
             async move {
                 let Accepted {
@@ -93,7 +93,7 @@ impl Oidc {
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestParts<'a> {
     fn new<B>(request: &'a Request<B>) -> Self {
         let text = |name| {
             request

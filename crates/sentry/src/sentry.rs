@@ -4,14 +4,11 @@
 //! replaces the authority behind them: no connection is cut, no port is closed, and material that
 //! turns out to be unusable leaves the one in use as it is.
 
-use std::{future::Future, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use outrigger_accept::{
-    Limits, Listen, Server,
-    health::{Health, Part, serve_health},
-    serve_metrics,
-};
+use outrigger_accept::{Limits, Listen, Server};
+use outrigger_controlplane::{Monitoring, fine};
 use outrigger_identity::{Mode, SpiffeId};
 use outrigger_kube::Client;
 use tokio::task::JoinSet;
@@ -40,16 +37,12 @@ const LOG: &str = "dapr.sentry";
 pub struct Sentry {
     grpc: Server,
     connections: Limits,
-    healthz: Server,
-    metrics_server: Option<Server>,
+    monitoring: Monitoring,
     oidc: Option<Oidc>,
     service: CaService,
     own: Arc<OwnCertificate>,
     validators: Arc<Validators>,
     reloader: Reloader,
-    health: Arc<Health>,
-    /// What is ready once all servers run.
-    parts: Vec<Part>,
     metrics: Arc<Metrics>,
 }
 
@@ -84,29 +77,21 @@ impl Sentry {
         let source = source(&config, &client, &id, &settings);
         let authority = load(&source, &metrics).await?;
 
-        let mut health = Health::default();
-        let names = ["sentry-server", "healthz-server", "security-provider"];
-        let mut parts: Vec<Part> = names.into_iter().map(|name| health.part(name)).collect();
         let validators = validators(&settings, &id, config.control_plane, client.as_ref()).await?;
         let validators = Arc::new(validators);
-        if settings.jwks.is_some() {
-            parts.push(health.part("sentry-jwks-validator"));
-        }
-        if client.is_some() {
-            parts.push(health.part("sentry-kubernetes-validator"));
-        }
 
         let grpc = Server::bind("gRPC", "port", &config.grpc).await?;
-        let healthz =
-            Server::bind("health", "healthz-port", &Listen::everywhere(config.healthz_port)).await?;
-        let metrics_server = match config.metrics_port {
-            None => None,
-            Some(port) => {
-                parts.push(health.part("metrics-exporter"));
-                Some(Server::bind("metrics", "metrics-port", &Listen::everywhere(port)).await?)
-            }
-        };
-        let oidc = bind_oidc(&config, &authority, &mut health).await?;
+        let healthz = Listen::everywhere(config.healthz_port);
+        let metrics_listen = config.metrics_port.map(Listen::everywhere);
+        let parts = ["sentry-server", "security-provider"];
+        let mut monitoring = Monitoring::bind(&healthz, metrics_listen.as_ref(), &parts).await?;
+        if settings.jwks.is_some() {
+            monitoring.ready_while_running("sentry-jwks-validator");
+        }
+        if client.is_some() {
+            monitoring.ready_while_running("sentry-kubernetes-validator");
+        }
+        let oidc = bind_oidc(&config, &authority, &mut monitoring).await?;
 
         let (ttl, skew) = (span(settings.workload_ttl), span(settings.skew));
         let own = OwnCertificate::issue(id.clone(), authority.clone(), ttl, skew, metrics.clone())?;
@@ -131,19 +116,15 @@ impl Sentry {
             oidc: oidc.as_ref().and_then(|oidc| oidc.tls.clone()),
             metrics: metrics.clone(),
         };
-        let health = Arc::new(health);
         Ok(Self {
             grpc,
             connections: config.connections,
-            healthz,
-            metrics_server,
+            monitoring,
             oidc,
             service,
             own,
             validators,
             reloader,
-            health,
-            parts,
             metrics,
         })
     }
@@ -152,8 +133,8 @@ impl Sentry {
     pub fn addresses(&self) -> Addresses {
         Addresses {
             grpc: self.grpc.address(),
-            healthz: self.healthz.address(),
-            metrics: self.metrics_server.as_ref().map(Server::address),
+            healthz: self.monitoring.healthz(),
+            metrics: self.monitoring.metrics(),
             oidc: self.oidc.as_ref().map(|oidc| oidc.server.address()),
         }
     }
@@ -171,13 +152,6 @@ impl Sentry {
             served.map_err(|error| SentryError::OwnCertificate(error.into()))
         });
         tasks.spawn(fine(expiry::watch(self.reloader.authority.clone(), stop.clone())));
-        tasks.spawn(fine(serve_health(self.healthz, self.health, stop.clone())));
-        if let Some(server) = self.metrics_server {
-            let metrics = self.metrics;
-            tasks.spawn(fine(serve_metrics(server, stop.clone(), move || {
-                metrics.render()
-            })));
-        }
         match self.oidc {
             None => tracing::info!(target: LOG, "OIDC HTTP server is disabled"),
             Some(oidc) => {
@@ -193,33 +167,11 @@ impl Sentry {
         }
         tasks.spawn(fine(self.reloader.run(stop.clone())));
 
-        self.parts.iter().for_each(|part| part.set(true));
-        let outcome = supervise(tasks, &stop).await;
-        self.parts.iter().for_each(|part| part.set(false));
-        outcome
+        let metrics = self.metrics;
+        self.monitoring
+            .supervise(tasks, &stop, move || metrics.render())
+            .await
     }
-}
-
-/// Waits for all tasks; the end of one is the end of all. The first error is the outcome.
-async fn supervise(
-    mut tasks: JoinSet<Result<(), SentryError>>,
-    stop: &CancellationToken,
-) -> Result<(), SentryError> {
-    let mut outcome = Ok(());
-    while let Some(ended) = tasks.join_next().await {
-        stop.cancel();
-        let ended = ended.unwrap_or_else(|error| Err(SentryError::Task(error.to_string())));
-        if outcome.is_ok() {
-            outcome = ended;
-        }
-    }
-    outcome
-}
-
-/// A task that cannot fail.
-async fn fine(task: impl Future<Output = ()>) -> Result<(), SentryError> {
-    task.await;
-    Ok(())
 }
 
 async fn load(source: &Source, metrics: &Metrics) -> Result<Arc<ArcSwap<Authority>>, SentryError> {
@@ -288,13 +240,13 @@ fn source(config: &Config, client: &Option<Client>, id: &SpiffeId, settings: &Se
 async fn bind_oidc(
     config: &Config,
     authority: &Arc<ArcSwap<Authority>>,
-    health: &mut Health,
+    monitoring: &mut Monitoring,
 ) -> Result<Option<Oidc>, SentryError> {
     let (Some(oidc), Some(jwt)) = (&config.oidc, &config.jwt) else {
         return Ok(None);
     };
     let server = Server::bind("OIDC", "oidc-server-listen-port", &oidc.listen).await?;
-    let ready = health.part("oidc-server");
+    let ready = monitoring.part("oidc-server");
     Ok(Some(Oidc::new(
         server,
         oidc,

@@ -1,8 +1,6 @@
 //! The data plane: the sidecar beside each app; its binary is `daprd`.
 
 pub mod config;
-#[cfg(feature = "fuzzing")]
-pub mod fuzzing;
 pub mod operator;
 pub mod profiling;
 pub mod reload;

@@ -71,13 +71,13 @@ impl Body {
     /// Keeps `permit` taken until the body is consumed or dropped.
     #[inline]
     pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
-        Self::Held(Box::new(Held::new(self, Guard(Kept::Permit(permit)))))
+        Self::Held(Box::new(Held::new(self, Guard(GuardKind::Permit(permit)))))
     }
 
     /// Runs `on_end` when the body is consumed or dropped.
     #[inline]
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
-        let guard = Guard(Kept::Call(OnDrop(Some(Box::new(on_end)))));
+        let guard = Guard(GuardKind::Call(OnDrop(Some(Box::new(on_end)))));
         Self::Held(Box::new(Held::new(self, guard)))
     }
 
@@ -271,9 +271,9 @@ impl Trailed {
 }
 
 /// What must outlive a body.
-pub struct Guard(#[expect(dead_code, reason = "held for its drop")] Kept);
+pub struct Guard(#[expect(dead_code, reason = "held for its drop")] GuardKind);
 
-enum Kept {
+enum GuardKind {
     Permit(#[expect(dead_code, reason = "held for its drop")] OwnedSemaphorePermit),
     Call(#[expect(dead_code, reason = "held for its drop")] OnDrop),
 }

@@ -103,12 +103,6 @@ impl Message {
     pub fn creates(&self) -> bool {
         crate::create::execution(&self.event).is_some()
     }
-
-    /// Whether it ends the instance; one that is gone has ended.
-    #[must_use]
-    pub fn terminates(&self) -> bool {
-        matches!(self.event.event_type, Some(EventType::ExecutionTerminated(_)))
-    }
 }
 
 /// A turn that is over: what has to be done before it is stored, and then stored.

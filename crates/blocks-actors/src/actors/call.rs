@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use outrigger_actors::routes::{Origin, Routes, Way};
+use outrigger_actors::routes::{Origin, Route, Routes};
 use outrigger_policy::resiliency::{Builtin, Key, Outcome};
 use outrigger_runtime::call::Reply;
 use outrigger_runtime::resilience::Attempts;
@@ -139,27 +139,27 @@ impl Actors {
             let mut steps = self.steps.subscribe();
             let claim = self.claim(kind, id).await?;
             let routes = self.routes.load_full();
-            match routes.way(origin, kind, id) {
-                Way::Here => {
+            match routes.route(origin, kind, id) {
+                Route::Local => {
                     if let Tried::Done(reply) = self.claimed(claim, message, &routes, true).await? {
                         return Ok(reply);
                     }
                 }
-                Way::There(host) => {
+                Route::Remote(host) => {
                     drop(claim);
                     return Box::pin(self.there(host, message, None)).await;
                 }
-                Way::PassOn(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
+                Route::Forward(host, stamp) => match self.claimed(claim, message, &routes, false).await? {
                     Tried::Done(reply) => return Ok(reply),
                     Tried::Ended => return Box::pin(self.there(host, message, Some(stamp))).await,
                     Tried::Again => {}
                 },
-                Way::Wait => {
+                Route::Wait => {
                     drop(claim);
                     self.next_step(&mut steps).await?;
                 }
-                Way::Moved => return Err(ActorError::Moved),
-                Way::Nowhere => return Err(no_address(kind, id)),
+                Route::Moved => return Err(ActorError::Moved),
+                Route::NoHost => return Err(no_address(kind, id)),
             }
         }
     }
@@ -175,10 +175,10 @@ impl Actors {
     /// The address of the sidecar that an actor belongs to by the table; `None` where nobody is known to host its type.
     pub fn host_of(&self, kind: &str, id: &str) -> Option<String> {
         let routes = self.routes.load();
-        match routes.way(Origin::Own, kind, id) {
-            Way::Here => Some(self.with.address.clone()),
-            Way::There(host) | Way::PassOn(host, _) => Some(host.address.to_string()),
-            Way::Wait | Way::Moved | Way::Nowhere => None,
+        match routes.route(Origin::Own, kind, id) {
+            Route::Local => Some(self.with.address.clone()),
+            Route::Remote(host) | Route::Forward(host, _) => Some(host.address.to_string()),
+            Route::Wait | Route::Moved | Route::NoHost => None,
         }
     }
 
@@ -202,7 +202,7 @@ impl Actors {
         let kind = hosted.get(name);
         let stays = || {
             let now = self.routes.load();
-            owned && (Arc::ptr_eq(&now, routes) || now.way(Origin::Own, name, id) == Way::Here)
+            owned && (Arc::ptr_eq(&now, routes) || now.route(Origin::Own, name, id) == Route::Local)
         };
         let entrance = Entrance::new(&stays);
         let tried = |here: Option<Reply>| here.map_or(Tried::Ended, Tried::Done);

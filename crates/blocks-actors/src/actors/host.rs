@@ -67,7 +67,7 @@ impl Hosted {
 }
 
 /// When idle actors are looked for.
-pub(super) struct Looks {
+pub(super) struct IdleScan {
     began: Instant,
     /// Milliseconds since the beginning; the next look.
     next: AtomicU64,
@@ -75,7 +75,7 @@ pub(super) struct Looks {
     pub(super) earlier: Notify,
 }
 
-impl Default for Looks {
+impl Default for IdleScan {
     fn default() -> Self {
         Self {
             began: Instant::now(),
@@ -85,7 +85,7 @@ impl Default for Looks {
     }
 }
 
-impl Looks {
+impl IdleScan {
     pub(super) fn now(&self) -> Duration {
         self.began.elapsed()
     }
@@ -118,7 +118,7 @@ pub(super) struct HostedType {
     /// Their code, where it is not the app's.
     pub(super) internal: Option<Internal>,
     shards: [Mutex<Shard<Waker>>; LANES],
-    looks: Arc<Looks>,
+    looks: Arc<IdleScan>,
     hasher: RandomState,
 }
 
@@ -149,7 +149,12 @@ impl<'a> Entrance<'a> {
 
 impl HostedType {
     /// A type of the app.
-    pub(super) fn new(name: &str, settings: TypeSettings, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
+    pub(super) fn new(
+        name: &str,
+        settings: TypeSettings,
+        metrics: TypeMetrics,
+        looks: &Arc<IdleScan>,
+    ) -> Self {
         Self {
             name: name.into(),
             settings,
@@ -162,7 +167,12 @@ impl HostedType {
     }
 
     /// A type of the sidecar.
-    pub(super) fn internal(name: &str, internal: Internal, metrics: TypeMetrics, looks: &Arc<Looks>) -> Self {
+    pub(super) fn internal(
+        name: &str,
+        internal: Internal,
+        metrics: TypeMetrics,
+        looks: &Arc<IdleScan>,
+    ) -> Self {
         let made = Self::new(name, internal.settings(), metrics, looks);
         Self {
             internal: Some(internal),

@@ -267,7 +267,7 @@ mod tests {
     use outrigger_wire::internals::v1::Reminder;
 
     use super::*;
-    use crate::actors::host::Looks;
+    use crate::actors::host::IdleScan;
     use crate::actors::metrics::ActorMetrics;
 
     /// Actors that never answer, and whose turns leave something behind.
@@ -333,7 +333,7 @@ mod tests {
                 actors: actors.clone(),
                 ended: CancellationToken::new(),
             };
-            let looks = Arc::<Looks>::default();
+            let looks = Arc::<IdleScan>::default();
             let kind = HostedType::internal("slow", internal, metrics.of("slow"), &looks);
             let internal = kind.internal.as_ref().unwrap();
             let entrance = Entrance::new(&|| true);

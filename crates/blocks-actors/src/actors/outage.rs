@@ -15,7 +15,7 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
 pub(super) const LOOK: Duration = Duration::from_millis(300);
 
 /// A stream that is to be made again.
-pub(super) struct Lost {
+pub(super) struct LostStream {
     pub(super) cause: String,
     /// There had been an order.
     pub(super) served: bool,
@@ -58,7 +58,7 @@ impl Outage {
 
 impl Actors {
     /// A stream was lost. Where hosts hand over, it may be that there is no leader any more; otherwise all actors end.
-    pub(super) async fn begin_outage(&self, placement: &Placement, lost: &Lost) -> Option<Outage> {
+    pub(super) async fn begin_outage(&self, placement: &Placement, lost: &LostStream) -> Option<Outage> {
         // Behind a name there may be replicas that were not asked.
         if placement.handover && !placement.by_name && lost.may_outlast {
             self.is_connected.store(false, Ordering::Release);
@@ -70,7 +70,7 @@ impl Actors {
     }
 
     /// Looked for a leader where it may be.
-    pub(super) async fn looked(&self, outage: Outage, lost: &Lost, tour: usize) -> Option<Outage> {
+    pub(super) async fn looked(&self, outage: Outage, lost: &LostStream, tour: usize) -> Option<Outage> {
         let next = lost.nobody_leads.then(|| outage.next(tour));
         match &next {
             None => self.close(true).await,

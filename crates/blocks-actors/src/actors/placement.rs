@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use super::outage::{LOOK, LOOK_AGAIN, Lost, Outage, Unopened};
+use super::outage::{LOOK, LOOK_AGAIN, LostStream, Outage, Unopened};
 use super::{Actors, LOG};
 
 /// Time to open a connection, TLS included.
@@ -61,7 +61,7 @@ enum End {
     /// The sidecar ends.
     Stopped,
     /// It is to be made again.
-    Lost(Lost),
+    Lost(LostStream),
 }
 
 impl Actors {
@@ -155,7 +155,7 @@ impl Actors {
         };
         let opened = opened.unwrap_or_else(|_| Err(Unopened::from("no answer".to_owned())));
         match opened {
-            Err(unopened) => End::Lost(Lost {
+            Err(unopened) => End::Lost(LostStream {
                 cause: unopened.cause,
                 served: false,
                 nobody_leads: unopened.nobody_leads,
@@ -337,7 +337,7 @@ impl Session<'_> {
 
     fn lost(&self, broken: Unopened) -> End {
         let steady = self.round.is_over() && self.draining.is_none() && self.leaving.is_none();
-        End::Lost(Lost {
+        End::Lost(LostStream {
             cause: broken.cause,
             served: self.served,
             nobody_leads: broken.nobody_leads,

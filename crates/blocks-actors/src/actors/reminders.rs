@@ -235,10 +235,10 @@ pub(super) fn data(json: &Vec<u8>) -> Option<Any> {
 }
 
 /// Takes reminders that are due to their actors, for as long as there are any.
-pub(super) struct Due(pub(super) Weak<Actors>);
+pub(super) struct ReminderReceiver(pub(super) Weak<Actors>);
 
 #[async_trait]
-impl Receiver for Due {
+impl Receiver for ReminderReceiver {
     async fn receive(&self, trigger: Trigger) -> Outcome {
         let (Some(actors), Some(actor)) = (self.0.upgrade(), trigger.actor) else {
             return Outcome::Failed;

@@ -4,7 +4,7 @@ use futures::FutureExt;
 use futures::stream::{self, BoxStream, StreamExt};
 use http_body_util::BodyExt;
 use outrigger_actors::ring::Host;
-use outrigger_actors::routes::{Origin, Way};
+use outrigger_actors::routes::{Origin, Route};
 use outrigger_policy::resiliency::{Builtin, Key};
 use outrigger_runtime::resilience::Attempts;
 use outrigger_transport::body::Body;
@@ -26,14 +26,14 @@ use super::{ActorCall, ActorError, Actors, check};
 const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
 
 /// What an actor tells; the last may say why it tells no more.
-pub type Told = BoxStream<'static, Result<Any, ActorError>>;
+pub type ActorStream = BoxStream<'static, Result<Any, ActorError>>;
 
 impl Actors {
     /// Watches an internal actor. What is told ends with an error about its place when the actor moves: watch it again.
     ///
     /// # Errors
     /// [`ActorError`]; `Unimplemented` for an app's actor.
-    pub async fn watch(&self, call: &ActorCall) -> Result<Told, ActorError> {
+    pub async fn watch(&self, call: &ActorCall) -> Result<ActorStream, ActorError> {
         check(&call.kind, &call.id)?;
         self.known(&call.kind).await?;
         let resilience = &self.with.resilience;
@@ -49,28 +49,28 @@ impl Actors {
             .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
     }
 
-    async fn watch_once(&self, call: &ActorCall) -> Result<Told, ActorError> {
+    async fn watch_once(&self, call: &ActorCall) -> Result<ActorStream, ActorError> {
         loop {
             let mut steps = self.steps.subscribe();
             let claim = self.claim(&call.kind, &call.id).await?;
             let routes = self.routes.load_full();
-            match routes.way(Origin::Own, &call.kind, &call.id) {
-                Way::Here => return self.watch_here(claim, call).await,
-                Way::There(host) | Way::PassOn(host, _) => {
+            match routes.route(Origin::Own, &call.kind, &call.id) {
+                Route::Local => return self.watch_here(claim, call).await,
+                Route::Remote(host) | Route::Forward(host, _) => {
                     drop(claim);
                     return self.watch_there(host, call).await;
                 }
-                Way::Wait => {
+                Route::Wait => {
                     drop(claim);
                     self.next_step(&mut steps).await?;
                 }
-                Way::Moved | Way::Nowhere => return Err(no_address(&call.kind, &call.id)),
+                Route::Moved | Route::NoHost => return Err(no_address(&call.kind, &call.id)),
             }
         }
     }
 
     /// An actor that lives here. Who watches does not hold up a new table, but ends with it.
-    async fn watch_here(&self, claim: Claim, call: &ActorCall) -> Result<Told, ActorError> {
+    async fn watch_here(&self, claim: Claim, call: &ActorCall) -> Result<ActorStream, ActorError> {
         let closed = self.gate.closed();
         let mut steps = self.steps.subscribe();
         let (name, id) = (call.kind.clone(), call.id.clone());
@@ -85,7 +85,7 @@ impl Actors {
             let text = "actors of apps cannot be watched";
             return Err(ActorError::Internal(Status::unimplemented(text)));
         };
-        let stays = || self.routes.load().way(Origin::Own, &call.kind, &call.id) == Way::Here;
+        let stays = || self.routes.load().route(Origin::Own, &call.kind, &call.id) == Route::Local;
         let entrance = Entrance::new(&stays);
         let watching = tokio::select! {
             biased;
@@ -114,7 +114,7 @@ impl Actors {
         Ok(told.boxed())
     }
 
-    async fn watch_there(&self, host: &Host, call: &ActorCall) -> Result<Told, ActorError> {
+    async fn watch_there(&self, host: &Host, call: &ActorCall) -> Result<ActorStream, ActorError> {
         let frame = grpc::frame(&request(call));
         let target = (&*host.app_id, &*self.with.namespace);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
@@ -165,9 +165,9 @@ impl Actors {
                 let mut steps = self.steps.subscribe();
                 let claim = self.claim(&call.kind, &call.id).await?;
                 let routes = self.routes.load_full();
-                match routes.way(Origin::Peer, &call.kind, &call.id) {
-                    Way::Here => return self.watch_here(claim, &call).await,
-                    Way::Wait => {
+                match routes.route(Origin::Peer, &call.kind, &call.id) {
+                    Route::Local => return self.watch_here(claim, &call).await,
+                    Route::Wait => {
                         drop(claim);
                         self.next_step(&mut steps).await?;
                     }

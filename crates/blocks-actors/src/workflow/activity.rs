@@ -92,7 +92,7 @@ impl InternalActors for Activities {
             event,
             elapsed: OnceLock::new(),
         };
-        let mut waiting = Waiting { id, is_over: false };
+        let mut waiting = ReminderWait { id, is_over: false };
         let unwell = self.engine.unwell();
         let joined = tokio::select! {
             biased;
@@ -116,12 +116,12 @@ impl InternalActors for Activities {
 }
 
 /// A reminder that waits for its activity. One that is cut off says so; the activity goes on.
-struct Waiting<'a> {
+struct ReminderWait<'a> {
     id: &'a str,
     is_over: bool,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ReminderWait<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             tracing::warn!(

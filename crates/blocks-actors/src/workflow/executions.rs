@@ -12,11 +12,11 @@ use tonic::Status;
 use super::LOG;
 
 /// How long it is known that an execution is done.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const RETENTION: Duration = Duration::from_secs(60);
 /// How long an execution goes on that no reminder waits for.
-const ALONE: Duration = Duration::from_secs(30);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Executions that are remembered, at most.
-const MAX_REMEMBERED: usize = 1 << 16;
+const MAX_RETAINED: usize = 1 << 16;
 /// Bytes of results that nobody could be told, with what they are results of.
 const MAX_UNDELIVERED: usize = 64 << 20;
 
@@ -37,11 +37,11 @@ pub(super) trait Step: Send + Sync + 'static {
 }
 
 /// `None` while it goes on.
-type Ending = Option<Result<(), Status>>;
+type Completion = Option<Result<(), Status>>;
 
-enum Known {
+enum Execution {
     /// It goes on.
-    Running(watch::Receiver<Ending>),
+    Running(watch::Receiver<Completion>),
     /// Its result is there, and nobody could be told; since when.
     Undelivered(Instant, Arc<dyn Redeliver>),
     /// It is over; since when.
@@ -49,7 +49,7 @@ enum Known {
 }
 
 /// How an execution is over.
-enum Over {
+enum Finished {
     Undelivered(Arc<dyn Redeliver>),
     Done,
 }
@@ -74,7 +74,7 @@ impl<S: Step> Redeliver for Undelivered<S> {
 
 #[derive(Default)]
 struct All {
-    by_key: HashMap<String, Known>,
+    by_key: HashMap<String, Execution>,
     /// What is over, in the order in which it is to be forgotten.
     over: VecDeque<(Instant, String)>,
 }
@@ -101,7 +101,7 @@ impl Executions {
     }
 
     /// Keeps a result that was not delivered, if there is room.
-    fn keep<S: Step>(&self, key: &str, step: S, result: S::Result) -> Option<Over> {
+    fn keep<S: Step>(&self, key: &str, step: S, result: S::Result) -> Option<Finished> {
         let size = step.size(&result);
         let room = u32::try_from(size).ok();
         let room = room.and_then(|room| Arc::clone(&self.room).try_acquire_many_owned(room).ok());
@@ -118,7 +118,7 @@ impl Executions {
             result,
             _room: room,
         };
-        Some(Over::Undelivered(Arc::new(undelivered)))
+        Some(Finished::Undelivered(Arc::new(undelivered)))
     }
 
     fn locked(&self) -> MutexGuard<'_, All> {
@@ -131,24 +131,24 @@ impl Executions {
             let mut all = self.locked();
             all.forget();
             match all.by_key.remove(&key) {
-                Some(Known::Done(at)) => {
-                    all.by_key.insert(key, Known::Done(at));
+                Some(Execution::Done(at)) => {
+                    all.by_key.insert(key, Execution::Done(at));
                     return Ok(());
                 }
                 // Its task is there as long as it is not over.
-                Some(Known::Running(ending)) => {
-                    all.by_key.insert(key, Known::Running(ending.clone()));
+                Some(Execution::Running(ending)) => {
+                    all.by_key.insert(key, Execution::Running(ending.clone()));
                     ending
                 }
-                Some(Known::Undelivered(_, undelivered)) => {
+                Some(Execution::Undelivered(_, undelivered)) => {
                     let (sender, ending) = watch::channel(None);
-                    all.by_key.insert(key.clone(), Known::Running(ending.clone()));
+                    all.by_key.insert(key.clone(), Execution::Running(ending.clone()));
                     let running = Running::new(self, key, sender);
                     tokio::spawn(async move {
                         let delivered = undelivered.redeliver().await;
                         let over = match &delivered {
-                            Ok(()) => Some(Over::Done),
-                            Err(_) => Some(Over::Undelivered(undelivered)),
+                            Ok(()) => Some(Finished::Done),
+                            Err(_) => Some(Finished::Undelivered(undelivered)),
                         };
                         running.end(over, delivered);
                     });
@@ -156,7 +156,7 @@ impl Executions {
                 }
                 None => {
                     let (sender, ending) = watch::channel(None);
-                    all.by_key.insert(key.clone(), Known::Running(ending.clone()));
+                    all.by_key.insert(key.clone(), Execution::Running(ending.clone()));
                     tokio::spawn(execute(Running::new(self, key, sender), step));
                     ending
                 }
@@ -171,7 +171,7 @@ impl Executions {
         })
     }
 
-    fn end(&self, key: String, over: Option<Over>) {
+    fn end(&self, key: String, over: Option<Finished>) {
         let mut all = self.locked();
         let now = Instant::now();
         let known = match over {
@@ -179,8 +179,8 @@ impl Executions {
                 all.by_key.remove(&key);
                 return;
             }
-            Some(Over::Undelivered(undelivered)) => Known::Undelivered(now, undelivered),
-            Some(Over::Done) => Known::Done(now),
+            Some(Finished::Undelivered(undelivered)) => Execution::Undelivered(now, undelivered),
+            Some(Finished::Done) => Execution::Done(now),
         };
         all.by_key.insert(key.clone(), known);
         all.over.push_back((now, key));
@@ -196,7 +196,7 @@ async fn execute<S: Step>(running: Running, step: S) {
     let (over, ended) = match ran {
         Err(error) => (None, Err(error)),
         Ok(result) => match step.deliver(&result).await {
-            Ok(()) => (Some(Over::Done), Ok(())),
+            Ok(()) => (Some(Finished::Done), Ok(())),
             Err(error) => (running.keep(step, result), Err(error)),
         },
     };
@@ -208,11 +208,11 @@ async fn execute<S: Step>(running: Running, step: S) {
 struct Running {
     executions: Arc<Executions>,
     key: Option<String>,
-    sender: watch::Sender<Ending>,
+    sender: watch::Sender<Completion>,
 }
 
 impl Running {
-    fn new(executions: &Arc<Executions>, key: String, sender: watch::Sender<Ending>) -> Self {
+    fn new(executions: &Arc<Executions>, key: String, sender: watch::Sender<Completion>) -> Self {
         Self {
             executions: Arc::clone(executions),
             key: Some(key),
@@ -220,12 +220,12 @@ impl Running {
         }
     }
 
-    fn keep<S: Step>(&self, step: S, result: S::Result) -> Option<Over> {
+    fn keep<S: Step>(&self, step: S, result: S::Result) -> Option<Finished> {
         let key = self.key.as_deref().unwrap_or_default();
         self.executions.keep(key, step, result)
     }
 
-    fn end(mut self, over: Option<Over>, ended: Result<(), Status>) {
+    fn end(mut self, over: Option<Finished>, ended: Result<(), Status>) {
         if let Some(key) = self.key.take() {
             self.executions.end(key, over);
         }
@@ -242,13 +242,13 @@ impl Drop for Running {
 }
 
 /// Completes when no reminder has waited for a while. The table of executions has one receiver of its own.
-async fn alone(sender: &watch::Sender<Ending>) {
+async fn alone(sender: &watch::Sender<Completion>) {
     const LOOK: Duration = Duration::from_secs(1);
     let mut since = Instant::now();
     loop {
         if sender.receiver_count() > 1 {
             since = Instant::now();
-        } else if since.elapsed() >= ALONE {
+        } else if since.elapsed() >= ORPHAN_TIMEOUT {
             return;
         }
         sleep(LOOK).await;
@@ -259,13 +259,13 @@ impl All {
     /// Forgets what was over long ago, and what is too much.
     fn forget(&mut self) {
         while let Some((at, key)) = self.over.front() {
-            if at.elapsed() < REMEMBERED && self.over.len() <= MAX_REMEMBERED {
+            if at.elapsed() < RETENTION && self.over.len() <= MAX_RETAINED {
                 return;
             }
             // One that goes on anew, or was over again later, is not forgotten.
             let over = match self.by_key.get(key) {
-                Some(Known::Undelivered(over, _) | Known::Done(over)) => Some(over),
-                Some(Known::Running(_)) | None => None,
+                Some(Execution::Undelivered(over, _) | Execution::Done(over)) => Some(over),
+                Some(Execution::Running(_)) | None => None,
             };
             if over == Some(at) {
                 self.by_key.remove(key);
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(step.counts(), (1, 1));
         executions.join("b".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (2, 2));
-        sleep(REMEMBERED).await;
+        sleep(RETENTION).await;
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (3, 3));
         assert_eq!(executions.locked().by_key.len(), 1);
@@ -389,7 +389,7 @@ mod tests {
         kept.fails.store(1, Ordering::SeqCst);
         assert!(executions.join("forgotten".into(), kept.clone()).await.is_err());
         assert_eq!(executions.room.available_permits(), 4);
-        sleep(REMEMBERED).await;
+        sleep(RETENTION).await;
         executions.join("other".into(), dropped.clone()).await.unwrap();
         assert_eq!(executions.room.available_permits(), 10);
     }
@@ -411,12 +411,12 @@ mod tests {
         let step = Counted::new(9);
         step.fails.store(1, Ordering::SeqCst);
         assert!(executions.join("a".into(), step.clone()).await.is_err());
-        sleep(REMEMBERED - Duration::from_secs(1)).await;
+        sleep(RETENTION - Duration::from_secs(1)).await;
         executions.join("a".into(), step.clone()).await.unwrap();
         sleep(Duration::from_secs(2)).await;
         executions.join("a".into(), step.clone()).await.unwrap();
         assert_eq!(step.counts(), (1, 1));
-        sleep(REMEMBERED).await;
+        sleep(RETENTION).await;
         executions.join("b".into(), step.clone()).await.unwrap();
         let all = executions.locked();
         assert_eq!((all.by_key.len(), all.over.len()), (1, 1));

@@ -50,17 +50,17 @@ enum Key {
 }
 
 /// What a worker answered.
-enum Answer {
+enum WorkerResponse {
     Turn(OrchestratorResponse),
     Activity(ActivityResponse),
 }
 
 /// A piece of work, from when somebody waits for it to when nobody does any more.
-struct Piece {
+struct PendingWork {
     key: Key,
     /// What is sent; `None` once it was.
     item: Option<Item>,
-    answer: oneshot::Sender<Result<Answer, Cancelled>>,
+    answer: oneshot::Sender<Result<WorkerResponse, Cancelled>>,
     /// The stream that it was sent on.
     stream: Option<u64>,
 }
@@ -69,7 +69,7 @@ struct Piece {
 struct Work {
     /// Of the next piece, and of the next stream.
     next: u64,
-    pieces: HashMap<u64, Piece>,
+    pieces: HashMap<u64, PendingWork>,
     /// All who want work done, those too who wait until more may be with workers.
     wanted: usize,
     /// The latest piece of each key is the one that an answer is for.
@@ -88,7 +88,7 @@ impl Work {
     }
 
     /// Takes a piece out, wherever it is.
-    fn take(&mut self, number: u64) -> Option<Piece> {
+    fn take(&mut self, number: u64) -> Option<PendingWork> {
         let piece = self.pieces.remove(&number)?;
         if self.by_key.get(&piece.key) == Some(&number) {
             self.by_key.remove(&piece.key);
@@ -153,9 +153,9 @@ impl WorkQueue {
         let _permit = permit(self.turns.as_ref()).await?;
         let key = Key::Turn(instance.to_owned());
         match self.work(key, Task::Turn(request)).await? {
-            Answer::Turn(response) => Ok(response),
+            WorkerResponse::Turn(response) => Ok(response),
             // Keys of the two kinds are never the same.
-            Answer::Activity(_) => Err(Cancelled::Disconnected),
+            WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
         }
     }
 
@@ -170,12 +170,12 @@ impl WorkQueue {
         let instance = instance.map(|instance| instance.instance_id.clone());
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
         match self.work(key, Task::Activity(Box::new(request))).await? {
-            Answer::Activity(response) => Ok(response),
-            Answer::Turn(_) => Err(Cancelled::Disconnected),
+            WorkerResponse::Activity(response) => Ok(response),
+            WorkerResponse::Turn(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    fn want(&self) -> Result<Wanted<'_>, Cancelled> {
+    fn want(&self) -> Result<Demand<'_>, Cancelled> {
         let mut work = self.locked();
         if work.ended {
             return Err(Cancelled::Ended);
@@ -184,10 +184,10 @@ impl WorkQueue {
             return Err(Cancelled::TooMuch);
         }
         work.wanted += 1;
-        Ok(Wanted(self))
+        Ok(Demand(self))
     }
 
-    async fn work(&self, key: Key, task: Task) -> Result<Answer, Cancelled> {
+    async fn work(&self, key: Key, task: Task) -> Result<WorkerResponse, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut work = self.locked();
@@ -203,7 +203,7 @@ impl WorkQueue {
                 // A worker that hands it back answers this piece, and no later one of the same key.
                 token: number.to_string(),
             };
-            let piece = Piece {
+            let piece = PendingWork {
                 key,
                 item: Some(item),
                 answer,
@@ -221,17 +221,17 @@ impl WorkQueue {
     pub fn turn_done(&self, response: OrchestratorResponse) -> bool {
         let key = Key::Turn(response.instance_id.clone());
         let token = response.completion_token.clone();
-        self.done(&key, &token, Answer::Turn(response))
+        self.done(&key, &token, WorkerResponse::Turn(response))
     }
 
     /// A worker has run an activity; whether somebody waited for that.
     pub fn activity_done(&self, response: ActivityResponse) -> bool {
         let key = Key::Activity(response.instance_id.clone(), response.task_id);
         let token = response.completion_token.clone();
-        self.done(&key, &token, Answer::Activity(response))
+        self.done(&key, &token, WorkerResponse::Activity(response))
     }
 
-    fn done(&self, key: &Key, token: &str, answer: Answer) -> bool {
+    fn done(&self, key: &Key, token: &str, answer: WorkerResponse) -> bool {
         let piece = {
             let mut work = self.locked();
             let Some(number) = work.by_key.get(key).copied() else {
@@ -298,9 +298,9 @@ async fn permit(limit: Option<&Semaphore>) -> Result<Option<SemaphorePermit<'_>>
 }
 
 /// Somebody wants work done, until it is dropped.
-struct Wanted<'a>(&'a WorkQueue);
+struct Demand<'a>(&'a WorkQueue);
 
-impl Drop for Wanted<'_> {
+impl Drop for Demand<'_> {
     fn drop(&mut self) {
         self.0.locked().wanted -= 1;
     }
@@ -354,8 +354,9 @@ impl Drop for WorkStream {
         self.queue.streams.fetch_sub(1, Ordering::AcqRel);
         let lost: Vec<_> = {
             let mut work = self.queue.locked();
-            let of_this =
-                |(number, piece): (&u64, &Piece)| (piece.stream == Some(self.number)).then_some(*number);
+            let of_this = |(number, piece): (&u64, &PendingWork)| {
+                (piece.stream == Some(self.number)).then_some(*number)
+            };
             let numbers: Vec<_> = work.pieces.iter().filter_map(of_this).collect();
             numbers
                 .into_iter()

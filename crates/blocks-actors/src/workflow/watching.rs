@@ -12,22 +12,22 @@ use tonic::Status;
 use super::engine::any;
 use crate::actors::Watched;
 
-type Told = Option<OrchestrationMetadata>;
+type Snapshot = Option<OrchestrationMetadata>;
 
 /// The watched instances. Only what somebody watches has an entry.
 #[derive(Default)]
 pub(super) struct Watchers {
-    by_id: Mutex<HashMap<String, watch::Sender<Told>>>,
+    by_id: Mutex<HashMap<String, watch::Sender<Snapshot>>>,
 }
 
 impl Watchers {
-    fn locked(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<Told>>> {
+    fn locked(&self) -> MutexGuard<'_, HashMap<String, watch::Sender<Snapshot>>> {
         self.by_id.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Watches an instance: what it is now, then what it is after each save, until it has ended. Who is slow misses what
     /// was in between.
-    pub(super) fn watch(self: &Arc<Self>, id: &str, now: Told) -> Watched {
+    pub(super) fn watch(self: &Arc<Self>, id: &str, now: Snapshot) -> Watched {
         let receiver = {
             let mut watched = self.locked();
             let sender = watched
@@ -83,7 +83,7 @@ impl Watchers {
 struct Watcher {
     watchers: Arc<Watchers>,
     id: String,
-    receiver: Option<watch::Receiver<Told>>,
+    receiver: Option<watch::Receiver<Snapshot>>,
 }
 
 impl Drop for Watcher {

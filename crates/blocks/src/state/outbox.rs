@@ -20,11 +20,11 @@ use outrigger_resources::value::truthy;
 use outrigger_runtime::components::Properties;
 use outrigger_telemetry::trace::Parent;
 
-pub(super) use relays::{Relays, Standing};
+pub(super) use relays::{Relays, SubscribedTopics};
 pub(super) use transactions::Transactions;
 
 use self::event::RequestContext;
-use self::relays::Place;
+use self::relays::InternalTopic;
 use self::transactions::Running;
 use crate::pubsub::{PubSubs, PublishError};
 
@@ -78,7 +78,7 @@ pub(super) struct Outbox {
     settings: Settings,
     pubsubs: Arc<PubSubs>,
     transactions: Arc<Transactions>,
-    standing: Standing,
+    standing: SubscribedTopics,
 }
 
 /// What a transaction with an outbox consists of.
@@ -94,7 +94,7 @@ impl Outbox {
         settings: Settings,
         pubsubs: Arc<PubSubs>,
         transactions: Arc<Transactions>,
-        standing: Standing,
+        standing: SubscribedTopics,
     ) -> Self {
         Self {
             settings,
@@ -105,8 +105,8 @@ impl Outbox {
     }
 
     /// Where its internal events stand.
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> InternalTopic {
+        InternalTopic {
             pubsub: self.settings.internal_pubsub.clone(),
             topic: self.settings.internal_topic.clone(),
         }
@@ -167,7 +167,7 @@ impl Outbox {
         if events.is_empty() {
             return Ok(());
         }
-        let Place { pubsub, topic } = &self.place();
+        let InternalTopic { pubsub, topic } = &self.place();
         if self.pubsubs.broker(pubsub).is_none() {
             return Err(format!("pubsub {pubsub} is not found"));
         }

@@ -43,11 +43,11 @@ pub(super) struct Collector {
     bulk: Bulk,
     /// Events that may be under way at once: a bulk that has them all waits for nobody.
     in_flight: AtomicUsize,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OpenBatches>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct OpenBatches {
     /// By path.
     batches: HashMap<String, Batch>,
     next: u64,
@@ -64,7 +64,7 @@ struct Member {
 }
 
 /// What an attempt has to do for its batch.
-enum Part {
+enum BatchRole {
     /// It makes the call now.
     Call(Batch),
     /// It was the first, and makes the call when the others had their time.
@@ -87,7 +87,7 @@ impl Collector {
         self.in_flight.store(in_flight, Ordering::Relaxed);
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, OpenBatches> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -102,9 +102,9 @@ impl Collector {
         let (answer, answered) = oneshot::channel();
         let path = event.path.clone();
         let batch = match self.join(Member { event, answer }) {
-            Part::Call(batch) => Some(batch),
-            Part::Follow => None,
-            Part::Lead(number) => {
+            BatchRole::Call(batch) => Some(batch),
+            BatchRole::Follow => None,
+            BatchRole::Lead(number) => {
                 let company = async {
                     tokio::select! {
                         () = tokio::time::sleep(self.bulk.wait) => {}
@@ -123,7 +123,7 @@ impl Collector {
             .unwrap_or_else(|_| Handled::failed("the bulk was given up", None))
     }
 
-    fn join(&self, member: Member) -> Part {
+    fn join(&self, member: Member) -> BatchRole {
         let count = self.bulk.count.min(self.in_flight.load(Ordering::Relaxed));
         let mut waiting = self.waiting();
         let number = waiting.next;
@@ -140,9 +140,13 @@ impl Collector {
         if length >= count
             && let Some(batch) = waiting.batches.remove(&path)
         {
-            return Part::Call(batch);
+            return BatchRole::Call(batch);
         }
-        if own { Part::Lead(number) } else { Part::Follow }
+        if own {
+            BatchRole::Lead(number)
+        } else {
+            BatchRole::Follow
+        }
     }
 
     /// The batch with this number, unless it is under way already.
@@ -186,8 +190,8 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
     for (member, entry) in members.into_iter().zip(&entries) {
         let (handled, outcome) = match &answers {
             None => timed_out(),
-            Some(Said::All(handled, outcome)) => (handled.clone(), *outcome),
-            Some(Said::Each(statuses)) => statuses
+            Some(BulkResponse::All(handled, outcome)) => (handled.clone(), *outcome),
+            Some(BulkResponse::Each(statuses)) => statuses
                 .get(&entry.id)
                 .cloned()
                 .unwrap_or_else(|| Handled::failed("the app's answer has no status for it", None)),
@@ -216,14 +220,14 @@ struct Entry {
 }
 
 /// What the app says about a bulk.
-enum Said {
+enum BulkResponse {
     /// The same about all its entries.
     All(Handled, Outcome),
     /// By the entry's id.
     Each(HashMap<String, (Handled, Outcome)>),
 }
 
-impl Said {
+impl BulkResponse {
     fn all((handled, outcome): (Handled, Outcome)) -> Self {
         Self::All(handled, outcome)
     }
@@ -271,14 +275,14 @@ struct ResponseEntry {
     status: String,
 }
 
-async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: Parent) -> Said {
+async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: Parent) -> BulkResponse {
     let Some(first) = entries.first().map(|entry| &entry.event) else {
-        return Said::Each(HashMap::new());
+        return BulkResponse::Each(HashMap::new());
     };
     let body = match request(target, entries) {
         Ok(body) => body,
         Err(error) => {
-            return Said::all(Handled::failed(
+            return BulkResponse::all(Handled::failed(
                 format!("the bulk cannot be written: {error}"),
                 None,
             ));
@@ -293,7 +297,7 @@ async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
         Ok(answer) => answer,
         Err(error) => {
             let text = format!("error returned from app channel while sending pub/sub event to app: {error}");
-            return Said::all(Handled::failed(text, None));
+            return BulkResponse::all(Handled::failed(text, None));
         }
     };
     read(entries, status, &body)
@@ -328,7 +332,7 @@ fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Erro
     serde_json::to_vec(&body).map(Bytes::from)
 }
 
-fn read(entries: &[Entry], status: u16, body: &[u8]) -> Said {
+fn read(entries: &[Entry], status: u16, body: &[u8]) -> BulkResponse {
     match status {
         200..300 => match serde_json::from_slice::<Response>(body) {
             Ok(response) => {
@@ -344,7 +348,7 @@ fn read(entries: &[Entry], status: u16, body: &[u8]) -> Said {
                     };
                     (entry.entry_id, said)
                 });
-                Said::Each(said.collect())
+                BulkResponse::Each(said.collect())
             }
             Err(error) => {
                 let text = format!(
@@ -352,7 +356,7 @@ fn read(entries: &[Entry], status: u16, body: &[u8]) -> Said {
                     entries.len()
                 );
                 tracing::error!(target: LOG, "{text}");
-                Said::all(Handled::failed(text, None))
+                BulkResponse::all(Handled::failed(text, None))
             }
         },
         404 => {
@@ -362,7 +366,7 @@ fn read(entries: &[Entry], status: u16, body: &[u8]) -> Said {
                  404",
                 String::from_utf8_lossy(body)
             );
-            Said::all(Handled::Dropped("the app answered 404").success())
+            BulkResponse::all(Handled::Dropped("the app answered 404").success())
         }
         other => {
             let text = format!(
@@ -371,7 +375,7 @@ fn read(entries: &[Entry], status: u16, body: &[u8]) -> Said {
                 String::from_utf8_lossy(body)
             );
             tracing::warn!(target: LOG, "{text}");
-            Said::all(Handled::failed(text, Some(other.into())))
+            BulkResponse::all(Handled::failed(text, Some(other.into())))
         }
     }
 }
@@ -384,10 +388,10 @@ fn dropped(entry: &str) -> (Handled, Outcome) {
     Handled::Dropped("the app dropped it").success()
 }
 
-async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: &Parent) -> Said {
+async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: &Parent) -> BulkResponse {
     let request = match grpc_request(target, entries) {
         Ok(request) => request,
-        Err(text) => return Said::all(Handled::failed(text, None)),
+        Err(text) => return BulkResponse::all(Handled::failed(text, None)),
     };
     let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
     let ask = |path| {
@@ -411,18 +415,18 @@ async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
                 };
                 (entry.entry_id, said)
             });
-            Said::Each(statuses.collect())
+            BulkResponse::Each(statuses.collect())
         }
         Err(status) if is_unknown(&status) => {
             tracing::warn!(
                 target: LOG,
                 "non-retriable error returned from app while processing bulk pub/sub event: {status}"
             );
-            Said::all(Handled::Done.success())
+            BulkResponse::all(Handled::Done.success())
         }
         Err(status) => {
             let text = format!("error returned from app while processing bulk pub/sub event: {status}");
-            Said::all((Handled::Failed(text), grpc_outcome(status.code() as i32)))
+            BulkResponse::all((Handled::Failed(text), grpc_outcome(status.code() as i32)))
         }
     }
 }
@@ -490,19 +494,19 @@ mod tests {
             count: 2,
             wait: Duration::from_secs(1),
         });
-        assert!(matches!(collector.join(member("/a")), Part::Lead(0)));
-        assert!(matches!(collector.join(member("/b")), Part::Lead(1)));
-        let Part::Call(batch) = collector.join(member("/a")) else {
+        assert!(matches!(collector.join(member("/a")), BatchRole::Lead(0)));
+        assert!(matches!(collector.join(member("/b")), BatchRole::Lead(1)));
+        let BatchRole::Call(batch) = collector.join(member("/a")) else {
             panic!("two are a batch")
         };
         assert_eq!(batch.members.len(), 2);
         assert!(collector.take("/a", 0).is_none(), "it is under way");
-        assert!(matches!(collector.join(member("/a")), Part::Lead(2)));
+        assert!(matches!(collector.join(member("/a")), BatchRole::Lead(2)));
         assert!(collector.take("/a", 0).is_none(), "that one is another");
         assert_eq!(collector.take("/b", 1).map(|batch| batch.members.len()), Some(1));
         collector.limit(1);
         assert!(
-            matches!(collector.join(member("/b")), Part::Call(_)),
+            matches!(collector.join(member("/b")), BatchRole::Call(_)),
             "nobody else can come"
         );
     }
@@ -517,7 +521,7 @@ mod tests {
             .into();
         let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
             {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
-        let Said::Each(said) = read(&entries, 200, body) else {
+        let BulkResponse::Each(said) = read(&entries, 200, body) else {
             panic!("statuses are read")
         };
         assert_eq!(said["1"].0, Handled::Done);
@@ -526,12 +530,12 @@ mod tests {
         for (status, body) in [(200, "no json"), (500, "")] {
             assert!(matches!(
                 read(&entries, status, body.as_bytes()),
-                Said::All(Handled::Failed(_), _)
+                BulkResponse::All(Handled::Failed(_), _)
             ));
         }
         assert!(matches!(
             read(&entries, 404, b""),
-            Said::All(Handled::Dropped(_), _)
+            BulkResponse::All(Handled::Dropped(_), _)
         ));
     }
 }

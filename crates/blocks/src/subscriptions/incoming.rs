@@ -13,7 +13,7 @@ use outrigger_policy::routing::Routes;
 use outrigger_telemetry::trace::Parent;
 use serde_json::Value;
 
-use super::{LOG, Wanted};
+use super::{AppSubscription, LOG};
 
 /// Metadata: the component's name.
 pub(super) const PUBSUB_NAME: &str = "pubsubName";
@@ -66,7 +66,12 @@ pub(super) enum Dropped {
 }
 
 /// What becomes of `message`, which came from the broker `pubsub`. `prefix`: what the broker's topics begin with.
-pub(super) fn prepare(wanted: &Wanted, pubsub: &str, topic: Arc<str>, message: &Message) -> Prepared {
+pub(super) fn prepare(
+    wanted: &AppSubscription,
+    pubsub: &str,
+    topic: Arc<str>,
+    message: &Message,
+) -> Prepared {
     let mut metadata = message.metadata.clone();
     if let Some(content_type) = &message.content_type {
         metadata.insert(CONTENT_TYPE.to_owned(), content_type.clone());
@@ -245,7 +250,7 @@ mod tests {
         }
     }
 
-    fn ready(wanted: &Wanted, message: &Message) -> Incoming {
+    fn ready(wanted: &AppSubscription, message: &Message) -> Incoming {
         match prepare(wanted, "broker", "t".into(), message) {
             Prepared::Ready(incoming) => *incoming,
             other => panic!("{other:?}"),
@@ -254,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_envelope_stays_as_it_is() {
-        let wanted = Wanted::to_path("broker", "t", "/a");
+        let wanted = AppSubscription::to_path("broker", "t", "/a");
         let text =
             r#"{"id":"7", "data":1e400,"traceid":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}"#;
         let incoming = ready(&wanted, &message(text, &[]));
@@ -268,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_is_no_event_is_told() {
-        let wanted = Wanted::to_path("broker", "t", "/a");
+        let wanted = AppSubscription::to_path("broker", "t", "/a");
         for text in ["", "[]", "{", "text"] {
             let prepared = prepare(&wanted, "broker", "t".into(), &message(text, &[]));
             assert!(
@@ -280,9 +285,9 @@ mod tests {
 
     #[test]
     fn raw_messages_get_an_envelope() {
-        let wanted = Wanted {
+        let wanted = AppSubscription {
             raw: true,
-            ..Wanted::to_path("broker", "t", "/a")
+            ..AppSubscription::to_path("broker", "t", "/a")
         };
         let incoming = ready(&wanted, &message("\u{1}no json", &[("traceparent", "00-a")]));
         let event: Value = serde_json::from_slice(&incoming.data).unwrap();
@@ -304,9 +309,9 @@ mod tests {
             }],
             default: "/other".to_owned(),
         };
-        let wanted = Wanted {
+        let wanted = AppSubscription {
             routes: Routes::compile(&routes).unwrap(),
-            ..Wanted::to_path("broker", "t", "")
+            ..AppSubscription::to_path("broker", "t", "")
         };
         let metadata = [
             ("CE_Type", "order"),
@@ -320,7 +325,7 @@ mod tests {
 
     #[test]
     fn expired_events_and_those_without_a_route_are_dropped() {
-        let wanted = Wanted::to_path("broker", "t", "/a");
+        let wanted = AppSubscription::to_path("broker", "t", "/a");
         let old = message(r#"{"id":"1","expiration":"2001-01-01T00:00:00Z"}"#, &[]);
         let prepared = prepare(&wanted, "broker", "t".into(), &old);
         assert!(matches!(prepared, Prepared::Dropped(Dropped::Expired)));
@@ -332,7 +337,7 @@ mod tests {
             rules: vec![rule],
             default: String::new(),
         };
-        let routed = Wanted {
+        let routed = AppSubscription {
             routes: Routes::compile(&routes).unwrap(),
             ..wanted
         };

@@ -15,8 +15,8 @@ use outrigger_wire::runtime::v1::{ListTopicSubscriptionsResponse, TopicSubscript
 use serde::Deserialize;
 use tonic::Code;
 
-use super::wanted::Said;
-use super::{Dependencies, LOG, Wanted};
+use super::wanted::SubscriptionSpec;
+use super::{AppSubscription, Dependencies, LOG};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";
 /// Largest answer, bytes.
@@ -25,7 +25,7 @@ const MAX_ANSWER: usize = 4 << 20;
 const MAX_SUBSCRIPTIONS: usize = 10_000;
 
 /// Asks the app, again and again under the built-in policy for that. What it says and cannot be used is logged.
-pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<Wanted> {
+pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<AppSubscription> {
     let resilience = &dependencies.resilience;
     let policy = resilience.policies.builtin(Builtin::InitializationRetries);
     let attempts = Attempts::new(Some(policy), Key::NONE, &resilience.metrics);
@@ -48,7 +48,7 @@ pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<Wa
     usable(said)
 }
 
-fn usable(said: Vec<Said>) -> Vec<Wanted> {
+fn usable(said: Vec<SubscriptionSpec>) -> Vec<AppSubscription> {
     if said.len() > MAX_SUBSCRIPTIONS {
         tracing::error!(
             target: LOG,
@@ -59,7 +59,7 @@ fn usable(said: Vec<Said>) -> Vec<Wanted> {
     let mut usable = Vec::with_capacity(said.len().min(MAX_SUBSCRIPTIONS));
     for said in said.into_iter().take(MAX_SUBSCRIPTIONS) {
         let (pubsub, topic) = (said.pubsub.clone(), said.topic.clone());
-        match Wanted::programmatic(said) {
+        match AppSubscription::programmatic(said) {
             Ok(wanted) if wanted.routes.is_empty() => tracing::warn!(
                 target: LOG,
                 "topic {topic} has an empty routes. removing from subscriptions list"
@@ -80,7 +80,7 @@ fn usable(said: Vec<Said>) -> Vec<Wanted> {
     usable
 }
 
-type Answer = (Result<Vec<Said>, String>, Outcome);
+type Answer = (Result<Vec<SubscriptionSpec>, String>, Outcome);
 
 async fn over_http(app: &AppChannel, app_id: &str) -> Answer {
     let (status, body) = match get(app, app_id).await {
@@ -90,7 +90,13 @@ async fn over_http(app: &AppChannel, app_id: &str) -> Answer {
     let said = match status {
         200 if body.trim_ascii().is_empty() => Ok(Vec::new()),
         200 => serde_json::from_slice::<Option<Vec<HttpForm>>>(&body)
-            .map(|forms| forms.unwrap_or_default().into_iter().map(Said::from).collect())
+            .map(|forms| {
+                forms
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(SubscriptionSpec::from)
+                    .collect()
+            })
             .map_err(|error| format!("its answer to GET /dapr/subscribe cannot be read: {error}")),
         404 => Ok(Vec::new()),
         other => Err(format!(
@@ -122,7 +128,11 @@ async fn over_grpc(app: &AppChannel) -> Answer {
         .await;
     match listed {
         Ok(answer) => {
-            let said = answer.subscriptions.into_iter().map(Said::from).collect();
+            let said = answer
+                .subscriptions
+                .into_iter()
+                .map(SubscriptionSpec::from)
+                .collect();
             (Ok(said), Outcome::Success)
         }
         Err(status) if status.code() == Code::Unimplemented => {
@@ -163,7 +173,7 @@ struct HttpRoutes {
     default: Option<String>,
 }
 
-impl From<HttpForm> for Said {
+impl From<HttpForm> for SubscriptionSpec {
     fn from(form: HttpForm) -> Self {
         let routes = form.routes.unwrap_or_default();
         let default = routes.default.filter(|path| !path.is_empty());
@@ -181,7 +191,7 @@ impl From<HttpForm> for Said {
     }
 }
 
-impl From<TopicSubscription> for Said {
+impl From<TopicSubscription> for SubscriptionSpec {
     fn from(form: TopicSubscription) -> Self {
         let routes = form.routes.unwrap_or_default();
         let mut rules: Vec<_> = routes
@@ -221,7 +231,7 @@ mod tests {
 
     fn said(json: &str) -> Vec<(String, Vec<(String, String)>)> {
         let forms: Vec<HttpForm> = serde_json::from_str(json).unwrap();
-        let wanted = usable(forms.into_iter().map(Said::from).collect());
+        let wanted = usable(forms.into_iter().map(SubscriptionSpec::from).collect());
         let shown = wanted.into_iter().map(|wanted| {
             let routes = wanted.routes.shown();
             let routes = routes.map(|(rule, path)| (rule.to_owned(), path.to_owned()));

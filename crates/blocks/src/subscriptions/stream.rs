@@ -13,7 +13,7 @@ use super::attempt::Handled;
 use super::incoming::Incoming;
 use super::metrics::Status;
 use super::target::Target;
-use super::{LOG, Subscriptions, Wanted, message};
+use super::{AppSubscription, LOG, Subscriptions, message};
 
 /// Streams of one sidecar at once.
 const MAX_STREAMS: usize = 1000;
@@ -45,7 +45,7 @@ pub enum StreamError {
 /// A subscription with a client that gets its events and says what came of each.
 pub struct Stream {
     pub(super) id: u64,
-    pub(super) wanted: Arc<Wanted>,
+    pub(super) wanted: Arc<AppSubscription>,
     events: mpsc::Sender<TopicEventRequest>,
     /// By the event's id, in the order in which they were sent.
     answers: Mutex<HashMap<String, VecDeque<oneshot::Sender<i32>>>>,
@@ -138,7 +138,7 @@ impl Subscriptions {
     ///
     /// # Errors
     /// [`StreamError`].
-    pub async fn open_stream(self: &Arc<Self>, wanted: Wanted) -> Result<Opened, StreamError> {
+    pub async fn open_stream(self: &Arc<Self>, wanted: AppSubscription) -> Result<Opened, StreamError> {
         let pubsub = wanted.pubsub.clone();
         if self.dependencies.pubsubs.broker(&pubsub).is_none() {
             return Err(StreamError::NotFound(pubsub));

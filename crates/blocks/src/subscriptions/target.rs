@@ -19,7 +19,7 @@ use super::bulk::Collector;
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepare};
 use super::metrics::{IngressMetrics, Status};
 use super::stream::Stream;
-use super::wanted::{SubscriptionType, Wanted};
+use super::wanted::{AppSubscription, SubscriptionType};
 use super::{Dependencies, LOG, Subscriptions};
 use crate::pubsub::{Broker, Protocol};
 
@@ -39,7 +39,7 @@ pub(super) enum Sink {
 /// A subscription with its broker.
 pub(super) struct Target {
     subscriptions: Arc<Subscriptions>,
-    pub(super) wanted: Arc<Wanted>,
+    pub(super) wanted: Arc<AppSubscription>,
     broker: Arc<Broker>,
     sink: Sink,
     policy: Option<Arc<Policy>>,
@@ -47,7 +47,7 @@ pub(super) struct Target {
 }
 
 /// What is left to do with a message.
-pub(super) enum Rest {
+pub(super) enum Disposition {
     /// The engine has it.
     Taken(Taken<Handled>),
     /// It does not go to the app.
@@ -61,7 +61,7 @@ pub(super) enum Rest {
 impl Target {
     pub(super) fn new(
         subscriptions: Arc<Subscriptions>,
-        wanted: Arc<Wanted>,
+        wanted: Arc<AppSubscription>,
         broker: Arc<Broker>,
         sink: Sink,
     ) -> Self {
@@ -223,9 +223,9 @@ impl Target {
 
     /// Publishes a message to the dead-letter topic, where there is one: as the app would, with its rights and under the
     /// policy of the component.
-    async fn dead_letter(&self, message: &Message, why: &str) -> Kept {
+    async fn dead_letter(&self, message: &Message, why: &str) -> DeadLettering {
         let Some(topic) = &self.wanted.dead_letter else {
-            return Kept::Nowhere;
+            return DeadLettering::Nowhere;
         };
         let mut metadata = message.metadata.clone();
         metadata.insert(PUBSUB_NAME.to_owned(), self.wanted.pubsub.clone());
@@ -256,7 +256,7 @@ impl Target {
                     "a message of topic {origin} of {} went to the dead-letter topic {topic}: {why}",
                     self.wanted.pubsub
                 );
-                Kept::Published
+                DeadLettering::Published
             }
             Err(error) => {
                 tracing::error!(
@@ -264,7 +264,7 @@ impl Target {
                     "error sending message to dead letter, origin topic: {origin} dead letter topic {topic} err: \
                      {error}; it should go there because {why}"
                 );
-                Kept::Failed
+                DeadLettering::Failed
             }
         }
     }
@@ -296,29 +296,29 @@ impl Target {
 impl Consumer for Target {
     type Event = Incoming;
     type Answer = Handled;
-    type Rest = Rest;
+    type Disposition = Disposition;
 
-    async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Rest {
+    async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Disposition {
         let topic = self.app_topic(&message.topic);
         match prepare(&self.wanted, self.broker.name(), topic, message) {
             Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
-                Ok(taken) => Rest::Taken(taken),
-                Err(_) => Rest::Ending,
+                Ok(taken) => Disposition::Taken(taken),
+                Err(_) => Disposition::Ending,
             },
-            Prepared::Dropped(why) => Rest::Dropped(why),
-            Prepared::Unreadable(why) => Rest::Unreadable(why),
+            Prepared::Dropped(why) => Disposition::Dropped(why),
+            Prepared::Unreadable(why) => Disposition::Unreadable(why),
         }
     }
 
-    async fn settle(&self, message: Message, rest: Rest, receipt: Receipt, ends: Ends<'_>) {
+    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, ends: Ends<'_>) {
         let topic = self.app_topic(&message.topic);
         let counted = |status, by_app| {
             let metrics = self.metrics();
             metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
         };
         let failed = match rest {
-            Rest::Ending => return receipt.give_back(),
-            Rest::Dropped(why) => {
+            Disposition::Ending => return receipt.give_back(),
+            Disposition::Dropped(why) => {
                 let (why, by_app) = match why {
                     Dropped::Expired => ("it has expired", false),
                     Dropped::NoRoute => ("no route matches it", true),
@@ -328,7 +328,7 @@ impl Consumer for Target {
                 let _kept = self.dead_letter(&message, why).await;
                 return receipt.acknowledge();
             }
-            Rest::Unreadable(why) => {
+            Disposition::Unreadable(why) => {
                 tracing::error!(
                     target: LOG,
                     "error deserializing cloud event in pubsub {} and topic {topic}: {why}",
@@ -336,12 +336,12 @@ impl Consumer for Target {
                 );
                 why
             }
-            Rest::Taken(taken) => match taken.settled().await {
+            Disposition::Taken(taken) => match taken.settled().await {
                 Ok(Handled::Done) => return receipt.acknowledge(),
                 Ok(Handled::Dropped(why)) => {
                     return match self.dead_letter(&message, why).await {
-                        Kept::Failed => receipt.give_back(),
-                        Kept::Published | Kept::Nowhere => receipt.acknowledge(),
+                        DeadLettering::Failed => receipt.give_back(),
+                        DeadLettering::Published | DeadLettering::Nowhere => receipt.acknowledge(),
                     };
                 }
                 // Its retries were cut short, or its client is gone: somebody else gets it.
@@ -354,11 +354,11 @@ impl Consumer for Target {
             },
         };
         match self.dead_letter(&message, &failed).await {
-            Kept::Published => {
+            DeadLettering::Published => {
                 counted(Status::Drop, false);
                 receipt.acknowledge();
             }
-            Kept::Failed | Kept::Nowhere => {
+            DeadLettering::Failed | DeadLettering::Nowhere => {
                 counted(Status::Retry, false);
                 tracing::warn!(
                     target: LOG,
@@ -378,7 +378,7 @@ pub(super) fn timed_out() -> (Handled, Outcome) {
 }
 
 /// What became of a message that the app does not handle.
-enum Kept {
+enum DeadLettering {
     /// It is in the dead-letter topic.
     Published,
     /// It should be there and is not.

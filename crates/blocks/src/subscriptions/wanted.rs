@@ -54,7 +54,7 @@ impl Bulk {
 
 /// A subscription of the app, ready to be served.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct AppSubscription {
     /// Who wants it.
     pub origin: SubscriptionType,
     /// Of the resource; empty where it comes from the app.
@@ -74,7 +74,7 @@ pub struct Wanted {
     pub(super) raw: bool,
 }
 
-impl Wanted {
+impl AppSubscription {
     /// What a resource declares.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl Wanted {
     ///
     /// # Errors
     /// A malformed rule.
-    pub(super) fn programmatic(said: Said) -> Result<Self, InvalidRule> {
+    pub(super) fn programmatic(said: SubscriptionSpec) -> Result<Self, InvalidRule> {
         Ok(Self {
             routes: Routes::compile(&said.routes)?,
             ..Self::to_root(
@@ -154,7 +154,7 @@ impl Wanted {
 
 /// A subscription as the app describes it, over HTTP or gRPC.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct SubscriptionSpec {
     pub(super) pubsub: String,
     pub(super) topic: String,
     pub(super) routes: subscription::Routes,
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn bulks_have_bounds() {
         let bulk = |settings: &str| {
-            Wanted::declared(&resource(&format!("  bulkSubscribe: {settings}\n")))
+            AppSubscription::declared(&resource(&format!("  bulkSubscribe: {settings}\n")))
                 .unwrap()
                 .bulk
         };
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_malformed_rule_is_told_with_its_line() {
         let spec = "  routes:\n    rules:\n    - match: event.type == 'a'\n      path: /a\n    - path: /b\n      match: event.\n";
-        let problem = Wanted::declared(&resource(spec)).unwrap_err();
+        let problem = AppSubscription::declared(&resource(spec)).unwrap_err();
         assert!(problem.contains(":13: "), "{problem}");
         assert!(problem.contains("subscription s: routing rule 2"), "{problem}");
     }

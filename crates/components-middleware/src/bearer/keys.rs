@@ -135,18 +135,18 @@ async fn discover(issuer: &str) -> Result<String, Error> {
 }
 
 async fn fetch(client: &Client, url: &Url) -> Result<Keys, Error> {
-    let set: Result<Loose, String> = read(client, url).await;
+    let set: Result<LenientKeySet, String> = read(client, url).await;
     let set = set.map_err(|cause| unavailable(format!("failed to fetch JWKS: {cause}")))?;
     Ok(set.known())
 }
 
 /// A set where keys of kinds to come may stand beside those that are known.
 #[derive(Deserialize)]
-struct Loose {
+struct LenientKeySet {
     keys: Vec<serde_json::Value>,
 }
 
-impl Loose {
+impl LenientKeySet {
     fn known(self) -> Keys {
         let known = self.keys.into_iter().filter_map(|key| {
             let set = serde_json::json!({ "keys": [key] });

@@ -19,10 +19,10 @@ const SWEEP_WHEN_FULL: Duration = Duration::from_secs(1);
 pub(super) struct Buckets {
     rate: f64,
     hasher: RandomState,
-    kept: Mutex<Kept>,
+    kept: Mutex<BucketTable>,
 }
 
-struct Kept {
+struct BucketTable {
     buckets: HashMap<u64, Bucket>,
     swept: Instant,
 }
@@ -35,7 +35,7 @@ struct Bucket {
 
 impl Buckets {
     pub(super) fn new(rate: f64) -> Self {
-        let kept = Kept {
+        let kept = BucketTable {
             buckets: HashMap::new(),
             swept: Instant::now(),
         };

@@ -22,7 +22,7 @@ struct Message {
 
 /// What to do with a message that came.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum Arrival {
     /// Deliver it under this number.
     New(u64),
     /// The app still has it.
@@ -36,7 +36,7 @@ impl Held {
         self.messages.len()
     }
 
-    pub(super) fn came(&mut self, publish: &Publish, connection: u64) -> Came {
+    pub(super) fn came(&mut self, publish: &Publish, connection: u64) -> Arrival {
         let numbered = publish.qos != QoS::AtMostOnce;
         if numbered
             && publish.dup
@@ -47,11 +47,11 @@ impl Held {
         {
             known.connection = Some(connection);
             if !known.done {
-                return Came::Known;
+                return Arrival::Known;
             }
             let number = *number;
             self.remove(number);
-            return Came::Done;
+            return Arrival::Done;
         }
         let number = self.next;
         self.next += 1;
@@ -64,7 +64,7 @@ impl Held {
             done: false,
         };
         self.messages.insert(number, message);
-        Came::New(number)
+        Arrival::New(number)
     }
 
     /// The app is done with it. What to acknowledge, if that is possible on this connection.
@@ -137,8 +137,8 @@ mod tests {
     #[test]
     fn what_the_app_has_is_not_delivered_twice() {
         let mut held = Held::default();
-        assert_eq!(held.came(&publish(1, false, "a"), 1), Came::New(0));
-        assert_eq!(held.came(&publish(1, true, "a"), 2), Came::Known);
+        assert_eq!(held.came(&publish(1, false, "a"), 1), Arrival::New(0));
+        assert_eq!(held.came(&publish(1, true, "a"), 2), Arrival::Known);
         let settled = held.done(0, Some(2)).unwrap();
         assert_eq!(settled.pkid, 1);
         assert_eq!(held.len(), 0);
@@ -149,7 +149,7 @@ mod tests {
         let mut held = Held::default();
         held.came(&publish(1, false, "a"), 1);
         assert_eq!(held.done(0, None), None);
-        assert_eq!(held.came(&publish(1, true, "a"), 2), Came::Done);
+        assert_eq!(held.came(&publish(1, true, "a"), 2), Arrival::Done);
         assert_eq!(held.len(), 0);
     }
 
@@ -158,7 +158,7 @@ mod tests {
         let mut held = Held::default();
         held.came(&publish(1, false, "a"), 1);
         held.forgotten();
-        assert_eq!(held.came(&publish(1, false, "b"), 2), Came::New(1));
+        assert_eq!(held.came(&publish(1, false, "b"), 2), Arrival::New(1));
         assert_eq!(held.done(0, Some(2)), None, "the broker does not know it");
         assert_eq!(held.done(1, Some(2)).unwrap().payload, "b");
         assert_eq!(held.len(), 0);

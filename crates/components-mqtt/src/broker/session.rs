@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     MOST_HELD,
     filter::Filter,
-    held::{Came, Held},
+    held::{Arrival, Held},
 };
 use crate::{
     LOG,
@@ -233,9 +233,9 @@ impl Session {
 
     fn take(&mut self, publish: &Publish) {
         match self.held.came(publish, self.connection) {
-            Came::Known => {}
-            Came::Done => self.acknowledge(publish),
-            Came::New(number) => {
+            Arrival::Known => {}
+            Arrival::Done => self.acknowledge(publish),
+            Arrival::New(number) => {
                 if !self.route(number, publish) {
                     self.held.strays(number);
                 }

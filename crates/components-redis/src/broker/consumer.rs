@@ -39,12 +39,12 @@ pub(super) struct Consumer {
 
 /// Entries that the server does not know to be settled, by how they are.
 #[derive(Default)]
-struct Owed {
+struct Unsettled {
     acknowledged: Vec<String>,
     returned: Vec<String>,
 }
 
-impl Owed {
+impl Unsettled {
     fn is_empty(&self) -> bool {
         self.acknowledged.is_empty() && self.returned.is_empty()
     }
@@ -115,7 +115,7 @@ impl Consumer {
                 .map(|timeout| (timeout / 3).max(LEAST_PERIOD)),
         );
         let mut reading: Option<Reading> = None;
-        let mut owed = Owed::default();
+        let mut owed = Unsettled::default();
         // Whether it is time to look at pending entries.
         let mut due = false;
         loop {
@@ -202,7 +202,7 @@ impl Consumer {
         .boxed()
     }
 
-    async fn take(&self, read: Result<Vec<Entry>>, feed: &mut Feed<String>, owed: &mut Owed) {
+    async fn take(&self, read: Result<Vec<Entry>>, feed: &mut Feed<String>, owed: &mut Unsettled) {
         match read {
             Ok(entries) => {
                 for entry in entries {
@@ -218,7 +218,7 @@ impl Consumer {
         }
     }
 
-    async fn settle(&self, owed: &mut Owed) -> Result<()> {
+    async fn settle(&self, owed: &mut Unsettled) -> Result<()> {
         let group = &self.shared.options.group;
         while !owed.acknowledged.is_empty() {
             let batch = owed.acknowledged.len().min(BATCH);
@@ -326,7 +326,7 @@ impl Consumer {
     }
 
     /// The component is being closed: what it has not settled can be claimed at once.
-    async fn leave(&self, feed: Feed<String>, reading: Option<Reading>, mut owed: Owed) -> Result<()> {
+    async fn leave(&self, feed: Feed<String>, reading: Option<Reading>, mut owed: Unsettled) -> Result<()> {
         owed.returned.extend(feed.unsettled().cloned());
         // What a read brings that is under way is pending too.
         if let Some(reading) = reading

@@ -55,7 +55,7 @@ pub(super) enum Search {
 
 struct App {
     sender: watch::Sender<Addresses>,
-    known: Vec<Known>,
+    known: Vec<CachedAnswer>,
     /// Questions asked since the search or the refresh began.
     asked: u32,
     next_question: Instant,
@@ -66,7 +66,7 @@ struct App {
     last_used: Instant,
 }
 
-struct Known {
+struct CachedAnswer {
     instance: Name,
     address: SocketAddr,
     heard: Instant,
@@ -241,11 +241,11 @@ impl App {
     fn learn(&mut self, instance: &Name, addresses: &[SocketAddr], now: Instant) {
         let first = self.known.is_empty();
         for &address in addresses {
-            let same = |known: &&mut Known| known.address == address && known.instance == *instance;
+            let same = |known: &&mut CachedAnswer| known.address == address && known.instance == *instance;
             if let Some(known) = self.known.iter_mut().find(same) {
                 known.heard = now;
             } else if self.known.len() < MAX_ADDRESSES {
-                self.known.push(Known {
+                self.known.push(CachedAnswer {
                     instance: instance.clone(),
                     address,
                     heard: now,
@@ -290,7 +290,7 @@ impl App {
 
     /// One address per instance, IPv4 rather than IPv6; IPv4 first, else as they were found.
     fn publish(&mut self, now: Instant) {
-        let has_v4 = |one: &Known| {
+        let has_v4 = |one: &CachedAnswer| {
             self.known.iter().any(|other| {
                 other.address.is_ipv4()
                     && other.instance == one.instance

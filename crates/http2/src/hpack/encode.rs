@@ -6,7 +6,7 @@
 use bytes::{BufMut as _, BytesMut};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::names::{self, Known, Treatment};
+use super::names::{self, NameEntry, Treatment};
 use super::table::{INITIAL, Pseudo, STATIC};
 use super::{OVERHEAD, integer};
 
@@ -46,7 +46,7 @@ struct Entry {
 /// What an entry is looked for by.
 #[derive(Clone, Copy)]
 struct Key<'a> {
-    known: Known,
+    known: NameEntry,
     /// `None` of a pseudo-header, whose tag is its own.
     name: Option<&'a HeaderName>,
     text: &'a str,
@@ -172,7 +172,7 @@ impl Encoder {
         self.any(key, value.as_bytes(), out);
     }
 
-    fn text(&mut self, known: Known, pseudo: Pseudo, value: &[u8], out: &mut BytesMut) {
+    fn text(&mut self, known: NameEntry, pseudo: Pseudo, value: &[u8], out: &mut BytesMut) {
         if self.follows(value, |_, tag| tag == known.tag) {
             return self.repeat(self.next, out);
         }
@@ -185,7 +185,7 @@ impl Encoder {
     }
 
     fn any(&mut self, key: Key<'_>, value: &[u8], out: &mut BytesMut) {
-        let Known {
+        let NameEntry {
             index,
             treatment,
             tag: name,

@@ -22,7 +22,7 @@ const ONCE: Treatment = Treatment::Indexed(0);
 
 /// What is known of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct NameEntry {
     /// Its index in the static table; 0 when it has none.
     pub(super) index: u8,
     pub(super) treatment: Treatment,
@@ -34,11 +34,11 @@ pub(super) struct Known {
 pub(super) const SHARED: u16 = 0x8000;
 
 /// `:authority` and `:path`.
-pub(super) const AUTHORITY: Known = pseudo(1);
-pub(super) const PATH: Known = pseudo(4);
+pub(super) const AUTHORITY: NameEntry = pseudo(1);
+pub(super) const PATH: NameEntry = pseudo(4);
 
-const fn pseudo(index: u8) -> Known {
-    Known {
+const fn pseudo(index: u8) -> NameEntry {
+    NameEntry {
         index,
         treatment: REPEATED,
         tag: 0x7f00 + index as u16,
@@ -143,13 +143,13 @@ const fn hash(name: &[u8]) -> usize {
 }
 
 /// What is known of a name.
-pub(super) fn known(name: &HeaderName) -> Known {
+pub(super) fn known(name: &HeaderName) -> NameEntry {
     let name = name.as_str();
     let mut place = hash(name.as_bytes());
     while let Some(at) = FOUND[place].checked_sub(1) {
         let (candidate, index, treatment) = NAMES[usize::from(at)];
         if candidate == name {
-            return Known {
+            return NameEntry {
                 index,
                 treatment,
                 tag: u16::from(at),
@@ -160,9 +160,9 @@ pub(super) fn known(name: &HeaderName) -> Known {
     unknown(name)
 }
 
-fn unknown(name: &str) -> Known {
+fn unknown(name: &str) -> NameEntry {
     let treatment = if name.starts_with(DAPR) { REPEATED } else { ONCE };
-    Known {
+    NameEntry {
         index: 0,
         treatment,
         tag: SHARED | super::encode::tag(name.as_bytes()),

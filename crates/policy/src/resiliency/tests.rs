@@ -78,7 +78,7 @@ fn named_policies_of_a_target() {
     let resiliency = build(&[with_app(doc, "app", target)]);
     let app = resiliency.app("app");
     let policy = app.policy.unwrap();
-    assert!(app.has_target && resiliency.has_app_target("app") && !resiliency.has_app_target("other"));
+    assert!(app.has_target && !resiliency.app("other").has_target);
     assert_eq!(policy.timeout(), Some(Duration::from_millis(1500)));
     assert_eq!(retries(&policy), Some(2));
     assert_eq!(
@@ -335,7 +335,7 @@ fn a_bad_policy_is_reported_and_the_rest_still_applies() {
             .text
             .contains("unexpected back off policy type: sometimes")
     );
-    assert!(!resiliency.has_app_target("app"));
+    assert!(!resiliency.app("app").has_target);
     assert_eq!(
         resiliency.app("app").policy.unwrap().timeout(),
         Some(Duration::from_secs(1))

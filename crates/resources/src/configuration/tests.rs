@@ -134,15 +134,10 @@ fn every_section_is_read() {
     );
     assert_eq!((c.mtls.enabled, c.mtls.workload_cert_ttl.as_str()), (true, "24h"));
     assert_eq!(c.mtls.token_validators[0].options["caCertificate"], "5");
-    assert!(
-        c.secret_scope("a")
-            .is_some_and(|s| s.allows("one") && !s.allows("two"))
-    );
-    assert!(
-        c.secret_scope("b")
-            .is_some_and(|s| s.allows("one") && !s.allows("two"))
-    );
-    assert!(c.secret_scope("c").is_none());
+    let stores = c.secrets.iter().map(|scope| scope.store_name.as_str());
+    assert_eq!(stores.collect::<Vec<_>>(), ["a", "b"]);
+    let right = |scope: &SecretScope| scope.allows("one") && !scope.allows("two");
+    assert!(c.secrets.iter().all(right));
     assert_eq!(c.access_control.trust_domain, "public");
     assert_eq!(
         c.access_control.policies[0].operations[0].http_verb,

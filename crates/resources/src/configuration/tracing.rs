@@ -36,11 +36,6 @@ impl Tracing {
             .unwrap_or(DEFAULT_SAMPLING)
             .clamp(0.0, 1.0)
     }
-
-    /// Whether any exporter is configured.
-    pub fn has_exporter(&self) -> bool {
-        self.stdout || !self.zipkin_endpoint.is_empty() || !self.otel.endpoint.is_empty()
-    }
 }
 
 /// `otel` of the tracing settings.

@@ -33,20 +33,20 @@ pub trait Consumer: Sync {
     /// What an attempt at it comes to.
     type Answer: Send;
     /// What is left to do with a message once the engine has it, or is not to have it.
-    type Rest: Send;
+    type Disposition: Send;
 
     /// Makes an event of a message and gives it to the engine.
     fn offer(
         &self,
         inbox: &Inbox<Lane, Self::Event, Self::Answer>,
         message: &Message,
-    ) -> impl Future<Output = Self::Rest> + Send;
+    ) -> impl Future<Output = Self::Disposition> + Send;
 
     /// Waits for what comes of a message, and tells the broker.
     fn settle(
         &self,
         message: Message,
-        rest: Self::Rest,
+        rest: Self::Disposition,
         receipt: Receipt,
         ends: Ends<'_>,
     ) -> impl Future<Output = ()> + Send;

@@ -51,14 +51,14 @@ pub(crate) struct Shared {
 }
 
 /// What a store tells: its changes, and who shares it.
-pub(crate) struct Told {
+pub(crate) struct SharedEvents {
     pub(crate) changes: mpsc::Receiver<Change>,
     pub(crate) hosts: watch::Receiver<Hosts>,
 }
 
 impl Shared {
     /// Joins the schedulers of the store, as soon as it answers.
-    pub(crate) fn join(backend: Arc<dyn Backend>, own: Own) -> (Arc<Self>, Told) {
+    pub(crate) fn join(backend: Arc<dyn Backend>, own: Own) -> (Arc<Self>, SharedEvents) {
         let (changes, changed) = mpsc::channel(CHANGES);
         let (hosts, told) = watch::channel(Hosts::from([]));
         let stop = CancellationToken::new();
@@ -78,7 +78,7 @@ impl Shared {
             stop,
             member: std::sync::Mutex::new(Some(tokio::spawn(membership.run()))),
         };
-        let told = Told {
+        let told = SharedEvents {
             changes: changed,
             hosts: told,
         };

@@ -20,7 +20,7 @@ pub(crate) struct Endpoints {
 
 /// The parts of a request that matter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct RequestParts<'a> {
     pub method: &'a Method,
     pub path: &'a str,
     pub host: &'a str,
@@ -51,7 +51,11 @@ impl Endpoints {
         }
     }
 
-    pub(super) fn respond(&self, asked: &Asked<'_>, jwt: Option<&JwtAuthority>) -> Response<Full<Bytes>> {
+    pub(super) fn respond(
+        &self,
+        asked: &RequestParts<'_>,
+        jwt: Option<&JwtAuthority>,
+    ) -> Response<Full<Bytes>> {
         let is_jwks = asked.path == self.jwks;
         if !is_jwks && asked.path != self.discovery {
             return plain(StatusCode::NOT_FOUND, "404 page not found");
@@ -74,13 +78,13 @@ impl Endpoints {
         self.allowed_hosts.is_empty() || self.allowed_hosts.iter().any(|host| host == "*")
     }
 
-    fn allows(&self, asked: &Asked<'_>) -> bool {
+    fn allows(&self, asked: &RequestParts<'_>) -> bool {
         let host = asked.forwarded_host.unwrap_or(asked.host);
         let allowed = |name: &str| self.allowed_hosts.iter().any(|host| host == name);
         self.allows_all() || allowed(host) || without_port(host).is_some_and(allowed)
     }
 
-    fn discovery(&self, asked: &Asked<'_>, jwt: &JwtAuthority) -> Bytes {
+    fn discovery(&self, asked: &RequestParts<'_>, jwt: &JwtAuthority) -> Bytes {
         // Anyone can send the forwarding header: it counts only once it has been checked.
         let host = match asked.forwarded_host {
             Some(forwarded) if !self.allows_all() => forwarded,

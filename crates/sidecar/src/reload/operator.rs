@@ -147,15 +147,15 @@ impl Source for OperatorSource {
                 match &mut self.updates {
                     Followed::Components(updates) => match updates.next().await {
                         Update::Began => None,
-                        Update::Said(event) => Some(Said::Component(event)),
+                        Update::Said(event) => Some(WatchEvent::Component(event)),
                     },
                     Followed::Endpoints(updates) => match updates.next().await {
                         Update::Began => None,
-                        Update::Said(event) => Some(Said::Endpoint(event)),
+                        Update::Said(event) => Some(WatchEvent::Endpoint(event)),
                     },
                     Followed::Subscriptions(updates) => match updates.next().await {
                         Update::Began => None,
-                        Update::Said(event) => Some(Said::Subscription(event)),
+                        Update::Said(event) => Some(WatchEvent::Subscription(event)),
                     },
                 }
             };
@@ -166,9 +166,9 @@ impl Source for OperatorSource {
                 }
                 said = update => match said {
                     None => Some(Event::Relist),
-                    Some(Said::Component(event)) => self.component_event(event),
-                    Some(Said::Subscription(event)) => self.subscription_event(event),
-                    Some(Said::Endpoint(event)) => self
+                    Some(WatchEvent::Component(event)) => self.component_event(event),
+                    Some(WatchEvent::Subscription(event)) => self.subscription_event(event),
+                    Some(WatchEvent::Endpoint(event)) => self
                         .read(Kind::HttpEndpoint, event.http_endpoints)
                         .map(|loaded| Event::Changed(Box::new(loaded))),
                 },
@@ -181,7 +181,7 @@ impl Source for OperatorSource {
 }
 
 /// What a stream told.
-enum Said {
+enum WatchEvent {
     Component(ComponentUpdateEvent),
     Endpoint(HttpEndpointUpdateEvent),
     Subscription(SubscriptionUpdateEvent),

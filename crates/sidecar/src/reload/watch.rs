@@ -39,12 +39,12 @@ pub(super) struct Watch {
 
 struct Shared {
     changed: Notify,
-    places: Mutex<Places>,
+    places: Mutex<WatchedPaths>,
 }
 
 /// What changes count.
 #[derive(Default)]
-struct Places {
+struct WatchedPaths {
     /// Folders where every file counts.
     folders: HashSet<PathBuf>,
     /// Single paths: the folders themselves, and what links lead to.
@@ -88,7 +88,7 @@ impl Watch {
 
     /// Looks where links lead and what folders there are now. Blocks for some file system calls.
     pub(super) fn refresh(&self) {
-        let places = Places::find(&self.folders);
+        let places = WatchedPaths::find(&self.folders);
         let wanted = places.watched();
         let before = std::mem::replace(&mut *lock(&self.shared.places), places);
         lock(&self.watcher).follow(wanted, &before.lost);
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-impl Places {
+impl WatchedPaths {
     fn find(folders: &[PathBuf]) -> Self {
         let mut places = Self::default();
         for folder in folders {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -18,11 +17,10 @@ use tokio::sync::{Notify, mpsc};
 use tonic::Code;
 
 use crate::common::app::text;
+use crate::common::client::{absolute, http2_client};
 use crate::common::grpc::{self, Outcome};
+use crate::common::worker::ACTOR_STORE;
 use crate::common::{Answer, App, Net, Node, Placement, eventually, get, post, request, within};
-
-const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  \
-                     type: state.in-memory\n  version: v1\n  metadata:\n  - name: actorStateStore\n    value: 'true'\n";
 
 /// An app that hosts actors of type `T`; `handle` answers what is asked of them.
 async fn host<F, R>(settings: Value, handle: F) -> App
@@ -58,7 +56,7 @@ fn only() -> Value {
 }
 
 async fn start(net: &Net, placement: &Placement, id: &str, app: Option<&App>) -> Node {
-    let plan = net.sidecar(id).flag(&placement.flag()).resource(STORE);
+    let plan = net.sidecar(id).flag(&placement.flag()).resource(ACTOR_STORE);
     match app {
         Some(app) => plan.app(app.port).start().await,
         None => plan.start().await,
@@ -430,16 +428,19 @@ async fn calls_wait_while_actors_are_spread_anew() {
     placement.hold(true);
     placement.begin();
     eventually(async || placement.is_locked()).await;
-    let mut waiting = tokio::spawn({
-        let node = Arc::clone(&node);
-        async move { invoke(&node, "2", "m").await.status }
-    });
-    let answered = tokio::time::timeout(Duration::from_millis(500), &mut waiting).await;
-    assert!(answered.is_err(), "the call does not wait: {answered:?}");
+    let mut client = http2_client(node.ports.http).await;
+    let call = post("/v1.0/actors/T/2/method/m?q=1", "");
+    let waiting = tokio::spawn(client.send_request(absolute(call)));
+    // Calls that came later on the same connection.
+    for _ in 0..3 {
+        let later = client.send_request(absolute(get("/v1.0/metadata")));
+        assert_eq!(within(later).await.unwrap().status(), 200);
+    }
+    assert!(!waiting.is_finished(), "the call does not wait");
     let held = "PUT /actors/T/2/method/m?q=1".to_owned();
     assert!(!calls(&app).contains(&held));
     placement.hold(false);
-    assert_eq!(within(waiting).await.unwrap(), 200);
+    assert_eq!(within(waiting).await.unwrap().unwrap().status(), 200);
     assert!(calls(&app).contains(&held));
 }
 
@@ -504,7 +505,7 @@ async fn actors_of_other_namespaces_and_strangers_are_refused() {
     drop(identity);
     let app = echo(only()).await;
     // Placement in clear text is none for a sidecar that has an identity.
-    let plan = net.sidecar("me").flag(&placement.flag()).resource(STORE);
+    let plan = net.sidecar("me").flag(&placement.flag()).resource(ACTOR_STORE);
     let node = plan.app(app.port).launch().await;
     eventually(async || node.ask(get("/v1.0/healthz/outbound")).await.status == 204).await;
     let health = node.ask(get("/v1.0/healthz")).await;

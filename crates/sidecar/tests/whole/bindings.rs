@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use http::Method;
 use http_body_util::BodyExt;
@@ -14,7 +13,8 @@ use prost::Message;
 use tokio::sync::watch;
 use tonic::Code;
 
-use crate::common::{App, Net, Node, app, eventually, get, grpc, post, request};
+use crate::common::worker::{self, ACTOR_STORE};
+use crate::common::{App, Net, Node, Placement, app, eventually, get, grpc, post, request};
 
 const INVOKE: &str = "/dapr.proto.runtime.v1.Dapr/InvokeBinding";
 const ON_EVENT: &str = "/dapr.proto.runtime.v1.AppCallback/OnBindingEvent";
@@ -85,8 +85,8 @@ async fn output_bindings_answer_over_both_apis() {
     assert_eq!(outcome.header("metadata.statuscode"), Some("200"));
     assert_eq!(target.last().target, "/deep/path");
     let labels = ["component=\"web\"", "operation=\"post\"", "success=\"true\""];
-    let count = node.metric("dapr_component_output_binding_count", &labels).await;
-    assert_eq!(count, Some(2.0));
+    node.counts("dapr_component_output_binding_count", &labels, 2.0)
+        .await;
 }
 
 #[tokio::test]
@@ -367,22 +367,32 @@ async fn ticking(app: &App) -> Node {
 #[tokio::test]
 async fn events_come_while_the_app_is_well() {
     let well = Arc::new(AtomicBool::new(false));
-    let state = well.clone();
+    let probes = Arc::new(AtomicUsize::new(0));
+    let (state, count) = (well.clone(), probes.clone());
     let app = App::start(move |request| {
-        let healthy = request.uri().path() != "/healthz" || state.load(Ordering::SeqCst);
+        let probe = request.uri().path() == "/healthz";
+        if probe {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        let healthy = !probe || state.load(Ordering::SeqCst);
         async move { app::text(if healthy { 200 } else { 503 }, "") }
     })
     .await;
     let _node = ticking(&app).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Between two probes there are many ticks.
+    let probed = async |times: usize| {
+        let before = probes.load(Ordering::SeqCst);
+        eventually(async || probes.load(Ordering::SeqCst) >= before + times).await;
+    };
+    probed(2).await;
     assert_eq!(events(&app, "/tick"), 0);
     well.store(true, Ordering::SeqCst);
     eventually(async || events(&app, "/tick") > 1).await;
     well.store(false, Ordering::SeqCst);
-    // Until the next probe, and then no more.
+    // Until the answer to a probe has been heard, and then no more.
     eventually(async || {
         let before = events(&app, "/tick");
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        probed(2).await;
         events(&app, "/tick") == before
     })
     .await;
@@ -442,22 +452,20 @@ async fn an_event_in_flight_is_finished_before_the_end() {
         }
     })
     .await;
-    let node = Net::plain()
+    let (net, placement) = (Net::plain(), Placement::start().await);
+    let node = net
         .sidecar("me")
         .app(app.port)
+        .flag(&placement.flag())
         .flag("--dapr-graceful-shutdown-seconds=60")
+        .resource(ACTOR_STORE)
         .resource(&clock("tick", &[("direction", "input")]))
         .start()
         .await;
+    let mut work = worker::stream(&node).await;
     eventually(async || events(&app, "/tick") > 0).await;
     node.shutdown.begin();
-    // Once it has begun to end nothing new is read.
-    eventually(async || {
-        let before = events(&app, "/tick");
-        tokio::time::sleep(Duration::from_millis(400)).await;
-        events(&app, "/tick") == before
-    })
-    .await;
+    assert_eq!(grpc::next(&mut work).await, None, "no more events are read");
     assert!(!node.is_over(), "an event is with the app");
     // The APIs are there as long as the app may need them.
     assert_eq!(node.ask(get("/v1.0/metadata")).await.status, 200);

@@ -70,10 +70,8 @@ async fn what_is_said_comes_back_with_tools_called() {
         })
     );
     let labels = ["component=\"echo\"", "success=\"true\""];
-    assert_eq!(
-        node.metric("dapr_component_conversation_count", &labels).await,
-        Some(1.0)
-    );
+    node.counts("dapr_component_conversation_count", &labels, 1.0)
+        .await;
 }
 
 #[tokio::test]
@@ -241,8 +239,6 @@ async fn failures_of_a_provider_are_told() {
         "failed conversing with component llm: API returned unexpected status code: 503: busy"
     );
     let labels = ["component=\"llm\"", "success=\"false\""];
-    assert_eq!(
-        node.metric("dapr_component_conversation_count", &labels).await,
-        Some(1.0)
-    );
+    node.counts("dapr_component_conversation_count", &labels, 1.0)
+        .await;
 }

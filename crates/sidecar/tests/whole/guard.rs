@@ -1,6 +1,7 @@
 //! Who may use the APIs, and how much of them.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::BodyExt;
 use outrigger_transport::body::Body;
@@ -401,12 +402,19 @@ async fn one_call_at_a_time_means_until_its_last_byte() {
     let net = Net::plain();
     let (sender, body) = fed();
     let stream = std::sync::Mutex::new(Some(body));
+    let over = Arc::new(AtomicBool::new(false));
+    let is_over = Arc::clone(&over);
     let app = App::start(move |request| {
         let stream = match request.uri().path() {
             "/stream" => stream.lock().unwrap().take(),
             _ => None,
         };
-        async move { http::Response::new(stream.unwrap_or_else(|| "next".into())) }
+        let others = if is_over.load(Ordering::SeqCst) {
+            "next"
+        } else {
+            "too early"
+        };
+        async move { http::Response::new(stream.unwrap_or_else(|| others.into())) }
     })
     .await;
     let callee = net
@@ -434,9 +442,10 @@ async fn one_call_at_a_time_means_until_its_last_byte() {
             })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let received = "dapr_runtime_service_invocation_req_recv_total";
+    callee.counts(received, &["src_app_id=\"caller\""], 2.0).await;
     assert_eq!(app.calls(), 1);
-    assert!(others.iter().all(|call| !call.is_finished()));
+    over.store(true, Ordering::SeqCst);
     drop(sender);
     assert!(within(open.frame()).await.is_none());
     for call in others {

@@ -71,7 +71,7 @@ async fn host(name: &str, seen: &Arc<Seen>) -> App {
         async move {
             let path = request.uri().path().to_owned();
             if path == "/dapr/config" {
-                return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"4s"}"#);
+                return app::text(200, r#"{"entities":["T"],"drainOngoingCallTimeout":"20s"}"#);
             }
             if request.method() == Method::GET {
                 return app::text(404, "");
@@ -319,7 +319,7 @@ async fn nobody_waits_for_the_long_turns_of_others() {
     let (_app, _first) = fleet.host("first").await;
     let caller = Arc::new(fleet.caller().await);
     eventually(async || call(&caller, 0, "").await.status == 200).await;
-    // Those of them that move are cut off after 4 s.
+    // Those of them that move are cut off after 20 s.
     let mut turns = JoinSet::new();
     for actor in 0..ACTORS {
         let caller = Arc::clone(&caller);
@@ -332,7 +332,7 @@ async fn nobody_waits_for_the_long_turns_of_others() {
     let _second = fleet.host("second").await;
     let (made, failed, longest) = load.end().await;
     assert_eq!(failed, [""; 0], "of {made}");
-    assert!(longest < Duration::from_secs(3), "a call took {longest:?}");
+    assert!(longest < Duration::from_secs(10), "a call took {longest:?}");
     fleet.seen.check();
     let release = async {
         while let Some(status) = turns.join_next().await {

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -161,8 +160,13 @@ async fn endpoints_follow_their_files() {
 async fn nothing_is_reloaded_unless_it_is_asked_for() {
     let net = Net::plain();
     let node = net.sidecar("me").start().await;
+    let asks = net
+        .sidecar("asks")
+        .spec(FEATURE)
+        .flag(&format!("--resources-path={}", node.resources().display()));
+    let asks = asks.start().await;
     put(&node, "a.yaml", &memory("one"));
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    until(&asks, &[("one", "state.in-memory")]).await;
     assert_eq!(listed(&node).await, []);
 }
 
@@ -303,12 +307,6 @@ async fn the_folder_may_be_exchanged() {
     std::fs::create_dir(&next).unwrap();
     std::fs::write(next.join("a.yaml"), memory("new")).unwrap();
     std::fs::rename(node.resources(), node.folder().join("before")).unwrap();
-    tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!(
-        listed(&node).await.len(),
-        1,
-        "a folder that is missing changes nothing"
-    );
     std::fs::rename(&next, node.resources()).unwrap();
     until(&node, &[("new", "state.in-memory")]).await;
     let linked = behind_link(node.folder(), &memory("linked"));
@@ -324,6 +322,17 @@ async fn the_folder_may_be_exchanged() {
         &[("new", "state.in-memory"), ("relinked", "state.in-memory")],
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_folder_that_is_missing_changes_nothing() {
+    let net = Net::plain();
+    let process = plan(&net).resource(&memory("old")).spawn().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::rename(process.resources(), elsewhere.path().join("resources")).unwrap();
+    eventually(async || process.log().contains("cannot read resources folder")).await;
+    let metadata = process.try_ask(get("/v1.0/metadata")).await.unwrap().json();
+    assert_eq!(metadata["components"][0]["name"], "old");
 }
 
 fn behind_link(folder: &Path, text: &str) -> PathBuf {

@@ -1,7 +1,5 @@
 //! HTTP/1.1 as clients and apps speak it.
 
-use std::time::Duration;
-
 use http::{Method, Response};
 use outrigger_transport::body::Body;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -169,10 +167,17 @@ async fn lengths_are_kept_on_every_way_to_the_app() {
 
 #[tokio::test]
 async fn a_client_may_close_its_half_behind_the_request() {
+    const INTERIM: &str = "HTTP/1.1 100 Continue\r\n\r\n";
     let net = Net::plain();
-    let slow = async |request| {
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        app::echo(request).await
+    let (go, gate) = tokio::sync::watch::channel(false);
+    let slow = move |request: http::Request<hyper::body::Incoming>| {
+        let mut gate = gate.clone();
+        async move {
+            if request.uri().path() == "/m" {
+                gate.wait_for(|open| *open).await.unwrap();
+            }
+            app::echo(request).await
+        }
     };
     let echo = App::start(slow).await;
     let (caller, _callee) = net.pair(echo.port).await;
@@ -182,8 +187,14 @@ async fn a_client_may_close_its_half_behind_the_request() {
     let request = "POST /v1.0/invoke/callee/method/m HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
     stream.write_all(request.as_bytes()).await.unwrap();
     stream.shutdown().await.unwrap();
+    // Who has noticed it looks in this way whether the client is still there.
+    let mut interim = [0; INTERIM.len()];
+    within(stream.read_exact(&mut interim)).await.unwrap();
+    assert_eq!(interim, INTERIM.as_bytes());
+    go.send(true).unwrap();
     let mut answer = String::new();
     within(stream.read_to_string(&mut answer)).await.unwrap();
+    let answer = answer.replace(INTERIM, "");
     assert!(
         answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello"),
         "{answer}"

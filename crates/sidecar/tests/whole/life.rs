@@ -213,19 +213,16 @@ async fn a_blocked_shutdown_goes_on_serving_for_its_time() {
     let node = net
         .sidecar("me")
         .app(app.port)
-        .flag("--dapr-block-shutdown-duration=2s");
+        .flag("--dapr-block-shutdown-duration=4s");
     let node = node.start().await;
     let started = Instant::now();
     assert_eq!(node.ask(post("/v1.0/shutdown", "")).await.status, 204);
-    let mut served = 0;
-    while started.elapsed() < Duration::from_secs(1) {
+    for _ in 0..5 {
         let answer = node.ask(post("/v1.0/invoke/me/method/m", "still here")).await;
         assert_eq!(answer.text(), "still here");
-        served += 1;
     }
-    assert!(served > 0);
     node.ended().await.unwrap();
-    assert!(started.elapsed() >= Duration::from_secs(2));
+    assert!(started.elapsed() >= Duration::from_secs(4));
 }
 
 /// An app whose health the test decides.
@@ -243,10 +240,12 @@ async fn patient() -> (Arc<AtomicBool>, App) {
     (well, app)
 }
 
-const PROBES: [&str; 3] = [
+/// One late answer of a slow machine does not make the app unwell.
+const PROBES: [&str; 4] = [
     "--enable-app-health-check",
     "--app-health-probe-interval=1",
-    "--app-health-threshold=1",
+    "--app-health-probe-timeout=1000",
+    "--app-health-threshold=3",
 ];
 
 #[tokio::test]

@@ -184,7 +184,7 @@ async fn a_component_can_say_what_callers_are_told() {
         "category=\"pluggable-component\"",
         "error_code=\"ERR_PLUGGABLE_COMPONENT\"",
     ];
-    assert_eq!(node.metric("dapr_error_code_total", &labels).await, Some(1.0));
+    node.counts("dapr_error_code_total", &labels, 1.0).await;
 
     let query = QueryStateRequest {
         store_name: "orders".into(),

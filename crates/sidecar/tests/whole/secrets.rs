@@ -53,10 +53,7 @@ async fn secrets_are_given_one_by_one_or_all_at_once() {
     let outcome = grpc::unary(node.ports.grpc, method, &[], &request).await;
     assert_eq!(outcome.message::<GetSecretResponse>().data["open"], "sesame");
     let labels = ["component=\"vault\"", "operation=\"get\"", "success=\"true\""];
-    assert_eq!(
-        node.metric("dapr_component_secret_count", &labels).await,
-        Some(3.0)
-    );
+    node.counts("dapr_component_secret_count", &labels, 3.0).await;
 }
 
 #[tokio::test]

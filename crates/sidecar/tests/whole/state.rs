@@ -69,16 +69,12 @@ async fn a_value_lives_from_save_to_delete() {
     let right = request("DELETE", "/v1.0/state/mem/k", &[&format!("if-match: {etag}")], "");
     assert_eq!(node.ask(right).await.status, 204);
     assert_eq!(node.ask(get("/v1.0/state/mem/k")).await.status, 204);
-    let count = |operation, success| {
+    let counts = async |operation, success, value| {
         let labels = [operation, success, "component=\"mem\""];
-        let node = &node;
-        async move { node.metric("dapr_component_state_count", &labels).await }
+        node.counts("dapr_component_state_count", &labels, value).await;
     };
-    assert_eq!(count("operation=\"get\"", "success=\"true\"").await, Some(3.0));
-    assert_eq!(
-        count("operation=\"delete\"", "success=\"false\"").await,
-        Some(1.0)
-    );
+    counts("operation=\"get\"", "success=\"true\"", 3.0).await;
+    counts("operation=\"delete\"", "success=\"false\"", 1.0).await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use super::{Body, BoxError};
 pub type Next = Option<Result<Frame<Bytes>, BoxError>>;
 
 /// A body each of whose words passes by a function.
-struct Seen<F> {
+struct Inspected<F> {
     body: Body,
     see: F,
 }
@@ -20,11 +20,11 @@ struct Seen<F> {
 impl Body {
     /// `see` is given what the body says, and returns what its reader gets. It is dropped with the body.
     pub fn seen(self, see: impl FnMut(Next) -> Next + Send + Unpin + 'static) -> Self {
-        Self::Stream(Box::pin(Seen { body: self, see }))
+        Self::Stream(Box::pin(Inspected { body: self, see }))
     }
 }
 
-impl<F: FnMut(Next) -> Next + Unpin> HttpBody for Seen<F> {
+impl<F: FnMut(Next) -> Next + Unpin> HttpBody for Inspected<F> {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -171,14 +171,6 @@ impl Io {
             Self::Tls(stream) => stream.get_ref().0,
         }
     }
-
-    /// The protocol that the TLS handshake agreed on, if any.
-    pub fn negotiated(&self) -> Option<&[u8]> {
-        match self {
-            Self::Tcp(_) => None,
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol(),
-        }
-    }
 }
 
 impl AsyncRead for Io {

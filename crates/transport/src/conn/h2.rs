@@ -74,16 +74,16 @@ impl KeepAlive {
     }
 }
 
-type Connection = Arc<Kept>;
+type Connection = Arc<PooledConnection>;
 
 /// A connection of a pool.
-struct Kept {
+struct PooledConnection {
     client: Client<Io>,
     /// Takes no new calls: a certificate it stands on expires before long.
     retired: Arc<AtomicBool>,
 }
 
-impl Kept {
+impl PooledConnection {
     fn is_usable(&self) -> bool {
         !self.client.is_closed() && !self.retired.load(Ordering::Relaxed)
     }
@@ -166,7 +166,7 @@ impl H2Pool {
         Ok(connection)
     }
 
-    async fn connect(&self) -> Result<Kept, DialError> {
+    async fn connect(&self) -> Result<PooledConnection, DialError> {
         let io = self.dialer.dial().await?;
         let end = self.dialer.valid_until(&io);
         let failed = |error: outrigger_http2::Error| self.dialer.error(DialErrorKind::Http2(error));
@@ -208,7 +208,7 @@ impl H2Pool {
                 });
             }
         });
-        Ok(Kept { client, retired })
+        Ok(PooledConnection { client, retired })
     }
 
     /// Sends a request; a connection that died before taking it is replaced once.

@@ -14,12 +14,12 @@ const MAX_HOSTS: usize = 4096;
 
 #[derive(Default)]
 pub(super) struct Hosts {
-    known: ArcSwap<HashMap<String, Arc<Known>>>,
+    known: ArcSwap<HashMap<String, Arc<CachedInstance>>>,
     /// How many were added so far: tells which were called lately.
     added: AtomicU64,
 }
 
-struct Known {
+struct CachedInstance {
     instance: Arc<Instance>,
     /// The app that its certificate has to name.
     app_id: String,
@@ -37,7 +37,7 @@ impl Hosts {
 
     /// Adds a host, in the place of another app's at its address.
     fn add(&self, address: &str, app_id: &str, instance: Instance) -> Arc<Instance> {
-        let host = Arc::new(Known {
+        let host = Arc::new(CachedInstance {
             instance: Arc::new(instance),
             app_id: app_id.to_owned(),
             used: AtomicU64::new(self.added.fetch_add(1, Ordering::Relaxed) + 1),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::{StreamExt, stream};
-use outrigger_blocks::subscriptions::{Opened, Stream, StreamError, Subscriptions, Wanted};
+use outrigger_blocks::subscriptions::{AppSubscription, Opened, Stream, StreamError, Subscriptions};
 use outrigger_wire::runtime::v1::subscribe_topic_events_request_alpha1::SubscribeTopicEventsRequestType as Said;
 use outrigger_wire::runtime::v1::subscribe_topic_events_response_alpha1::SubscribeTopicEventsResponseType as Told;
 use outrigger_wire::runtime::v1::{
@@ -50,7 +50,7 @@ impl DaprService {
     }
 }
 
-fn initial(first: SubscribeTopicEventsRequestAlpha1) -> Result<Wanted, Status> {
+fn initial(first: SubscribeTopicEventsRequestAlpha1) -> Result<AppSubscription, Status> {
     let Some(Said::InitialRequest(request)) = first.subscribe_topic_events_request_type else {
         return Err(Status::unknown("initial request is required"));
     };
@@ -67,7 +67,12 @@ fn initial(first: SubscribeTopicEventsRequestAlpha1) -> Result<Wanted, Status> {
         return Err(Status::unknown("topic is required"));
     }
     let dead_letter = dead_letter_topic.unwrap_or_default();
-    Ok(Wanted::streaming(&pubsub_name, &topic, &dead_letter, metadata))
+    Ok(AppSubscription::streaming(
+        &pubsub_name,
+        &topic,
+        &dead_letter,
+        metadata,
+    ))
 }
 
 fn refused(error: StreamError) -> Status {

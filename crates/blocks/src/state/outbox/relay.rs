@@ -17,7 +17,7 @@ use outrigger_runtime::resilience::Attempts;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{State, Store};
-use super::relays::Place;
+use super::relays::InternalTopic;
 use super::{LOG, event};
 use crate::outbound::Cause;
 use crate::pubsub::Broker;
@@ -29,11 +29,11 @@ const MAX_HELD: usize = 1024;
 /// How long a marker is waited for before its event is given back to the broker: the contract's time. The first look is
 /// at once, the next after the first of the pauses, which grow to the second.
 const PATIENCE: Duration = Duration::from_secs(10);
-const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+const MARKER_POLL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// How long an event may hold others up whose transaction is under way here.
 const UNDER_WAY: Duration = Duration::from_secs(1);
 /// A transaction that began so long ago and left no marker will leave none.
-const FORSAKEN: Duration = Duration::from_secs(60 * 60);
+const ABANDONED_AFTER: Duration = Duration::from_secs(60 * 60);
 /// Pauses before a broker is asked again for the subscription.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
 
@@ -41,7 +41,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 pub(super) struct Relay {
     state: Arc<State>,
     broker: Arc<Broker>,
-    place: Place,
+    place: InternalTopic,
     policy: Policy,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Internal {
 }
 
 /// What an attempt at an event came to.
-pub(super) enum Fate {
+pub(super) enum RelayOutcome {
     /// It was committed, and is published; its marker is in this store.
     Published(Arc<Store>),
     /// It was never committed.
@@ -64,16 +64,16 @@ pub(super) enum Fate {
 }
 
 /// What is left to do with a message.
-pub(super) enum Rest {
-    Taken(String, Taken<Fate>),
+pub(super) enum Disposition {
+    Taken(String, Taken<RelayOutcome>),
     Unreadable(String),
     Ending,
 }
 
 impl Relay {
-    pub(super) fn new(state: Arc<State>, broker: Arc<Broker>, place: Place) -> Self {
+    pub(super) fn new(state: Arc<State>, broker: Arc<Broker>, place: InternalTopic) -> Self {
         Self {
-            policy: Policy::waiting("outbox", LOOKS.0, LOOKS.1, PATIENCE),
+            policy: Policy::waiting("outbox", MARKER_POLL.0, MARKER_POLL.1, PATIENCE),
             state,
             broker,
             place,
@@ -163,8 +163,8 @@ impl Relay {
         let attempting = engine.run(&ending, Ending::FinishAttempts, |event, _| async move {
             let fate = self.attempt(&event).await;
             let outcome = match fate {
-                Fate::Published(_) | Fate::Void(_) => Outcome::Success,
-                Fate::Missing | Fate::Failed(_) => Outcome::Failure { code: None },
+                RelayOutcome::Published(_) | RelayOutcome::Void(_) => Outcome::Success,
+                RelayOutcome::Missing | RelayOutcome::Failed(_) => Outcome::Failure { code: None },
             };
             (fate, outcome)
         });
@@ -180,7 +180,7 @@ impl Relay {
         stopped
     }
 
-    async fn attempt(&self, internal: &Internal) -> Fate {
+    async fn attempt(&self, internal: &Internal) -> RelayOutcome {
         let marker = &internal.marker;
         if let Some(ended) = self.state.transactions.running(marker) {
             // Sooner there is nothing to be seen.
@@ -197,14 +197,16 @@ impl Relay {
             }
         }
         if let Some(cause) = unknown {
-            return Fate::Failed(cause);
+            return RelayOutcome::Failed(cause);
         }
         if has_failed {
-            return Fate::Void("its transaction failed");
+            return RelayOutcome::Void("its transaction failed");
         }
         match event::age(marker, SystemTime::now()) {
-            Some(age) if age > FORSAKEN => Fate::Void("its transaction began over an hour ago"),
-            _ => Fate::Missing,
+            Some(age) if age > ABANDONED_AFTER => {
+                RelayOutcome::Void("its transaction began over an hour ago")
+            }
+            _ => RelayOutcome::Missing,
         }
     }
 
@@ -213,14 +215,14 @@ impl Relay {
     }
 
     /// Sends a committed event to the topic of its store.
-    async fn publish(&self, store: Arc<Store>, internal: &Internal) -> Fate {
+    async fn publish(&self, store: Arc<Store>, internal: &Internal) -> RelayOutcome {
         let Some(outbox) = &store.outbox else {
-            return Fate::Missing;
+            return RelayOutcome::Missing;
         };
         let settings = &outbox.settings;
         let mut event = match Event::parse(&internal.envelope) {
             Ok(event) => event,
-            Err(error) => return Fate::Failed(error.to_string()),
+            Err(error) => return RelayOutcome::Failed(error.to_string()),
         };
         event.set(member::TOPIC, &settings.topic);
         event.set(member::PUBSUB, &settings.pubsub);
@@ -241,8 +243,8 @@ impl Relay {
             .pubsubs
             .forward(&settings.pubsub, &settings.topic, vec![entry]);
         match forwarded.await {
-            Ok(()) => Fate::Published(store),
-            Err(error) => Fate::Failed(error.to_string()),
+            Ok(()) => RelayOutcome::Published(store),
+            Err(error) => RelayOutcome::Failed(error.to_string()),
         }
     }
 
@@ -280,29 +282,29 @@ impl Relay {
 
 impl Consumer for Relay {
     type Event = Internal;
-    type Answer = Fate;
-    type Rest = Rest;
+    type Answer = RelayOutcome;
+    type Disposition = Disposition;
 
-    async fn offer(&self, inbox: &Inbox<Lane, Internal, Fate>, message: &Message) -> Rest {
+    async fn offer(&self, inbox: &Inbox<Lane, Internal, RelayOutcome>, message: &Message) -> Disposition {
         let marker = match marker_of(&message.data) {
             Ok(marker) => marker,
-            Err(why) => return Rest::Unreadable(why),
+            Err(why) => return Disposition::Unreadable(why),
         };
         let internal = Internal {
             marker: marker.clone(),
             envelope: message.data.clone(),
         };
         match inbox.offer(message.lane.clone(), internal).await {
-            Ok(taken) => Rest::Taken(marker, taken),
-            Err(_) => Rest::Ending,
+            Ok(taken) => Disposition::Taken(marker, taken),
+            Err(_) => Disposition::Ending,
         }
     }
 
-    async fn settle(&self, _message: Message, rest: Rest, receipt: Receipt, ends: Ends<'_>) {
+    async fn settle(&self, _message: Message, rest: Disposition, receipt: Receipt, ends: Ends<'_>) {
         let (marker, taken) = match rest {
-            Rest::Taken(marker, taken) => (marker, taken),
-            Rest::Ending => return receipt.give_back(),
-            Rest::Unreadable(why) => {
+            Disposition::Taken(marker, taken) => (marker, taken),
+            Disposition::Ending => return receipt.give_back(),
+            Disposition::Unreadable(why) => {
                 let topic = &self.place.topic;
                 tracing::error!(
                     target: LOG,
@@ -313,21 +315,23 @@ impl Consumer for Relay {
             }
         };
         let why = match taken.settled().await {
-            Ok(Fate::Published(store)) => {
+            Ok(RelayOutcome::Published(store)) => {
                 receipt.acknowledge();
                 self.count("published");
                 return self.forget(&store, &marker, ends).await;
             }
-            Ok(Fate::Void(why)) => {
+            Ok(RelayOutcome::Void(why)) => {
                 tracing::info!(target: LOG, "outbox event {marker} is not published: {why} and left no marker");
                 self.count("dropped");
                 return receipt.acknowledge();
             }
             Err(Undelivered::Ending) => return receipt.give_back(),
             // Its wait was cut short: somebody else goes on.
-            Ok(Fate::Missing | Fate::Failed(_)) if ends.have_come() => return receipt.give_back(),
-            Ok(Fate::Missing) => "outbox state not found".to_owned(),
-            Ok(Fate::Failed(cause)) => {
+            Ok(RelayOutcome::Missing | RelayOutcome::Failed(_)) if ends.have_come() => {
+                return receipt.give_back();
+            }
+            Ok(RelayOutcome::Missing) => "outbox state not found".to_owned(),
+            Ok(RelayOutcome::Failed(cause)) => {
                 tracing::error!(
                     target: LOG,
                     "outbox event {marker} goes back to pubsub {}: {cause}",

@@ -19,18 +19,18 @@ const SUBSCRIBING: Duration = Duration::from_secs(5);
 
 /// An internal topic, and its broker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Place {
+pub(super) struct InternalTopic {
     pub(super) pubsub: String,
     pub(super) topic: String,
 }
 
 /// The internal topics that are subscribed to. What is published to another may have no group that it is kept for.
 #[derive(Clone, Default)]
-pub(in super::super) struct Standing(Arc<watch::Sender<HashSet<Place>>>);
+pub(in super::super) struct SubscribedTopics(Arc<watch::Sender<HashSet<InternalTopic>>>);
 
-impl Standing {
+impl SubscribedTopics {
     /// Waits for a subscription, as long as a start does; whether there is one.
-    pub(super) async fn has(&self, place: &Place) -> bool {
+    pub(super) async fn has(&self, place: &InternalTopic) -> bool {
         let mut places = self.0.subscribe();
         let stands = places.wait_for(|places| places.contains(place));
         tokio::time::timeout(SUBSCRIBING, stands)
@@ -38,13 +38,13 @@ impl Standing {
             .is_ok_and(|stands| stands.is_ok())
     }
 
-    pub(super) fn add(&self, place: &Place) {
+    pub(super) fn add(&self, place: &InternalTopic) {
         self.0.send_modify(|places| {
             places.insert(place.clone());
         });
     }
 
-    fn remove(&self, place: &Place) {
+    fn remove(&self, place: &InternalTopic) {
         self.0.send_modify(|places| {
             places.remove(place);
         });
@@ -54,13 +54,13 @@ impl Standing {
 /// The relays of a sidecar.
 #[derive(Default)]
 pub(in super::super) struct Relays {
-    running: Mutex<HashMap<Place, Running>>,
+    running: Mutex<HashMap<InternalTopic, Running>>,
     tasks: TaskTracker,
     /// Nothing is taken any more.
     ended: CancellationToken,
     /// Told whenever a store with an outbox comes or goes.
     pub(in super::super) changes: Arc<watch::Sender<()>>,
-    pub(in super::super) standing: Standing,
+    pub(in super::super) standing: SubscribedTopics,
 }
 
 /// A relay at work.
@@ -136,7 +136,7 @@ impl State {
                 wanted.insert(outbox.place());
             }
         }
-        let mut due: HashMap<Place, Arc<Broker>> = HashMap::new();
+        let mut due: HashMap<InternalTopic, Arc<Broker>> = HashMap::new();
         for place in wanted {
             match self.pubsubs.broker(&place.pubsub) {
                 Some(broker) => drop(due.insert(place, broker)),
@@ -173,7 +173,7 @@ impl State {
 
     fn start_relay(
         self: &Arc<Self>,
-        place: &Place,
+        place: &InternalTopic,
         broker: Arc<Broker>,
         before: Option<CancellationToken>,
     ) -> Running {

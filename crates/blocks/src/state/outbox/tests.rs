@@ -32,7 +32,7 @@ fn outbox() -> Outbox {
         settings.unwrap(),
         Arc::new(pubsubs),
         Arc::default(),
-        Standing::default(),
+        SubscribedTopics::default(),
     )
 }
 

@@ -10,17 +10,17 @@ const MOST_FAILED: usize = 4096;
 
 /// What is known of transactions by the names of their markers.
 #[derive(Default)]
-pub(in super::super) struct Transactions(Mutex<Known>);
+pub(in super::super) struct Transactions(Mutex<InFlight>);
 
 #[derive(Default)]
-struct Known {
+struct InFlight {
     /// Cancelled when the transaction has ended.
     running: HashMap<String, CancellationToken>,
     failed: VecDeque<String>,
 }
 
 impl Transactions {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, InFlight> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

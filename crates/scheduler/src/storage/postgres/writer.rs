@@ -18,14 +18,14 @@ const WAITING: usize = 1024;
 /// Calls that share a transaction at most.
 const BATCH: usize = 256;
 
-struct Asked {
+struct WriteRequest {
     conditions: Vec<Condition>,
     writes: Vec<Write>,
     told: oneshot::Sender<Result<bool, StorageError>>,
 }
 
 /// The way to the task.
-pub(super) struct Writer(mpsc::Sender<Asked>);
+pub(super) struct Writer(mpsc::Sender<WriteRequest>);
 
 impl Writer {
     /// Runs until nobody can ask for anything any more.
@@ -65,7 +65,7 @@ impl Writer {
         writes: Vec<Write>,
     ) -> Result<bool, StorageError> {
         let (told, answer) = oneshot::channel();
-        let asked = Asked {
+        let asked = WriteRequest {
             conditions,
             writes,
             told,
@@ -78,7 +78,7 @@ impl Writer {
 /// All of them in one transaction; what came of each.
 async fn write(
     sessions: &Sessions,
-    asked: &[Asked],
+    asked: &[WriteRequest],
 ) -> Result<Vec<Result<bool, StorageError>>, StorageError> {
     let mut session = sessions.get().await?;
     let transaction = session.client_mut().transaction().await?;
@@ -112,7 +112,7 @@ pub(super) async fn next_revision(transaction: &Transaction<'_>) -> Result<i64, 
 
 async fn known(
     transaction: &Transaction<'_>,
-    asked: &[Asked],
+    asked: &[WriteRequest],
 ) -> Result<HashMap<Vec<u8>, Written>, StorageError> {
     let conditions = asked.iter().flat_map(|asked| &asked.conditions);
     let keys: HashSet<&[u8]> = conditions
@@ -138,7 +138,7 @@ async fn known(
 }
 
 /// Those of the named leases that have not ended. None of them ends while the transaction holds the revision.
-async fn leases(transaction: &Transaction<'_>, asked: &[Asked]) -> Result<HashSet<i64>, StorageError> {
+async fn leases(transaction: &Transaction<'_>, asked: &[WriteRequest]) -> Result<HashSet<i64>, StorageError> {
     let writes = asked.iter().flat_map(|asked| &asked.writes);
     let named: Vec<i64> = writes
         .filter_map(|write| match write {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_schedule::quorum::{self, Entry, Seen, View};
+use outrigger_schedule::quorum::{self, Entry, GroupMembers, View};
 use outrigger_schedule::shard::Shard;
 use outrigger_wire::scheduler::v1::Host;
 use prost::Message;
@@ -155,7 +155,7 @@ impl Membership {
                 View::Absent => {
                     self.lose().await;
                     let uids = entries.iter().map(|entry| entry.uid);
-                    let seen = Seen::of(uids.chain([self.uid]));
+                    let seen = GroupMembers::of(uids.chain([self.uid]));
                     self.write(lease, seen, None).await?;
                     continue;
                 }
@@ -235,7 +235,7 @@ impl Membership {
     }
 
     /// Writes the own entry: a new one, or over that which was made at this revision.
-    async fn write(&self, lease: i64, seen: Seen, created: Option<i64>) -> Result<(), StorageError> {
+    async fn write(&self, lease: i64, seen: GroupMembers, created: Option<i64>) -> Result<(), StorageError> {
         let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
         let host = Host {
             address: self.own.address.clone(),
@@ -331,7 +331,7 @@ impl Member {
             entry: Entry {
                 id: id.to_owned(),
                 uid: entry.uid,
-                seen: Seen {
+                seen: GroupMembers {
                     total: entry.total,
                     uids: entry.uids,
                 },

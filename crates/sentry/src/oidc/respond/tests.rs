@@ -29,8 +29,8 @@ fn jwt() -> JwtAuthority {
     JwtAuthority::load(&generate(None).unwrap(), &config, Duration::ZERO).unwrap()
 }
 
-fn asked<'a>(path: &'a str, host: &'a str) -> Asked<'a> {
-    Asked {
+fn asked<'a>(path: &'a str, host: &'a str) -> RequestParts<'a> {
+    RequestParts {
         method: &Method::GET,
         path,
         host,
@@ -108,7 +108,7 @@ fn other_paths_and_methods_are_refused() {
     }
     for path in ["/jwks.json", DISCOVERY] {
         for method in [Method::POST, Method::PUT, Method::DELETE, Method::HEAD] {
-            let asked = Asked {
+            let asked = RequestParts {
                 method: &method,
                 ..asked(path, "h")
             };
@@ -139,7 +139,7 @@ async fn hosts_are_checked_against_the_list() {
     let status = |endpoints: &Endpoints, host, forwarded_host| {
         endpoints
             .respond(
-                &Asked {
+                &RequestParts {
                     forwarded_host,
                     ..asked(DISCOVERY, host)
                 },
@@ -163,7 +163,7 @@ async fn hosts_are_checked_against_the_list() {
         (&hosts(&["*"]), "http://h"),
         (&hosts(&[]), "http://h"),
     ] {
-        let asked = Asked {
+        let asked = RequestParts {
             forwarded_host: Some("localhost"),
             ..asked(DISCOVERY, "h")
         };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, client, eventually, get, within};
+use super::{Answer, PATIENCE, client, eventually, get, within};
 
 /// Sidecars that know each other.
 pub struct Net {
@@ -439,6 +439,11 @@ impl Process {
         Answer::try_read(answer).await
     }
 
+    /// Where its resource files are.
+    pub fn resources(&self) -> PathBuf {
+        self.folder.path().join("resources")
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
@@ -504,6 +509,22 @@ impl Node {
         };
         let line = answer.text().lines().find(wanted)?;
         Some(line.rsplit_once(' ')?.1.parse().unwrap())
+    }
+
+    /// Waits until a metric has this value: what a call did may be counted after its answer.
+    pub async fn counts(&self, name: &str, labels: &[&str], value: f64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let counted = self.metric(name, labels).await;
+            if counted == Some(value) {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{name} {labels:?}: {counted:?} instead of {value}"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     /// Waits until it has ended, by itself or because somebody asked.

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use hyper::body::Incoming;
 use outrigger_wire::durabletask::work_item::Request as Work;
 use outrigger_wire::durabletask::{
     ActivityRequest, ActivityResponse, GetWorkItemsRequest, TaskFailureDetails, WorkItem,
@@ -16,6 +17,11 @@ use crate::replay::{Context, End, turn};
 
 type Workflow = Box<dyn Fn(&mut Context) -> Option<End> + Send + Sync>;
 type Activity = Box<dyn Fn(&ActivityRequest) -> Result<String, String> + Send + Sync>;
+
+/// A store that actors may use, and workflows with them.
+pub const ACTOR_STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  \
+                               type: state.in-memory\n  version: v1\n  metadata:\n  - name: actorStateStore\n    \
+                               value: 'true'\n";
 
 /// What a worker can do.
 #[derive(Default)]
@@ -90,15 +96,24 @@ impl Tasks {
     }
 }
 
+/// Asks a sidecar for work. Its stream ends, with good status, once the sidecar has been told to end and reads no more
+/// events, while it still waits for those that the app handles.
+pub async fn stream(node: &Node) -> Incoming {
+    let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
+    let path = "/TaskHubSidecarService/GetWorkItems";
+    grpc::start(node.ports.grpc, path, &[], sent.into())
+        .await
+        .into_body()
+}
+
 impl Worker {
     pub async fn connect(node: &Node, work: &Arc<Tasks>) -> Self {
         let port = node.ports.grpc;
-        let sent = grpc::framed(&GetWorkItemsRequest {}.encode_to_vec());
-        let mut stream = grpc::start(port, "/TaskHubSidecarService/GetWorkItems", &[], sent.into()).await;
+        let mut stream = stream(node).await;
         let (mut serving, work) = (JoinSet::new(), Arc::clone(work));
         serving.spawn(async move {
             let mut answers = JoinSet::new();
-            while let Some(message) = grpc::next(stream.body_mut()).await {
+            while let Some(message) = grpc::next(&mut stream).await {
                 let item = WorkItem::decode(message).unwrap();
                 let work = Arc::clone(&work);
                 answers.spawn(async move {

@@ -27,6 +27,11 @@ const PATIENT: Times = Times {
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const UPGRADE: &str = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n";
 
+/// Returns when everybody waits for something: in paused time, timers run out only then.
+async fn settled() {
+    sleep(Duration::from_millis(1)).await;
+}
+
 struct Answers<F>(F);
 
 impl<F, R> Handler for Answers<F>
@@ -238,11 +243,11 @@ async fn chunks_end_as_they_must() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_says_no_more_is_answered() {
     for body in ["", "content-length: 3\r\n"] {
         let mut client = Client::connect(PATIENT, async |request| {
-            sleep(Duration::from_millis(50)).await;
+            settled().await;
             echo(request).await
         });
         let sent = if body.is_empty() { "" } else { "abc" };
@@ -285,7 +290,7 @@ async fn a_client_that_has_gone_is_told_from_one_that_says_no_more() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_wait_for_a_client_has_an_end() {
     let short = Duration::from_millis(100);
     let head = Times {
@@ -334,7 +339,7 @@ async fn every_wait_for_a_client_has_an_end() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn draining_ends_every_wait_for_a_first_request() {
     let upgrade = format!("GET /up HTTP/1.1\r\nhost: h\r\n{UPGRADE}\r\n");
     for said in ["", "G", "PRI * HTT", PREFACE, &upgrade] {
@@ -344,7 +349,7 @@ async fn draining_ends_every_wait_for_a_first_request() {
             // Its answer waits for nothing either.
             client.hear("</up >").await;
         }
-        sleep(Duration::from_millis(20)).await;
+        settled().await;
         client.drain.cancel();
         let heard = client.rest().await;
         assert!(
@@ -355,16 +360,16 @@ async fn draining_ends_every_wait_for_a_first_request() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn draining_finishes_what_was_begun() {
     let mut client = Client::echo();
     client.say(&post("/", "", "")).await;
     client.hear("</ >").await;
     client.say(&post("/", "content-length: 3\r\n", "")).await;
     client.say("a").await;
-    sleep(Duration::from_millis(50)).await;
+    settled().await;
     client.drain.cancel();
-    sleep(Duration::from_millis(50)).await;
+    settled().await;
     client.say("bc").await;
     let heard = client.rest().await;
     assert!(
@@ -428,7 +433,7 @@ async fn a_client_may_wait_to_be_asked_for_the_body() {
     assert!(client.hear("</ abc>").await.starts_with("HTTP/1.1 200"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn bodies_that_come_with_their_heads_are_whole() {
     let whole = async |request: Request<Body>| {
         let kind = match request.body() {
@@ -445,7 +450,7 @@ async fn bodies_that_come_with_their_heads_are_whole() {
     client.say(&post("/", "content-length: 3\r\n", "abc")).await;
     client.hear("<whole true>").await;
     client.say(&post("/", "content-length: 3\r\n", "a")).await;
-    sleep(Duration::from_millis(20)).await;
+    settled().await;
     client.say("bc").await;
     client.hear("<coming true>").await;
 }

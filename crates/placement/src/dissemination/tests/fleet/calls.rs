@@ -1,6 +1,6 @@
 //! Calls, and their way through the fleet.
 
-use outrigger_actors::routes::Way;
+use outrigger_actors::routes::Route;
 use outrigger_actors::turns::Entry;
 
 use super::hosts::{Cut, Wake};
@@ -132,8 +132,8 @@ impl World {
         let routes = self.hosts[at].routes.clone();
         let id = actor.to_string();
         let now = self.now;
-        match routes.way(origin, "T", &id) {
-            Way::Here => {
+        match routes.route(origin, "T", &id) {
+            Route::Local => {
                 self.stage(call, Stage::Queued);
                 let wake = Wake::Call(call, self.calls[call].step);
                 let entered = self.hosts[at].shard.enter(&id, None, true, now, || wake);
@@ -144,8 +144,8 @@ impl World {
                     }
                 }
             }
-            Way::There(host) => self.send(call, &host.address, Origin::Peer),
-            Way::PassOn(host, stamp) => {
+            Route::Remote(host) => self.send(call, &host.address, Origin::Peer),
+            Route::Forward(host, stamp) => {
                 self.stage(call, Stage::Queued);
                 let wake = Wake::Call(call, self.calls[call].step);
                 match self.hosts[at].shard.enter(&id, None, false, now, || wake) {
@@ -154,8 +154,8 @@ impl World {
                     other => panic!("{other:?}"),
                 }
             }
-            Way::Wait => self.stage(call, Stage::AtStep),
-            Way::Moved | Way::Nowhere => self.retry(call),
+            Route::Wait => self.stage(call, Stage::AtStep),
+            Route::Moved | Route::NoHost => self.retry(call),
         }
     }
 

@@ -1,0 +1,117 @@
+//! What tells whether a process is well: its health server, and its metrics server where it has one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use outrigger_accept::health::{Health, Part, serve_health};
+use outrigger_accept::{BindError, Listen, Server, serve_metrics};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::tasks::{TaskFailed, fine, supervise};
+
+/// The servers of health and metrics with their ports bound, and the parts that have to be ready.
+#[derive(Debug)]
+pub struct Monitoring {
+    health: Health,
+    /// Ready while all tasks run.
+    running: Vec<Part>,
+    healthz: Server,
+    metrics: Option<Server>,
+}
+
+impl Monitoring {
+    /// Binds the ports of `--healthz-port` and `--metrics-port`. The parts of these names are ready while all tasks run.
+    ///
+    /// # Errors
+    /// When a port cannot be had.
+    pub async fn bind(
+        healthz: &Listen,
+        metrics: Option<&Listen>,
+        parts: &[&'static str],
+    ) -> Result<Self, BindError> {
+        let mut monitoring = Self {
+            health: Health::default(),
+            running: Vec::new(),
+            healthz: Server::bind("health", "healthz-port", healthz).await?,
+            metrics: match metrics {
+                None => None,
+                Some(listen) => Some(Server::bind("metrics", "metrics-port", listen).await?),
+            },
+        };
+        monitoring.ready_while_running("healthz-server");
+        for name in parts {
+            monitoring.ready_while_running(name);
+        }
+        if monitoring.metrics.is_some() {
+            monitoring.ready_while_running("metrics-exporter");
+        }
+        Ok(monitoring)
+    }
+
+    /// Adds a part that is ready while all tasks run.
+    pub fn ready_while_running(&mut self, name: &'static str) {
+        let part = self.health.part(name);
+        self.running.push(part);
+    }
+
+    /// Adds a part with a switch of its own.
+    pub fn part(&mut self, name: &'static str) -> Part {
+        self.health.part(name)
+    }
+
+    /// Where `/healthz` is.
+    pub fn healthz(&self) -> SocketAddr {
+        self.healthz.address()
+    }
+
+    /// Where the metrics are, when they are on.
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(Server::address)
+    }
+
+    /// Serves `/healthz` and the metrics that `render` writes, beside `tasks`, until all have ended, as [`supervise`].
+    ///
+    /// # Errors
+    /// That of a task.
+    pub async fn supervise<E>(
+        self,
+        tasks: JoinSet<Result<(), E>>,
+        stop: &CancellationToken,
+        render: impl Fn() -> String + Clone + Send + Sync + 'static,
+    ) -> Result<(), E>
+    where
+        E: From<TaskFailed> + Send + 'static,
+    {
+        self.supervise_and(tasks, stop, render, |_| None).await
+    }
+
+    /// As [`Monitoring::supervise`]; the health server gives also what `others` answers to a request.
+    ///
+    /// # Errors
+    /// That of a task.
+    pub async fn supervise_and<E>(
+        self,
+        mut tasks: JoinSet<Result<(), E>>,
+        stop: &CancellationToken,
+        render: impl Fn() -> String + Clone + Send + Sync + 'static,
+        others: impl Fn(&Request<Incoming>) -> Option<Response<Full<Bytes>>> + Clone + Send + Sync + 'static,
+    ) -> Result<(), E>
+    where
+        E: From<TaskFailed> + Send + 'static,
+    {
+        let health = Arc::new(self.health);
+        tasks.spawn(fine(serve_health(self.healthz, health, stop.clone(), others)));
+        if let Some(server) = self.metrics {
+            tasks.spawn(fine(serve_metrics(server, stop.clone(), render)));
+        }
+        self.running.iter().for_each(|part| part.set(true));
+        let outcome = supervise(tasks, stop).await;
+        self.running.iter().for_each(|part| part.set(false));
+        outcome
+    }
+}
