@@ -11,7 +11,8 @@ import urllib.parse
 OWN_WORDS = re.compile(
     r"failed to invoke, id: .*?, err: |failed deserializing HTTP body: |error invoking output binding [^:]*: |"
     r"failed (saving|deleting|getting) state [^:]*: (possible etag mismatch\. error from state store|invalid etag value: )?|"
-    r"error while executing state transaction: (invalid etag value: )?"
+    r"error while executing state transaction: (invalid etag value: )?|"
+    r"error (creating|getting|deleting) actor (reminder|timer): |error (getting actor|saving actor transaction) state: "
 )
 
 # v1.17.0 puts an error into itself.
@@ -63,6 +64,18 @@ def items(text):
     except ValueError:
         return None
     return sorted(json.dumps(item, sort_keys=True) for item in read) if isinstance(read, list) else None
+
+
+def kinds(text):
+    """Metadata of a sidecar, its lists of actors in any order."""
+    try:
+        read = json.loads(in_utf8(text))
+    except ValueError:
+        return None
+    for held in (read, read.get("actorRuntime", {})):
+        for name in held.keys() & {"actors", "activeActors"}:
+            held[name] = sorted(held[name], key=json.dumps)
+    return json.dumps(read, sort_keys=True)
 
 
 def names(text):
@@ -125,6 +138,12 @@ def event(text):
         return text.replace(found[0], ""), json.dumps(json.loads(data), sort_keys=True)
     except ValueError:
         return text
+
+
+def without_state(text):
+    """An event, over HTTP or gRPC, without its trace state and baggage."""
+    text = re.sub(r' fields \{ key: "(baggage|tracestate)" value \{ string_value: "[^"]*" \} \}', "", text)
+    return re.sub(r'"(baggage|tracestate)": ?"[^"]*",? ?', "", text)
 
 
 def code(text):

@@ -12,7 +12,7 @@ from dapr.proto.runtime.v1 import dapr_pb2
 from google.protobuf import json_format, message_factory, text_format
 from google.rpc import error_details_pb2, status_pb2  # noqa: F401  (the details have to be known to be printed)
 
-from differential import apps, wire
+from differential import apps, compare, wire
 
 DAPR = "/dapr.proto.runtime.v1.Dapr/"
 STATUS = "grpc-status-details-bin"
@@ -179,7 +179,7 @@ class Case:
             if record.get("body", "").startswith("{"):
                 record["body"] = BASE64.sub(opened, record["body"])
         if self.any_order:
-            records.sort(key=lambda record: product.neutral(str([record.get("request"), record.get("body")])))
+            records.sort(key=lambda record: compare.neutral("", product.neutral(str([record.get("request"), record.get("body")]))))
         for number, record in enumerate(records, 1):
             name = record.pop("app")
             seen.update((f"{name} {number}: {field}", value) for field, value in record.items())

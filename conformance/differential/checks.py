@@ -125,10 +125,11 @@ def main():
         except servers.Missing as missing:
             print(f"without Redis: {missing}")
             redis = None
-        sides = [product.Product(name, fleet, binaries, redis, number) for number, (name, fleet, binaries) in
-                 enumerate((("ours", own, options.ours), ("dapr", other, options.dapr)))]
-        comparison = Comparison(*sides)
+        sides = []
         try:
+            for name, fleet, binaries in (("ours", own, options.ours), ("dapr", other, options.dapr)):
+                sides.append(product.Product(name, fleet, binaries, redis, len(sides)))
+            comparison = Comparison(*sides)
             comparison.started()
             for number, case in enumerate(chosen):
                 comparison.check(case, f"k{number}")

@@ -32,7 +32,7 @@ TOPICS = [
     {"pubsubname": "broker", "topic": "failing", "route": "/on-failing", "deadLetterTopic": "dead"},
     {"pubsubname": "broker", "topic": "dead", "route": "/on-dead"},
     {"pubsubname": "broker", "topic": "many", "route": "/on-many",
-     "bulkSubscribe": {"enabled": True, "maxMessagesCount": 3, "maxAwaitDurationMs": 10000}},
+     "bulkSubscribe": {"enabled": True, "maxMessagesCount": 3, "maxAwaitDurationMs": 200}},
 ]
 ACTORS = {"entities": ["Boat"], "actorIdleTimeout": "1h"}
 FIXED = {"/dapr/subscribe": apps.Reply(headers=JSON, body=json.dumps(TOPICS).encode()),

@@ -1,6 +1,7 @@
 """Jobs, actors and workflows: what a scheduler and placement are needed for."""
 
 import json
+import urllib.parse
 
 from differential.apps import GrpcReply, Reply
 from differential.cases import Case, Grpc, Http, Until, Wait
@@ -51,6 +52,29 @@ def scheduled_jobs():
                                          for method in ("POST", "GET", "DELETE"))
     for data in ("ahoy", {"b": 1, "a": [None]}, 7, None, {"@type": "type.googleapis.com/google.protobuf.StringValue", "value": "x"}):
         yield f"triggered with {data!r}", (job(dueTime="0s", data=data), Wait(1))
+    for fields in (
+        {"schedule": "@hourly"}, {"schedule": "@midnight"}, {"schedule": "@weekly"}, {"schedule": "@monthly"}, {"schedule": "@annually"},
+        {"schedule": "@DAILY"}, {"schedule": "0 0 0 1 JAN ?"}, {"schedule": "*/15 0 9-17 * * MON-FRI"}, {"schedule": "0 0 0 31 2 *"},
+        {"schedule": "TZ=Asia/Tokyo 0 0 5 * * *"}, {"schedule": "TZ=Nowhere/At 0 0 5 * * *"}, {"schedule": "@every 500ms", "dueTime": "1h"},
+        {"schedule": "@every 1h30m"}, {"schedule": "PT1H"}, {"schedule": "0 0 0 * * 7"}, {"schedule": "0 0 0 0 * *"}, {"schedule": "* * * * * * *"},
+        {"dueTime": "1h30m"}, {"dueTime": "1.5h"}, {"dueTime": "3600"}, {"dueTime": "2099-01-01T00:00:00+02:00"},
+        {"dueTime": "1h", "ttl": "2099-01-01T00:00:00Z"}, {"dueTime": "1h", "ttl": "PT2H"}, {"dueTime": "1h", "repeats": 1},
+        {"schedule": "@daily", "repeats": 4294967295}, {"schedule": "@daily", "repeats": 4294967296}, {"schedule": "@daily", "repeats": "3"},
+        {"dueTime": "1h", "overwrite": "true"}, {"dueTime": "1h", "data": {"@type": "type.googleapis.com/nobody.Knows", "value": 1}},
+        {"dueTime": "1h", "data": {"@type": 1}}, {"dueTime": "1h", "data": []}, {"dueTime": "1h", "data": ""},
+        {"dueTime": "1h", "failurePolicy": {"drop": None}}, {"dueTime": "1h", "failurePolicy": {"constant": {"interval": "x"}}},
+        {"dueTime": "1h", "failurePolicy": {"drop": {}, "constant": {}}}, {"dueTime": "1h", "failurePolicy": {"constant": {}}},
+    ):
+        yield f"given {fields}", (job(**fields), read(), delete())
+    for body in (b"", b"null", b"[]", b"x", b'{"dueTime": "1h"} x', b'{"dueTime": "1h", "dueTime": "2h"}', b'{"DueTime": "1h"}'):
+        yield f"body {body!r}", (Http("hub", "POST", path, JSON, body), read(), delete())
+    yield "PUT", (post(path, {"dueTime": "1h"}, "hub", "PUT"), read(), delete())
+    yield "another content type", (Http("hub", "POST", path, (("content-type", "text/plain"),), b'{"dueTime": "1h"}'), read(), delete())
+    yield "overwritten", (job(dueTime="1h", data=1), job(dueTime="2h", data=2, overwrite=True), read(), job(dueTime="0s", data=3, overwrite=True), Wait(1))
+    yield "of an app over gRPC", (post(path, {"dueTime": "0s", "data": {"a": 1}}, "grpc-hub"), Wait(1))
+    for status in (201, 204, 404, 500):
+        yield f"dropped after {status}", (job(dueTime="0s", data=1, failurePolicy={"drop": {}}), Wait(1)), Reply(status)
+    yield "tried again", (job(dueTime="0s", data=1, failurePolicy={"constant": {"interval": "100ms", "maxRetries": 2}}), Wait(3)), Reply(500)
     yield "triggered without data", (job(dueTime="0s"), Wait(1))
     yield "triggered twice", (job(schedule="@every 1s", repeats=2, data=1), Wait(2))
 
@@ -96,6 +120,20 @@ def calls():
     for body in (None, b"", b"\xff\0", b"x" * 70_000):
         yield f"body {(body or b'')[:5]!r}, {body is None}", (call(body=body),)
     yield "gRPC", (invoked(), invoked(metadata={"x-mine": "1"}), invoked(data=""))
+    for fields in ((("dapr-reentrancy-id", "mine"),), (("content-type", "application/json"), ("accept", "a/b"), ("x-a", "1"), ("x-a", "2")),
+                   (("content-length", "4"), ("expect", "100-continue")), (("dapr-caller-app-id", "forged"), ("x-latin", "caf\xe9"))):
+        yield f"with headers: {fields}", (call(headers=fields),) if fields[0][0] != "content-length" else (call(headers=fields[1:]),)
+    for method in ("m?a=b&c=%20d", "m?", "%2e%2e", "m%3Fa=b", "timer/m", "remind/m", "x" * 300):
+        yield f"method {method[:20]!r}", (call(method),)
+    yield "in chunks", (Http("hub", "POST", "/v1.0/actors/Boat/@key@/method/m", (("content-type", "text/plain"),), b"ahoy" * 1000, "chunked"),)
+    yield "HEAD and OPTIONS", (call(verb="HEAD", body=None), call(verb="OPTIONS", body=None))
+    for framing in ("chunked", "close"):
+        yield f"answered {framing}", (call(), invoked()), Reply(framing=framing)
+    yield "answered with nothing", (call(), invoked()), Reply(body=b"", headers=())
+    yield "answered with bytes", (call(), invoked(), call(sidecar="grpc-hub")), Reply(body=bytes(range(256)), headers=(("content-type", "application/octet-stream"),))
+    yield "paths that are none", tuple(Http("hub", method, f"/v1.0/actors/{path}", JSON, b"{}") for method, path in (
+        ("POST", "Boat"), ("POST", "Boat/a"), ("POST", "Boat/a/method"), ("POST", "Boat/a/nothing/m"), ("DELETE", "Boat/a"), ("GET", "Boat/a/state"),
+        ("POST", "Boat/a/reminders"), ("PATCH", "Boat/a/reminders/r"), ("GET", "Boat/a/timers/t")))
     yield "remote", (call(sidecar="grpc-hub"), Grpc("grpc-hub", "InvokeActor", ({"actorType": "Boat", "actorId": "@key@", "method": "m"},)))
     for status in (200, 201, 204, 400, 404, 500, 503):
         yield f"answered with {status}", (call(), invoked(), call(sidecar="grpc-hub")), Reply(status)
@@ -109,6 +147,7 @@ def calls():
                                 actor("timers/a", body={}, sidecar="bare"))
     yield "of a type that is nobody's", (call(kind="Raft"),)
     yield "gRPC of nothing", (invoked(method=""), invoked(actorId=""), invoked(actorType=""))
+    yield "gRPC of a type that is nobody's", (invoked(actorType="Raft"),)
 
 
 def states():
@@ -126,6 +165,17 @@ def states():
     yield "with a version", (call(), change(put(etag="1")), read)
     yield "of an actor that is not active", (change(put()), read)
     yield "PUT", (call(), actor("state", "PUT", [put()]), read)
+    for value in ("ahoy", None, True, 1.5, [], {}, "", "\u00fc", [1, {"a": None}]):
+        yield f"value {value!r}", (call(), change(put(value=value)), read)
+    for key in ("a b", "\u00fc", "", "x" * 300):
+        yield f"key {key[:20]!r}", (call(), change(put(key)), actor(f"state/{urllib.parse.quote(key)}", "GET"))
+    for request in ("x", [], {"key": 7, "value": 1}, {"key": "a", "value": 1, "etag": 7}, {"KEY": "a", "VALUE": 1}):
+        yield f"request {request!r}", (call(), change({"operation": "upsert", "request": request}), read)
+    for metadata in ({"ttlInSeconds": "-1"}, {"ttlInSeconds": "0"}, {"ttlInSeconds": 5}, {"mine": "x"}, None):
+        yield f"metadata {metadata}", (call(), change(put(metadata=metadata)), read)
+    yield "a key twice", (call(), change(put(), put(value=2), gone, put(value=3)), read)
+    yield "of a type that is nobody's", (change(put(), kind="Raft"), actor("state/a", "GET", kind="Raft"))
+    yield "of its metadata", (call(), actor("state", body=[put()]), actor("state/a?metadata.x=1", "GET"))
     yield "of another's", (call(), change(put(), sidecar="grpc-hub"), actor("state/a", "GET", sidecar="grpc-hub"))
     for body in (b"", b"null", b"[]", b"{}", b"[{}]", b"x", b'[{"operation": "odd", "request": {"key": "a"}}]',
                  b'[{"operation": "upsert", "request": {}}]', b'[{"operation": "upsert"}]', b'[{"operation": "upsert", "request": {"key": "a||b"}}]'):
@@ -155,10 +205,23 @@ def reminders():
     for fields in ({"dueTime": "0s", "data": {"b": 1, "a": "<"}}, {"dueTime": "0s"}, {"dueTime": "0s", "data": "x", "ttl": "1h"}):
         yield f"fired {fields}", (remind(**fields), Wait(1))
         yield f"timer fired {fields}", (call(), remind("timers/t", **fields, callback="back"), Wait(2), actor("timers/t", "DELETE"))
+        yield f"of another host, fired {fields}", (actor("reminders/r", body=fields, sidecar="grpc-hub"),)
+    for fields in ({"period": ""}, {"dueTime": "1h", "period": "PT1H30M"}, {"dueTime": "1h", "period": "R5/PT0S"},
+                   {"dueTime": "1h", "period": "R3"}, {"dueTime": "1h", "period": "R-1/PT1S"}, {"dueTime": "1h", "period": "-1s"},
+                   {"dueTime": "1h", "period": "P1D"}, {"dueTime": "R2/PT1H"}, {"dueTime": "1h", "ttl": "2099-01-01T00:00:00Z"},
+                   {"dueTime": "1h", "ttl": "10m"}, {"dueTime": "1h", "callback": "back"}, {"dueTime": "1h", "unknown": 1}, {"DueTime": "2h"},
+                   {"dueTime": "1h", "data": None}, {"dueTime": "1h", "data": []}, {"dueTime": "1h", "period": 7}, {"dueTime": "1h", "ttl": 7},
+                   {"dueTime": "1h", "overwrite": True}, {"dueTime": "1h", "failurePolicy": {"drop": {}}}):
+        given = {"dueTime": "1h", **fields}
+        yield f"given {given}", (remind(**given), read, delete)
+        yield f"timer given {given}", (call(), remind("timers/t", **given), actor("timers/t", "DELETE"))
+    yield "repeated", (remind(dueTime="0s", period="R2/PT1S", data=1), Wait(2), delete)
+    yield "timer repeated", (call(), remind("timers/t", dueTime="0s", period="R2/PT1S", data=1), Wait(3), actor("timers/t", "DELETE"))
     yield "of others", (remind("reminders/a%7C%7Cb", dueTime="1h"), actor("reminders/r", body={"dueTime": "1h"}, kind="Raft"),
                         actor("reminders/r", "GET", kind="Raft"), actor("reminders/r", "DELETE", kind="Raft"))
     for fields in ({"dueTime": "1h"}, {"dueTime": "odd"}, {"dueTime": "1h", "period": "odd"}, {}, {"dueTime": "1h", "ttl": "odd"}):
-        yield f"timer {fields}", (call(), remind("timers/t", **fields), actor("timers/t", "DELETE"), actor("timers/t", "DELETE"))
+        due = () if fields else (Wait(2),)
+        yield f"timer {fields}", (call(), remind("timers/t", **fields), *due, actor("timers/t", "DELETE"), actor("timers/t", "DELETE"))
     yield "timer of an actor that is not active", (remind("timers/t", dueTime="1h"), actor("timers/t", "DELETE"))
     yield "timer of a type that is nobody's", (actor("timers/t", body={"dueTime": "1h"}, kind="Raft"),)
     of = {"actorType": "Boat", "actorId": "@key@", "name": "r"}

@@ -55,6 +55,17 @@ EVENTS = {
     "base64": {**without("data"), "datacontenttype": "application/octet-stream", "data_base64": binary(b"\xff\0")},
     "an id that is a number": {**EVENT, "id": 7},
     "expired": {**EVENT, "expiration": "2020-02-02T02:02:02Z"},
+    "null for data": {**EVENT, "data": None},
+    "a list for data": {**EVENT, "data": [1, "b", None]},
+    "both kinds of data": {**EVENT, "data_base64": binary(b"ahoy")},
+    "JSON in a text": {**EVENT, "data": '{"a": 1}'},
+    "null for an id": {**EVENT, "id": None},
+    "an empty type": {**EVENT, "type": ""},
+    "names in capitals": {**EVENT, "ID": "8", "Type": "blue"},
+    "an extension that is an object": {**EVENT, "mine": {"a": [1, {"b": None}]}},
+    "a charset": {**EVENT, "datacontenttype": "application/json; charset=utf-8"},
+    "a trace that is none": {**EVENT, "traceparent": "x"},
+    "an expiration that is none": {**EVENT, "expiration": "soon"},
 }
 OVERRIDES = {
     "id": "cloudevent.id=mine",
@@ -70,12 +81,21 @@ OVERRIDES = {
     "raw, in capitals": "rawPayload=TRUE",
     "raw, odd": "rawPayload=odd",
     "of the broker": "partitionKey=k",
+    "an id twice": "cloudevent.id=a&metadata.cloudevent.id=b",
+    "an empty id": "cloudevent.id=",
+    "escapes": "cloudevent.subject=a%20b%26c%C3%BC",
+    "a name in capitals": "CLOUDEVENT.ID=mine",
+    "data": "cloudevent.data=mine",
+    "a version": "cloudevent.specversion=0.3",
+    "a content type": "cloudevent.datacontenttype=text/html",
+    "a time": "cloudevent.time=2020-02-02T02:02:02Z",
+    "a trace id": f"cloudevent.traceid=00-{TRACE}-{SPAN}-01",
 }
 
 
-def publish(topic="plain", body=b"ahoy", kind="text/plain", query="", headers=(), broker="broker", method="POST"):
+def publish(topic="plain", body=b"ahoy", kind="text/plain", query="", headers=(), broker="broker", method="POST", sidecar="hub"):
     fields = (*((("content-type", kind),) if kind else ()), *headers)
-    return Http("hub", method, f"/v1.0/publish/{broker}/{topic}{'?metadata.' + query if query else ''}", fields, body)
+    return Http(sidecar, method, f"/v1.0/publish/{broker}/{topic}{'?metadata.' + query if query else ''}", fields, body)
 
 
 def over_grpc(topic="plain", body=b"ahoy", kind="text/plain", sidecar="grpc-hub", broker="broker", fields=(), **metadata):
@@ -97,7 +117,7 @@ def events():
         yield f"CloudEvent {name}, raw", (publish("raw", body, CLOUD, "rawPayload=true"), Wait(1))
     for name, query in OVERRIDES.items():
         # What is refused is not delivered.
-        waits = () if name in ("raw, odd", "a time to live that is none") else (Wait(1),)
+        waits = () if name == "raw, odd" else (Wait(1),)
         yield f"with {name}", (publish(query=query), *waits)
         yield f"CloudEvent with {name}", (publish(body=json.dumps(EVENT).encode(), kind=CLOUD, query=query), *waits)
     yield "gRPC with an id", (over_grpc(cloudevent_id="mine", cloudevent_type="red"), Wait(1))
@@ -109,6 +129,16 @@ def events():
         yield f"raw {kind!r} {body[:20]!r}, gRPC", (over_grpc("raw", body, kind, rawPayload="true"), Wait(1))
     yield "wrapped for a raw subscription", (publish("raw"), Wait(1))
     yield "raw for a wrapped subscription", (publish("plain", query="rawPayload=true"), Wait(1))
+    # From one protocol to the other.
+    for kind, body in BODIES[::3]:
+        yield f"{kind!r} {body[:20]!r}, gRPC to HTTP", (over_grpc(body=body, kind=kind, sidecar="hub"), Wait(1))
+        yield f"{kind!r} {body[:20]!r}, HTTP to gRPC", (publish(body=body, kind=kind, sidecar="grpc-hub"), Wait(1))
+        yield f"raw {kind!r} {body[:20]!r}, gRPC to HTTP", (over_grpc("raw", body, kind, sidecar="hub", rawPayload="true"), Wait(1))
+        yield f"raw {kind!r} {body[:20]!r}, HTTP to gRPC", (publish("raw", body, kind, "rawPayload=true", sidecar="grpc-hub"), Wait(1))
+    for to, sidecar in (("HTTP", "hub"), ("gRPC", "grpc-hub")):
+        yield f"raw, traced, gRPC to {to}", (over_grpc("raw", sidecar=sidecar, fields=TRACED, rawPayload="true"), Wait(1))
+        yield f"with metadata, gRPC to {to}", (over_grpc(sidecar=sidecar, mine="x", ttlInSeconds="1000", cloudevent_subject="s"), Wait(1))
+        yield f"without metadata or data, gRPC to {to}", (Grpc(sidecar, "PublishEvent", ({"pubsubName": "broker", "topic": "plain"},)), Wait(1))
 
 
 def event_deliveries():
@@ -121,8 +151,7 @@ def event_deliveries():
         yield f"answered with {status}", (publish(), Wait(1)), Reply(status)
     for status in (404, 500):
         # What failed goes to the dead letters, whatever is said of those.
-        waits = Wait(2 if status == 500 else 1)
-        yield f"to the dead letters after {status}", (publish("failing", kind="application/json", body=b'{"a": 1}'), waits), Reply(status)
+        yield f"to the dead letters after {status}", (publish("failing", kind="application/json", body=b'{"a": 1}'), Wait(2)), Reply(status)
     yield "dropped to the dead letters", (publish("failing"), Wait(2)), Reply(headers=JSON, body=b'{"status": "DROP"}')
 
 
@@ -139,8 +168,18 @@ def entry(name, event="ahoy", kind="text/plain", **more):
 def bulks():
     yield "one to one", (bulk([entry("1")], "plain"), Wait(1))
     yield "two to one", (bulk([entry("1", "first"), entry("2", "second")], "plain"), Wait(2))
-    yield "three in bulk", (bulk([entry(str(number), f"number {number}") for number in range(3)]), Wait(1))
+    yield "three in bulk", (bulk([entry(str(number), f"number {number}") for number in range(3)]), Wait(3))
     yield "raw", (bulk([entry("1")], "raw", "rawPayload=true"), Wait(1))
+    yield "raw in bulk", (bulk([entry(str(number), f"number {number}") for number in range(3)], query="rawPayload=true"), Wait(3))
+    yield "three in bulk with metadata", (bulk([entry(str(number), metadata={"mine": "x"}) for number in range(3)]), Wait(3))
+    yield "three in bulk, traced", (bulk([entry(str(number)) for number in range(3)], headers=(*JSON, *TRACED)), Wait(3))
+    yield "traced", (bulk([entry("1")], "plain", headers=(*JSON, *TRACED)), Wait(1))
+    yield "with metadata of both", (bulk([entry("1", metadata={"mine": "x", "cloudevent.subject": "own"})], "plain",
+                                         "cloudevent.subject=s&metadata.other=y"), Wait(1))
+    yield "with an event that is null", (bulk([entry("1", None)], "plain"),)
+    yield "with an event that is null, JSON", (bulk([entry("1", None, "application/json")], "plain"), Wait(1))
+    yield "with metadata that are none", (bulk([entry("1", metadata="x")], "plain"),)
+    yield "with metadata that are numbers", (bulk([entry("1", metadata={"a": 1})], "plain"),)
     for kind, event in (("text/plain", "ahoy"), ("application/json", {"b": 1, "a": 2}), ("application/json", "ahoy"),
                         ("application/octet-stream", binary(b"\xff")), ("application/octet-stream", "!"),
                         ("application/xml", "<a/>"), (CLOUD, EVENT), (CLOUD, {}), ("text/plain", {"a": 1}), ("odd", "x"), ("", "x")):
@@ -163,6 +202,12 @@ def bulks():
         for method in ("BulkPublishEventAlpha1", "BulkPublishEvent"):
             yield f"gRPC {method} {entries[0]['contentType']}", (
                 Grpc("grpc-hub", method, ({"pubsubName": "broker", "topic": "plain", "entries": entries},)), Wait(1))
+    for to, sidecar in (("HTTP", "hub"), ("gRPC", "grpc-hub")):
+        raw = {"pubsubName": "broker", "topic": "raw", "entries": [{"entryId": "1", "event": binary(b"ahoy"), "contentType": "text/plain"}],
+               "metadata": {"rawPayload": "true"}}
+        yield f"gRPC raw to {to}", (Grpc(sidecar, "BulkPublishEvent", (raw,)), Wait(1))
+        more = {**raw, "topic": "plain", "metadata": {"cloudevent.subject": "s"}}
+        yield f"gRPC with metadata, traced, to {to}", (Grpc(sidecar, "BulkPublishEvent", (more,), TRACED), Wait(1))
     for name, message in (("nothing", {}), ("no topic", {"pubsubName": "broker"}), ("no broker", {"pubsubName": "none", "topic": "a"}),
                           ("no id", {"pubsubName": "broker", "topic": "a", "entries": [{"event": binary(b"x")}]}),
                           ("an id twice", {"pubsubName": "broker", "topic": "a", "entries": [{"entryId": "1"}, {"entryId": "1"}]}),

@@ -29,8 +29,8 @@ pub enum TimeError {
         text: String,
     },
     /// `R0`.
-    #[error("invalid {0} period: has zero repetitions")]
-    NoRepetitions(&'static str),
+    #[error("invalid timer period: has zero repetitions")]
+    NoRepetitions,
     /// Parts of the calendar, which schedules of reminders do not have.
     #[error("unsupported period format: {0} (years, months, weeks and days cannot be used; use hours)")]
     Calendar(String),
@@ -91,9 +91,6 @@ impl Period {
             let times = span.repetitions;
             Self { span, times }
         };
-        if period.times == Some(0) {
-            return Err(TimeError::NoRepetitions(what));
-        }
         Ok(Some(period))
     }
 
@@ -102,7 +99,8 @@ impl Period {
     }
 }
 
-/// The period of a reminder in the words of the scheduler: a schedule, and how often it is due.
+/// The period of a reminder in the words of the scheduler: a schedule, and how often it is due; as in Dapr, `R0` is
+/// without end.
 ///
 /// # Errors
 /// [`TimeError`].
@@ -116,7 +114,7 @@ pub fn reminder_schedule(period: &str) -> Result<Option<(String, Option<u32>)>, 
     let nanos = i64::try_from(period_.span.time.as_nanos()).unwrap_or(i64::MAX);
     Ok(Some((
         format!("@every {}", format_go_nanos(nanos)),
-        period_.times,
+        period_.times.filter(|times| *times > 0),
     )))
 }
 
@@ -143,6 +141,9 @@ impl Recurrence {
             moment(due, now).map_err(|cause| TimeError::Due { what, cause })?
         };
         let period = Period::parse(period, what)?;
+        if period.is_some_and(|period| period.times == Some(0)) {
+            return Err(TimeError::NoRepetitions);
+        }
         let ends = if ttl.is_empty() {
             None
         } else {
@@ -223,6 +224,7 @@ mod tests {
         assert_eq!(times("0s", "R1/PT2S", ""), [0]);
         assert_eq!(times("", "R3", ""), [0], "there is no time between two");
         assert_eq!(times("1s", "0h0m2s", "7s"), [1, 3, 5, 7], "8 s is the end");
+        assert_eq!(times("1s", "R-1/PT2S", "7s"), [1, 3, 5, 7], "without a limit");
         assert_eq!(times("1s", "2s", "6s"), [1, 3, 5], "7 s is the end, and too late");
         assert_eq!(
             times("2024-01-31T12:00:04Z", "1s", "2024-01-31T12:00:06Z"),
@@ -261,7 +263,7 @@ mod tests {
                 .unwrap_err()
                 .starts_with("unsupported period format: P1D")
         );
-        assert!(of("R0/PT1S").unwrap_err().contains("zero repetitions"));
+        assert_eq!(of("R0/PT1S"), Ok(Some(("@every 1s".to_owned(), None))));
     }
 
     #[test]

@@ -376,11 +376,18 @@ mod tests {
 
     #[test]
     fn what_came_from_a_secret_store_is_not_shown() {
-        let metadata = metadata(&[("redisDB", "S3CRET"), ("redisHost", "S3CRET-host"), ("ttl", "soon")]);
+        let metadata = metadata(&[
+            ("redisDB", "S3CRET"),
+            ("redisHost", "S3CRET-host"),
+            ("ttl", "soon"),
+        ]);
         let metadata = metadata.with_secrets(["redisDB", "redishost"]);
         let error = metadata.number::<u8>(&["redisDB"]).unwrap_err().to_string();
         assert!(error.contains("redisDB") && !error.contains("S3CRET"), "{error}");
-        let error = metadata.duration(&["ttl"], Unit::Seconds).unwrap_err().to_string();
+        let error = metadata
+            .duration(&["ttl"], Unit::Seconds)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("soon"), "{error}");
         let text = "cannot connect to S3CRET-host:6379 as S3CRET";
         assert_eq!(metadata.cut_secrets(text), "cannot connect to ***:6379 as ***");

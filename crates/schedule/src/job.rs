@@ -65,6 +65,9 @@ pub enum InvalidJob {
     /// The schedule.
     #[error("failed to parse job schedule: {0}")]
     Schedule(#[from] CronError),
+    /// The schedule has no time in the future.
+    #[error("job must have a schedule that comes: {0} never does")]
+    Never(String),
     /// The due time.
     #[error("failed to parse due time: {0}")]
     DueTime(MomentError),
@@ -173,6 +176,13 @@ impl Job {
             .map(|text| Cron::parse(text, Dialect::Job))
             .transpose()?
             .map(Arc::new);
+        if due.is_none()
+            && schedule
+                .as_ref()
+                .is_some_and(|schedule| schedule.after(now).is_none())
+        {
+            return Err(InvalidJob::Never(request.schedule.unwrap_or_default().to_owned()));
+        }
         Ok(Self {
             begin: due.map_or(Begin::After(now), Begin::At),
             expiration,
@@ -333,6 +343,13 @@ mod tests {
                     ..Request::default()
                 },
                 "job must have a schedule to repeat",
+            ),
+            (
+                Request {
+                    schedule: Some("0 0 0 31 2 *"),
+                    ..Request::default()
+                },
+                "0 0 0 31 2 * never does",
             ),
             (
                 Request {

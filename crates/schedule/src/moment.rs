@@ -66,7 +66,11 @@ impl IsoSpan {
         let mut rest = text;
         if let Some(repeated) = text.strip_prefix('R') {
             let (count, after) = repeated.split_once('/')?;
-            span.repetitions = Some(count.parse().ok()?);
+            // As in Dapr, a negative number is no limit.
+            span.repetitions = match count.parse::<i64>().ok()? {
+                ..0 => None,
+                count => Some(u32::try_from(count).ok()?),
+            };
             rest = after;
         }
         let mut rest = rest.strip_prefix('P')?;
@@ -150,6 +154,7 @@ mod tests {
             ("P1W", "2026-02-07T10:00:00Z"),
             ("P1Y2M3DT4H5M6S", "2027-04-03T14:05:06Z"),
             ("R0/PT5S", "2026-01-31T10:00:05Z"),
+            ("R-1/PT5S", "2026-01-31T10:00:05Z"),
             // February has no 31st.
             ("P1M", "2026-03-03T10:00:00Z"),
             ("P25M", "2028-03-02T10:00:00Z"),

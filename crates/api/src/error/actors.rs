@@ -85,10 +85,12 @@ fn of_reminder(error: &ReminderError) -> (&'static str, (StatusCode, Code)) {
     }
 }
 
-/// What a gRPC caller is told besides the code that is counted: another sidecar's status is passed on as it is.
+/// What a gRPC caller is told besides the code that is counted: another sidecar's status is passed on as it is, and as in
+/// Dapr an actor that nobody hosts has a code of its own.
 pub fn actor_status(error: &ActorError) -> Option<Status> {
     match error {
         ActorError::Peer(status) => Some(Status::new(status.code(), status.message())),
+        ActorError::NoAddress { .. } => Some(Status::failed_precondition(error.to_string())),
         _ => None,
     }
 }

@@ -37,6 +37,8 @@ pub enum StateStep {
     Delete,
     /// What the contract does not know.
     Unknown(String),
+    /// Nothing that can be read; the text says why.
+    Malformed(String),
 }
 
 impl Actors {
@@ -219,8 +221,10 @@ impl Actors {
             etag,
             mut metadata,
         } = operation;
-        if let StateStep::Unknown(name) = step {
-            return Err(format!("operation type {name} not supported"));
+        match step {
+            StateStep::Unknown(name) => return Err(format!("operation type {name} not supported")),
+            StateStep::Malformed(text) => return Err(text),
+            StateStep::Upsert(_) | StateStep::Delete => {}
         }
         if key.is_empty() {
             return Err("missing key".to_owned());

@@ -98,11 +98,12 @@ impl Sender {
         Ok(event.to_bytes().into())
     }
 
-    /// The metadata of a payload without an envelope: the trace goes with the message.
-    pub(super) fn raw(&self, metadata: &mut Pairs) {
+    /// The metadata of a payload without an envelope: the trace goes with the message. `even_none`: also that there is
+    /// none, as an envelope would say.
+    pub(super) fn raw(&self, metadata: &mut Pairs, even_none: bool) {
         let (parent, state) = self.trace_texts();
         for (name, value) in [(member::TRACE_ID, parent), (member::TRACE_STATE, state)] {
-            if !value.is_empty() {
+            if even_none || !value.is_empty() {
                 metadata.insert(name.to_owned(), value);
             }
         }
@@ -308,15 +309,17 @@ mod tests {
     #[test]
     fn the_trace_goes_with_a_raw_payload() {
         let mut metadata = Pairs::new();
-        sender().raw(&mut metadata);
+        sender().raw(&mut metadata, false);
         assert_eq!((&*metadata["traceid"], &*metadata["tracestate"]), (TRACE, "a=b"));
-        let mut none = Pairs::new();
-        Sender {
+        let untraced = Sender {
             trace: Parent::default(),
             ..sender()
-        }
-        .raw(&mut none);
+        };
+        let mut none = Pairs::new();
+        untraced.raw(&mut none, false);
         assert!(none.is_empty());
+        untraced.raw(&mut none, true);
+        assert_eq!((&*none["traceid"], &*none["tracestate"]), ("", ""));
     }
 
     #[test]

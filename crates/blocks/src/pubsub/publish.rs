@@ -149,7 +149,8 @@ impl Target<'_> {
     pub async fn publish(self, mut payload: Payload, request: RequestContext) -> Result<(), PublishError> {
         let (sender, protocol) = (self.sender(request.trace, request.baggage), request.protocol);
         let (data, metadata) = if self.is_raw {
-            sender.raw(&mut payload.metadata);
+            // As in Dapr.
+            sender.raw(&mut payload.metadata, protocol == Protocol::Grpc);
             (payload.data, payload.metadata)
         } else {
             let size = payload.data.len();
@@ -241,7 +242,7 @@ impl Target<'_> {
         if self.is_raw {
             let sender = self.sender(request.trace, None);
             let raw = entries.into_iter().map(|BulkPayload { id, mut payload, .. }| {
-                sender.raw(&mut payload.metadata);
+                sender.raw(&mut payload.metadata, false);
                 BulkEntry {
                     id,
                     data: payload.data,

@@ -3,14 +3,13 @@
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method};
+use http::{HeaderMap, HeaderValue, Method};
 use outrigger_cloudevents::content_type::CLOUD_EVENT;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::resilience::grpc_outcome;
 use outrigger_telemetry::trace::{Parent, Span};
-use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::TopicEventResponse;
 use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus;
 use serde::Deserialize;
@@ -57,9 +56,10 @@ impl Target {
         let mut span = self.span(event);
         let call = call(
             event,
+            event.headers(&self.wanted.pubsub),
             event.data.clone(),
             CLOUD_EVENT,
-            span.as_parent().of_event(),
+            event.told_trace(span.as_parent()),
         );
         let started = Instant::now();
         let answer = post(app, call, self.dependencies().max_answer).await;
@@ -92,10 +92,11 @@ impl Target {
                 return Handled::failed(format!("event {}: {text}", event.id), None);
             }
         };
-        let metadata = headers::from_pairs(&event.metadata);
+        let metadata = event.headers(&self.wanted.pubsub);
+        let trace = event.told_trace(span.as_parent());
         let started = Instant::now();
         let answer = app
-            .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &span.as_parent().of_event())
+            .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &trace)
             .await;
         match answer {
             Ok(answer) => self.read_status(event, answer.status, started),
@@ -228,14 +229,19 @@ fn warn_dropped(event: &Incoming) {
 }
 
 /// The request that hands `body` to the app at the event's path.
-pub(super) fn call(event: &Incoming, body: Bytes, content_type: &'static str, trace: Parent) -> Call {
+pub(super) fn call(
+    event: &Incoming,
+    headers: HeaderMap,
+    body: Bytes,
+    content_type: &'static str,
+    trace: Parent,
+) -> Call {
     let (path, query) = event.path.split_once('?').unwrap_or((&event.path, ""));
     let path = path.trim_start_matches('/').to_owned();
-    let metadata = headers::from_pairs(&event.metadata);
     Call {
         content_type: Some(HeaderValue::from_static(content_type)),
         query: query.to_owned(),
-        ..Call::own(Method::POST, path, metadata, body.into(), trace)
+        ..Call::own(Method::POST, path, headers, body.into(), trace)
     }
 }
 
@@ -265,6 +271,7 @@ mod tests {
             metadata: Pairs::new(),
             content_type: None,
             trace: Parent::default(),
+            names_trace: false,
             published: None,
             binary: None,
         }
@@ -306,7 +313,13 @@ mod tests {
 
     #[test]
     fn a_route_may_have_a_query() {
-        let call = call(&event(), Bytes::new(), CLOUD_EVENT, Parent::default());
+        let call = call(
+            &event(),
+            HeaderMap::new(),
+            Bytes::new(),
+            CLOUD_EVENT,
+            Parent::default(),
+        );
         assert_eq!(call.target(), "/a?b=c");
     }
 }

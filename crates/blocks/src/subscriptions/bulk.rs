@@ -172,7 +172,10 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
     let Some(first) = entries.first() else { return };
     let started = Instant::now();
     let span = target.span(&first.event);
-    let trace = span.as_parent().of_event();
+    let trace = match entries.iter().find(|entry| entry.event.names_trace) {
+        Some(entry) if !target.wanted.raw => entry.event.told_trace(span.as_parent()),
+        _ => span.as_parent().told(),
+    };
     let asked = async {
         if app.is_grpc() {
             over_grpc(target, app, &entries, &trace).await
@@ -249,7 +252,8 @@ struct Request<'e> {
 struct RequestEntry<'e> {
     entry_id: &'e str,
     event: Body<'e>,
-    metadata: &'e Pairs,
+    /// As in Dapr, `null` where the broker gave none.
+    metadata: Option<&'e Pairs>,
     content_type: &'e str,
 }
 
@@ -288,11 +292,8 @@ async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
             ));
         }
     };
-    let mut call = attempt::call(first, body, JSON, trace);
-    call.metadata = headers::from_pairs(&Pairs::from([(
-        PUBSUB_NAME.to_owned(),
-        target.wanted.pubsub.clone(),
-    )]));
+    let metadata = Pairs::from([(PUBSUB_NAME.to_owned(), target.wanted.pubsub.clone())]);
+    let call = attempt::call(first, headers::from_pairs(&metadata), body, JSON, trace);
     let (status, body) = match attempt::post(app, call, target.dependencies().max_answer).await {
         Ok(answer) => answer,
         Err(error) => {
@@ -317,7 +318,7 @@ fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Erro
         Ok(RequestEntry {
             entry_id: &entry.id,
             event: body,
-            metadata: &event.metadata,
+            metadata: Some(&event.metadata).filter(|metadata| !metadata.is_empty()),
             content_type: event.content_type.as_deref().unwrap_or(default),
         })
     });
@@ -475,6 +476,7 @@ mod tests {
             metadata: Pairs::new(),
             content_type: None,
             trace: Parent::default(),
+            names_trace: false,
             binary: None,
             published: None,
         })

@@ -5,18 +5,22 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use outrigger_cloudevents::{Event, content_type, member};
 use outrigger_component::Pairs;
 use outrigger_component::pubsub::Message;
 use outrigger_policy::routing::Routes;
 use outrigger_telemetry::trace::Parent;
+use outrigger_transport::headers;
 use serde_json::Value;
 
 use super::{AppSubscription, LOG};
 
 /// Metadata: the component's name.
 pub(super) const PUBSUB_NAME: &str = "pubsubName";
+/// The same as a header.
+const PUBSUB_HEADER: HeaderName = HeaderName::from_static("pubsubname");
 /// Metadata: the media type of the message.
 pub(super) const CONTENT_TYPE: &str = "content-type";
 /// Metadata of a message in binary mode: what the names of its attributes begin with.
@@ -35,16 +39,45 @@ pub(super) struct Incoming {
     pub(super) data: Bytes,
     /// As it came from the broker.
     pub(super) payload: Bytes,
-    /// With the component's name.
+    /// As it came from the broker.
     pub(super) metadata: Pairs,
     /// Of the payload, where the broker tells.
     pub(super) content_type: Option<String>,
     /// The publisher's.
     pub(super) trace: Parent,
+    /// The event says what its trace is, be it that there is none.
+    pub(super) names_trace: bool,
     /// When, by the envelope.
     pub(super) published: Option<Timestamp>,
     /// Attributes stand in the metadata, as JSON.
     pub(super) binary: Option<Vec<(String, String)>>,
+}
+
+impl Incoming {
+    /// What the app gets beside the event: its metadata, its content type and the component's name.
+    pub(super) fn headers(&self, pubsub: &str) -> HeaderMap {
+        let mut headers = headers::from_pairs(&self.metadata);
+        let mut told = |name: HeaderName, value: &str| {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        };
+        if let Some(content_type) = &self.content_type {
+            told(http::header::CONTENT_TYPE, content_type);
+        }
+        told(PUBSUB_HEADER, pubsub);
+        headers
+    }
+
+    /// The trace that the app gets, of its delivery's. As in Dapr, what nobody traces has ids of zeros, but only beside
+    /// an event that says so.
+    pub(super) fn told_trace(&self, delivery: Parent) -> Parent {
+        if self.names_trace {
+            delivery.of_event()
+        } else {
+            delivery.told()
+        }
+    }
 }
 
 /// What is to be done with a message.
@@ -72,12 +105,8 @@ pub(super) fn prepare(
     topic: Arc<str>,
     message: &Message,
 ) -> Prepared {
-    let mut metadata = message.metadata.clone();
-    if let Some(content_type) = &message.content_type {
-        metadata.insert(CONTENT_TYPE.to_owned(), content_type.clone());
-    }
-    let said = metadata.get(CONTENT_TYPE).cloned();
-    metadata.insert(PUBSUB_NAME.to_owned(), pubsub.to_owned());
+    let said = message.content_type.as_ref();
+    let said = said.or_else(|| message.metadata.get(CONTENT_TYPE));
     let mut incoming = Incoming {
         id: String::new(),
         path: String::new(),
@@ -85,18 +114,16 @@ pub(super) fn prepare(
         payload: message.data.clone(),
         content_type: message.content_type.clone(),
         trace: Parent::default(),
+        names_trace: false,
         published: None,
         binary: None,
         topic,
-        metadata,
+        metadata: message.metadata.clone(),
     };
     if wanted.raw {
         incoming.data = synthetic(&incoming, pubsub).into();
-    } else if said.as_deref().is_some_and(content_type::is_octets) {
-        incoming.binary = Some(attributes(
-            &incoming.metadata,
-            said.as_deref().unwrap_or_default(),
-        ));
+    } else if let Some(octets) = said.filter(|said| content_type::is_octets(said)) {
+        incoming.binary = Some(attributes(&incoming.metadata, octets));
     }
     examine(&wanted.routes, incoming)
 }
@@ -113,6 +140,7 @@ fn examine(routes: &Routes, mut incoming: Incoming) -> Prepared {
     };
     incoming.id = event.text(member::ID).unwrap_or_default().into_owned();
     incoming.trace = trace(&event, &incoming.metadata);
+    incoming.names_trace = names_trace(&event, &incoming.metadata);
     incoming.published = event.text(member::TIME).and_then(|text| text.parse().ok());
     if event.is_expired(Timestamp::now()) {
         tracing::warn!(
@@ -177,6 +205,13 @@ fn trace(event: &Event<'_>, metadata: &Pairs) -> Parent {
     let parent = first([&parent, told(member::TRACE_PARENT), told(member::TRACE_ID)]);
     let state = first([&state, told(member::TRACE_STATE), ""]);
     Parent::from_text(&parent, &state)
+}
+
+fn names_trace(event: &Event<'_>, metadata: &Pairs) -> bool {
+    [member::TRACE_PARENT, member::TRACE_ID].into_iter().any(|name| {
+        let named = event.get(name).is_some_and(|json| json != "null");
+        named || metadata.contains_key(name)
+    })
 }
 
 /// The envelope of a message that has none.
@@ -267,7 +302,8 @@ mod tests {
             (incoming.data.as_ref(), incoming.id.as_str()),
             (text.as_bytes(), "7")
         );
-        assert_eq!(incoming.metadata[PUBSUB_NAME], "broker");
+        assert_eq!(incoming.headers("broker")["pubsubname"], "broker");
+        assert!(incoming.metadata.is_empty());
         assert!(incoming.trace.context.is_some());
     }
 

@@ -15,6 +15,7 @@ use prost_types::Any;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tonic::Code;
+use tonic_types::StatusExt;
 
 use crate::common::app::text;
 use crate::common::client::{absolute, http2_client};
@@ -179,6 +180,20 @@ async fn failures_of_actors_have_the_codes_of_the_contract() {
         message.ends_with("did not find address for actor 'U/1'"),
         "{message}"
     );
+    for (kind, id, told) in [("U", "1", "U/1"), ("T", "", "/")] {
+        let nobody = InvokeActorRequest {
+            actor_type: kind.to_owned(),
+            actor_id: id.to_owned(),
+            method: "m".to_owned(),
+            ..InvokeActorRequest::default()
+        };
+        let outcome = call(&node, "InvokeActor", &nobody).await;
+        assert_eq!(outcome.status.code(), Code::FailedPrecondition);
+        let message = format!(
+            "failed to lookup actor: api error: code = FailedPrecondition desc = did not find address for actor '{told}'"
+        );
+        assert_eq!(outcome.status.message(), message);
+    }
 }
 
 #[tokio::test]
@@ -326,6 +341,8 @@ async fn state_is_the_active_actors_own() {
     let outcome = call(&node, "ExecuteActorStateTransaction", &unknown).await;
     assert_eq!(outcome.status.code(), Code::Unimplemented);
     assert_eq!(outcome.status.message(), "operation type increment not supported");
+    let info = outcome.status.get_error_details().error_info().unwrap().clone();
+    assert_eq!(info.reason, "ERR_NOT_SUPPORTED_STATE_OPERATION");
     for (wrong, expected) in [
         (operation("upsert", ""), "missing key"),
         (
@@ -343,6 +360,10 @@ async fn state_is_the_active_actors_own() {
     }
     let malformed = node.ask(post("/v1.0/actors/T/1/state", "{")).await;
     malformed.error(400, "ERR_MALFORMED_REQUEST");
+    let numbers =
+        r#"[{"operation": "upsert", "request": {"key": "k", "value": 1, "metadata": {"ttlInSeconds": 5}}}]"#;
+    let malformed = node.ask(post("/v1.0/actors/T/1/state", numbers)).await;
+    malformed.error(500, "ERR_ACTOR_STATE_TRANSACTION_SAVE");
 }
 
 #[tokio::test]

@@ -314,9 +314,8 @@ async fn a_raw_payload_stays_as_it_is() {
     );
 }
 
-#[tokio::test]
-async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header() {
-    let net = Net::plain();
+/// An app that keeps the trace of the requests it gets, and that of the events in them.
+async fn traces() -> (App, Arc<Mutex<Vec<(String, Value)>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&heads);
     let app = App::start(move |request| {
@@ -325,28 +324,61 @@ async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header
             if request.method() != Method::POST {
                 return app::text(404, "");
             }
-            let trace = request.headers().get("traceparent").cloned();
+            let header = request.headers().get("traceparent");
+            let trace = header.map_or("", |trace| trace.to_str().unwrap()).to_owned();
             let body = request.into_body().collect().await.unwrap().to_bytes();
             let event: Value = serde_json::from_slice(&body).unwrap();
-            kept.lock().unwrap().push((trace, event["traceparent"].clone()));
+            kept.lock().unwrap().push((trace, event["traceid"].clone()));
             app::text(200, "")
         }
     })
     .await;
+    (app, heads)
+}
+
+const NO_TRACE: &str = "00-00000000000000000000000000000000-0000000000000000-00";
+
+#[tokio::test]
+async fn what_nobody_traces_has_no_trace_in_its_envelope_and_zeros_in_its_header() {
+    let net = Net::plain();
+    let (app, heads) = traces().await;
     let node = subscriber(&net, &app).await;
     let given = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-02";
-    let none = "00-00000000000000000000000000000000-0000000000000000-00";
     for (headers, header, envelope) in [
-        (vec![], none, ""),
+        (vec![], NO_TRACE, ""),
         (vec![format!("traceparent: {given}")], given, given),
     ] {
         let headers: Vec<_> = headers.iter().map(String::as_str).collect();
         publish(&node, "", &headers, "x").await;
         eventually(async || !heads.lock().unwrap().is_empty()).await;
         let (trace, told) = heads.lock().unwrap().remove(0);
-        assert_eq!(trace.unwrap(), header);
+        assert_eq!(trace, header);
         assert_eq!(told, envelope);
     }
+}
+
+#[tokio::test]
+async fn a_raw_payload_that_nobody_traces_has_a_trace_only_where_it_was_published_over_grpc() {
+    let net = Net::plain();
+    let (app, heads) = traces().await;
+    let plan = net.sidecar("me").app(app.port).resource(MEMORY);
+    let node = plan.resource(&subscription("{rawPayload: 'true'}")).start().await;
+    publish(&node, "?metadata.rawPayload=true", &[], "x").await;
+    eventually(async || heads.lock().unwrap().len() == 1).await;
+    let published = PublishEventRequest {
+        pubsub_name: "broker".to_owned(),
+        topic: "a".to_owned(),
+        data: "x".into(),
+        data_content_type: String::new(),
+        metadata: [("rawPayload".to_owned(), "true".to_owned())].into(),
+    };
+    let method = format!("{DAPR}/PublishEvent");
+    grpc::unary(node.ports.grpc, &method, &[], &published)
+        .await
+        .message::<()>();
+    eventually(async || heads.lock().unwrap().len() == 2).await;
+    let expected = [(String::new(), Value::Null), (NO_TRACE.to_owned(), json!(""))];
+    assert_eq!(*heads.lock().unwrap(), expected);
 }
 
 #[tokio::test]

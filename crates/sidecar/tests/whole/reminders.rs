@@ -164,10 +164,10 @@ async fn malformed_periods_and_unknown_types_have_the_codes_of_the_contract() {
             "ERR_ACTOR_REMINDER_CREATE",
         ),
         (
-            "T/1/reminders/r",
+            "T/1/timers/t",
             json!({"dueTime": "0s", "period": "R0/PT1S"}),
             500,
-            "ERR_ACTOR_REMINDER_CREATE",
+            "ERR_ACTOR_TIMER_CREATE",
         ),
         (
             "T/1/timers/t",
@@ -183,6 +183,9 @@ async fn malformed_periods_and_unknown_types_have_the_codes_of_the_contract() {
     }
     let answer = node.ask(post("/v1.0/actors/T/1/reminders/r", "{")).await;
     answer.error(400, "ERR_MALFORMED_REQUEST");
+    let endless = json!({"dueTime": "1h", "period": "R0/PT1S"}).to_string();
+    let answer = node.ask(post("/v1.0/actors/T/1/reminders/r", endless)).await;
+    assert_eq!(answer.status, 204, "{}", answer.text());
 }
 
 #[tokio::test]

@@ -365,6 +365,29 @@ async fn entries_of_a_bulk_have_a_status_each() {
 }
 
 #[tokio::test]
+async fn an_entry_of_a_bulk_has_the_metadata_of_its_message_alone() {
+    let (app, got) = keeping(|_, _| app::text(200, "")).await;
+    let net = Net::plain();
+    let bulk = "  routes: {default: /bulk}\n  bulkSubscribe: {enabled: true, maxAwaitDurationMs: 50}\n";
+    let node = plan(&net, &app)
+        .resource(MEMORY)
+        .resource(&subscription("orders", bulk))
+        .start()
+        .await;
+    for query in ["", "?metadata.colour=red"] {
+        let answer = node.ask(post(&format!("/v1.0/publish/broker/orders{query}"), "x"));
+        assert_eq!(answer.await.status, 204);
+    }
+    let metadata = || -> Vec<_> {
+        let got = got.lock().unwrap();
+        let entries = got.iter().filter_map(|(_, bulk)| bulk["entries"].as_array());
+        entries.flatten().map(|entry| entry["metadata"].clone()).collect()
+    };
+    eventually(async || metadata().len() == 2).await;
+    assert_eq!(metadata(), [Value::Null, json!({"colour": "red"})]);
+}
+
+#[tokio::test]
 async fn subscriptions_follow_their_files() {
     let (app, got) = keeping(|_, _| app::text(200, "")).await;
     let net = Net::plain();

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::HeaderValue;
+use outrigger_blocks::state::StateError;
 use outrigger_blocks_actors::actors::{
     API_CALL, ActorCall, ActorError, StateOperation, StateStep, TimerRequest,
 };
@@ -45,9 +46,13 @@ impl DaprService {
         }
         metadata.insert(API_CALL, HeaderValue::from_static("true"));
         let content_type = metadata.get(http::header::CONTENT_TYPE).cloned();
+        // As in Dapr, half a name is none.
+        let named = !message.actor_type.is_empty() && !message.actor_id.is_empty();
+        let name = named.then_some((message.actor_type, message.actor_id));
+        let (kind, id) = name.unwrap_or_default();
         let call = ActorCall {
-            kind: message.actor_type,
-            id: message.actor_id,
+            kind,
+            id,
             method,
             query: String::new(),
             content_type,
@@ -94,8 +99,8 @@ impl DaprService {
                 "delete" => StateStep::Delete,
                 // Over HTTP this is found later, and is another error.
                 other => {
-                    let message = format!("operation type {other} not supported");
-                    return Err(Status::unimplemented(message));
+                    let unknown = StateError::UnknownOperation(other.to_owned());
+                    return Err(self.fail(&ApiError::state(unknown, None)));
                 }
             };
             Ok(StateOperation {

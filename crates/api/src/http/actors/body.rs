@@ -12,7 +12,7 @@ use crate::http::json::{Object, Of, parse, value};
 #[derive(Default)]
 struct Operation<'de> {
     operation: String,
-    request: Of<Request<'de>>,
+    request: Option<&'de RawValue>,
 }
 
 impl<'de> Object<'de> for Operation<'de> {
@@ -22,7 +22,7 @@ impl<'de> Object<'de> for Operation<'de> {
         if name.eq_ignore_ascii_case("operation") {
             self.operation = value(map)?;
         } else if name.eq_ignore_ascii_case("request") {
-            self.request = value(map)?;
+            self.request = map.next_value()?;
         } else {
             return Ok(false);
         }
@@ -62,9 +62,22 @@ impl<'de> Object<'de> for Request<'de> {
 pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json::Error> {
     let items = parse::<Option<Vec<Of<Operation<'_>>>>>(body)?.unwrap_or_default();
     let operation = |Of(item): Of<Operation<'_>>| {
-        let Of(request) = item.request;
+        let request = item.request.map(|request| parse(request.get().as_bytes()));
+        let Of::<Request<'_>>(request) = match request.transpose() {
+            Ok(request) => request.unwrap_or_default(),
+            // As in Dapr, only the transaction fails with what is no request.
+            Err(error) if error.is_data() => {
+                return Ok(StateOperation {
+                    step: StateStep::Malformed(error.to_string()),
+                    key: String::new(),
+                    etag: None,
+                    metadata: Pairs::new(),
+                });
+            }
+            Err(error) => return Err(error),
+        };
         let value = request.value.map(RawValue::get).unwrap_or("null");
-        StateOperation {
+        Ok(StateOperation {
             step: match item.operation.as_str() {
                 "upsert" => StateStep::Upsert(Value::Json(match request.value {
                     Some(_) => body.slice_ref(value.as_bytes()),
@@ -76,9 +89,9 @@ pub(super) fn operations(body: &Bytes) -> Result<Vec<StateOperation>, serde_json
             key: request.key,
             etag: request.etag,
             metadata: request.metadata,
-        }
+        })
     };
-    Ok(items.into_iter().map(operation).collect())
+    items.into_iter().map(operation).collect()
 }
 
 #[derive(Default)]

@@ -53,7 +53,7 @@ impl HttpApi {
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
         let read = json::read(body, body::reminder).await;
-        let read = read.map_err(|error| ApiError::malformed(error.to_string()))?;
+        let read = read.map_err(json::undecoded)?;
         let request = ReminderRequest {
             kind,
             id,
