@@ -99,7 +99,7 @@ pub(crate) async fn keep(
             }
         }
     };
-    stop.run_until_cancelled(async { tokio::join!(keep, follow) })
+    stop.run_until_cancelled(Box::pin(async { tokio::join!(keep, follow) }))
         .await;
 }
 
