@@ -374,7 +374,6 @@ ALLOWED = (
     ),
     Allowed("numbers", r"outside \d+: body", r"\d+", r"\d+", "bindings: web body .*12345678901234567890.*"),
     # Events, jobs, actors, workflows.
-    Allowed("trace", rf"{HUB}: (body|messages)", case="events?.*", alike=alike.untraced),
     Allowed("trace", rf"{HUB}: (header|metadata)\.trace(id|state|parent)", r"00-fresh-fresh-00|\(absent\)", r"\(absent\)|", "events?.*"),
     Allowed("binary-events", rf"{HUB}: (body|messages)", None, None, r"events: 'image/png' .*"),
     Allowed("event-trace", rf"{HUB}: (header|metadata)\.tracestate", "a=1|c=3|d=4", rf"{NOTHING}|", "events: .*trace.*"),
