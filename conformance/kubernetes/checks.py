@@ -134,7 +134,7 @@ class World:
         if not self.api.missing(f"/api/v1/namespaces/{SYSTEM}/pods/{name}"):
             self.api.delete(f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0")
         meta = {**template["metadata"], "name": name, "namespace": SYSTEM}
-        self.pods[name] = self.cluster.pod({"metadata": meta, "spec": spec})
+        self.pods[name] = self.cluster.exists[name] = self.cluster.pod({"metadata": meta, "spec": spec})
         return name
 
     def run(self, name):
@@ -143,7 +143,16 @@ class World:
         self.cluster.start(name, found, found["spec"]["containers"][0]["name"])
 
     def healthy(self, name):
-        self._answers(name, f"http://{self.cluster.address(self.pods[name])}:8080/healthz")
+        """Waits until it is; one that ends is started again twice, as a kubelet does."""
+        for left in (2, 1, 0):
+            try:
+                return self._answers(name, f"http://{self.cluster.address(self.pods[name])}:8080/healthz")
+            except RuntimeError as error:
+                if not left or self.fleet.processes[name].poll() is None:
+                    raise
+                print(f"    started again: {error}")
+                self.fleet.processes.pop(name)
+                self.run(name)
 
     def _answers(self, name, url):
         def answered():

@@ -195,6 +195,8 @@ class Cluster:
         self.api = Api(self.port, self.authority)
         # Services by name, addresses that are listened at for them, and pods by process.
         self.services, self.listening, self.pods = {}, set(), {}
+        # Pods with a process that runs, or is about to.
+        self.exists = {}
         # Of pods, by namespace and name.
         self.addresses, self.links = {}, 0
         # What config maps, secrets and tokens are written to: folders, and of which pod and volume.
@@ -303,11 +305,15 @@ class Cluster:
                     asyncio.run_coroutine_threadsafe(listen, self.loop).result(10)
 
     def _behind(self, service):
-        """The pods of a service that run."""
-        meta, selector = service["metadata"], (service["spec"].get("selector") or {}).items()
-        return [pod for process, pod in list(self.pods.items())
-                if pod["metadata"]["namespace"] == meta["namespace"] and selector <= pod["metadata"]["labels"].items()
-                and (running := self.fleet.processes.get(process)) and running.poll() is None]
+        """The pods of a service that run; of some services, those that are to run as well."""
+        meta, spec = service["metadata"], service["spec"]
+        pods = {process: pod for process, pod in list(self.pods.items())
+                if (running := self.fleet.processes.get(process)) and running.poll() is None}
+        if spec.get("publishNotReadyAddresses"):
+            pods |= self.exists
+        selector = (spec.get("selector") or {}).items()
+        return [pod for pod in pods.values()
+                if pod["metadata"]["namespace"] == meta["namespace"] and selector <= pod["metadata"]["labels"].items()]
 
     async def _listen(self, place, service, target):
         async def forward(reader, writer):
