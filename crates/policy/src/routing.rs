@@ -9,7 +9,7 @@ use cel::{Context, Env, Value};
 use outrigger_resources::subscription;
 use serde_json::Value as Json;
 
-use crate::expression::{Expression, Sizes, start};
+use crate::expression::{Expression, start};
 
 /// The attributes of an event, and its data, as an expression sees them.
 pub type Event = serde_json::Map<String, Json>;
@@ -123,25 +123,23 @@ impl Routes {
     /// [`Undecided`] when a rule that is asked cannot be evaluated, would take too long with this event, or its result is
     /// not a boolean.
     pub fn find(&self, event: &Event) -> Result<Option<&str>, Undecided> {
-        let mut seen = None;
+        let mut context = None;
         for (index, route) in self.routes.iter().enumerate() {
             let Some(compiled) = &route.compiled else {
                 return Ok(Some(&route.path));
             };
-            let (context, sizes) = seen.get_or_insert_with(|| {
+            let context = context.get_or_insert_with(|| {
                 let mut context = Context::with_env(Arc::clone(&self.env));
                 context.add_variable_from_value("event", object(event));
-                let mut sizes = Sizes::default();
-                event.values().for_each(|value| sizes.add(value));
-                (context, sizes)
+                context
             });
             let undecided = |reason| Undecided {
                 number: index + 1,
                 expression: start(&route.expression).to_owned(),
                 reason,
             };
-            compiled.check(*sizes).map_err(undecided)?;
-            match compiled.program.execute(context) {
+            let program = compiled.within_limit(event).map_err(undecided)?;
+            match program.execute(context) {
                 Ok(Value::Bool(true)) => return Ok(Some(&route.path)),
                 Ok(Value::Bool(false)) => {}
                 Ok(other) => {
@@ -282,6 +280,6 @@ mod tests {
         assert_eq!(found, Ok(Some("/a")));
         let error = looping.find(&event(json!({"data": {"items": items(30_000)}})));
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("30000 elements"), "{error}");
+        assert!(error.contains("more than 500000 steps"), "{error}");
     }
 }
