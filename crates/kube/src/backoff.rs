@@ -4,14 +4,15 @@ use std::time::Duration;
 
 /// Pauses that double from `least` to `most`.
 #[derive(Debug, Clone)]
-pub(crate) struct Backoff {
+pub struct Backoff {
     least: Duration,
     most: Duration,
     next: Duration,
 }
 
 impl Backoff {
-    pub(crate) fn new(least: Duration, most: Duration) -> Self {
+    /// The first pause, and the longest.
+    pub fn new(least: Duration, most: Duration) -> Self {
         Self {
             least,
             most,
@@ -20,12 +21,12 @@ impl Backoff {
     }
 
     /// Begins again with the shortest pause.
-    pub(crate) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.next = self.least;
     }
 
     /// The next pause: between half of it and all.
-    pub(crate) fn pause(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.most);
         pause.mul_f64(rand::random_range(0.5..=1.0))

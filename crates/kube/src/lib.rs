@@ -17,6 +17,7 @@ mod store;
 pub mod testing;
 mod watch;
 
+pub use backoff::Backoff;
 pub use client::{Client, Patch};
 pub use domain::cluster_domain;
 pub use error::{ApiError, ConnectError};

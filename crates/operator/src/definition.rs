@@ -7,10 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outrigger_accept::health::Part;
 use outrigger_identity::TrustAnchors;
-use outrigger_kube::{ApiError, Client, Kind, Meta, Patch, Progress, Reflector, Scope, Watched};
+use outrigger_kube::{ApiError, Backoff, Client, Kind, Meta, Patch, Reflector, Scope, Watched};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 const LOG: &str = "dapr.operator";
@@ -19,6 +20,9 @@ const NAME: &str = "subscriptions.dapr.io";
 const QUERY: &str = "fieldSelector=metadata.name%3Dsubscriptions.dapr.io";
 /// Between two attempts.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// The longest pause between two changes where somebody changes it back, and how long one is remembered.
+const DISPUTE: Duration = Duration::from_secs(300);
 
 /// Why the definition does not say it.
 #[derive(Debug, thiserror::Error)]
@@ -57,34 +61,31 @@ pub(crate) async fn keep(
         query: QUERY.to_owned(),
     };
     let reflector = Reflector::<Conversion>::new(client.clone(), scope);
-    let (store, mut progress) = (reflector.store(), reflector.progress());
-    let mut installed = store.follow();
+    let mut installed = reflector.store().follow();
     let corrected = Notify::new();
     let follow = async {
-        // Then the API answers: what it refuses, it refuses for good.
+        // Until then the API does not answer, or does not have it.
         corrected.notified().await;
-        let refused = async {
-            if progress.wait_for(|now| *now == Progress::Refused).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            () = reflector.run(stop.clone()) => {}
-            // Who may not follow it corrects it at the start.
-            () = refused => tracing::warn!(
-                target: LOG,
-                "cannot follow the definition {NAME}: where it is installed again, start this operator again"
-            ),
-        }
+        reflector.run(stop.clone()).await;
     };
     let keep = async {
         let mut changes = anchors.subscribe();
+        let (mut disputed, mut last) = (Backoff::new(RETRY, DISPUTE), None::<Instant>);
         loop {
             let bundle = changes.borrow_and_update().pem().to_owned();
             match correct(&client, &namespace, &bundle).await {
-                Ok(()) => {
+                Ok(changed) => {
                     ready.set(true);
                     corrected.notify_one();
+                    if changed {
+                        // Another operator, with other trust anchors, may change it back whenever it is changed.
+                        match last.replace(Instant::now()) {
+                            Some(last) if last.elapsed() < DISPUTE => {
+                                tokio::time::sleep(disputed.pause()).await
+                            }
+                            _ => disputed.reset(),
+                        }
+                    }
                     tokio::select! {
                         Ok(()) = changes.changed() => {}
                         // Its own change comes back too, and needs nothing.
@@ -103,16 +104,18 @@ pub(crate) async fn keep(
         .await;
 }
 
-async fn correct(client: &Client, namespace: &str, bundle: &str) -> Result<(), DefinitionError> {
+/// Whether it had to be changed.
+async fn correct(client: &Client, namespace: &str, bundle: &str) -> Result<bool, DefinitionError> {
     let definition: Value = client.get(Kind::CUSTOM_RESOURCE_DEFINITIONS, None, NAME).await?;
     let bundle = STANDARD.encode(bundle);
-    if let Some(patch) = patch(&definition, namespace, &bundle)? {
-        client
-            .patch(Kind::CUSTOM_RESOURCE_DEFINITIONS, None, NAME, &Patch::Json(patch))
-            .await?;
-        tracing::info!(target: LOG, "the definition {NAME} names this operator and the current trust anchors");
-    }
-    Ok(())
+    let Some(patch) = patch(&definition, namespace, &bundle)? else {
+        return Ok(false);
+    };
+    client
+        .patch(Kind::CUSTOM_RESOURCE_DEFINITIONS, None, NAME, &Patch::Json(patch))
+        .await?;
+    tracing::info!(target: LOG, "the definition {NAME} names this operator and the current trust anchors");
+    Ok(true)
 }
 
 /// What has to change; nothing when it is right.
@@ -176,14 +179,14 @@ mod tests {
         let server = Server::start().await;
         server.put(ADDRESS, definition());
         let client = server.client();
-        correct(&client, "dapr-system", "anchors").await.unwrap();
-        correct(&client, "dapr-system", "anchors").await.unwrap();
+        assert!(correct(&client, "dapr-system", "anchors").await.unwrap());
+        assert!(!correct(&client, "dapr-system", "anchors").await.unwrap());
         assert_eq!(server.requests("PATCH", ADDRESS).len(), 1);
         let config = &server.object(ADDRESS).unwrap()["spec"]["conversion"]["webhook"]["clientConfig"];
         assert_eq!(config["service"]["namespace"], "dapr-system");
         assert_eq!(config["service"]["name"], "dapr-webhook");
         assert_eq!(config["caBundle"], STANDARD.encode("anchors"));
-        correct(&client, "dapr-system", "others").await.unwrap();
+        assert!(correct(&client, "dapr-system", "others").await.unwrap());
         assert_eq!(server.requests("PATCH", ADDRESS).len(), 2, "other anchors");
     }
 
