@@ -35,8 +35,8 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Whether it is kept at the end of a turn. Without room only what is stalled is, without its history: its reminders,
-    /// which come again every second, would else run its turns.
+    /// Whether it is kept at the end of a turn. What is stalled always is, without its history: its reminders, which come
+    /// again every second, would else run its turns.
     fn stays(&mut self, room: bool) -> bool {
         if self.is_stalled {
             self.loaded = None;

@@ -35,6 +35,8 @@ use super::target::{Target, timed_out};
 use super::wanted::Bulk;
 use super::{LOG, message};
 
+/// Payloads of a batch, bytes, from which on it does not wait for more.
+const MAX_BATCH_BYTES: usize = 8 * 1024 * 1024;
 const ON_BULK: &str = "/dapr.proto.runtime.v1.AppCallback/OnBulkTopicEvent";
 const ON_BULK_ALPHA: &str = "/dapr.proto.runtime.v1.AppCallbackAlpha/OnBulkTopicEventAlpha1";
 
@@ -56,6 +58,8 @@ struct OpenBatches {
 struct Batch {
     number: u64,
     members: Vec<Member>,
+    /// Of the payloads of all members.
+    bytes: usize,
 }
 
 struct Member {
@@ -131,15 +135,17 @@ impl Collector {
         let batch = waiting.batches.entry(path.clone()).or_insert_with(|| Batch {
             number,
             members: Vec::new(),
+            bytes: 0,
         });
+        batch.bytes += member.event.payload.len();
         batch.members.push(member);
-        let (length, own) = (batch.members.len(), batch.number == number);
+        // The broker keeps what would make it larger.
+        let is_whole = batch.members.len() >= count || batch.bytes >= MAX_BATCH_BYTES;
+        let own = batch.number == number;
         if own {
             waiting.next += 1;
         }
-        if length >= count
-            && let Some(batch) = waiting.batches.remove(&path)
-        {
+        if is_whole && let Some(batch) = waiting.batches.remove(&path) {
             return BatchRole::Call(batch);
         }
         if own {

@@ -143,7 +143,8 @@ impl<T> Feed<T> {
         let size = message.data.len();
         self.sizes.insert(id, size);
         self.bytes += size;
-        self.expected = size.max(self.expected - self.expected / 8);
+        // One that is very large must not keep small ones out.
+        self.expected = size.max(self.expected - self.expected / 8).min(MAX_BYTES / 8);
         let receipt = Receipt::new(id, self.settling.clone());
         // Where nobody takes it any more, dropping it returns it.
         let _ = self.events.send(Event::Message(Delivery { message, receipt }));
@@ -326,7 +327,8 @@ mod tests {
         let four = 4 * 1024 * 1024;
         assert_eq!(rooms(four, 7).await, (1, 8));
         assert_eq!(rooms(four, 8).await, (0, 8));
-        assert_eq!(rooms(2 * MAX_BYTES, 1).await, (0, 1), "one passes, however large");
+        assert_eq!(rooms(MAX_BYTES / 2 + 1, 1).await, (3, 8), "small ones may follow");
+        assert_eq!(rooms(2 * MAX_BYTES, 1).await, (0, 8), "one passes, however large");
     }
 
     #[tokio::test]
