@@ -1,16 +1,20 @@
 //! Three replicas, of which any may go.
 
 use std::net::TcpListener;
+use std::ops::Range;
 
 use tonic::Code;
 
 use crate::running::{Running, Sidecar, host, start_replica, until};
 
-/// Addresses that are free, and stay so as nothing else asks for one of this range meanwhile.
+/// Below the ports that the kernel gives to connections: one of those could be taken before its replica listens.
+const PORTS: Range<u16> = 10_240..32_768;
+
+/// Addresses that are free.
 fn cluster() -> String {
-    let held: Vec<TcpListener> = (0..3)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
+    let ports = std::iter::repeat_with(|| rand::random_range(PORTS));
+    let listeners = ports.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    let held: Vec<TcpListener> = listeners.take(3).collect();
     let members: Vec<String> = held
         .iter()
         .zip(["a", "b", "c"])

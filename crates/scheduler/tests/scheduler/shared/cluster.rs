@@ -1,11 +1,11 @@
 //! Schedulers that run the etcd they share.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use outrigger_components_testing::server::free_port;
 use outrigger_wire::scheduler::v1::{GetJobRequest, ListJobsRequest};
 
 use super::group::{App, Hosts};
@@ -26,15 +26,9 @@ fn installed() -> bool {
     found
 }
 
-/// Ports that nobody has now.
-fn ports<const N: usize>() -> [u16; N] {
-    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
-}
-
 /// Flags of the members of a cluster.
 fn members(folder: &Path) -> [Vec<String>; 3] {
-    let (peers, clients) = (ports::<3>(), ports::<3>());
+    let [peers, clients] = [(); 2].map(|()| [(); 3].map(|()| free_port()));
     let all: Vec<String> = (0..3)
         .map(|at| format!("dapr-scheduler-server-{at}=http://127.0.0.1:{}", peers[at]))
         .collect();
@@ -260,7 +254,7 @@ async fn a_folder_with_an_etcd_s_files_is_taken_over() {
     }
     // What a scheduler with an etcd leaves: its data, and the file that keeps them.
     let folder = tempfile::tempdir().unwrap();
-    let [peer, port] = ports::<2>();
+    let (peer, port) = (free_port(), free_port());
     let data = folder.path().join("default-dapr-scheduler-server-0/dapr-0.1");
     let mut etcd = std::process::Command::new("etcd")
         .args(["--name=dapr-scheduler-server-0".to_owned()])
