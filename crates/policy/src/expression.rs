@@ -56,19 +56,24 @@ impl Expression {
         })
     }
 
-    /// The program, if it takes [`MAX_STEPS`] at most where `event` is what the expression sees as `event`. Other variables
-    /// are taken for numbers.
+    /// The program; ask [`Expression::check`] before it runs.
+    pub(crate) fn program(&self) -> &Program {
+        &self.0
+    }
+
+    /// Whether it takes [`MAX_STEPS`] at most where `event` is what the expression sees as `event`. Other variables are
+    /// taken for numbers.
     ///
     /// # Errors
     /// It could take more.
-    pub(crate) fn within_limit(&self, event: &Event) -> Result<&Program, String> {
+    pub(crate) fn check(&self, event: &Event) -> Result<(), String> {
         let mut estimate = Estimate {
             event,
             steps: 0,
             scope: Vec::new(),
         };
         match estimate.value(self.0.expression(), 1) {
-            Ok(_) => Ok(&self.0),
+            Ok(_) => Ok(()),
             Err(TooLong) => Err(format!(
                 "with this event it could take more than {MAX_STEPS} steps: it repeats itself for each element of a long \
                  list, or compares or searches large values"
@@ -160,7 +165,7 @@ impl Size {
                 let members = members.iter();
                 Self::around(
                     members.len(),
-                    members.map(|(name, value)| Self::text(name.len()).plus(Self::of(value))),
+                    members.map(|(name, value)| Self::text(name.len()).beside(Self::of(value))),
                 )
             }
             Json::Null | Json::Bool(_) | Json::Number(_) => Self::SCALAR,
@@ -169,7 +174,7 @@ impl Size {
 
     /// A list or an object.
     fn around(elements: usize, parts: impl Iterator<Item = Self>) -> Self {
-        let parts = parts.fold(Self::SCALAR, Self::plus);
+        let parts = parts.fold(Self::SCALAR, Self::beside);
         let elements = elements as u64;
         Self {
             elements,
@@ -178,14 +183,24 @@ impl Size {
         }
     }
 
-    /// Both, side by side.
-    fn plus(self, other: Self) -> Self {
-        let elements = self.elements.saturating_add(other.elements);
+    /// Both, apart from each other: neither is an element of what holds them.
+    fn beside(self, other: Self) -> Self {
         Self {
-            elements,
-            longest: self.longest.max(other.longest).max(elements),
+            elements: 0,
+            longest: self.longest.max(other.longest),
             values: self.values.saturating_add(other.values),
             bytes: self.bytes.saturating_add(other.bytes),
+        }
+    }
+
+    /// Both as one, as lists and texts are put together.
+    fn plus(self, other: Self) -> Self {
+        let elements = self.elements.saturating_add(other.elements);
+        let both = self.beside(other);
+        Self {
+            elements,
+            longest: both.longest.max(elements),
+            ..both
         }
     }
 
@@ -280,9 +295,12 @@ impl<'a> Estimate<'a> {
             return Ok(each);
         }
         if let Known::Json(Json::Array(items)) = known {
-            let sizes = items.iter().map(Size::of);
-            let largest = sizes.fold(Size::SCALAR, Size::or);
-            self.spend(items.len() as u64 / VALUES_PER_STEP)?;
+            let (mut largest, mut values) = (Size::SCALAR, 0u64);
+            for size in items.iter().map(Size::of) {
+                largest = largest.or(size);
+                values = values.saturating_add(size.values);
+            }
+            self.spend(values / VALUES_PER_STEP)?;
             return Ok(largest);
         }
         Ok(self.size(known)?.inner())
@@ -431,7 +449,7 @@ mod tests {
     /// Whether `text` may be evaluated with an event of these members.
     fn may_run(text: &str, event: &Json) -> bool {
         let expression = compile(text).unwrap();
-        expression.within_limit(event.as_object().unwrap()).is_ok()
+        expression.check(event.as_object().unwrap()).is_ok()
     }
 
     fn items(count: usize) -> Json {
@@ -482,7 +500,7 @@ mod tests {
             .unwrap();
         for text in [sum, deepest] {
             let expression = compile(&text).unwrap();
-            assert!(expression.within_limit(&Event::new()).is_ok());
+            assert!(expression.check(&Event::new()).is_ok());
             let evaluating = move || expression.0.execute(&Context::default());
             // Many times what it takes in builds that are optimised: here each level takes some tens of kilobytes.
             let evaluating = thread::Builder::new().stack_size(16 << 20).spawn(evaluating);
@@ -526,6 +544,8 @@ mod tests {
             !may_run("event.items.all(x, event.items.exists(y, y.a == 1))", &trees),
             "elements are copied"
         );
+        let looks = ["event.items[0].leaves.size() > 0"; 100].join(" && ");
+        assert!(!may_run(&looks, &trees), "each look measures the list");
         assert!(
             !may_run("event.items.all(x, event.items == event.items)", &trees),
             "elements are compared"

@@ -138,8 +138,8 @@ impl Routes {
                 expression: start(&route.expression).to_owned(),
                 reason,
             };
-            let program = compiled.within_limit(event).map_err(undecided)?;
-            match program.execute(context) {
+            compiled.check(event).map_err(undecided)?;
+            match compiled.program().execute(context) {
                 Ok(Value::Bool(true)) => return Ok(Some(&route.path)),
                 Ok(Value::Bool(false)) => {}
                 Ok(other) => {
