@@ -70,21 +70,15 @@ pub(crate) async fn keep(
     };
     let keep = async {
         let mut changes = anchors.subscribe();
-        let (mut disputed, mut last) = (Backoff::new(RETRY, DISPUTE), None::<Instant>);
+        let mut dispute = Dispute::default();
         loop {
             let bundle = changes.borrow_and_update().pem().to_owned();
             match correct(&client, &namespace, &bundle).await {
                 Ok(changed) => {
                     ready.set(true);
                     corrected.notify_one();
-                    if changed {
-                        // Another operator, with other trust anchors, may change it back whenever it is changed.
-                        match last.replace(Instant::now()) {
-                            Some(last) if last.elapsed() < DISPUTE => {
-                                tokio::time::sleep(disputed.pause()).await
-                            }
-                            _ => disputed.reset(),
-                        }
+                    if changed && let Some(pause) = dispute.changed(Instant::now()) {
+                        tokio::time::sleep(pause).await;
                     }
                     tokio::select! {
                         Ok(()) = changes.changed() => {}
@@ -102,6 +96,33 @@ pub(crate) async fn keep(
     };
     stop.run_until_cancelled(Box::pin(async { tokio::join!(keep, follow) }))
         .await;
+}
+
+/// Another operator, with other trust anchors, may change the definition back whenever this one changes it.
+struct Dispute {
+    pauses: Backoff,
+    last: Option<Instant>,
+}
+
+impl Default for Dispute {
+    fn default() -> Self {
+        Self {
+            pauses: Backoff::new(RETRY, DISPUTE),
+            last: None,
+        }
+    }
+}
+
+impl Dispute {
+    /// The definition was changed at `now`; how long it is left alone then, if it was changed lately before.
+    fn changed(&mut self, now: Instant) -> Option<Duration> {
+        let last = self.last.replace(now);
+        if last.is_some_and(|last| now.duration_since(last) < DISPUTE) {
+            return Some(self.pauses.pause());
+        }
+        self.pauses.reset();
+        None
+    }
 }
 
 /// Whether it had to be changed.
@@ -188,6 +209,17 @@ mod tests {
         assert_eq!(config["caBundle"], STANDARD.encode("anchors"));
         assert!(correct(&client, "dapr-system", "others").await.unwrap());
         assert_eq!(server.requests("PATCH", ADDRESS).len(), 2, "other anchors");
+    }
+
+    #[test]
+    fn whoever_changes_it_back_is_answered_ever_later() {
+        let (mut dispute, begun) = (Dispute::default(), Instant::now());
+        assert_eq!(dispute.changed(begun), None, "nobody changed it back");
+        let second = dispute.changed(begun + RETRY).unwrap();
+        assert!(RETRY / 2 <= second && second <= RETRY, "{second:?}");
+        let third = dispute.changed(begun + RETRY * 2).unwrap();
+        assert!(RETRY <= third && third <= RETRY * 2, "{third:?}");
+        assert_eq!(dispute.changed(begun + DISPUTE * 2), None, "the dispute is over");
     }
 
     #[test]
