@@ -497,6 +497,23 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_of_large_events_is_complete_before_its_count() {
+        let collector = Collector::new(Bulk {
+            count: 100,
+            wait: Duration::from_secs(1),
+        });
+        let large = || {
+            let (answer, _) = oneshot::channel();
+            let event = Arc::into_inner(event("/a")).unwrap();
+            let payload = vec![0; MAX_BATCH_BYTES / 2].into();
+            let event = Arc::new(Incoming { payload, ..event });
+            Member { event, answer }
+        };
+        assert!(matches!(collector.join(large()), BatchRole::Lead(0)));
+        assert!(matches!(collector.join(large()), BatchRole::Call(_)));
+    }
+
+    #[test]
     fn a_batch_is_complete_with_its_count_and_by_path() {
         let collector = Collector::new(Bulk {
             count: 2,
