@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use outrigger_transport::conn::{DialErrorKind, SendError};
+use tokio::time::{sleep, timeout};
 use tonic::{Code, Status};
 
 use super::placement::Placement;
@@ -13,6 +14,9 @@ use super::{Actors, LOG};
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// The time of a look at all replicas.
 pub(super) const LOOK: Duration = Duration::from_millis(300);
+
+/// Between two questions to a replica that breaks connections off.
+const BROKEN_OFF: Duration = Duration::from_millis(20);
 
 /// A stream that is to be made again.
 pub(super) struct LostStream {
@@ -54,6 +58,25 @@ impl Outage {
     pub(super) fn is_pausing(self) -> bool {
         self.asked == 0 && self.is_proven
     }
+}
+
+/// Asks a replica whether it leads, until it says so or `limit` has passed. A process that is about to end still takes
+/// connections and breaks them off, which says nothing yet.
+pub(super) async fn look<T, F>(limit: Duration, mut open: impl FnMut() -> F) -> Result<T, Unopened>
+where
+    F: Future<Output = Result<T, Unopened>>,
+{
+    let mut broken = Unopened::from("no answer".to_owned());
+    let looked = timeout(limit, async {
+        loop {
+            match open().await {
+                Err(unopened) if unopened.is_ended && !unopened.nobody_leads => broken = unopened,
+                said => return said,
+            }
+            sleep(BROKEN_OFF).await;
+        }
+    });
+    looked.await.unwrap_or(Err(broken))
 }
 
 impl Actors {
@@ -126,4 +149,46 @@ fn is_refused(status: &Status) -> bool {
         return false;
     };
     matches!(&error.kind, DialErrorKind::Connect(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    fn unopened(status: &Status) -> Result<(), Unopened> {
+        Err(Unopened::from(status))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_is_ending_is_asked_again() {
+        let mut asked = 0;
+        let looked = look(LOOK, || {
+            asked += 1;
+            ready(match asked {
+                1..5 => unopened(&Status::unavailable("connection reset")),
+                _ => unopened(&Status::failed_precondition("not a leader")),
+            })
+        });
+        assert!(looked.await.unwrap_err().nobody_leads);
+        assert_eq!(asked, 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_stays_in_doubt_is_told_in_time() {
+        let began = Instant::now();
+        let looked = look(LOOK, || ready(unopened(&Status::unavailable("connection reset")))).await;
+        let unsure = looked.unwrap_err();
+        assert!(!unsure.nobody_leads);
+        assert!(unsure.cause.contains("connection reset"), "{}", unsure.cause);
+        assert_eq!(began.elapsed(), LOOK);
+        let silent = look(LOOK, pending::<Result<(), _>>).await;
+        assert!(!silent.unwrap_err().nobody_leads);
+        let turned_away = look(LOOK, || ready(unopened(&Status::permission_denied("no")))).await;
+        assert!(!turned_away.unwrap_err().nobody_leads, "at once");
+        assert_eq!(began.elapsed(), 2 * LOOK);
+    }
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
-use super::outage::{LOOK, LOOK_AGAIN, LostStream, Outage, Unopened};
+use super::outage::{LOOK, LOOK_AGAIN, LostStream, Outage, Unopened, look};
 use super::{Actors, LOG};
 
 /// Time to open a connection, TLS included.
@@ -133,27 +133,20 @@ impl Actors {
         outage: Option<&Outage>,
         stop: &CancellationToken,
     ) -> End {
-        let (reports, outgoing) = mpsc::channel(8);
-        let outgoing = tokio_stream_of(outgoing);
-        let opening = async {
-            let channel = placement.channel(turn).await.map_err(Unopened::from)?;
-            let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
-            let names = self.types.borrow().clone().unwrap_or_default();
-            // There is room: nothing was sent yet.
-            let _sent = reports.try_send(self.report(&names, placement.handover && outage.is_none()));
-            let opened = client.report_dapr_status(outgoing).await;
-            let opened = opened.map_err(|status| Unopened::from(&status))?;
-            Ok((opened.into_inner(), names))
-        };
         let tour = u32::try_from(placement.addresses.len())
             .unwrap_or(u32::MAX)
             .max(1);
-        let limit = outage.map_or(Duration::MAX, |_| LOOK / tour);
+        let open = || self.open_stream(placement, turn, outage.is_some());
+        let opening = async {
+            match outage {
+                None => open().await,
+                Some(_) => look(LOOK / tour, open).await,
+            }
+        };
         let opened = tokio::select! {
             () = stop.cancelled() => return End::Stopped,
-            opened = timeout(limit, opening) => opened,
+            opened = opening => opened,
         };
-        let opened = opened.unwrap_or_else(|_| Err(Unopened::from("no answer".to_owned())));
         match opened {
             Err(unopened) => End::Lost(LostStream {
                 cause: unopened.cause,
@@ -161,7 +154,11 @@ impl Actors {
                 nobody_leads: unopened.nobody_leads,
                 may_outlast: false,
             }),
-            Ok((orders, reported)) => {
+            Ok(Stream {
+                reports,
+                orders,
+                reported,
+            }) => {
                 let mut session = Session {
                     actors: self,
                     ready: &placement.ready,
@@ -180,6 +177,27 @@ impl Actors {
                 end.unwrap_or_else(|broken| session.lost(broken))
             }
         }
+    }
+
+    /// A stream of the replica whose turn it is, with the first report on its way.
+    async fn open_stream(
+        &self,
+        placement: &Placement,
+        turn: usize,
+        is_outage: bool,
+    ) -> Result<Stream, Unopened> {
+        let (reports, outgoing) = mpsc::channel(8);
+        let channel = placement.channel(turn).await.map_err(Unopened::from)?;
+        let mut client = PlacementClient::new(channel).max_decoding_message_size(MAX_TABLE);
+        let reported = self.types.borrow().clone().unwrap_or_default();
+        // There is room: nothing was sent yet.
+        let _sent = reports.try_send(self.report(&reported, placement.handover && !is_outage));
+        let opened = client.report_dapr_status(tokio_stream_of(outgoing)).await;
+        Ok(Stream {
+            reports,
+            orders: opened.map_err(|status| Unopened::from(&status))?.into_inner(),
+            reported,
+        })
     }
 
     fn report(&self, names: &[String], hands_over: bool) -> wire::Host {
@@ -247,6 +265,14 @@ async fn resolved(address: &str, turn: usize) -> Result<String, String> {
     let one = found.get(turn % found.len().max(1));
     one.map(ToString::to_string)
         .ok_or_else(|| format!("{address} has no addresses"))
+}
+
+/// A stream that was opened.
+struct Stream {
+    reports: mpsc::Sender<wire::Host>,
+    orders: Streaming<wire::PlacementOrder>,
+    /// What the first report says is hosted here.
+    reported: Arc<[String]>,
 }
 
 /// One stream.
