@@ -48,6 +48,15 @@ pub(crate) fn check(connection: &str) -> Result<(), String> {
     outrigger_components_postgres::connection(connection).map(drop)
 }
 
+/// The upper end of a range as a condition, for an index to use: one that may be missing would have no end in a plan that
+/// the server makes for all parameters.
+fn below(range: &Range, parameter: &str) -> String {
+    match range.below {
+        Some(_) => format!("key < {parameter}"),
+        None => format!("{parameter}::bytea IS NULL"),
+    }
+}
+
 impl Postgres {
     /// Connects when first used, and again where a connection broke.
     ///
@@ -99,10 +108,9 @@ impl Backend for Postgres {
         let beginning = async {
             let session = self.sessions.get().await?;
             let revision = schema::revision(session.client()).await?;
-            let sql = format!(
-                "SELECT {COLUMNS} FROM scheduler_pairs
-                 WHERE key >= $1 AND ($2::bytea IS NULL OR key < $2) ORDER BY key"
-            );
+            let below = below(&range, "$2");
+            let sql =
+                format!("SELECT {COLUMNS} FROM scheduler_pairs WHERE key >= $1 AND {below} ORDER BY key");
             let statement = session.client().prepare_cached(&sql).await?;
             let rows = session
                 .client()

@@ -21,7 +21,7 @@ const BUSY: Duration = Duration::from_secs(5);
 /// Bytes of a page.
 const PAGE: i64 = 4096;
 
-const SCHEMA: &str = "
+pub(super) const SCHEMA: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
     CREATE TABLE pairs (
         key BLOB PRIMARY KEY,

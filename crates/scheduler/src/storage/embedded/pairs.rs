@@ -27,6 +27,15 @@ fn pair(row: &Row<'_>) -> rusqlite::Result<Pair> {
     })
 }
 
+/// The condition for keys of a range, with its ends as parameters 1 and 2. One condition for both would have no upper end
+/// that the index knows: each statement would look at all keys that follow.
+fn within(range: &Range) -> &'static str {
+    match range.below {
+        Some(_) => "key >= ?1 AND key < ?2",
+        None => "key >= ?1 AND ?2 IS NULL",
+    }
+}
+
 /// One pair.
 pub(crate) fn get(connection: &Connection, key: &[u8]) -> rusqlite::Result<Option<Pair>> {
     let mut statement = connection
@@ -40,10 +49,10 @@ pub(crate) fn scan(
     range: &Range,
     mut take: impl FnMut(Pair) -> bool,
 ) -> rusqlite::Result<()> {
-    let mut statement = connection.prepare_cached(
-        "SELECT key, created, modified, version, value FROM pairs
-         WHERE key >= ?1 AND (?2 IS NULL OR key < ?2) ORDER BY key",
-    )?;
+    let mut statement = connection.prepare_cached(&format!(
+        "SELECT key, created, modified, version, value FROM pairs WHERE {} ORDER BY key",
+        within(range)
+    ))?;
     let mut rows = statement.query(params![range.from, range.below])?;
     while let Some(row) = rows.next()? {
         if !take(pair(row)?) {
@@ -55,8 +64,8 @@ pub(crate) fn scan(
 
 /// How many pairs there are.
 pub(crate) fn count(connection: &Connection, range: &Range) -> rusqlite::Result<i64> {
-    let mut statement = connection
-        .prepare_cached("SELECT count(*) FROM pairs WHERE key >= ?1 AND (?2 IS NULL OR key < ?2)")?;
+    let mut statement =
+        connection.prepare_cached(&format!("SELECT count(*) FROM pairs WHERE {}", within(range)))?;
     statement.query_row(params![range.from, range.below], |row| row.get(0))
 }
 
@@ -121,9 +130,10 @@ impl<'c> Writing<'c> {
     /// Deletes keys; returns those that there were. The engine is told of jobs.
     pub(crate) fn delete(&mut self, range: &Range) -> rusqlite::Result<Vec<Vec<u8>>> {
         self.revision += 1;
-        let mut statement = self
-            .connection
-            .prepare_cached("DELETE FROM pairs WHERE key >= ?1 AND (?2 IS NULL OR key < ?2) RETURNING key")?;
+        let mut statement = self.connection.prepare_cached(&format!(
+            "DELETE FROM pairs WHERE {} RETURNING key",
+            within(range)
+        ))?;
         let keys: Vec<Vec<u8>> = statement
             .query_map(params![range.from, range.below], |row| row.get(0))?
             .collect::<rusqlite::Result<_>>()?;
@@ -223,4 +233,63 @@ pub(super) fn load(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::StatementStatus;
+
+    use super::*;
+
+    fn connection(jobs: usize) -> Connection {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(super::super::file::SCHEMA).unwrap();
+        let mut writing = Writing::new(&connection).unwrap();
+        for number in 0..jobs {
+            writing.put(&job_key(&format!("{number:05}")), b"job").unwrap();
+        }
+        writing.finish().unwrap();
+        connection
+    }
+
+    /// Steps of SQLite's machine that a statement on a range takes.
+    fn steps(connection: &Connection, what: &str, range: &Range) -> i32 {
+        let mut statement = connection
+            .prepare(&format!("{what} FROM pairs WHERE {}", within(range)))
+            .unwrap();
+        let mut rows = statement.query(params![range.from, range.below]).unwrap();
+        while rows.next().unwrap().is_some() {}
+        drop(rows);
+        statement.get_status(StatementStatus::VmStep)
+    }
+
+    #[test]
+    fn work_on_a_range_does_not_grow_with_the_jobs_beside_it() {
+        let (few, many) = (connection(10), connection(5000));
+        // What comes before all jobs, the first of them, and one that there is not.
+        for range in [
+            Range::one(COUNTERS),
+            Range::one(job_key("00000")),
+            Range::prefix(job_key("x")),
+        ] {
+            for what in ["DELETE", "SELECT *"] {
+                assert_eq!(
+                    steps(&many, what, &range),
+                    steps(&few, what, &range),
+                    "{what} {range:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_without_an_end_has_all_that_follows() {
+        let connection = connection(10);
+        assert_eq!(count(&connection, &Range::prefix("")).unwrap(), 10);
+        let from = Range {
+            from: job_key("00007"),
+            below: None,
+        };
+        assert_eq!(count(&connection, &from).unwrap(), 3);
+    }
 }

@@ -7,6 +7,7 @@ use deadpool_postgres::Transaction;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use super::below;
 use super::plan::{Last, Plan, Written};
 use super::session::{CALL, Sessions, slow};
 use super::watch::CHANNEL;
@@ -175,11 +176,14 @@ async fn carry_out(transaction: &Transaction<'_>, revision: i64, plan: Plan) -> 
         .map(Vec::as_slice)
         .collect();
     for range in plan.ranges {
-        let sql = "WITH gone AS (
-                       DELETE FROM scheduler_pairs
-                       WHERE key >= $1 AND ($2::bytea IS NULL OR key < $2) AND key <> ALL($3) RETURNING key)
-                   INSERT INTO scheduler_gone SELECT $4, key FROM gone";
-        let statement = transaction.prepare_cached(sql).await?;
+        let below = below(&range, "$2");
+        let sql = format!(
+            "WITH gone AS (
+                 DELETE FROM scheduler_pairs
+                 WHERE key >= $1 AND {below} AND key <> ALL($3) RETURNING key)
+             INSERT INTO scheduler_gone SELECT $4, key FROM gone"
+        );
+        let statement = transaction.prepare_cached(&sql).await?;
         transaction
             .execute(&statement, &[&range.from, &range.below, &kept, &revision])
             .await?;
