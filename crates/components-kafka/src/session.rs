@@ -18,7 +18,7 @@ use outrigger_component::{
     pubsub::{Feed, Settlement},
 };
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until, timeout},
 };
 
@@ -52,6 +52,8 @@ pub(super) struct Session {
     shared: Arc<Shared>,
     topic: Arc<str>,
     consumer: Leaving,
+    /// Partitions that were paused are read again.
+    resumed: Arc<Notify>,
     changes: mpsc::Receiver<Change>,
     polling: Polling,
     committing: Option<Committing>,
@@ -87,14 +89,26 @@ impl Drop for Leaving {
     }
 }
 
-fn poll(consumer: &Arc<Consumer>) -> Polling {
-    let consumer = Arc::clone(consumer);
-    Box::pin(async move { consumer.poll(POLL).await })
+/// `resumed`: partitions that were paused are read again.
+fn poll(consumer: &Arc<Consumer>, resumed: &Arc<Notify>) -> Polling {
+    let (consumer, resumed) = (Arc::clone(consumer), Arc::clone(resumed));
+    Box::pin(async move {
+        let began = Instant::now();
+        let polled = consumer.poll(POLL).await;
+        // With its buffer full of records of paused partitions the client does not wait at all.
+        if polled.as_ref().is_ok_and(Vec::is_empty) {
+            tokio::select! {
+                () = sleep_until(began + PAUSED) => {}
+                () = resumed.notified() => {}
+            }
+        }
+        polled
+    })
 }
 
 /// Polls after a pause; meanwhile whoever waits for it goes on with everything else.
-fn poll_after(pause: Duration, consumer: &Arc<Consumer>) -> Polling {
-    let polling = poll(consumer);
+fn poll_after(pause: Duration, consumer: &Arc<Consumer>, resumed: &Arc<Notify>) -> Polling {
+    let polling = poll(consumer, resumed);
     Box::pin(async move {
         sleep(pause).await;
         polling.await
@@ -136,11 +150,13 @@ impl Session {
         let partitions = known(&shared.settings, &consumer.0, topic).await?;
         let subscribing = Box::pin(consumer.0.subscribe([topic.as_ref()])).await;
         subscribing.map_err(|error| settings.failure_of(topic, &error))?;
+        let resumed = Arc::default();
         let mut session = Self {
             shared: Arc::clone(shared),
             topic: Arc::clone(topic),
-            polling: poll(&consumer.0),
+            polling: poll(&consumer.0, &resumed),
             consumer,
+            resumed,
             changes,
             committing: None,
             commit_at: None,
@@ -297,6 +313,7 @@ impl Session {
         let consumer = &self.consumer.0;
         if !less.is_empty() {
             consumer.resume(&self.topic, &less).await;
+            self.resumed.notify_one();
         }
         if !more.is_empty() {
             consumer.pause(&self.topic, &more).await;
@@ -310,7 +327,7 @@ impl Session {
             Ok(records) => {
                 self.failures = 0;
                 self.ahead.extend(records);
-                self.polling = poll(&self.consumer.0);
+                self.polling = poll(&self.consumer.0, &self.resumed);
             }
             Err(error) if lasting(&error) => return Err(self.shared.settings.failure(&error)),
             Err(error) => {
@@ -324,7 +341,8 @@ impl Session {
                         self.shared.settings.failure(&error)
                     );
                 }
-                self.polling = poll_after(self.shared.settings.consumer.rejoin, &self.consumer.0);
+                let pause = self.shared.settings.consumer.rejoin;
+                self.polling = poll_after(pause, &self.consumer.0, &self.resumed);
             }
         }
         Ok(())

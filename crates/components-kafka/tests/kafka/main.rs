@@ -1,6 +1,7 @@
 //! Publish/subscribe and bindings on a real Kafka, which is started once: it takes long.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod backlog;
 mod bindings;
 mod faults;
 mod form;
@@ -139,6 +140,7 @@ async fn kafka_keeps_the_rules() {
     let address = kafka.address();
     let admin = client(&address).await.admin();
     let opener = async |group: &str| open_for_rules(&admin, &address, group).await;
+    backlog::what_waits_leaves_time_for_others(&address).await;
     bindings::they_keep_the_rules(&address).await;
     conformance::pubsub(RULES, &opener).await;
     conformance::pubsub_members(RULES, opener).await;
