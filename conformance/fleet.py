@@ -115,7 +115,7 @@ class Fleet:
             process.wait()
             status = f"killed after {END_SECONDS} s"
         # How an app takes the signal is its own affair.
-        if status != 0 and not (name.startswith("app-") and status == -signal.SIGTERM):
+        if status != 0 and not (name.startswith("app-") and status in (-signal.SIGTERM, 128 + signal.SIGTERM)):
             self.problems.append(f"{name} did not end cleanly: {status}")
         return status
 
