@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use outrigger_accept::{Accepted, Admission, Limits, Place, Server, descriptors, keep_alive};
+use outrigger_accept::{Accepted, Admission, Limits, Permit, Server, descriptors, keep_alive};
 use outrigger_identity::{Identity, SpiffeId, expiry};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -48,7 +48,7 @@ pub enum Caller {
     Workload(SpiffeId),
 }
 
-/// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Place`] of their connection with them.
+/// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Permit`] of their connection with them.
 pub async fn serve<S>(
     server: Server,
     allowed: Allowed,
@@ -85,7 +85,7 @@ where
     let Accepted {
         stream,
         peer,
-        place,
+        permit,
         drain,
     } = accepted;
     if !says_something(&stream, &drain).await {
@@ -93,7 +93,7 @@ where
         return;
     }
     let end = async move { drain.cancelled().await };
-    http2(stream, allowed, service, (Caller::Anyone, place), end).await;
+    http2(stream, allowed, service, (Caller::Anyone, permit), end).await;
 }
 
 async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
@@ -110,7 +110,7 @@ where
     let Accepted {
         stream,
         peer,
-        place,
+        permit,
         drain,
     } = accepted;
     let Some(stream) = outrigger_accept::handshake(stream, identity.server_config(), &drain).await else {
@@ -125,7 +125,7 @@ where
             return;
         }
     };
-    place.prove();
+    permit.prove();
     let end = async move {
         tokio::select! {
             () = drain.cancelled() => {}
@@ -134,14 +134,14 @@ where
             }
         }
     };
-    http2(stream, allowed, service, (Caller::Workload(id), place), end).await;
+    http2(stream, allowed, service, (Caller::Workload(id), permit), end).await;
 }
 
 async fn http2<I, S>(
     io: I,
     allowed: Allowed,
     service: S,
-    (caller, place): (Caller, Arc<Place>),
+    (caller, permit): (Caller, Arc<Permit>),
     end: impl Future<Output = ()>,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -153,9 +153,9 @@ async fn http2<I, S>(
     let calls = service_fn(move |mut request: Request<Incoming>| {
         first.cancel();
         // Whoever calls keeps their place before those who do not.
-        place.prove();
+        permit.prove();
         request.extensions_mut().insert(caller.clone());
-        request.extensions_mut().insert(Arc::clone(&place));
+        request.extensions_mut().insert(Arc::clone(&permit));
         service.clone().oneshot(request)
     });
     let connection = http2::Builder::new(TokioExecutor::new())

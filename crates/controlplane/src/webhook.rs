@@ -13,7 +13,7 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use outrigger_accept::{Accepted, Admission, Limits, Place, Server, keep_alive};
+use outrigger_accept::{Accepted, Admission, Limits, Permit, Server, keep_alive};
 use outrigger_identity::Identity;
 use rustls::ServerConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -58,14 +58,14 @@ pub async fn serve<H, F>(
         let (tls, handle, room) = (Arc::clone(&tls), handle.clone(), Arc::clone(&room));
         async move {
             let Accepted {
-                stream, place, drain, ..
+                stream, permit, drain, ..
             } = accepted;
             let Some(stream) = outrigger_accept::handshake(stream, tls, &drain).await else {
                 return;
             };
             let service = service_fn(move |request| {
-                let (handle, place, room) = (handle.clone(), Arc::clone(&place), Arc::clone(&room));
-                async move { Ok::<_, Infallible>(answer(request, allowed.body, &room, &place, handle).await) }
+                let (handle, permit, room) = (handle.clone(), Arc::clone(&permit), Arc::clone(&room));
+                async move { Ok::<_, Infallible>(answer(request, allowed.body, &room, &permit, handle).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -86,7 +86,7 @@ async fn answer<H, F>(
     request: Request<Incoming>,
     limit: usize,
     room: &Arc<Semaphore>,
-    place: &Place,
+    permit: &Permit,
     handle: H,
 ) -> Response<Full<Bytes>>
 where
@@ -107,7 +107,7 @@ where
         Ok(Err((status, why))) => return text(status, why),
         Ok(Ok(received)) => received,
     };
-    place.prove();
+    permit.prove();
     handle(Request::from_parts(head, body)).await
 }
 
