@@ -14,7 +14,7 @@ pub mod health;
 mod http1;
 mod keep_alive;
 mod listen;
-mod seldom;
+mod throttle;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -34,7 +34,7 @@ pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
 pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
-use seldom::Seldom;
+use throttle::LogThrottle;
 
 const LOG: &str = "dapr.accept";
 /// Pause after a failed accept: the usual cause is a lack of file descriptors.
@@ -106,7 +106,7 @@ where
     C: Future<Output = ()> + Send + 'static,
 {
     let connections = TaskTracker::new();
-    let (mut failures, mut refusals) = (Seldom::default(), Seldom::default());
+    let (mut failures, mut refusals) = (LogThrottle::default(), LogThrottle::default());
     while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -114,7 +114,7 @@ where
                 if let Some(times) = failures.happened() {
                     tracing::warn!(
                         target: LOG,
-                        "cannot accept a connection on {}: {error} ({times} times since this was told)",
+                        "cannot accept a connection on {}: {error} ({times} times since this was last logged)",
                         listener.describe()
                     );
                 }
