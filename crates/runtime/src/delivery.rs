@@ -23,7 +23,7 @@ use crate::metrics::SidecarMetrics;
 use crate::resilience::{Attempt, Refused, Run};
 
 pub use depth::Depth;
-pub use intake::{Consumer, Ends, take};
+pub use intake::{Consumer, StopTokens, take};
 
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
 pub struct Inbox<K, E, A> {
@@ -59,9 +59,9 @@ pub enum Undelivered {
 }
 
 /// An event that the engine has taken.
-pub struct Taken<A>(oneshot::Receiver<Result<A, Refused>>);
+pub struct Pending<A>(oneshot::Receiver<Result<A, Refused>>);
 
-impl<A> Taken<A> {
+impl<A> Pending<A> {
     /// Waits for what came of the last attempt.
     ///
     /// # Errors
@@ -79,11 +79,11 @@ impl<K, E, A> Inbox<K, E, A> {
     ///
     /// # Errors
     /// [`Undelivered::Ending`].
-    pub async fn offer(&self, key: Option<K>, event: E) -> Result<Taken<A>, Undelivered> {
-        let (reply, taken) = oneshot::channel();
+    pub async fn offer(&self, key: Option<K>, event: E) -> Result<Pending<A>, Undelivered> {
+        let (reply, pending) = oneshot::channel();
         let offer = Offer { key, event, reply };
         self.offers.send(offer).await.map_err(|_| Undelivered::Ending)?;
-        Ok(Taken(taken))
+        Ok(Pending(pending))
     }
 
     /// The source took keys away: their events that wait are not attempted any more, and nobody waits for their answers.
@@ -444,10 +444,10 @@ mod tests {
         let engine = engine.while_healthy(health.clone());
         let stop = CancellationToken::new();
         let source = async {
-            let taken = inbox.offer(None, ()).await.unwrap();
+            let pending = inbox.offer(None, ()).await.unwrap();
             tokio::task::yield_now().await;
             set_health.send_replace(true);
-            let was_healthy = taken.settled().await.unwrap();
+            let was_healthy = pending.settled().await.unwrap();
             drop(inbox);
             was_healthy
         };

@@ -73,10 +73,10 @@ impl App {
                 };
                 let Some(items) = items else { break };
                 for (key, change) in changes(store, id, &items) {
-                    let Ok(taken) = inbox.offer(Some(key), change).await else {
+                    let Ok(pending) = inbox.offer(Some(key), change).await else {
                         break;
                     };
-                    told.push(taken.settled());
+                    told.push(pending.settled());
                     while let Some(Some(result)) = told.next().now_or_never() {
                         log(result);
                     }

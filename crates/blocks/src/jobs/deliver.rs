@@ -176,11 +176,11 @@ impl Receiver for Deliveries {
             trace: span.as_parent(),
         };
         let started = Instant::now();
-        let taken = inbox.offer(None, job).await;
+        let pending = inbox.offer(None, job).await;
         // The engine ends when nobody can offer any more.
         drop(inbox);
-        let settled = match taken {
-            Ok(taken) => taken.settled().await,
+        let settled = match pending {
+            Ok(pending) => pending.settled().await,
             Err(error) => Err(error),
         };
         let Ok(reply) = settled else {

@@ -9,7 +9,7 @@ use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Su
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
 use outrigger_runtime::app::AppChannel;
-use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
+use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Inbox, Pending, StopTokens, Undelivered};
 use outrigger_runtime::resilience::Attempt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +49,7 @@ pub(super) struct Target {
 /// What is left to do with a message.
 pub(super) enum Disposition {
     /// The engine has it.
-    Taken(Taken<Handled>),
+    Pending(Pending<Handled>),
     /// It does not go to the app.
     Dropped(Dropped),
     /// It cannot be understood.
@@ -181,11 +181,11 @@ impl Target {
         let (inbox, engine) = delivery::engine(limits, self.policy.as_deref(), metrics);
         let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
         let ending = CancellationToken::new();
-        let ends = Ends {
+        let tokens = StopTokens {
             stop,
             ending: &ending,
         };
-        let taking = delivery::take(self, subscription, inbox, ends);
+        let taking = delivery::take(self, subscription, inbox, tokens);
         let delivering = engine.run(&ending, Ending::FinishAttempts, |event, limit| {
             self.attempt(event, limit, &ending)
         });
@@ -302,7 +302,7 @@ impl Consumer for Target {
         let topic = self.app_topic(&message.topic);
         match prepare(&self.wanted, self.broker.name(), topic, message) {
             Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
-                Ok(taken) => Disposition::Taken(taken),
+                Ok(pending) => Disposition::Pending(pending),
                 Err(_) => Disposition::Ending,
             },
             Prepared::Dropped(why) => Disposition::Dropped(why),
@@ -310,7 +310,7 @@ impl Consumer for Target {
         }
     }
 
-    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, ends: Ends<'_>) {
+    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
         let topic = self.app_topic(&message.topic);
         let counted = |status, by_app| {
             let metrics = self.metrics();
@@ -336,7 +336,7 @@ impl Consumer for Target {
                 );
                 why
             }
-            Disposition::Taken(taken) => match taken.settled().await {
+            Disposition::Pending(pending) => match pending.settled().await {
                 Ok(Handled::Done) => return receipt.acknowledge(),
                 Ok(Handled::Dropped(why)) => {
                     return match self.dead_letter(&message, why).await {
@@ -345,7 +345,7 @@ impl Consumer for Target {
                     };
                 }
                 // Its retries were cut short, or its client is gone: somebody else gets it.
-                Ok(Handled::Failed(_)) if ends.have_come() => {
+                Ok(Handled::Failed(_)) if tokens.any_cancelled() => {
                     return receipt.give_back();
                 }
                 Err(Undelivered::Ending) => return receipt.give_back(),
