@@ -55,7 +55,7 @@ pub enum Undelivered {
     Refused(#[from] Refused),
     /// The source or the process ends: no attempt was made.
     #[error("events are not delivered any more: the sidecar or the component ends")]
-    Ending,
+    Stopped,
 }
 
 /// An event that the engine has taken.
@@ -69,7 +69,7 @@ impl<A> Pending<A> {
     pub async fn settled(self) -> Result<A, Undelivered> {
         match self.0.await {
             Ok(answer) => Ok(answer?),
-            Err(_) => Err(Undelivered::Ending),
+            Err(_) => Err(Undelivered::Stopped),
         }
     }
 }
@@ -78,11 +78,11 @@ impl<K, E, A> Inbox<K, E, A> {
     /// Gives an event to the engine; waits while there is no room.
     ///
     /// # Errors
-    /// [`Undelivered::Ending`].
+    /// [`Undelivered::Stopped`].
     pub async fn offer(&self, key: Option<K>, event: E) -> Result<Pending<A>, Undelivered> {
         let (reply, pending) = oneshot::channel();
         let offer = Offer { key, event, reply };
-        self.offers.send(offer).await.map_err(|_| Undelivered::Ending)?;
+        self.offers.send(offer).await.map_err(|_| Undelivered::Stopped)?;
         Ok(Pending(pending))
     }
 
@@ -103,7 +103,7 @@ impl<K, E, A> Inbox<K, E, A> {
 
 /// What becomes of the events that were taken when the engine is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum OnStop {
     /// They are delivered, retries included.
     DeliverAll,
     /// Attempts in flight end; nothing else is attempted.
@@ -180,7 +180,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
     pub async fn run<F>(
         mut self,
         stop: &CancellationToken,
-        ending: Ending,
+        on_stop: OnStop,
         attempt: impl Fn(Arc<E>, Attempt) -> F,
     ) where
         F: Future<Output = (A, Outcome)>,
@@ -204,7 +204,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
                 biased;
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
-                    self.stop(ending);
+                    self.stop(on_stop);
                 }
                 Some((id, (answer, outcome))) = running.next(), if !running.is_empty() => {
                     self.finish(id, answer, outcome);
@@ -294,9 +294,9 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
         let _unheard = event.reply.send(answer);
     }
 
-    fn stop(&mut self, ending: Ending) {
+    fn stop(&mut self, on_stop: OnStop) {
         self.inbox.close();
-        if ending == Ending::FinishAttempts {
+        if on_stop == OnStop::FinishAttempts {
             self.closed = true;
             for settled in self.queue.drain() {
                 self.settle(settled.id, None);
@@ -364,7 +364,7 @@ mod tests {
             (fine.unwrap(), never.unwrap())
         };
         // An event succeeds at the attempt that it names.
-        let delivering = engine.run(&stop, Ending::DeliverAll, |event, attempt: Attempt| async move {
+        let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| async move {
             let outcome = if attempt.number >= *event {
                 Outcome::Success
             } else {
@@ -388,7 +388,7 @@ mod tests {
             engine.take(Offer { key, event, reply });
         }
         let (seen, stop) = (Mutex::new(Vec::new()), CancellationToken::new());
-        let delivering = engine.run(&stop, Ending::DeliverAll, |event, attempt: Attempt| {
+        let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| {
             seen.lock().unwrap().push(*event);
             async move {
                 let fails = *event == "a1" && attempt.number == 1;
@@ -417,7 +417,7 @@ mod tests {
             open.cancel();
             (first.settled().await, second, third)
         };
-        let delivering = engine.run(&stop, Ending::FinishAttempts, |event, _| {
+        let delivering = engine.run(&stop, OnStop::FinishAttempts, |event, _| {
             let open = open.clone();
             async move {
                 open.cancelled().await;
@@ -426,11 +426,11 @@ mod tests {
         });
         let ((first, second, third), ()) = tokio::join!(source, delivering);
         assert_eq!(first.unwrap(), "first", "it was in flight");
-        assert!(matches!(second, Err(Undelivered::Ending)));
+        assert!(matches!(second, Err(Undelivered::Stopped)));
         if let Ok(third) = third {
             let third = third.unwrap().settled().await;
             assert!(
-                matches!(third, Err(Undelivered::Ending)),
+                matches!(third, Err(Undelivered::Stopped)),
                 "it was in nobody's hands"
             );
         }
@@ -451,7 +451,7 @@ mod tests {
             drop(inbox);
             was_healthy
         };
-        let delivering = engine.run(&stop, Ending::DeliverAll, |_, _| {
+        let delivering = engine.run(&stop, OnStop::DeliverAll, |_, _| {
             let was_healthy = health.is_healthy();
             async move { (was_healthy, Outcome::Success) }
         });

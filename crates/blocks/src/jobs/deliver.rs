@@ -11,7 +11,7 @@ use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome as Counted;
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
-use outrigger_runtime::delivery::{self, Ending, Inbox};
+use outrigger_runtime::delivery::{self, Inbox, OnStop};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler::{Outcome, Receiver, Trigger};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
@@ -103,7 +103,7 @@ impl Deliveries {
         self.inbox.store(Some(Arc::new(inbox)));
         // The policy of a failed job is its scheduler's: here is one attempt.
         engine
-            .run(stop, Ending::FinishAttempts, async |job, _| {
+            .run(stop, OnStop::FinishAttempts, async |job, _| {
                 self.attempt(&job).await
             })
             .await;

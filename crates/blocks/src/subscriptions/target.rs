@@ -9,7 +9,7 @@ use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Su
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
 use outrigger_runtime::app::AppChannel;
-use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Inbox, Pending, StopTokens, Undelivered};
+use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Pending, StopTokens, Undelivered};
 use outrigger_runtime::resilience::Attempt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -55,7 +55,7 @@ pub(super) enum Disposition {
     /// It cannot be understood.
     Unreadable(String),
     /// Nothing is taken any more.
-    Ending,
+    Stopped,
 }
 
 impl Target {
@@ -186,7 +186,7 @@ impl Target {
             ending: &ending,
         };
         let taking = delivery::take(self, subscription, inbox, tokens);
-        let delivering = engine.run(&ending, Ending::FinishAttempts, |event, limit| {
+        let delivering = engine.run(&ending, OnStop::FinishAttempts, |event, limit| {
             self.attempt(event, limit, &ending)
         });
         let ((stopped, ended), ()) = tokio::join!(taking, delivering);
@@ -295,7 +295,7 @@ impl Target {
 
 impl Consumer for Target {
     type Event = Incoming;
-    type Answer = Handled;
+    type Outcome = Handled;
     type Disposition = Disposition;
 
     async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Disposition {
@@ -303,7 +303,7 @@ impl Consumer for Target {
         match prepare(&self.wanted, self.broker.name(), topic, message) {
             Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
                 Ok(pending) => Disposition::Pending(pending),
-                Err(_) => Disposition::Ending,
+                Err(_) => Disposition::Stopped,
             },
             Prepared::Dropped(why) => Disposition::Dropped(why),
             Prepared::Unreadable(why) => Disposition::Unreadable(why),
@@ -317,7 +317,7 @@ impl Consumer for Target {
             metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
         };
         let failed = match rest {
-            Disposition::Ending => return receipt.give_back(),
+            Disposition::Stopped => return receipt.give_back(),
             Disposition::Dropped(why) => {
                 let (why, by_app) = match why {
                     Dropped::Expired => ("it has expired", false),
@@ -348,7 +348,7 @@ impl Consumer for Target {
                 Ok(Handled::Failed(_)) if tokens.any_cancelled() => {
                     return receipt.give_back();
                 }
-                Err(Undelivered::Ending) => return receipt.give_back(),
+                Err(Undelivered::Stopped) => return receipt.give_back(),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
             },

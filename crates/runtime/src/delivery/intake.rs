@@ -31,14 +31,14 @@ pub trait Consumer: Sync {
     /// What the engine gets.
     type Event: Send + Sync;
     /// What an attempt at it comes to.
-    type Answer: Send;
+    type Outcome: Send;
     /// What is left to do with a message once the engine has it, or is not to have it.
     type Disposition: Send;
 
     /// Makes an event of a message and gives it to the engine.
     fn offer(
         &self,
-        inbox: &Inbox<Lane, Self::Event, Self::Answer>,
+        inbox: &Inbox<Lane, Self::Event, Self::Outcome>,
         message: &Message,
     ) -> impl Future<Output = Self::Disposition> + Send;
 
@@ -60,7 +60,7 @@ pub trait Consumer: Sync {
 pub async fn take<C: Consumer>(
     consumer: &C,
     mut subscription: Subscription,
-    inbox: Inbox<Lane, C::Event, C::Answer>,
+    inbox: Inbox<Lane, C::Event, C::Outcome>,
     tokens: StopTokens<'_>,
 ) -> (bool, Result<(), Error>) {
     let mut settling = FuturesUnordered::new();

@@ -11,7 +11,7 @@ use outrigger_component::pubsub::{BulkEntry, Lane, Message, Receipt, Subscribe, 
 use outrigger_component::state::{Consistency, Delete};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
-use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Inbox, Pending, StopTokens, Undelivered};
+use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Pending, StopTokens, Undelivered};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::Attempts;
 use tokio_util::sync::CancellationToken;
@@ -67,7 +67,7 @@ pub(super) enum RelayOutcome {
 pub(super) enum Disposition {
     Pending(String, Pending<RelayOutcome>),
     Unreadable(String),
-    Ending,
+    Stopped,
 }
 
 impl Relay {
@@ -160,7 +160,7 @@ impl Relay {
             ending: &ending,
         };
         let taking = delivery::take(self, subscription, inbox, tokens);
-        let attempting = engine.run(&ending, Ending::FinishAttempts, |event, _| async move {
+        let attempting = engine.run(&ending, OnStop::FinishAttempts, |event, _| async move {
             let fate = self.attempt(&event).await;
             let outcome = match fate {
                 RelayOutcome::Published(_) | RelayOutcome::Void(_) => Outcome::Success,
@@ -282,7 +282,7 @@ impl Relay {
 
 impl Consumer for Relay {
     type Event = Internal;
-    type Answer = RelayOutcome;
+    type Outcome = RelayOutcome;
     type Disposition = Disposition;
 
     async fn offer(&self, inbox: &Inbox<Lane, Internal, RelayOutcome>, message: &Message) -> Disposition {
@@ -296,14 +296,14 @@ impl Consumer for Relay {
         };
         match inbox.offer(message.lane.clone(), internal).await {
             Ok(pending) => Disposition::Pending(marker, pending),
-            Err(_) => Disposition::Ending,
+            Err(_) => Disposition::Stopped,
         }
     }
 
     async fn settle(&self, _message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
         let (marker, pending) = match rest {
             Disposition::Pending(marker, pending) => (marker, pending),
-            Disposition::Ending => return receipt.give_back(),
+            Disposition::Stopped => return receipt.give_back(),
             Disposition::Unreadable(why) => {
                 let topic = &self.place.topic;
                 tracing::error!(
@@ -325,7 +325,7 @@ impl Consumer for Relay {
                 self.count("dropped");
                 return receipt.acknowledge();
             }
-            Err(Undelivered::Ending) => return receipt.give_back(),
+            Err(Undelivered::Stopped) => return receipt.give_back(),
             // Its wait was cut short: somebody else goes on.
             Ok(RelayOutcome::Missing | RelayOutcome::Failed(_)) if tokens.any_cancelled() => {
                 return receipt.give_back();
