@@ -39,7 +39,7 @@ pub(super) struct Unanswered {
 }
 
 /// What is behind the head of an answer.
-pub(super) enum Answer {
+pub(super) enum ResponseBody {
     /// All of it, and the connection where it can be used again.
     Whole(Bytes, Option<Box<Link>>),
     /// What comes later.
@@ -77,7 +77,7 @@ impl Link {
     pub(super) async fn call(
         mut self: Box<Self>,
         request: Request<Body>,
-    ) -> Result<(response::Parts, Answer), Unanswered> {
+    ) -> Result<(response::Parts, ResponseBody), Unanswered> {
         let mut answer = pin!(self.sender.try_send_request(request));
         let mut first = true;
         let result = std::future::poll_fn(|cx| {
@@ -96,27 +96,27 @@ impl Link {
         };
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What follows is no HTTP, and nobody asked for it: the connection ends here.
-            return Ok((head, Answer::Whole(Bytes::new(), None)));
+            return Ok((head, ResponseBody::Whole(Bytes::new(), None)));
         }
         Ok((head, self.begin(incoming)))
     }
 
     /// Takes what is here of a body.
-    fn begin(mut self: Box<Self>, mut incoming: Incoming) -> Answer {
+    fn begin(mut self: Box<Self>, mut incoming: Incoming) -> ResponseBody {
         if incoming.is_end_stream() {
-            return Answer::Whole(Bytes::new(), self.again());
+            return ResponseBody::Whole(Bytes::new(), self.again());
         }
         let Some(length) = incoming.size_hint().exact() else {
-            return Answer::Streaming(StreamingBody::new(self, incoming, None));
+            return ResponseBody::Streaming(StreamingBody::new(self, incoming, None));
         };
         // What is not here yet wakes whoever reads it.
         let frame = self.drive_until(1, &mut quiet(), |quiet| Pin::new(&mut incoming).poll_frame(quiet));
         match frame {
-            Poll::Pending => Answer::Streaming(StreamingBody::new(self, incoming, None)),
+            Poll::Pending => ResponseBody::Streaming(StreamingBody::new(self, incoming, None)),
             Poll::Ready(Some(Ok(frame))) if frame.data_ref().is_some_and(|d| d.len() as u64 == length) => {
-                Answer::Whole(frame.into_data().unwrap_or_default(), self.again())
+                ResponseBody::Whole(frame.into_data().unwrap_or_default(), self.again())
             }
-            Poll::Ready(first) => Answer::Streaming(StreamingBody::new(self, incoming, first)),
+            Poll::Ready(first) => ResponseBody::Streaming(StreamingBody::new(self, incoming, first)),
         }
     }
 
