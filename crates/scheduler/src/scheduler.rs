@@ -24,7 +24,7 @@ use crate::etcd_child::EtcdChild;
 use crate::metrics::Metrics;
 use crate::migrate::migrate;
 use crate::namespaces::Namespaces;
-use crate::opened::{Opened, place};
+use crate::opened::{Opened, location};
 use crate::proto::etcd::kv_server::KvServer;
 use crate::service::Service;
 use crate::storage::Storage;
@@ -103,13 +103,13 @@ impl Scheduler {
     /// # Errors
     /// When it cannot be done.
     pub async fn perform(config: &Config) -> Result<bool, SchedulerError> {
-        let place = place(config);
+        let location = location(config);
         match &config.task {
             None => return Ok(false),
-            Some(Task::Snapshot(to)) => place.snapshot(to)?,
-            Some(Task::Restore(from)) => place.restore(from)?,
+            Some(Task::Snapshot(to)) => location.snapshot(to)?,
+            Some(Task::Restore(from)) => location.restore(from)?,
             Some(Task::Migrate(from, to)) => {
-                let done = migrate(from, to, &place).await?;
+                let done = migrate(from, to, &location).await?;
                 println!("{done}");
             }
         }
