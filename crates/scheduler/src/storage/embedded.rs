@@ -21,7 +21,7 @@ use pairs::{Names, Range, Writing};
 use writer::{Write, Writer, failure};
 
 use super::pair::{counter_key, job_key};
-use super::{Advance, CHANGES, Change, JOBS, Named, OpenError, Scheduled, Storage, StorageError, Wanted};
+use super::{Advance, CHANGES, Change, JOBS, JobRef, Named, OpenError, Scheduled, Storage, StorageError};
 
 /// Writing calls under way; the others wait for a place.
 const WRITES: usize = 1024;
@@ -211,9 +211,9 @@ impl Storage for Embedded {
         .await
     }
 
-    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+    async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
         self.read(move |connection| {
-            let value = |wanted: &Wanted| {
+            let value = |wanted: &JobRef| {
                 let pair = pairs::get(connection, &job_key(&wanted.name))?;
                 Ok(pair.filter(|pair| wanted.is(pair)).map(|pair| pair.value))
             };

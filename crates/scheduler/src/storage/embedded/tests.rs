@@ -92,7 +92,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     };
     store.advance(advance(&name, before, None));
     let wanted = |revision| {
-        vec![Wanted {
+        vec![JobRef {
             name: Arc::clone(&name),
             revision,
         }]
