@@ -223,7 +223,7 @@ impl Components {
             return Ok(());
         }
         for name in &changes.ended {
-            tracing::info!(target: LOG, "Component is not wanted any more: {name}");
+            tracing::info!(target: LOG, "Component was removed: {name}");
             self.drop_out(name);
         }
         self.start_all(changes.put).await

@@ -2,11 +2,11 @@
 //! brings what runs to what is wanted.
 
 mod components;
+mod desired;
 mod endpoints;
 mod folders;
 mod operator;
 mod subscriptions;
-mod wanted;
 mod watch;
 
 use std::time::Duration;

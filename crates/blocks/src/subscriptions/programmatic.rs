@@ -15,7 +15,7 @@ use outrigger_wire::runtime::v1::{ListTopicSubscriptionsResponse, TopicSubscript
 use serde::Deserialize;
 use tonic::Code;
 
-use super::wanted::SubscriptionSpec;
+use super::spec::SubscriptionSpec;
 use super::{AppSubscription, Dependencies, LOG};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";

@@ -18,8 +18,8 @@ use super::attempt::Handled;
 use super::bulk::Collector;
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepare};
 use super::metrics::{IngressMetrics, Status};
+use super::spec::{AppSubscription, SubscriptionType};
 use super::stream::Stream;
-use super::wanted::{AppSubscription, SubscriptionType};
 use super::{Dependencies, LOG, Subscriptions};
 use crate::pubsub::{Broker, Protocol};
 
