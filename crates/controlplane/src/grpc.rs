@@ -121,7 +121,7 @@ where
     let (id, valid_until) = match proven {
         Ok(proven) => proven,
         Err(error) => {
-            tracing::warn!(target: LOG, "the certificate of {peer} names no workload: {error}");
+            tracing::warn!(target: LOG, "the client certificate of {peer} has no valid SPIFFE id: {error}");
             return;
         }
     };
@@ -130,7 +130,7 @@ where
         tokio::select! {
             () = drain.cancelled() => {}
             () = expiry::reached(valid_until) => {
-                tracing::info!(target: LOG, "the certificate of {peer} expired: its connection ends");
+                tracing::info!(target: LOG, "the client certificate of {peer} has expired: closing its connection");
             }
         }
     };

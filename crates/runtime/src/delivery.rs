@@ -54,7 +54,7 @@ pub enum Undelivered {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The source or the process ends: no attempt was made.
-    #[error("events are not delivered any more: the sidecar or the component ends")]
+    #[error("no more events are delivered: the sidecar or the component is shutting down")]
     Stopped,
 }
 

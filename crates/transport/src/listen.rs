@@ -375,7 +375,7 @@ impl<H: Handler> Server<H> {
                     end
                 }
                 Err(error) => {
-                    tracing::warn!(target: LOG, "the certificate of {address} names no workload: {error}");
+                    tracing::warn!(target: LOG, "the client certificate of {address} has no valid SPIFFE id: {error}");
                     return;
                 }
             };
@@ -386,7 +386,7 @@ impl<H: Handler> Server<H> {
             () = &mut driving => return,
             () = expiry::reached(end) => {}
         }
-        tracing::info!(target: LOG, "the certificate of {address} expired at {end}: its connection ends");
+        tracing::info!(target: LOG, "the client certificate of {address} expired at {end}: closing its connection");
         ending.cancel();
         let _cut_off = tokio::time::timeout(EXPIRED_GRACE, driving).await;
     }

@@ -135,7 +135,7 @@ impl Deliveries {
                 format!("{code:?}: {message}"),
             ),
             Reply::Failed(error) => {
-                tracing::error!(target: LOG, "job {name} could not be given to the app: {error}");
+                tracing::error!(target: LOG, "job {name} could not be delivered to the app: {error}");
                 return Outcome::Failed;
             }
         };

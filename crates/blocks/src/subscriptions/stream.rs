@@ -38,7 +38,7 @@ pub enum StreamError {
     #[error("there are {MAX_STREAMS} streaming subscriptions: end one first")]
     TooMany,
     /// The sidecar ends.
-    #[error("the sidecar ends")]
+    #[error("the sidecar is shutting down")]
     Stopped,
 }
 
