@@ -18,7 +18,7 @@ use tokio::task::coop::has_budget_remaining;
 
 use super::super::{ConnectionError, Io, MAX_FIELDS};
 use crate::body::{Body, BoxError};
-use crate::stall::{Patience, UNREAD_TIMEOUT};
+use crate::stall::{StallTimer, UNREAD_TIMEOUT};
 
 /// Bytes of an answer's head, and of what is read of its body at once.
 const MAX_BUFFER: usize = 256 * 1024;
@@ -56,7 +56,7 @@ impl Link {
         let io = Checked {
             io,
             check: Arc::clone(&check),
-            writing: Patience::default(),
+            writing: StallTimer::default(),
         };
         let (sender, connection) = Builder::new()
             .max_buf_size(MAX_BUFFER)
@@ -185,7 +185,7 @@ pub(super) struct StreamingBody {
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     over: bool,
     /// For the next piece, where it is known that one must come.
-    reading: Patience,
+    reading: StallTimer,
 }
 
 impl StreamingBody {
@@ -195,7 +195,7 @@ impl StreamingBody {
             incoming,
             first,
             over: false,
-            reading: Patience::default(),
+            reading: StallTimer::default(),
         }
     }
 
@@ -280,7 +280,7 @@ struct Checked {
     io: Io,
     /// Set before another call.
     check: Arc<AtomicBool>,
-    writing: Patience,
+    writing: StallTimer,
 }
 
 impl Checked {
