@@ -26,9 +26,9 @@ const PART: usize = 2;
 /// Largest header of a request, in bytes.
 const MAX_HEADER: u32 = 16 << 10;
 
-/// What a server allows its clients.
+/// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowed {
+pub struct ServerLimits {
     /// Connections.
     pub connections: Limits,
     /// Silence after which a peer is asked whether it is still there.
@@ -51,7 +51,7 @@ pub enum Caller {
 /// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Permit`] of their connection with them.
 pub async fn serve<S>(
     server: Server,
-    allowed: Allowed,
+    limits: ServerLimits,
     identity: Option<Identity>,
     service: S,
     drain: CancellationToken,
@@ -67,17 +67,17 @@ pub async fn serve<S>(
         let (identity, service) = (identity.clone(), service.clone());
         async move {
             match identity {
-                None => plain(accepted, allowed, service).await,
-                Some(identity) => secure(accepted, allowed, &identity, service).await,
+                None => plain(accepted, limits, service).await,
+                Some(identity) => secure(accepted, limits, &identity, service).await,
             }
         }
     };
     keep_alive(&server.listener);
-    let admission = Admission::new(allowed.connections.within(descriptors() / PART));
+    let admission = Admission::new(limits.connections.within(descriptors() / PART));
     outrigger_accept::serve(server.listener, admission, drain, handle).await;
 }
 
-async fn plain<S>(accepted: Accepted, allowed: Allowed, service: S)
+async fn plain<S>(accepted: Accepted, limits: ServerLimits, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -93,7 +93,7 @@ where
         return;
     }
     let end = async move { drain.cancelled().await };
-    http2(stream, allowed, service, (Caller::Anyone, permit), end).await;
+    http2(stream, limits, service, (Caller::Anyone, permit), end).await;
 }
 
 async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
@@ -102,7 +102,7 @@ async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
     matches!(drain.run_until_cancelled(peek).await, Some(Ok(Ok(1..))))
 }
 
-async fn secure<S>(accepted: Accepted, allowed: Allowed, identity: &Identity, service: S)
+async fn secure<S>(accepted: Accepted, limits: ServerLimits, identity: &Identity, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -134,12 +134,12 @@ where
             }
         }
     };
-    http2(stream, allowed, service, (Caller::Workload(id), permit), end).await;
+    http2(stream, limits, service, (Caller::Workload(id), permit), end).await;
 }
 
 async fn http2<I, S>(
     io: I,
-    allowed: Allowed,
+    limits: ServerLimits,
     service: S,
     (caller, permit): (Caller, Arc<Permit>),
     end: impl Future<Output = ()>,
@@ -160,9 +160,9 @@ async fn http2<I, S>(
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(allowed.ping_after)
-        .keep_alive_timeout(allowed.ping_timeout)
-        .max_concurrent_streams(allowed.streams)
+        .keep_alive_interval(limits.ping_after)
+        .keep_alive_timeout(limits.ping_timeout)
+        .max_concurrent_streams(limits.streams)
         .max_header_list_size(MAX_HEADER)
         .serve_connection(TokioIo::new(io), calls);
     let end = async {

@@ -28,9 +28,9 @@ const MAX_HEAD: usize = 64 << 10;
 /// What every client of HTTPS speaks.
 const ALPN: &[u8] = b"http/1.1";
 
-/// What a server allows its clients.
+/// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowed {
+pub struct ServerLimits {
     /// Connections.
     pub connections: Limits,
     /// Body of a request, in bytes.
@@ -42,7 +42,7 @@ pub struct Allowed {
 /// Serves `handle` until told to stop.
 pub async fn serve<H, F>(
     server: Server,
-    allowed: Allowed,
+    limits: ServerLimits,
     identity: &Identity,
     drain: CancellationToken,
     handle: H,
@@ -53,7 +53,7 @@ pub async fn serve<H, F>(
     let mut tls = ServerConfig::clone(&identity.server_config_no_client_auth());
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = Arc::new(tls);
-    let room = Arc::new(Semaphore::new(allowed.bodies));
+    let room = Arc::new(Semaphore::new(limits.bodies));
     let connection = move |accepted: Accepted| {
         let (tls, handle, room) = (Arc::clone(&tls), handle.clone(), Arc::clone(&room));
         async move {
@@ -65,7 +65,7 @@ pub async fn serve<H, F>(
             };
             let service = service_fn(move |request| {
                 let (handle, permit, room) = (handle.clone(), Arc::clone(&permit), Arc::clone(&room));
-                async move { Ok::<_, Infallible>(answer(request, allowed.body, &room, &permit, handle).await) }
+                async move { Ok::<_, Infallible>(answer(request, limits.body, &room, &permit, handle).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -78,7 +78,7 @@ pub async fn serve<H, F>(
         }
     };
     keep_alive(&server.listener);
-    let admission = Admission::of_endpoint(allowed.connections);
+    let admission = Admission::of_endpoint(limits.connections);
     outrigger_accept::serve(server.listener, admission, drain, connection).await;
 }
 

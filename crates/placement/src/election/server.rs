@@ -21,7 +21,7 @@ use super::messages::{RaftRequest, RaftResponse, RequestKind};
 /// The one method.
 pub(super) const METHOD: &str = "/outrigger.placement.Raft/Ask";
 /// Largest request, in bytes.
-const MAX_QUESTION: usize = 1 << 20;
+const MAX_REQUEST: usize = 1 << 20;
 
 type Answering<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -99,7 +99,7 @@ impl tower::Service<Request<Incoming>> for RaftService {
             }
             let codec = ProstCodec::<RaftResponse, RaftRequest>::default();
             let mut server =
-                tonic::server::Grpc::new(codec).apply_max_message_size_config(Some(MAX_QUESTION), None);
+                tonic::server::Grpc::new(codec).apply_max_message_size_config(Some(MAX_REQUEST), None);
             Ok(server.unary(service, request).await)
         })
     }
