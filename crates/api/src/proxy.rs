@@ -95,7 +95,7 @@ impl Proxy {
             None => {
                 let mut call = FinishOnce(Some(finish));
                 response.map(|body| {
-                    body.seen(move |next| {
+                    body.inspect(move |next| {
                         call.observe(&next);
                         next
                     })

@@ -3,7 +3,7 @@
 
 mod failure;
 mod guarded;
-mod seen;
+mod inspect;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 pub use failure::Failure;
 pub use guarded::Guarded;
-pub use seen::Next;
+pub use inspect::Next;
 
 use crate::conn::PooledBody;
 use crate::http2::RecvStream;
@@ -303,7 +303,7 @@ pub fn limit(body: &mut Body, limit: usize) {
         return;
     }
     let mut left = limit;
-    *body = std::mem::take(body).seen(move |next| {
+    *body = std::mem::take(body).inspect(move |next| {
         let size = match &next {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             _ => 0,
