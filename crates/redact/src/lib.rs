@@ -1,5 +1,5 @@
-//! Secrets that are cut out of texts before somebody reads them: servers repeat in their errors what they were shown, and
-//! clients repeat the address that they could not reach.
+//! Secrets that are cut out of texts before somebody reads them: servers repeat in their errors what they were shown,
+//! and clients repeat the address that they could not reach.
 
 /// The shortest text that is taken for a secret, bytes: shorter ones would tear holes into ordinary words.
 const SHORTEST: usize = 4;

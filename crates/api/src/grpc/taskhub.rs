@@ -47,7 +47,7 @@ impl TaskHub {
             let workflows = Arc::clone(&workflows);
             async move {
                 if let Some(agent) = request.metadata().get("user-agent") {
-                    tracing::info!(target: "dapr.wfengine", "a worker connected for workflow work items, user agent {agent:?}");
+                    tracing::info!(target: "dapr.wfengine", "a worker connected for work items, user agent {agent:?}");
                 }
                 let mut items = workflows.open_worker().await?;
                 Ok(Response::new(futures::stream::poll_fn(move |cx| {

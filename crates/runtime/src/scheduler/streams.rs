@@ -212,7 +212,10 @@ impl Stream {
             Some(Type::Job(_)) => (&self.scheduler.jobs, None),
             Some(Type::Actor(actor)) => (&self.scheduler.reminders, Some(actor)),
             None => {
-                tracing::error!(target: LOG, "{name} is not delivered: the scheduler does not say whether it is a job or a reminder");
+                tracing::error!(
+                    target: LOG,
+                    "{name} is not delivered: the scheduler does not say whether it is a job or a reminder"
+                );
                 return Outcome::Failed;
             }
         };
