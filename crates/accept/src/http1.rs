@@ -169,7 +169,8 @@ mod tests {
         let (client, server) = tokio::io::duplex(1024);
         let permit = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
         let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
-        let task = tokio::spawn(async move { http1(server, respond, permit, CancellationToken::new()).await });
+        let task =
+            tokio::spawn(async move { http1(server, respond, permit, CancellationToken::new()).await });
         let (mut answers, mut requests) = tokio::io::split(client);
         requests
             .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")

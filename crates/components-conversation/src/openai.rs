@@ -323,7 +323,11 @@ struct PromptTokens {
 impl Completion {
     fn into_response(self) -> Response {
         Response {
-            choices: self.choices.into_iter().map(ResponseChoice::into_choice).collect(),
+            choices: self
+                .choices
+                .into_iter()
+                .map(ResponseChoice::into_choice)
+                .collect(),
             model: self.model.unwrap_or_default(),
             usage: self.usage.map(Tokens::into_usage),
         }

@@ -220,7 +220,10 @@ mod tests {
         let error = read_error(&status);
         assert_eq!(error.to_string(), "api error: code = DataLoss desc = no");
         let api_status = error.api_status().unwrap();
-        assert_eq!((api_status.grpc, api_status.http, api_status.tag.as_str()), (15, 506, "t"));
+        assert_eq!(
+            (api_status.grpc, api_status.http, api_status.tag.as_str()),
+            (15, 506, "t")
+        );
         assert_eq!(
             (api_status.reason.as_str(), api_status.domain.as_str()),
             ("reason", "domain")
@@ -231,7 +234,9 @@ mod tests {
             [("kit_error", "true"), ("http_code", "teapot")],
         ] {
             assert!(
-                read_error(&informed(Code::DataLoss, &wrong)).api_status().is_none(),
+                read_error(&informed(Code::DataLoss, &wrong))
+                    .api_status()
+                    .is_none(),
                 "{wrong:?}"
             );
         }

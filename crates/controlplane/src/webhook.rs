@@ -58,7 +58,10 @@ pub async fn serve<H, F>(
         let (tls, handle, room) = (Arc::clone(&tls), handle.clone(), Arc::clone(&room));
         async move {
             let Accepted {
-                stream, permit, drain, ..
+                stream,
+                permit,
+                drain,
+                ..
             } = accepted;
             let Some(stream) = outrigger_accept::handshake(stream, tls, &drain).await else {
                 return;

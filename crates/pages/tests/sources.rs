@@ -90,7 +90,10 @@ fn every_error_code_has_a_row() {
         .iter()
         .filter(|word| word.starts_with("ERR_") && !codes.contains(**word))
         .collect();
-    assert!(of_nobody.is_empty(), "no code answers with {of_nobody:?} of docs/errors.md");
+    assert!(
+        of_nobody.is_empty(),
+        "no code answers with {of_nobody:?} of docs/errors.md"
+    );
 }
 
 #[test]

@@ -46,7 +46,10 @@ mod tests {
         let held: Vec<_> = (0..20)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, free_port())).unwrap())
             .collect();
-        let taken: BTreeSet<u16> = held.iter().map(|held| held.local_addr().unwrap().port()).collect();
+        let taken: BTreeSet<u16> = held
+            .iter()
+            .map(|held| held.local_addr().unwrap().port())
+            .collect();
         assert!(free_ports::<100>().iter().all(|port| !taken.contains(port)));
     }
 }

@@ -68,7 +68,10 @@ impl Oidc {
             };
             async move {
                 let Accepted {
-                    stream, permit, drain, ..
+                    stream,
+                    permit,
+                    drain,
+                    ..
                 } = accepted;
                 match tls {
                     None => http1(stream, respond, permit, drain).await,

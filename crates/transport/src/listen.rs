@@ -368,17 +368,18 @@ impl<H: Handler> Server<H> {
             }
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let end =
-            match outrigger_identity::peer_id(chain).and_then(|id| Ok((id, expiry::valid_until(chain)?))) {
-                Ok((id, end)) => {
-                    client.identity = Some(id);
-                    end
-                }
-                Err(error) => {
-                    tracing::warn!(target: LOG, "the client certificate of {address} has no valid SPIFFE id: {error}");
-                    return;
-                }
-            };
+        let end = match outrigger_identity::peer_id(chain)
+            .and_then(|id| Ok((id, expiry::valid_until(chain)?)))
+        {
+            Ok((id, end)) => {
+                client.identity = Some(id);
+                end
+            }
+            Err(error) => {
+                tracing::warn!(target: LOG, "the client certificate of {address} has no valid SPIFFE id: {error}");
+                return;
+            }
+        };
         client.prove();
         let ending = drain.child_token();
         let mut driving = std::pin::pin!(self.drive(stream, client, &ending));

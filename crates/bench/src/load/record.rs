@@ -67,7 +67,12 @@ impl Record {
         self.connect.saturating_record(nanoseconds(took));
     }
 
-    pub(super) fn outcome(&mut self, due: Instant, sent: Instant, outcome: &Result<ResponseTiming, CallError>) {
+    pub(super) fn outcome(
+        &mut self,
+        due: Instant,
+        sent: Instant,
+        outcome: &Result<ResponseTiming, CallError>,
+    ) {
         self.lag.saturating_record(nanoseconds(sent - due));
         match outcome {
             Ok(answer) => {

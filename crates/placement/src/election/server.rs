@@ -54,7 +54,9 @@ impl RaftService {
     }
 
     async fn answer(self, request: RaftRequest) -> Result<RaftResponse, Status> {
-        let kind = request.kind.ok_or_else(|| Status::invalid_argument("no request"))?;
+        let kind = request
+            .kind
+            .ok_or_else(|| Status::invalid_argument("no request"))?;
         Ok(match kind {
             RequestKind::Append(append) => self
                 .raft

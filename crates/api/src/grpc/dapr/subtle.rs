@@ -20,7 +20,10 @@ impl DaprService {
             .map_err(|error| self.fail(&error.into()))
     }
 
-    pub(super) async fn subtle_get_key(&self, request: SubtleGetKeyRequest) -> RpcResult<SubtleGetKeyResponse> {
+    pub(super) async fn subtle_get_key(
+        &self,
+        request: SubtleGetKeyRequest,
+    ) -> RpcResult<SubtleGetKeyResponse> {
         self.subtle(self.blocks.crypto.get_key(request).await)
     }
 
@@ -56,7 +59,10 @@ impl DaprService {
         self.subtle(self.blocks.crypto.sign(request).await)
     }
 
-    pub(super) async fn subtle_verify(&self, request: SubtleVerifyRequest) -> RpcResult<SubtleVerifyResponse> {
+    pub(super) async fn subtle_verify(
+        &self,
+        request: SubtleVerifyRequest,
+    ) -> RpcResult<SubtleVerifyResponse> {
         self.subtle(self.blocks.crypto.verify(request).await)
     }
 }

@@ -265,7 +265,11 @@ impl Membership {
 
     /// Triggers the jobs of a shard from now on.
     async fn take(&mut self, shard: Shard, members: &[Member]) {
-        if self.assignment.as_ref().is_none_or(|assignment| assignment.shard != shard) {
+        if self
+            .assignment
+            .as_ref()
+            .is_none_or(|assignment| assignment.shard != shard)
+        {
             self.let_go().await;
             let own = members.iter().find(|member| member.entry.id == self.own.id);
             let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
@@ -296,7 +300,9 @@ impl Membership {
 
     /// Gives its jobs back: nothing new is sent, and what apps answer soon is stored.
     async fn let_go(&mut self) {
-        let Some(assignment) = self.assignment.take() else { return };
+        let Some(assignment) = self.assignment.take() else {
+            return;
+        };
         drop(assignment);
         let (told, drained) = oneshot::channel();
         if self.changes.send(Change::Hold(told)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {

@@ -130,7 +130,11 @@ impl World {
 
     pub(super) fn connect(&mut self, host: usize, life: u32) {
         let member = &self.hosts[host];
-        if member.life != life || !member.is_up || member.stream.is_some() || member.waits != WaitsFor::Nothing {
+        if member.life != life
+            || !member.is_up
+            || member.stream.is_some()
+            || member.waits != WaitsFor::Nothing
+        {
             return;
         }
         if member.leaving {
@@ -361,8 +365,10 @@ impl World {
     pub(super) fn lost(&mut self, host: usize) {
         let nobody_leads = self.namespace.is_none();
         let member = &mut self.hosts[host];
-        let steady =
-            member.hands_over && member.is_open && member.waits == WaitsFor::Nothing && member.round.is_over();
+        let steady = member.hands_over
+            && member.is_open
+            && member.waits == WaitsFor::Nothing
+            && member.round.is_over();
         if steady && member.is_up && !member.leaving && nobody_leads {
             (member.stream, member.alone) = (None, true);
             let life = member.life;
