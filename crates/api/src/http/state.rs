@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 
+pub(super) use body::Operation;
 #[cfg(feature = "fuzzing")]
 pub use body::fuzz_bodies;
 
