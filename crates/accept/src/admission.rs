@@ -105,9 +105,9 @@ struct State {
     evicted: CancellationToken,
 }
 
-/// The place of one connection among those of its server; free again when this is dropped.
+/// What lets one connection stay open among those of its server; given back when this is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct Permit {
     table: Arc<Table>,
     number: u64,
     state: Arc<State>,
@@ -137,12 +137,12 @@ impl Admission {
         self.0.limits
     }
 
-    /// A place for a new connection; peers without an address are told apart by nothing. Where there is none left,
+    /// A permit for a new connection; peers without an address are told apart by nothing. Where there is none left,
     /// another connection has to go: of the same source when that has too many, else of all.
     ///
     /// # Errors
     /// Why none can go.
-    pub(crate) fn admit(&self, address: Option<IpAddr>) -> Result<Place, Full> {
+    pub(crate) fn admit(&self, address: Option<IpAddr>) -> Result<Permit, Full> {
         let source = address.map(source);
         let mut open = self.0.open();
         let limits = self.0.limits;
@@ -166,7 +166,7 @@ impl Admission {
         };
         open.insert(number, seat);
         drop(open);
-        Ok(Place {
+        Ok(Permit {
             table: Arc::clone(&self.0),
             number,
             state,
@@ -192,7 +192,7 @@ impl Admission {
     }
 }
 
-impl Place {
+impl Permit {
     /// The peer did what only those do who mean well: it has proved who it is, or completed a request. From now on
     /// others go first, and this one by when it was last used, which is now.
     pub fn prove(&self) {
@@ -220,7 +220,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.table.open().remove(self.number);
     }
@@ -377,37 +377,37 @@ mod tests {
         Admission::with(limits, Duration::ZERO)
     }
 
-    fn admit(admission: &Admission, address: IpAddr) -> Place {
+    fn admit(admission: &Admission, address: IpAddr) -> Permit {
         admission.admit(Some(address)).unwrap()
     }
 
-    fn gone(place: &Place) -> bool {
-        place.state.evicted.is_cancelled()
+    fn gone(permit: &Permit) -> bool {
+        permit.state.evicted.is_cancelled()
     }
 
     #[test]
     fn when_full_the_oldest_that_proved_nothing_goes() {
         let admission = admission(3, 3);
-        let places = [1, 2, 3].map(|last| admit(&admission, from(last)));
-        places[0].prove();
+        let permits = [1, 2, 3].map(|last| admit(&admission, from(last)));
+        permits[0].prove();
         let _fourth = admit(&admission, from(4));
-        assert_eq!(places.each_ref().map(gone), [false, true, false]);
+        assert_eq!(permits.each_ref().map(gone), [false, true, false]);
         let _fifth = admit(&admission, from(5));
-        assert_eq!(places.each_ref().map(gone), [false, true, true]);
+        assert_eq!(permits.each_ref().map(gone), [false, true, true]);
         assert_eq!(admission.len(), 3);
-        drop(places);
-        assert_eq!(admission.len(), 2, "a place is given back once");
+        drop(permits);
+        assert_eq!(admission.len(), 2, "a permit is given back once");
     }
 
     #[test]
     fn without_descriptors_the_oldest_goes_too() {
         let admission = admission(100, 100);
-        let places = [1, 2].map(|last| admit(&admission, from(last)));
-        places[0].prove();
+        let permits = [1, 2].map(|last| admit(&admission, from(last)));
+        permits[0].prove();
         admission.make_room();
-        assert_eq!(places.each_ref().map(gone), [false, true]);
+        assert_eq!(permits.each_ref().map(gone), [false, true]);
         admission.make_room();
-        assert_eq!(places.each_ref().map(gone), [true, true]);
+        assert_eq!(permits.each_ref().map(gone), [true, true]);
         admission.make_room();
         assert_eq!(admission.len(), 0);
     }
@@ -415,13 +415,13 @@ mod tests {
     #[test]
     fn when_all_are_proven_the_one_unused_for_longest_goes() {
         let admission = admission(2, 2);
-        let places = [1, 2].map(|last| admit(&admission, from(last)));
-        places[0].prove();
-        places[1].prove();
-        places[0].prove();
+        let permits = [1, 2].map(|last| admit(&admission, from(last)));
+        permits[0].prove();
+        permits[1].prove();
+        permits[0].prove();
         let _third = admit(&admission, from(3));
-        assert_eq!(places.each_ref().map(gone), [false, true]);
-        places[1].prove();
+        assert_eq!(permits.each_ref().map(gone), [false, true]);
+        permits[1].prove();
         assert_eq!(admission.len(), 2, "an evicted connection does not come back");
     }
 
@@ -429,18 +429,18 @@ mod tests {
     fn those_in_use_stay_and_keep_newcomers_out() {
         let admission = admission(3, 3);
         let busy = Arc::new(AtomicBool::new(true));
-        let places = [1, 2, 3].map(|last| {
-            let (place, busy) = (admit(&admission, from(last)), Arc::clone(&busy));
-            place.keep_while(move || busy.load(Ordering::Relaxed));
-            place.prove();
-            place
+        let permits = [1, 2, 3].map(|last| {
+            let (permit, busy) = (admit(&admission, from(last)), Arc::clone(&busy));
+            permit.keep_while(move || busy.load(Ordering::Relaxed));
+            permit.prove();
+            permit
         });
         assert_eq!(admission.admit(Some(from(4))).unwrap_err(), Full::Busy);
         admission.make_room();
-        assert_eq!(places.each_ref().map(gone), [false; 3]);
+        assert_eq!(permits.each_ref().map(gone), [false; 3]);
         busy.store(false, Ordering::Relaxed);
         let _fourth = admit(&admission, from(4));
-        assert_eq!(places.iter().filter(|place| gone(place)).count(), 1);
+        assert_eq!(permits.iter().filter(|permit| gone(permit)).count(), 1);
     }
 
     #[test]
@@ -448,21 +448,21 @@ mod tests {
         let admission = admission(100, 100);
         let crowd: Vec<_> = (0..100)
             .map(|_| {
-                let place = admit(&admission, from(1));
-                place.prove();
-                place
+                let permit = admit(&admission, from(1));
+                permit.prove();
+                permit
             })
             .collect();
         let honest = admit(&admission, from(2));
         let more: Vec<_> = (0..40)
             .map(|_| {
-                let place = admit(&admission, from(1));
-                place.prove();
-                place
+                let permit = admit(&admission, from(1));
+                permit.prove();
+                permit
             })
             .collect();
         assert!(!gone(&honest));
-        assert_eq!(crowd.iter().filter(|place| gone(place)).count(), 41);
+        assert_eq!(crowd.iter().filter(|permit| gone(permit)).count(), 41);
         assert!(crowd[..41].iter().all(gone), "the oldest first");
         assert!(!more.iter().any(gone));
     }
@@ -491,14 +491,14 @@ mod tests {
         let admission = admission(100, 100);
         let used: Vec<_> = (0..50)
             .map(|_| {
-                let place = admit(&admission, from(1));
-                place.prove();
-                place
+                let permit = admit(&admission, from(1));
+                permit.prove();
+                permit
             })
             .collect();
         let crowd: Vec<_> = (0..500).map(|_| admission.admit(None)).collect();
         assert!(!used.iter().any(gone));
-        assert_eq!(crowd.iter().flatten().filter(|place| !gone(place)).count(), 50);
+        assert_eq!(crowd.iter().flatten().filter(|permit| !gone(permit)).count(), 50);
     }
 
     #[test]
@@ -507,7 +507,7 @@ mod tests {
         let other = admit(&admission, from(1));
         let many: Vec<_> = (0..50).map(|_| admit(&admission, from(2))).collect();
         assert!(!gone(&other));
-        assert_eq!(many.iter().filter(|place| !gone(place)).count(), 2);
+        assert_eq!(many.iter().filter(|permit| !gone(permit)).count(), 2);
         let networks = ["fd00::1", "fd00::2", "fd00::3", "fd00:0:0:1::1"]
             .map(|ip| admit(&admission, ip.parse().unwrap()));
         assert_eq!(networks.each_ref().map(gone), [true, false, false, false]);

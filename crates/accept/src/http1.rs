@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Accepted, Admission, LOG, Limits, Place, keep_alive, serve};
+use crate::{Accepted, Admission, LOG, Limits, Permit, keep_alive, serve};
 
 /// Time limit for the head of a request; a connection without one is closed after it.
 const HEAD: Duration = Duration::from_secs(10);
@@ -36,14 +36,14 @@ where
 {
     let handle = |accepted: Accepted| {
         let respond = respond.clone();
-        async move { http1(accepted.stream, respond, accepted.place, accepted.drain).await }
+        async move { http1(accepted.stream, respond, accepted.permit, accepted.drain).await }
     };
     keep_alive(&listener);
     serve(listener, Admission::of_endpoint(limits), drain, handle).await;
 }
 
 /// Serves one connection. Whoever completes a request keeps their place before those who are silent.
-pub async fn http1<I, R, B>(io: I, respond: R, place: Arc<Place>, drain: CancellationToken)
+pub async fn http1<I, R, B>(io: I, respond: R, permit: Arc<Permit>, drain: CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     R: Fn(Request<Incoming>) -> Response<B>,
@@ -54,7 +54,7 @@ where
         let response = if request.headers().get_all(HOST).iter().nth(1).is_some() {
             bad_request()
         } else {
-            place.prove();
+            permit.prove();
             respond(request)
         };
         async move { Ok::<_, Infallible>(response) }
@@ -167,9 +167,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_asks_nothing_more_is_closed() {
         let (client, server) = tokio::io::duplex(1024);
-        let place = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
+        let permit = Arc::new(Admission::new(LIMITS).admit(None).unwrap());
         let respond = |_| Response::new(Full::new(Bytes::from_static(b"well")));
-        let task = tokio::spawn(async move { http1(server, respond, place, CancellationToken::new()).await });
+        let task =
+            tokio::spawn(async move { http1(server, respond, permit, CancellationToken::new()).await });
         let (mut answers, mut requests) = tokio::io::split(client);
         requests
             .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -14,7 +14,7 @@ pub mod health;
 mod http1;
 mod keep_alive;
 mod listen;
-mod seldom;
+mod throttle;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -28,13 +28,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use admission::Full;
-pub use admission::{Admission, Limits, Place};
+pub use admission::{Admission, Limits, Permit};
 pub use descriptors::{descriptors, is_out_of_descriptors, raise_descriptors};
 pub use handshake::handshake;
 pub use http1::{finish, http1, serve_http1};
 pub use keep_alive::keep_alive;
 pub use listen::{BindError, ENDPOINT_LIMITS, Listen, Server, serve_metrics};
-use seldom::Seldom;
+use throttle::LogThrottle;
 
 const LOG: &str = "dapr.accept";
 /// Pause after a failed accept: the usual cause is a lack of file descriptors.
@@ -90,8 +90,8 @@ pub struct Accepted<S = TcpStream, P = SocketAddr> {
     pub stream: S,
     /// The peer.
     pub peer: P,
-    /// Its place among the others.
-    pub place: Arc<Place>,
+    /// What lets it stay open.
+    pub permit: Arc<Permit>,
     /// Cancelled when the server ends, or others need the place: the connection ends soon after.
     pub drain: CancellationToken,
 }
@@ -106,7 +106,7 @@ where
     C: Future<Output = ()> + Send + 'static,
 {
     let connections = TaskTracker::new();
-    let (mut failures, mut refusals) = (Seldom::default(), Seldom::default());
+    let (mut failures, mut refusals) = (LogThrottle::default(), LogThrottle::default());
     while let Some(accepted) = drain.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -114,7 +114,7 @@ where
                 if let Some(times) = failures.happened() {
                     tracing::warn!(
                         target: LOG,
-                        "cannot accept a connection on {}: {error} ({times} times since this was told)",
+                        "cannot accept a connection on {}: {error} ({times} times since this was last logged)",
                         listener.describe()
                     );
                 }
@@ -123,7 +123,7 @@ where
                 continue;
             }
         };
-        let Some(place) = place(&admission, A::source(peer), &drain).await else {
+        let Some(permit) = permit(&admission, A::source(peer), &drain).await else {
             if let Some(times) = refusals.happened() {
                 tracing::warn!(
                     target: LOG,
@@ -134,25 +134,25 @@ where
             }
             continue;
         };
-        let (place, ending) = (Arc::new(place), drain.child_token());
+        let (permit, ending) = (Arc::new(permit), drain.child_token());
         let connection = handle(Accepted {
             stream,
             peer,
-            place: Arc::clone(&place),
+            permit: Arc::clone(&permit),
             drain: ending.clone(),
         });
-        connections.spawn(until_evicted(connection, peer, place, ending));
+        connections.spawn(until_evicted(connection, peer, permit, ending));
     }
     drop(listener);
     connections.close();
     connections.wait().await;
 }
 
-/// A place for a connection, as soon as somebody can go; nothing when all are in use, or the server ends.
-async fn place(admission: &Admission, source: Option<IpAddr>, drain: &CancellationToken) -> Option<Place> {
+/// A permit for a connection, as soon as somebody can go; nothing when all are in use, or the server ends.
+async fn permit(admission: &Admission, source: Option<IpAddr>, drain: &CancellationToken) -> Option<Permit> {
     loop {
         match admission.admit(source) {
-            Ok(place) => return Some(place),
+            Ok(permit) => return Some(permit),
             Err(Full::Busy) => return None,
             Err(Full::Young(left)) => drain.run_until_cancelled(tokio::time::sleep(left)).await?,
         }
@@ -163,16 +163,16 @@ async fn place(admission: &Admission, source: Option<IpAddr>, drain: &Cancellati
 async fn until_evicted(
     connection: impl Future<Output = ()>,
     peer: impl Debug,
-    place: Arc<Place>,
+    permit: Arc<Permit>,
     ending: CancellationToken,
 ) {
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         () = &mut connection => return,
-        () = place.evicted() => {}
+        () = permit.evicted() => {}
     }
     tracing::debug!(target: LOG, "closed the connection of {peer:?}: others need its place");
-    if place.is_proven() {
+    if permit.is_proven() {
         ending.cancel();
         let _cut_off = tokio::time::timeout(EVICTED_GRACE, connection).await;
     }

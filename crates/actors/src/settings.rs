@@ -55,7 +55,7 @@ pub enum SettingsError {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Answer {
+struct AppConfig {
     entities: Option<Vec<String>>,
     #[serde(flatten)]
     common: Common,
@@ -110,7 +110,7 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn parse(json: &[u8]) -> Result<Self, SettingsError> {
-        let answer: Answer = serde_json::from_slice(json)?;
+        let answer: AppConfig = serde_json::from_slice(json)?;
         let names = answer.entities.unwrap_or_default();
         if names.len() > MAX_TYPES {
             return Err(SettingsError::TooMany(names.len()));

@@ -16,7 +16,7 @@ mod workflow;
 use std::borrow::Cow;
 
 use http::{HeaderValue, Response, StatusCode};
-use outrigger_component::Answer;
+use outrigger_component::ApiStatus;
 use outrigger_transport::body::Body;
 use outrigger_transport::response::{bytes_response, text_response};
 use prost::Message;
@@ -274,23 +274,23 @@ impl ApiError {
     }
 
     /// What a component said in place of the API, whole.
-    pub fn answered(answer: &Answer) -> Self {
-        let status = |code: &StatusCode| code.is_client_error() || code.is_server_error();
-        let http = StatusCode::from_u16(answer.http).ok().filter(status);
-        let code = if answer.tag.is_empty() {
-            &answer.reason
+    pub fn from_component(status: &ApiStatus) -> Self {
+        let is_error = |code: &StatusCode| code.is_client_error() || code.is_server_error();
+        let http = StatusCode::from_u16(status.http).ok().filter(is_error);
+        let code = if status.tag.is_empty() {
+            &status.reason
         } else {
-            &answer.tag
+            &status.tag
         };
         Self {
             code: Cow::Owned(code.clone()),
             category: "pluggable-component",
             http: http.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
-            grpc: Code::from_i32(answer.grpc),
-            message: answer.message.clone(),
+            grpc: Code::from_i32(status.grpc),
+            message: status.message.clone(),
             details: vec![Detail::Foreign {
-                reason: answer.reason.clone(),
-                domain: answer.domain.clone(),
+                reason: status.reason.clone(),
+                domain: status.domain.clone(),
             }],
             named_over_grpc: false,
         }

@@ -117,6 +117,17 @@ fn message_length(body: &Body) -> u64 {
         .saturating_sub(grpc::PREFIX as u64)
 }
 
+/// The code of a response, as far as its head has one; a failure is noted in the span.
+fn note_status(span: &mut Span, response: &Response<Body>) -> Code {
+    let Some(status) = grpc::early_status(response) else {
+        return Code::Ok;
+    };
+    if status.code() != Code::Ok {
+        span.set_status(SpanStatus::Error(status.message().to_owned()));
+    }
+    status.code()
+}
+
 /// What handlers of the service find in a request's extensions.
 #[derive(Clone)]
 pub struct CurrentSpan(pub Parent);
@@ -242,11 +253,7 @@ impl GrpcApi {
                 _ => span.grpc_database(system, method, store),
             }
         }
-        let status = grpc::early_status(&response);
-        let code = status.as_ref().map_or(Code::Ok, Status::code);
-        if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
-            span.set_status(SpanStatus::Error(status.message().to_owned()));
-        }
+        let code = note_status(&mut span, &response);
         if name == "InvokeService" {
             span.inject_grpc(response.headers_mut());
         } else {
@@ -287,11 +294,7 @@ impl GrpcApi {
             _ => by_generated(self.task_hub.clone(), request).await,
         };
         let mut response = response.map(Body::stream);
-        let status = grpc::early_status(&response);
-        let code = status.as_ref().map_or(Code::Ok, Status::code);
-        if let Some(status) = status.filter(|s| s.code() != Code::Ok) {
-            span.set_status(SpanStatus::Error(status.message().to_owned()));
-        }
+        let code = note_status(&mut span, &response);
         if let Some(baggage) = baggage {
             response.headers_mut().insert(names::BAGGAGE, baggage);
         }

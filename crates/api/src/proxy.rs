@@ -93,10 +93,10 @@ impl Proxy {
                 response
             }
             None => {
-                let mut ending = Ending(Some(finish));
+                let mut call = FinishOnce(Some(finish));
                 response.map(|body| {
-                    body.seen(move |next| {
-                        ending.see(&next);
+                    body.inspect(move |next| {
+                        call.observe(&next);
                         next
                     })
                 })
@@ -312,36 +312,36 @@ fn origin_form(uri: &Uri) -> Uri {
 }
 
 /// Tells how a call ended, once.
-struct Ending<F: FnOnce(Code)>(Option<F>);
+struct FinishOnce<F: FnOnce(Code)>(Option<F>);
 
-impl<F: FnOnce(Code)> Ending<F> {
+impl<F: FnOnce(Code)> FinishOnce<F> {
     /// Looks at what the body of the answer says.
-    fn see(&mut self, next: &Next) {
+    fn observe(&mut self, next: &Next) {
         match next {
             Some(Ok(frame)) => {
                 let Some(trailers) = frame.trailers_ref() else {
                     return;
                 };
-                self.told(if grpc::says_ok(trailers) {
+                self.finish(if grpc::says_ok(trailers) {
                     Code::Ok
                 } else {
                     Status::from_header_map(trailers).map_or(Code::Unknown, |s| s.code())
                 });
             }
-            Some(Err(_)) => self.told(Code::Unavailable),
-            None => self.told(Code::Unknown),
+            Some(Err(_)) => self.finish(Code::Unavailable),
+            None => self.finish(Code::Unknown),
         }
     }
 
-    fn told(&mut self, code: Code) {
+    fn finish(&mut self, code: Code) {
         if let Some(finish) = self.0.take() {
             finish(code);
         }
     }
 }
 
-impl<F: FnOnce(Code)> Drop for Ending<F> {
+impl<F: FnOnce(Code)> Drop for FinishOnce<F> {
     fn drop(&mut self) {
-        self.told(Code::Cancelled);
+        self.finish(Code::Cancelled);
     }
 }

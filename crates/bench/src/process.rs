@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -113,16 +113,4 @@ impl Process {
         let tail = lines[lines.len().saturating_sub(SHOWN)..].join("\n  ");
         format!("{} {what}; the end of its log:\n  {tail}", self.name).into()
     }
-}
-
-/// As many distinct free ports as asked for. They are picked together so that none is handed out twice.
-pub(crate) async fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
-    let mut held = Vec::with_capacity(N);
-    let mut ports = [0; N];
-    for port in &mut ports {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
-    }
-    Ok(ports)
 }

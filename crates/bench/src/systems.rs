@@ -45,12 +45,12 @@ pub(crate) struct Stack {
 
 impl Chain {
     /// One more sidecar that takes calls.
-    async fn prepare_first(&mut self) -> Result<Option<launch::Prepared>, Failure> {
-        Ok(match self {
-            Self::Sidecars(pair) => Some(pair.prepare_caller().await?),
-            Self::Keeper(one) => Some(one.prepare().await?),
+    fn prepare_first(&mut self) -> Option<launch::Prepared> {
+        match self {
+            Self::Sidecars(pair) => Some(pair.prepare_caller()),
+            Self::Keeper(one) => Some(one.prepare()),
             Self::Direct | Self::Nginx(_) => None,
-        })
+        }
     }
 }
 
@@ -192,13 +192,13 @@ impl Stack {
         // The clock starts with the process: files and command lines are written before.
         let (started, process, port, health) = match &mut self.chain {
             Chain::Nginx(pair) => {
-                let prepared = pair.prepare_caller().await?;
+                let prepared = pair.prepare_caller()?;
                 let started = Instant::now();
                 let hop = prepared.start()?;
                 (started, hop.process, hop.port, Call::get(hop.health, "/healthz")?)
             }
             chain => {
-                let Some(prepared) = chain.prepare_first().await? else {
+                let Some(prepared) = chain.prepare_first() else {
                     return Ok(None);
                 };
                 let started = Instant::now();

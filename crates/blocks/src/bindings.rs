@@ -11,7 +11,7 @@ use std::time::Duration;
 use outrigger_component::bindings::{Invoke, Invoked};
 use outrigger_component::{InputBinding, OutputBinding, Pairs};
 use outrigger_runtime::app::{AppChannel, Health};
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::{Parent, Tracer};
 use tokio_util::sync::CancellationToken;
@@ -73,19 +73,19 @@ impl Bindings {
     }
 
     /// Adds an output binding, in the place of one with its name.
-    fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>) -> Placed {
+    fn insert_output(&self, name: &str, component: Arc<dyn OutputBinding>) -> Registration {
         let output = Output::new(name, component, &self.dependencies.resilience);
         self.outputs.insert(name, output)
     }
 
     /// Adds an input binding, in the place of one with its name: that one hands over what it has taken first. When it is
     /// taken out it reads nothing more, and ends when the app has handled what was read.
-    fn insert_input(self: &Arc<Self>, new: NewInput) -> Placed {
+    fn insert_input(self: &Arc<Self>, new: NewInput) -> Registration {
         let name = new.name.clone();
         let before = self.inputs.get(&name).map(|before| before.end());
         let input = Input::new(new, &self.dependencies.resilience);
         let end = input.ending();
-        let placed = self.inputs.insert(&name, input).then(move || end.cancel());
+        let registration = self.inputs.insert(&name, input).then(move || end.cancel());
         if let Some(input) = self.inputs.get(&name)
             && self.dependencies.app.is_some()
         {
@@ -96,7 +96,7 @@ impl Bindings {
                 before,
             ));
         }
-        placed
+        registration
     }
 
     /// Reads events while the app is well, until `stop`.

@@ -12,7 +12,7 @@ use outrigger_component::{ConfigurationStore, Pairs};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -111,7 +111,7 @@ impl Configurations {
     }
 
     /// Adds a store, in the place of one with this name. When it is taken out, its subscriptions end.
-    fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>) -> Placed {
+    fn insert(&self, name: &str, component: Arc<dyn ConfigurationStore>) -> Registration {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         let kind = ComponentKind::Configuration;
@@ -128,14 +128,14 @@ impl Configurations {
         };
         let replaced = self.stores.get(name);
         let gone = store.gone.clone();
-        let placed = self.stores.insert(name, store).then(move || gone.cancel());
+        let registration = self.stores.insert(name, store).then(move || gone.cancel());
         if let Some(replaced) = replaced {
             if let Some(successor) = self.stores.get(name) {
                 let _once = replaced.successor.set(successor);
             }
             replaced.gone.cancel();
         }
-        placed
+        registration
     }
 
     fn store(&self, name: &str) -> Result<Arc<Store>, ConfigurationError> {

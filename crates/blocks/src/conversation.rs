@@ -13,7 +13,7 @@ use outrigger_component::conversation::{Choice, Message, Request, Response, Role
 use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_wire::runtime::v1 as proto;
 use prost::Message as _;
@@ -67,7 +67,7 @@ impl Conversations {
     }
 
     /// Adds a model, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn Conversation>) -> Placed {
+    fn insert(&self, name: &str, component: Arc<dyn Conversation>) -> Registration {
         self.models
             .insert(name, Model::new(name, component, &self.resilience))
     }

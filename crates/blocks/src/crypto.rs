@@ -19,7 +19,7 @@ use outrigger_component::crypto::{Parameters, Sealed};
 use outrigger_component::{CryptoProvider, Error};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_transport::body::BoxError;
 
@@ -104,7 +104,7 @@ impl Crypto {
     }
 
     /// Adds a provider, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>) -> Placed {
+    fn insert(&self, name: &str, component: Arc<dyn CryptoProvider>) -> Registration {
         let provider = Provider::new(name, component, &self.resilience);
         self.providers.insert(name, provider)
     }

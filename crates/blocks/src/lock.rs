@@ -8,7 +8,7 @@ use outrigger_component::LockStore;
 use outrigger_component::lock::Unlocked;
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 
 use super::outbound::{Cause, Outbound};
@@ -106,7 +106,7 @@ impl Locks {
     }
 
     /// Adds a store, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn LockStore>, keys: LockKeys) -> Placed {
+    fn insert(&self, name: &str, component: Arc<dyn LockStore>, keys: LockKeys) -> Registration {
         let store = Store {
             component,
             keys,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_component::state::BulkError;
-use outrigger_component::{Answer, Error, Kind};
+use outrigger_component::{ApiStatus, Error, Kind};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::{Attempts, Refused, Resilience};
@@ -56,10 +56,10 @@ impl Cause {
 
 impl Cause {
     /// What the component wants callers to be told.
-    pub fn answer(&self) -> Option<&Answer> {
+    pub fn api_status(&self) -> Option<&ApiStatus> {
         match self {
-            Self::Component(error) => error.answer(),
-            Self::Several(error) => error.failures.iter().find_map(|(_, error)| error.answer()),
+            Self::Component(error) => error.api_status(),
+            Self::Several(error) => error.failures.iter().find_map(|(_, error)| error.api_status()),
             Self::Timeout | Self::Refused(_) | Self::Own(_) => None,
         }
     }

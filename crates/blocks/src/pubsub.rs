@@ -10,7 +10,7 @@ mod topics;
 use std::sync::Arc;
 
 use outrigger_component::PubSub;
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::Tracer;
 use tokio::sync::watch;
@@ -64,12 +64,12 @@ impl PubSubs {
     }
 
     /// Adds a broker, in the place of one with its name.
-    fn insert(&self, name: &str, component: Arc<dyn PubSub>, topics: Topics, prefix: String) -> Placed {
+    fn insert(&self, name: &str, component: Arc<dyn PubSub>, topics: Topics, prefix: String) -> Registration {
         let broker = Broker::new(name, component, topics, prefix, &self.resilience);
-        let placed = self.brokers.insert(name, broker);
+        let registration = self.brokers.insert(name, broker);
         self.changes.send_replace(());
         let changes = Arc::clone(&self.changes);
-        placed.then(move || {
+        registration.then(move || {
             changes.send_replace(());
         })
     }

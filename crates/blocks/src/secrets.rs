@@ -9,7 +9,7 @@ use outrigger_component::{Pairs, SecretStore};
 use outrigger_policy::resiliency::ComponentKind;
 use outrigger_resources::configuration::SecretScope;
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening, SecretStores};
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 
 use super::outbound::{Cause, FamilyNames, Operation, Outbound};
@@ -74,7 +74,7 @@ impl Secrets {
     }
 
     /// Adds a store, in the place of one with this name.
-    fn insert(&self, name: &str, component: Arc<dyn SecretStore>) -> Placed {
+    fn insert(&self, name: &str, component: Arc<dyn SecretStore>) -> Registration {
         let registry = &self.resilience.metrics.all().registry;
         let operation = |operation| Operation::new(registry, FAMILIES, name, operation);
         let scope = self.scopes.iter().find(|scope| scope.store_name == name);

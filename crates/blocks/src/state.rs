@@ -18,7 +18,7 @@ use outrigger_component::state::{
 };
 use outrigger_component::{Kind, Pairs, StateStore};
 use outrigger_policy::resiliency::ComponentKind;
-use outrigger_runtime::registry::{Placed, Registry};
+use outrigger_runtime::registry::{Registration, Registry};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::trace::Parent;
 
@@ -67,7 +67,7 @@ impl State {
         keys: Keys,
         cipher: Option<Cipher>,
         outbox: Option<Settings>,
-    ) -> Placed {
+    ) -> Registration {
         let has_outbox = outbox.is_some();
         let outbox = outbox.map(|settings| {
             let transactions = Arc::clone(&self.transactions);
@@ -78,13 +78,13 @@ impl State {
             outbox,
             ..Store::new(name, component, keys, cipher, &self.resilience)
         };
-        let placed = self.stores.insert(name, store);
+        let registration = self.stores.insert(name, store);
         if !has_outbox {
-            return placed;
+            return registration;
         }
         self.relays.changes.send_replace(());
         let changes = Arc::clone(&self.relays.changes);
-        placed.then(move || {
+        registration.then(move || {
             changes.send_replace(());
         })
     }

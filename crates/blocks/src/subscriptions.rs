@@ -10,9 +10,9 @@ mod incoming;
 mod message;
 mod metrics;
 mod programmatic;
+mod spec;
 mod stream;
 mod target;
-mod wanted;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,8 +29,8 @@ use self::metrics::IngressMetrics;
 use self::target::{Sink, Target};
 use super::pubsub::{Broker, PubSubs};
 
+pub use self::spec::{AppSubscription, SubscriptionType};
 pub use self::stream::{Opened, Stream, StreamError};
-pub use self::wanted::{AppSubscription, SubscriptionType};
 
 const LOG: &str = "dapr.runtime.processor.subscription";
 

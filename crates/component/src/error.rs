@@ -40,13 +40,13 @@ struct Inner {
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
     metadata: Pairs,
-    answer: Option<Answer>,
+    api_status: Option<ApiStatus>,
     property: Option<String>,
 }
 
 /// What a component wants callers of the API to be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ApiStatus {
     /// The gRPC code, 1 to 16.
     pub grpc: i32,
     /// The HTTP status, 400 to 599.
@@ -70,7 +70,7 @@ impl Error {
             message: message.into(),
             source: None,
             metadata: Pairs::new(),
-            answer: None,
+            api_status: None,
             property: None,
         }))
     }
@@ -128,14 +128,14 @@ impl Error {
 
     /// Sets what callers are told.
     #[must_use]
-    pub fn answered(mut self, answer: Answer) -> Self {
-        self.0.answer = Some(answer);
+    pub fn with_api_status(mut self, api_status: ApiStatus) -> Self {
+        self.0.api_status = Some(api_status);
         self
     }
 
     /// What callers are told, where the component says so itself.
-    pub fn answer(&self) -> Option<&Answer> {
-        self.0.answer.as_ref()
+    pub fn api_status(&self) -> Option<&ApiStatus> {
+        self.0.api_status.as_ref()
     }
 
     /// The property of the component that is wrong, where it is one.

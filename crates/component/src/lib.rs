@@ -36,7 +36,7 @@ pub use catalog::{Catalog, Entry, Section, Setup};
 pub use configuration::ConfigurationStore;
 pub use conversation::Conversation;
 pub use crypto::CryptoProvider;
-pub use error::{Answer, Error, Kind};
+pub use error::{ApiStatus, Error, Kind};
 pub use lock::LockStore;
 pub use metadata::{GoDuration, Metadata, MetadataError, Unit, Unused};
 pub use middleware::Middleware;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use outrigger_nearest::nearest;
+use outrigger_redact::Secrets;
 use outrigger_resources::value::{ParseDurationError, go_nanos, truthy};
 
 /// A property that is missing or wrong.
@@ -106,9 +107,6 @@ pub struct Metadata {
     wanted: Arc<Mutex<LookedUp>>,
 }
 
-/// The shortest value that is cut out of texts, bytes: shorter ones would tear holes into ordinary words.
-const SHORTEST_CUT: usize = 4;
-
 #[derive(Default)]
 struct LookedUp {
     names: BTreeSet<String>,
@@ -174,16 +172,9 @@ impl Metadata {
     }
 
     /// `text` with `***` in place of each value that came from a secret store.
-    pub fn cut_secrets(&self, text: &str) -> String {
+    pub fn redact(&self, text: &str) -> String {
         let found = self.secret.iter().filter_map(|name| self.properties.get(name));
-        let mut values: Vec<&str> = found.map(|(_, value)| value.as_str()).collect();
-        values.retain(|value| value.len() >= SHORTEST_CUT);
-        // One that is part of another must not leave the rest of it.
-        values.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
-        let whole = text.to_owned();
-        values
-            .iter()
-            .fold(whole, |text, value| text.replace(value, "***"))
+        Secrets::new(found.map(|(_, value)| value.as_str())).redact(text)
     }
 
     /// The name of the component.
@@ -390,7 +381,7 @@ mod tests {
             .to_string();
         assert!(error.contains("soon"), "{error}");
         let text = "cannot connect to S3CRET-host:6379 as S3CRET";
-        assert_eq!(metadata.cut_secrets(text), "cannot connect to ***:6379 as ***");
+        assert_eq!(metadata.redact(text), "cannot connect to ***:6379 as ***");
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Protocol for Messages {
     }
 
     fn answer(&self, body: &[u8]) -> Result<Response, serde_json::Error> {
-        go_json::from_slice::<Answer>(body).map(Answer::into_response)
+        go_json::from_slice::<MessagesResponse>(body).map(MessagesResponse::into_response)
     }
 }
 
@@ -164,7 +164,7 @@ fn tool_choice(choice: &ToolChoice) -> Value {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct MessagesResponse {
     #[serde(default)]
     content: Vec<Block>,
     #[serde(default)]
@@ -198,7 +198,7 @@ struct Tokens {
     cache_read_input_tokens: Option<u64>,
 }
 
-impl Answer {
+impl MessagesResponse {
     fn into_response(self) -> Response {
         let mut choice = Choice {
             finish_reason: self

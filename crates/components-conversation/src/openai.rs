@@ -264,13 +264,13 @@ fn response_format(schema: &Map<String, Value>) -> Value {
 #[derive(Deserialize)]
 struct Completion {
     #[serde(default)]
-    choices: Vec<Answer>,
+    choices: Vec<ResponseChoice>,
     model: Option<String>,
     usage: Option<Tokens>,
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct ResponseChoice {
     message: ResponseMessage,
     finish_reason: Option<String>,
 }
@@ -323,14 +323,18 @@ struct PromptTokens {
 impl Completion {
     fn into_response(self) -> Response {
         Response {
-            choices: self.choices.into_iter().map(Answer::into_choice).collect(),
+            choices: self
+                .choices
+                .into_iter()
+                .map(ResponseChoice::into_choice)
+                .collect(),
             model: self.model.unwrap_or_default(),
             usage: self.usage.map(Tokens::into_usage),
         }
     }
 }
 
-impl Answer {
+impl ResponseChoice {
     fn into_choice(self) -> Choice {
         let calls = self.message.tool_calls.unwrap_or_default().into_iter();
         Choice {

@@ -101,7 +101,7 @@ impl<P: Protocol> Remote<P> {
         let answer = offload(body.len(), move || protocol.answer(&body)).await;
         answer.map_err(|error| {
             let text = "the model's provider sent an answer that cannot be read";
-            Error::new(Kind::Internal, text).because(self.secrets.cut_out_of(&error.to_string()))
+            Error::new(Kind::Internal, text).because(self.secrets.redact(&error.to_string()))
         })
     }
 
@@ -150,7 +150,7 @@ fn refused(status: StatusCode, body: &[u8], secrets: &Secrets) -> Error {
     let told = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
     let text = told.map_or_else(|| String::from_utf8_lossy(body), Cow::Borrowed);
     // First the secrets, then the rest: half of one would be told else.
-    let text: String = secrets.cut_out_of(&text).chars().take(SHOWN).collect();
+    let text: String = secrets.redact(&text).chars().take(SHOWN).collect();
     let code = status.as_u16();
     Error::new(
         kind,

@@ -1,6 +1,6 @@
 //! From the status a component answered to an [`Error`].
 
-use outrigger_component::{Answer, Error, Kind};
+use outrigger_component::{ApiStatus, Error, Kind};
 use prost::Message;
 use tonic::{Code, Status};
 use tonic_types::pb::{self, BadRequest, ErrorInfo};
@@ -71,14 +71,14 @@ pub(super) fn error(status: &Status) -> Error {
 
 /// A call that reads state.
 pub(super) fn read_error(status: &Status) -> Error {
-    match answer(status) {
-        Some(answer) => {
+    match api_status(status) {
+        Some(api_status) => {
             let text = format!(
                 "api error: code = {} desc = {}",
                 name(status.code()),
-                answer.message
+                api_status.message
             );
-            Error::new(Kind::Internal, text).answered(answer)
+            Error::new(Kind::Internal, text).with_api_status(api_status)
         }
         None => error(status),
     }
@@ -107,14 +107,14 @@ fn rows(info: &ErrorInfo) -> Option<(u64, u64)> {
 }
 
 /// What the component wants callers to be told, where it says so: an ErrorInfo marked as such.
-fn answer(status: &Status) -> Option<Answer> {
+fn api_status(status: &Status) -> Option<ApiStatus> {
     let info = only_detail::<ErrorInfo>(status, "ErrorInfo")?;
     let field = |name: &str| info.metadata.get(name).map(String::as_str);
     if field("kit_error") != Some("true") {
         return None;
     }
     let http = field("http_code")?.parse().ok();
-    Some(Answer {
+    Some(ApiStatus {
         grpc: status.code() as i32,
         http: http.filter(|http| (400..600).contains(http))?,
         message: status.message().to_owned(),
@@ -219,10 +219,13 @@ mod tests {
         );
         let error = read_error(&status);
         assert_eq!(error.to_string(), "api error: code = DataLoss desc = no");
-        let answer = error.answer().unwrap();
-        assert_eq!((answer.grpc, answer.http, answer.tag.as_str()), (15, 506, "t"));
+        let api_status = error.api_status().unwrap();
         assert_eq!(
-            (answer.reason.as_str(), answer.domain.as_str()),
+            (api_status.grpc, api_status.http, api_status.tag.as_str()),
+            (15, 506, "t")
+        );
+        assert_eq!(
+            (api_status.reason.as_str(), api_status.domain.as_str()),
             ("reason", "domain")
         );
         for wrong in [
@@ -231,7 +234,9 @@ mod tests {
             [("kit_error", "true"), ("http_code", "teapot")],
         ] {
             assert!(
-                read_error(&informed(Code::DataLoss, &wrong)).answer().is_none(),
+                read_error(&informed(Code::DataLoss, &wrong))
+                    .api_status()
+                    .is_none(),
                 "{wrong:?}"
             );
         }

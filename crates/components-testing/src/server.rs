@@ -9,18 +9,16 @@ mod rabbitmq;
 mod redis;
 
 use std::{
-    collections::BTreeSet,
     fs::File,
-    hash::{BuildHasher as _, RandomState},
     io::Read as _,
-    net::{Ipv4Addr, TcpListener, TcpStream},
-    ops::Range,
+    net::{Ipv4Addr, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
+
+pub use outrigger_ports::free_port;
 
 pub use self::{
     etcd::Etcd,
@@ -95,21 +93,6 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
-    }
-}
-
-/// Below the ports that the kernel gives to connections: one of those could be taken before its server listens.
-const PORTS: Range<u16> = 10_240..32_768;
-
-/// A port that nobody has, another one each time.
-pub fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let random = RandomState::new().hash_one(()) % PORTS.len() as u64;
-        let port = PORTS.start + u16::try_from(random).unwrap();
-        if GIVEN.lock().unwrap().insert(port) && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return port;
-        }
     }
 }
 

@@ -87,6 +87,13 @@ impl<'a> Reader<'a> {
         Listen { host, port }
     }
 
+    /// The address of the metrics server, where `--enable-metrics` wants one.
+    pub fn metrics(&mut self) -> Option<Listen> {
+        let port = self.metrics_port()?;
+        let host = self.flags.text("metrics-listen-address").to_owned();
+        Some(Listen { host, port })
+    }
+
     /// The port of `--metrics-port`, where `--enable-metrics` wants one.
     pub fn metrics_port(&mut self) -> Option<u16> {
         if !self.flags.boolean("enable-metrics") {
@@ -194,6 +201,12 @@ pub const HEALTHZ_PORT: Flag = Flag::int("healthz-port", "8080", "Port of the he
 pub const HEALTHZ_LISTEN_ADDRESS: Flag = Flag::text(
     "healthz-listen-address",
     "",
+    "Address of the health server, all addresses when empty",
+);
+/// The same where it has no effect.
+pub const HEALTHZ_LISTEN_ADDRESS_IGNORED: Flag = Flag::text(
+    "healthz-listen-address",
+    "",
     "No effect: the health server listens on all addresses",
 );
 /// `--log-level`.
@@ -210,8 +223,14 @@ pub const LOG_FILE: Flag = Flag::text("log-file", "", "Append the log to this fi
 pub const ENABLE_METRICS: Flag = Flag::boolean("enable-metrics", "true", "Serve Prometheus metrics");
 /// `--metrics-port`.
 pub const METRICS_PORT: Flag = Flag::text("metrics-port", "9090", "Port of the metrics server");
-/// `--metrics-listen-address` of a process whose metrics server listens on `--listen-address`.
+/// `--metrics-listen-address`.
 pub const METRICS_LISTEN_ADDRESS: Flag = Flag::text(
+    "metrics-listen-address",
+    "0.0.0.0",
+    "Address of the metrics server",
+);
+/// The same where it has no effect.
+pub const METRICS_LISTEN_ADDRESS_IGNORED: Flag = Flag::text(
     "metrics-listen-address",
     "0.0.0.0",
     "No effect: the metrics server listens on the address of --listen-address",

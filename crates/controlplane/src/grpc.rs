@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use outrigger_accept::{Accepted, Admission, Limits, Place, Server, descriptors, keep_alive};
+use outrigger_accept::{Accepted, Admission, Limits, Permit, Server, descriptors, keep_alive};
 use outrigger_identity::{Identity, SpiffeId, expiry};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -26,9 +26,9 @@ const PART: usize = 2;
 /// Largest header of a request, in bytes.
 const MAX_HEADER: u32 = 16 << 10;
 
-/// What a server allows its clients.
+/// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowed {
+pub struct ServerLimits {
     /// Connections.
     pub connections: Limits,
     /// Silence after which a peer is asked whether it is still there.
@@ -48,10 +48,10 @@ pub enum Caller {
     Workload(SpiffeId),
 }
 
-/// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Place`] of their connection with them.
+/// Serves `service` until told to stop. Requests have their [`Caller`] and the [`Permit`] of their connection with them.
 pub async fn serve<S>(
     server: Server,
-    allowed: Allowed,
+    limits: ServerLimits,
     identity: Option<Identity>,
     service: S,
     drain: CancellationToken,
@@ -67,17 +67,17 @@ pub async fn serve<S>(
         let (identity, service) = (identity.clone(), service.clone());
         async move {
             match identity {
-                None => plain(accepted, allowed, service).await,
-                Some(identity) => secure(accepted, allowed, &identity, service).await,
+                None => plain(accepted, limits, service).await,
+                Some(identity) => secure(accepted, limits, &identity, service).await,
             }
         }
     };
     keep_alive(&server.listener);
-    let admission = Admission::new(allowed.connections.within(descriptors() / PART));
+    let admission = Admission::new(limits.connections.within(descriptors() / PART));
     outrigger_accept::serve(server.listener, admission, drain, handle).await;
 }
 
-async fn plain<S>(accepted: Accepted, allowed: Allowed, service: S)
+async fn plain<S>(accepted: Accepted, limits: ServerLimits, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -85,7 +85,7 @@ where
     let Accepted {
         stream,
         peer,
-        place,
+        permit,
         drain,
     } = accepted;
     if !says_something(&stream, &drain).await {
@@ -93,7 +93,7 @@ where
         return;
     }
     let end = async move { drain.cancelled().await };
-    http2(stream, allowed, service, (Caller::Anyone, place), end).await;
+    http2(stream, limits, service, (Caller::Anyone, permit), end).await;
 }
 
 async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
@@ -102,7 +102,7 @@ async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
     matches!(drain.run_until_cancelled(peek).await, Some(Ok(Ok(1..))))
 }
 
-async fn secure<S>(accepted: Accepted, allowed: Allowed, identity: &Identity, service: S)
+async fn secure<S>(accepted: Accepted, limits: ServerLimits, identity: &Identity, service: S)
 where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -110,7 +110,7 @@ where
     let Accepted {
         stream,
         peer,
-        place,
+        permit,
         drain,
     } = accepted;
     let Some(stream) = outrigger_accept::handshake(stream, identity.server_config(), &drain).await else {
@@ -121,27 +121,27 @@ where
     let (id, valid_until) = match proven {
         Ok(proven) => proven,
         Err(error) => {
-            tracing::warn!(target: LOG, "the certificate of {peer} names no workload: {error}");
+            tracing::warn!(target: LOG, "the client certificate of {peer} has no valid SPIFFE id: {error}");
             return;
         }
     };
-    place.prove();
+    permit.prove();
     let end = async move {
         tokio::select! {
             () = drain.cancelled() => {}
             () = expiry::reached(valid_until) => {
-                tracing::info!(target: LOG, "the certificate of {peer} expired: its connection ends");
+                tracing::info!(target: LOG, "the client certificate of {peer} has expired: closing its connection");
             }
         }
     };
-    http2(stream, allowed, service, (Caller::Workload(id), place), end).await;
+    http2(stream, limits, service, (Caller::Workload(id), permit), end).await;
 }
 
 async fn http2<I, S>(
     io: I,
-    allowed: Allowed,
+    limits: ServerLimits,
     service: S,
-    (caller, place): (Caller, Arc<Place>),
+    (caller, permit): (Caller, Arc<Permit>),
     end: impl Future<Output = ()>,
 ) where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -153,16 +153,16 @@ async fn http2<I, S>(
     let calls = service_fn(move |mut request: Request<Incoming>| {
         first.cancel();
         // Whoever calls keeps their place before those who do not.
-        place.prove();
+        permit.prove();
         request.extensions_mut().insert(caller.clone());
-        request.extensions_mut().insert(Arc::clone(&place));
+        request.extensions_mut().insert(Arc::clone(&permit));
         service.clone().oneshot(request)
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
-        .keep_alive_interval(allowed.ping_after)
-        .keep_alive_timeout(allowed.ping_timeout)
-        .max_concurrent_streams(allowed.streams)
+        .keep_alive_interval(limits.ping_after)
+        .keep_alive_timeout(limits.ping_timeout)
+        .max_concurrent_streams(limits.streams)
         .max_header_list_size(MAX_HEADER)
         .serve_connection(TokioIo::new(io), calls);
     let end = async {

@@ -13,7 +13,7 @@ use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use outrigger_accept::{Accepted, Admission, Limits, Place, Server, keep_alive};
+use outrigger_accept::{Accepted, Admission, Limits, Permit, Server, keep_alive};
 use outrigger_identity::Identity;
 use rustls::ServerConfig;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,9 +28,9 @@ const MAX_HEAD: usize = 64 << 10;
 /// What every client of HTTPS speaks.
 const ALPN: &[u8] = b"http/1.1";
 
-/// What a server allows its clients.
+/// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
-pub struct Allowed {
+pub struct ServerLimits {
     /// Connections.
     pub connections: Limits,
     /// Body of a request, in bytes.
@@ -42,7 +42,7 @@ pub struct Allowed {
 /// Serves `handle` until told to stop.
 pub async fn serve<H, F>(
     server: Server,
-    allowed: Allowed,
+    limits: ServerLimits,
     identity: &Identity,
     drain: CancellationToken,
     handle: H,
@@ -53,19 +53,22 @@ pub async fn serve<H, F>(
     let mut tls = ServerConfig::clone(&identity.server_config_no_client_auth());
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let tls = Arc::new(tls);
-    let room = Arc::new(Semaphore::new(allowed.bodies));
+    let room = Arc::new(Semaphore::new(limits.bodies));
     let connection = move |accepted: Accepted| {
         let (tls, handle, room) = (Arc::clone(&tls), handle.clone(), Arc::clone(&room));
         async move {
             let Accepted {
-                stream, place, drain, ..
+                stream,
+                permit,
+                drain,
+                ..
             } = accepted;
             let Some(stream) = outrigger_accept::handshake(stream, tls, &drain).await else {
                 return;
             };
             let service = service_fn(move |request| {
-                let (handle, place, room) = (handle.clone(), Arc::clone(&place), Arc::clone(&room));
-                async move { Ok::<_, Infallible>(answer(request, allowed.body, &room, &place, handle).await) }
+                let (handle, permit, room) = (handle.clone(), Arc::clone(&permit), Arc::clone(&room));
+                async move { Ok::<_, Infallible>(answer(request, limits.body, &room, &permit, handle).await) }
             });
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
@@ -78,7 +81,7 @@ pub async fn serve<H, F>(
         }
     };
     keep_alive(&server.listener);
-    let admission = Admission::of_endpoint(allowed.connections);
+    let admission = Admission::of_endpoint(limits.connections);
     outrigger_accept::serve(server.listener, admission, drain, connection).await;
 }
 
@@ -86,7 +89,7 @@ async fn answer<H, F>(
     request: Request<Incoming>,
     limit: usize,
     room: &Arc<Semaphore>,
-    place: &Place,
+    permit: &Permit,
     handle: H,
 ) -> Response<Full<Bytes>>
 where
@@ -107,7 +110,7 @@ where
         Ok(Err((status, why))) => return text(status, why),
         Ok(Ok(received)) => received,
     };
-    place.prove();
+    permit.prove();
     handle(Request::from_parts(head, body)).await
 }
 

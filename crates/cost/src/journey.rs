@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outrigger_ports::free_ports;
 use outrigger_runtime::life::Shutdown;
 use outrigger_sidecar::config::{Command, Config};
 use outrigger_sidecar::sidecar::{Env, Sidecar};
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::Failure;
@@ -190,7 +190,7 @@ spec:
 
 /// Builds a sidecar and runs it as a task of this runtime, the control work included. Returns its API ports.
 async fn sidecar(app_id: &str, dir: &Path, flags: &[String]) -> Result<(u16, u16), Failure> {
-    let [http, grpc, internal, metrics] = free_ports().await?;
+    let [http, grpc, internal, metrics] = free_ports();
     let mut arguments = vec![
         format!("--app-id={app_id}"),
         format!("--config={}", dir.join("config.yaml").display()),
@@ -218,17 +218,6 @@ async fn sidecar(app_id: &str, dir: &Path, flags: &[String]) -> Result<(u16, u16
         }
     });
     Ok((http, grpc))
-}
-
-async fn free_ports<const N: usize>() -> Result<[u16; N], Failure> {
-    let mut held = Vec::with_capacity(N);
-    let mut ports = [0; N];
-    for port in &mut ports {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        *port = listener.local_addr()?.port();
-        held.push(listener);
-    }
-    Ok(ports)
 }
 
 #[cfg(test)]

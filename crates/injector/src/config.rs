@@ -72,10 +72,7 @@ impl Config {
         reader.problems = problems;
         let webhook = reader.listen("listen-address", "port");
         let healthz = reader.listen("healthz-listen-address", "healthz-port");
-        let metrics = reader.metrics_port().map(|port| Listen {
-            host: flags.text("metrics-listen-address").to_owned(),
-            port,
-        });
+        let metrics = reader.metrics();
         let log = reader.log();
         let kubeconfig = reader.given("kubeconfig").map(PathBuf::from);
         match (settings, trust_domain, log, reader.problems.is_empty()) {

@@ -147,7 +147,7 @@ impl Injector {
             stop.clone(),
         )));
         let (reviewer, identity, token) = (Arc::new(self.reviewer), self.identity, stop.clone());
-        let allowed = webhook::Allowed {
+        let limits = webhook::ServerLimits {
             connections: CONNECTIONS,
             body: MAX_REVIEW,
             bodies: MAX_REVIEWS,
@@ -157,7 +157,7 @@ impl Injector {
                 let reviewer = Arc::clone(&reviewer);
                 async move { reviewer.respond(request).await }
             };
-            webhook::serve(self.webhook, allowed, &identity, token, handle).await;
+            webhook::serve(self.webhook, limits, &identity, token, handle).await;
         }));
         self.monitoring
             .supervise(tasks, &stop, move || metrics.render())

@@ -70,10 +70,7 @@ impl Config {
         let mut reader = Reader::new(flags);
         let log = reader.log();
         let webhooks = env(WEBHOOKS_VARIABLE).is_none_or(|text| text.is_empty() || is_truthy(&text));
-        let metrics = reader.metrics_port().map(|port| Listen {
-            host: flags.text("metrics-listen-address").to_owned(),
-            port,
-        });
+        let metrics = reader.metrics();
         let config = log.map(|log| Self {
             configuration: flags.text("config").to_owned(),
             namespace: namespace(&env),

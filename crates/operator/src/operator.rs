@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::Request;
 use outrigger_accept::{ENDPOINT_LIMITS, Limits, Server, health::Part};
-use outrigger_controlplane::grpc::{self, Allowed};
+use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, TlsConfig, fine, host_name, obtain, webhook};
 use outrigger_identity::{Identity, Mode, Renewal};
 use outrigger_kube::{Client, Election, Kind};
@@ -39,8 +39,8 @@ const CONNECTIONS: Limits = Limits {
 };
 /// Calls at the same time on one connection: a sidecar has a stream for each kind, and calls beside them.
 const MAX_STREAMS: u32 = 64;
-/// What the gRPC server allows.
-const ALLOWED: Allowed = Allowed {
+/// What clients of the gRPC server may have.
+const GRPC: ServerLimits = ServerLimits {
     connections: CONNECTIONS,
     ping_after: Duration::from_secs(10),
     ping_timeout: Duration::from_secs(20),
@@ -194,7 +194,7 @@ impl Operator {
         let service = OperatorServer::new(service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,
-            ALLOWED,
+            GRPC,
             Some(self.identity),
             service,
             stop.clone(),
@@ -206,13 +206,13 @@ impl Operator {
 }
 
 async fn conversions(server: Server, identity: &Identity, stop: CancellationToken) {
-    let allowed = webhook::Allowed {
+    let limits = webhook::ServerLimits {
         connections: ENDPOINT_LIMITS,
         body: MAX_REVIEW,
         bodies: MAX_REVIEWS,
     };
     let handle = |request: Request<_>| async move { convert::respond(&request) };
-    webhook::serve(server, allowed, identity, stop, handle).await;
+    webhook::serve(server, limits, identity, stop, handle).await;
 }
 
 /// Whom to ask for a certificate, as the control plane's Configuration says.

@@ -13,7 +13,7 @@ use crate::secrets;
 pub(crate) trait ResourceKind: Send + Sync + 'static {
     const KIND: Kind;
     /// Where its secrets are.
-    const SECRETS: secrets::Places;
+    const SECRETS: secrets::SecretFields;
 }
 
 macro_rules! kinds {
@@ -23,7 +23,7 @@ macro_rules! kinds {
 
         impl ResourceKind for $name {
             const KIND: Kind = Kind::$kind;
-            const SECRETS: secrets::Places = secrets::$secrets;
+            const SECRETS: secrets::SecretFields = secrets::$secrets;
         }
     )*};
 }

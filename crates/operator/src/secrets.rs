@@ -22,7 +22,7 @@ const MAX_KEPT: usize = 4096;
 
 /// Where a kind of resources refers to secrets.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Places {
+pub(crate) struct SecretFields {
     /// Lists of items with a `secretKeyRef`.
     lists: &'static [&'static str],
     /// Items.
@@ -31,21 +31,21 @@ pub(crate) struct Places {
     plain: bool,
 }
 
-pub(crate) const NONE: Places = Places {
+pub(crate) const NONE: SecretFields = SecretFields {
     lists: &[],
     items: &[],
     plain: false,
 };
-pub(crate) const COMPONENT: Places = Places {
+pub(crate) const COMPONENT: SecretFields = SecretFields {
     lists: &["/spec/metadata"],
     ..NONE
 };
-pub(crate) const CONFIGURATION: Places = Places {
+pub(crate) const CONFIGURATION: SecretFields = SecretFields {
     lists: &["/spec/tracing/otel/headers"],
     items: &[],
     plain: true,
 };
-pub(crate) const HTTP_ENDPOINT: Places = Places {
+pub(crate) const HTTP_ENDPOINT: SecretFields = SecretFields {
     lists: &["/spec/headers"],
     items: &[
         "/spec/clientTLS/certificate",
@@ -74,18 +74,18 @@ pub(crate) enum SecretError {
 type Values = BTreeMap<String, Zeroizing<Vec<u8>>>;
 
 /// Whether a manifest refers to secrets of the cluster.
-pub(crate) fn needed(places: Places, manifest: &Value) -> bool {
+pub(crate) fn needed(fields: SecretFields, manifest: &Value) -> bool {
     let store = manifest["auth"]["secretStore"].as_str().unwrap_or_default();
-    (store.is_empty() || store == STORE) && references(places, manifest).next().is_some()
+    (store.is_empty() || store == STORE) && references(fields, manifest).next().is_some()
 }
 
-fn references(places: Places, manifest: &Value) -> impl Iterator<Item = &Value> {
-    let lists = places
+fn references(fields: SecretFields, manifest: &Value) -> impl Iterator<Item = &Value> {
+    let lists = fields
         .lists
         .iter()
         .filter_map(|place| manifest.pointer(place)?.as_array())
         .flatten();
-    let items = places.items.iter().filter_map(|place| manifest.pointer(place));
+    let items = fields.items.iter().filter_map(|place| manifest.pointer(place));
     lists.chain(items).filter(|item| name_of(item).is_some())
 }
 
@@ -149,12 +149,12 @@ impl Secrets {
     /// [`SecretError`].
     pub(crate) async fn reveal(
         &self,
-        places: Places,
+        fields: SecretFields,
         namespace: &str,
         manifest: &[u8],
     ) -> Result<Vec<u8>, SecretError> {
         let mut manifest: Value = serde_json::from_slice(manifest)?;
-        let names: Vec<String> = references(places, &manifest)
+        let names: Vec<String> = references(fields, &manifest)
             .filter_map(name_of)
             .map(str::to_owned)
             .collect();
@@ -166,14 +166,14 @@ impl Secrets {
             }
         }
         let mut fill = |item: &mut Value| match name_of(item).and_then(|name| secrets.get(name)) {
-            Some(values) => put(item, places.plain, values),
+            Some(values) => put(item, fields.plain, values),
             None => Ok(()),
         };
-        for place in places.lists {
+        for place in fields.lists {
             let items = manifest.pointer_mut(place).and_then(Value::as_array_mut);
             items.into_iter().flatten().try_for_each(&mut fill)?;
         }
-        for place in places.items {
+        for place in fields.items {
             manifest.pointer_mut(place).map_or(Ok(()), &mut fill)?;
         }
         Ok(serde_json::to_vec(&manifest)?)
@@ -237,9 +237,9 @@ mod tests {
         server
     }
 
-    async fn reveal(secrets: &Secrets, places: Places, manifest: &Value) -> Result<Value, SecretError> {
+    async fn reveal(secrets: &Secrets, fields: SecretFields, manifest: &Value) -> Result<Value, SecretError> {
         let bytes = secrets
-            .reveal(places, "ns", manifest.to_string().as_bytes())
+            .reveal(fields, "ns", manifest.to_string().as_bytes())
             .await?;
         Ok(serde_json::from_slice(&bytes).unwrap())
     }

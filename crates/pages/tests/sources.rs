@@ -86,6 +86,14 @@ fn every_error_code_has_a_row() {
         .filter(|code| !listed.contains(code.as_str()))
         .collect();
     assert!(missing.is_empty(), "docs/errors.md lacks {missing:?}");
+    let of_nobody: Vec<_> = listed
+        .iter()
+        .filter(|word| word.starts_with("ERR_") && !codes.contains(**word))
+        .collect();
+    assert!(
+        of_nobody.is_empty(),
+        "no code answers with {of_nobody:?} of docs/errors.md"
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ use openraft::error::{InitializeError, RaftError};
 use openraft::impls::EmptyNode;
 use openraft::{Raft, ServerState, SnapshotPolicy};
 use outrigger_accept::{BindError, Limits, Server};
-use outrigger_controlplane::grpc::{self, Allowed};
+use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_identity::Identity;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -187,13 +187,13 @@ impl Election {
     /// When Raft cannot go on.
     pub(crate) async fn run(self, stop: CancellationToken) -> Result<(), ElectionError> {
         let service = RaftService::new(self.raft.clone(), self.identity.as_ref().map(Identity::id));
-        let allowed = Allowed {
+        let limits = ServerLimits {
             connections: CONNECTIONS,
             ping_after: PING_AFTER,
             ping_timeout: PING_TIMEOUT,
             streams: MAX_STREAMS,
         };
-        let served = grpc::serve(self.server, allowed, self.identity, service, stop.clone());
+        let served = grpc::serve(self.server, limits, self.identity, service, stop.clone());
         let followed = stop.run_until_cancelled(follow(&self.raft, self.alone, &self.leads));
         let (followed, ()) = tokio::join!(
             async {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use outrigger_accept::{Limits, Listen, Server};
-use outrigger_controlplane::grpc::{self, Allowed};
+use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, fine, obtain};
 use outrigger_identity::{Identity, Renewal};
 use tokio::sync::watch;
@@ -131,7 +131,7 @@ impl Placement {
             terms: terms.clone(),
             drain: stop.clone(),
         };
-        let allowed = Allowed {
+        let limits = ServerLimits {
             connections: CONNECTIONS,
             ping_after: self.config.keepalive_time,
             ping_timeout: self.config.keepalive_timeout,
@@ -139,7 +139,7 @@ impl Placement {
         };
         tasks.spawn(fine(grpc::serve(
             self.grpc,
-            allowed,
+            limits,
             identity,
             service,
             stop.clone(),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body::Frame;
 use hyper::body::Incoming;
-use outrigger_accept::Place;
+use outrigger_accept::Permit;
 use outrigger_controlplane::grpc::Caller;
 use outrigger_wire::placement::v1::Host;
 use tokio::sync::mpsc;
@@ -66,9 +66,9 @@ impl Service {
             return Err(shutting_down());
         }
         let (head, body) = request.into_parts();
-        let (Some(caller), Some(place)) = (
+        let (Some(caller), Some(permit)) = (
             head.extensions.get::<Caller>().cloned(),
-            head.extensions.get::<Arc<Place>>().cloned(),
+            head.extensions.get::<Arc<Permit>>().cloned(),
         ) else {
             return Err(Status::unauthenticated(
                 "no identity: call with a certificate of sentry",
@@ -79,7 +79,7 @@ impl Service {
         };
         let reports = Streaming::new_request(ProstDecoder::default(), body, None, Some(MAX_REPORT));
         let (orders, answers) = mpsc::channel(MAX_ORDERS);
-        tokio::spawn(self.clone().serve(term, caller, place, reports, orders));
+        tokio::spawn(self.clone().serve(term, caller, permit, reports, orders));
         let mut response = Response::new(Body::new(Orders {
             answers,
             ended: false,
@@ -109,7 +109,7 @@ impl Service {
         self,
         term: Arc<Term>,
         caller: Caller,
-        place: Arc<Place>,
+        permit: Arc<Permit>,
         mut reports: Streaming<Host>,
         orders: mpsc::Sender<Order>,
     ) {
@@ -136,7 +136,7 @@ impl Service {
             }
         };
         let ended = tokio::select! {
-            status = listen(&membership, &caller, &place, &mut reports) => status,
+            status = listen(&membership, &caller, &permit, &mut reports) => status,
             () = self.drain.cancelled() => shutting_down(),
             () = term.ended.cancelled() => self.term_ended(),
             () = membership.ended() => return,
@@ -154,7 +154,7 @@ fn shutting_down() -> Status {
 async fn listen(
     membership: &Membership,
     caller: &Caller,
-    place: &Place,
+    permit: &Permit,
     reports: &mut Streaming<Host>,
 ) -> Status {
     loop {
@@ -164,7 +164,7 @@ async fn listen(
             Err(status) => return status,
         };
         // Whoever takes part keeps their place before those who do not.
-        place.prove();
+        permit.prove();
         let taken = report::message(caller, host).and_then(|message| membership.message(message));
         if let Err(status) = taken {
             return status;

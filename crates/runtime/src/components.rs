@@ -14,7 +14,7 @@ use outrigger_resources::{Component, Configuration};
 use outrigger_telemetry::metrics::Metrics;
 use tokio_util::task::TaskTracker;
 
-use category::PlacedPart;
+use category::RegisteredPart;
 pub use category::{Category, Opened, SecretStores};
 pub use open::OpenError;
 pub use open::{Opening, Step};
@@ -99,7 +99,7 @@ struct Now {
 struct Live {
     component: Component,
     capabilities: Vec<&'static str>,
-    parts: Vec<PlacedPart>,
+    parts: Vec<RegisteredPart>,
 }
 
 impl Live {
@@ -223,7 +223,7 @@ impl Components {
             return Ok(());
         }
         for name in &changes.ended {
-            tracing::info!(target: LOG, "Component is not wanted any more: {name}");
+            tracing::info!(target: LOG, "Component was removed: {name}");
             self.drop_out(name);
         }
         self.start_all(changes.put).await
@@ -365,7 +365,7 @@ impl Components {
         let mut live = Live {
             component: component.clone(),
             capabilities: opened.capabilities.clone(),
-            parts: opened.place(),
+            parts: opened.register(),
         };
         let metrics = &self.context.metrics.runtime;
         metrics.component_loaded();
@@ -419,7 +419,7 @@ impl Components {
 }
 
 impl Live {
-    /// Takes the component out of its blocks at once; see [`PlacedPart::end`] for what comes back.
+    /// Takes the component out of its blocks at once; see [`RegisteredPart::end`] for what comes back.
     fn end(self, limit: Duration) -> impl Future<Output = ()> + Send {
         let log_name = self.component.log_name();
         let parts = self.parts.into_iter();

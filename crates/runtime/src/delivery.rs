@@ -23,7 +23,7 @@ use crate::metrics::SidecarMetrics;
 use crate::resilience::{Attempt, Refused, Run};
 
 pub use depth::Depth;
-pub use intake::{Consumer, Ends, take};
+pub use intake::{Consumer, StopTokens, take};
 
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
 pub struct Inbox<K, E, A> {
@@ -54,14 +54,14 @@ pub enum Undelivered {
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The source or the process ends: no attempt was made.
-    #[error("events are not delivered any more: the sidecar or the component ends")]
-    Ending,
+    #[error("no more events are delivered: the sidecar or the component is shutting down")]
+    Stopped,
 }
 
 /// An event that the engine has taken.
-pub struct Taken<A>(oneshot::Receiver<Result<A, Refused>>);
+pub struct Pending<A>(oneshot::Receiver<Result<A, Refused>>);
 
-impl<A> Taken<A> {
+impl<A> Pending<A> {
     /// Waits for what came of the last attempt.
     ///
     /// # Errors
@@ -69,7 +69,7 @@ impl<A> Taken<A> {
     pub async fn settled(self) -> Result<A, Undelivered> {
         match self.0.await {
             Ok(answer) => Ok(answer?),
-            Err(_) => Err(Undelivered::Ending),
+            Err(_) => Err(Undelivered::Stopped),
         }
     }
 }
@@ -78,12 +78,12 @@ impl<K, E, A> Inbox<K, E, A> {
     /// Gives an event to the engine; waits while there is no room.
     ///
     /// # Errors
-    /// [`Undelivered::Ending`].
-    pub async fn offer(&self, key: Option<K>, event: E) -> Result<Taken<A>, Undelivered> {
-        let (reply, taken) = oneshot::channel();
+    /// [`Undelivered::Stopped`].
+    pub async fn offer(&self, key: Option<K>, event: E) -> Result<Pending<A>, Undelivered> {
+        let (reply, pending) = oneshot::channel();
         let offer = Offer { key, event, reply };
-        self.offers.send(offer).await.map_err(|_| Undelivered::Ending)?;
-        Ok(Taken(taken))
+        self.offers.send(offer).await.map_err(|_| Undelivered::Stopped)?;
+        Ok(Pending(pending))
     }
 
     /// The source took keys away: their events that wait are not attempted any more, and nobody waits for their answers.
@@ -103,7 +103,7 @@ impl<K, E, A> Inbox<K, E, A> {
 
 /// What becomes of the events that were taken when the engine is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum OnStop {
     /// They are delivered, retries included.
     DeliverAll,
     /// Attempts in flight end; nothing else is attempted.
@@ -180,7 +180,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
     pub async fn run<F>(
         mut self,
         stop: &CancellationToken,
-        ending: Ending,
+        on_stop: OnStop,
         attempt: impl Fn(Arc<E>, Attempt) -> F,
     ) where
         F: Future<Output = (A, Outcome)>,
@@ -204,7 +204,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
                 biased;
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
-                    self.stop(ending);
+                    self.stop(on_stop);
                 }
                 Some((id, (answer, outcome))) = running.next(), if !running.is_empty() => {
                     self.finish(id, answer, outcome);
@@ -294,9 +294,9 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
         let _unheard = event.reply.send(answer);
     }
 
-    fn stop(&mut self, ending: Ending) {
+    fn stop(&mut self, on_stop: OnStop) {
         self.inbox.close();
-        if ending == Ending::FinishAttempts {
+        if on_stop == OnStop::FinishAttempts {
             self.closed = true;
             for settled in self.queue.drain() {
                 self.settle(settled.id, None);
@@ -364,7 +364,7 @@ mod tests {
             (fine.unwrap(), never.unwrap())
         };
         // An event succeeds at the attempt that it names.
-        let delivering = engine.run(&stop, Ending::DeliverAll, |event, attempt: Attempt| async move {
+        let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| async move {
             let outcome = if attempt.number >= *event {
                 Outcome::Success
             } else {
@@ -388,7 +388,7 @@ mod tests {
             engine.take(Offer { key, event, reply });
         }
         let (seen, stop) = (Mutex::new(Vec::new()), CancellationToken::new());
-        let delivering = engine.run(&stop, Ending::DeliverAll, |event, attempt: Attempt| {
+        let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| {
             seen.lock().unwrap().push(*event);
             async move {
                 let fails = *event == "a1" && attempt.number == 1;
@@ -417,7 +417,7 @@ mod tests {
             open.cancel();
             (first.settled().await, second, third)
         };
-        let delivering = engine.run(&stop, Ending::FinishAttempts, |event, _| {
+        let delivering = engine.run(&stop, OnStop::FinishAttempts, |event, _| {
             let open = open.clone();
             async move {
                 open.cancelled().await;
@@ -426,11 +426,11 @@ mod tests {
         });
         let ((first, second, third), ()) = tokio::join!(source, delivering);
         assert_eq!(first.unwrap(), "first", "it was in flight");
-        assert!(matches!(second, Err(Undelivered::Ending)));
+        assert!(matches!(second, Err(Undelivered::Stopped)));
         if let Ok(third) = third {
             let third = third.unwrap().settled().await;
             assert!(
-                matches!(third, Err(Undelivered::Ending)),
+                matches!(third, Err(Undelivered::Stopped)),
                 "it was in nobody's hands"
             );
         }
@@ -444,14 +444,14 @@ mod tests {
         let engine = engine.while_healthy(health.clone());
         let stop = CancellationToken::new();
         let source = async {
-            let taken = inbox.offer(None, ()).await.unwrap();
+            let pending = inbox.offer(None, ()).await.unwrap();
             tokio::task::yield_now().await;
             set_health.send_replace(true);
-            let was_healthy = taken.settled().await.unwrap();
+            let was_healthy = pending.settled().await.unwrap();
             drop(inbox);
             was_healthy
         };
-        let delivering = engine.run(&stop, Ending::DeliverAll, |_, _| {
+        let delivering = engine.run(&stop, OnStop::DeliverAll, |_, _| {
             let was_healthy = health.is_healthy();
             async move { (was_healthy, Outcome::Success) }
         });

@@ -13,7 +13,7 @@ use outrigger_resources::configuration::{Configuration, Handler};
 use outrigger_transport::body::{Body, BoxError};
 
 use crate::components::{Category, OpenError, Opened, Opening};
-use crate::registry::{Placed, Registry};
+use crate::registry::{Registration, Registry};
 
 const LOG: &str = "dapr.middleware.http";
 
@@ -52,12 +52,12 @@ impl Middlewares {
     }
 
     /// Adds a middleware, in the place of one with its name. When it is taken out, requests that are in it stay there.
-    fn insert(self: &Arc<Self>, loaded: Loaded) -> Placed {
+    fn insert(self: &Arc<Self>, loaded: Loaded) -> Registration {
         let name = loaded.name.clone();
         let all = Arc::clone(self);
-        let placed = self.loaded.insert(&name, loaded).then(move || all.rebuild());
+        let registration = self.loaded.insert(&name, loaded).then(move || all.rebuild());
         self.rebuild();
-        placed
+        registration
     }
 
     fn rebuild(&self) {

@@ -33,19 +33,19 @@ impl<T: Send + Sync + 'static> Registry<T> {
     }
 
     /// Adds an entry, in the place of one with this name.
-    pub fn insert(&self, name: &str, entry: T) -> Placed {
+    pub fn insert(&self, name: &str, entry: T) -> Registration {
         let entry = Arc::new(entry);
         self.entries.rcu(|entries| {
             let mut entries = HashMap::clone(entries);
             entries.insert(name.to_owned(), Arc::clone(&entry));
             entries
         });
-        let placed = Arc::downgrade(&entry);
-        let users: Weak<T> = Weak::clone(&placed);
+        let weak = Arc::downgrade(&entry);
+        let users: Weak<T> = Weak::clone(&weak);
         let (entries, name) = (Arc::clone(&self.entries), name.to_owned());
-        Placed {
+        Registration {
             users: Users(users),
-            withdraw: Box::new(move || withdraw(&entries, &name, &placed)),
+            withdraw: Box::new(move || withdraw(&entries, &name, &weak)),
         }
     }
 
@@ -84,12 +84,12 @@ fn withdraw<T>(entries: &Entries<T>, name: &str, entry: &Weak<T>) -> bool {
 }
 
 /// An entry in its registry: the way to take it out again.
-pub struct Placed {
+pub struct Registration {
     users: Users,
     withdraw: Box<dyn FnOnce() -> bool + Send>,
 }
 
-impl Placed {
+impl Registration {
     /// Does more when the entry is taken out; nothing when another had taken its place by then.
     #[must_use]
     pub fn then(self, more: impl FnOnce() + Send + 'static) -> Self {
@@ -168,9 +168,9 @@ mod tests {
     fn what_follows_a_withdrawal_follows_no_other() {
         let registry = Registry::default();
         let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-        let counting = |placed: Placed| {
+        let counting = |registration: Registration| {
             let count = Arc::clone(&count);
-            placed.then(move || {
+            registration.then(move || {
                 count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             })
         };

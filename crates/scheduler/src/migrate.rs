@@ -10,7 +10,7 @@ use outrigger_schedule::engine::Name;
 use tokio::sync::mpsc;
 
 use crate::config::End;
-use crate::storage::embedded::Place;
+use crate::storage::embedded::Location;
 use crate::storage::etcd::{Client, EndpointError, Etcd};
 use crate::storage::pair::{counter_key, job_key, job_name};
 use crate::storage::postgres::Postgres;
@@ -113,23 +113,23 @@ pub(crate) struct Entry {
     pub(crate) counter: Option<Vec<u8>>,
 }
 
-/// Copies all jobs. `place` is the embedded store, where that is meant.
+/// Copies all jobs. `location` is the embedded store, where that is meant.
 ///
 /// # Errors
 /// [`MigrateError`].
-pub(crate) async fn migrate(from: &End, to: &End, place: &Place) -> Result<Migrated, MigrateError> {
-    let source = Source::open(from, place)?;
+pub(crate) async fn migrate(from: &End, to: &End, location: &Location) -> Result<Migrated, MigrateError> {
+    let source = Source::open(from, location)?;
     let reserved_source = match &source {
         Source::Shared(backend) => Some(Reserved::take(Arc::clone(backend), "source").await?),
         Source::Embedded { .. } => None,
     };
     let migrated = match to {
         End::Embedded => {
-            let place = place.clone();
+            let location = location.clone();
             let mut entries = source.read();
             let (send, mut given) = mpsc::channel(WAITING);
             let given = std::iter::from_fn(move || given.blocking_recv());
-            let making = tokio::task::spawn_blocking(move || place.make(given));
+            let making = tokio::task::spawn_blocking(move || location.make(given));
             let mut copied = 0;
             while let Some(entry) = entries.recv().await {
                 if send.send(Some(checked(entry?)?)).await.is_err() {
@@ -255,7 +255,7 @@ async fn write(target: &dyn Backend, states: Vec<(Entry, State)>) -> Result<usiz
 
 enum Source {
     Embedded {
-        place: Place,
+        location: Location,
         /// Keeps a scheduler out.
         _lock: std::fs::File,
     },
@@ -275,13 +275,13 @@ fn shared(end: &End) -> Result<Arc<dyn Backend>, MigrateError> {
 }
 
 impl Source {
-    fn open(end: &End, place: &Place) -> Result<Self, MigrateError> {
+    fn open(end: &End, location: &Location) -> Result<Self, MigrateError> {
         match end {
-            End::Embedded if place.file().exists() => Ok(Self::Embedded {
-                place: place.clone(),
-                _lock: place.lock()?,
+            End::Embedded if location.file().exists() => Ok(Self::Embedded {
+                location: location.clone(),
+                _lock: location.lock()?,
             }),
-            End::Embedded => Err(MigrateError::NoSource(place.folder.clone())),
+            End::Embedded => Err(MigrateError::NoSource(location.folder.clone())),
             _ => Ok(Self::Shared(shared(end)?)),
         }
     }
@@ -290,10 +290,10 @@ impl Source {
     fn read(&self) -> mpsc::Receiver<Result<Entry, MigrateError>> {
         let (send, entries) = mpsc::channel(WAITING);
         match self {
-            Self::Embedded { place, .. } => {
-                let place = place.clone();
+            Self::Embedded { location, .. } => {
+                let location = location.clone();
                 tokio::task::spawn_blocking(move || {
-                    let told = place.read(|entry| send.blocking_send(Ok(entry)).is_ok());
+                    let told = location.read(|entry| send.blocking_send(Ok(entry)).is_ok());
                     if let Err(error) = told {
                         // Whoever asked may have gone.
                         let _ = send.blocking_send(Err(error.into()));

@@ -115,17 +115,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::storage::embedded::{Embedded, Place};
+    use crate::storage::embedded::{Embedded, Location};
 
     #[tokio::test]
     async fn jobs_end_with_their_namespace_and_no_others() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place {
+        let location = Location {
             folder: folder.path().to_owned(),
             id: "s".to_owned(),
             quota: i64::MAX,
         };
-        let (store, mut changes) = Embedded::open(&place).unwrap();
+        let (store, mut changes) = Embedded::open(&location).unwrap();
         tokio::spawn(async move { while changes.recv().await.is_some() {} });
         let storage: Arc<dyn Storage> = store;
         for namespace in ["default", "default-foo", "def"] {

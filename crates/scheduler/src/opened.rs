@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use crate::config::{Config, EtcdAccess, Store};
 use crate::error::SchedulerError;
 use crate::etcd_child::EtcdChild;
-use crate::storage::embedded::{Embedded, Place};
+use crate::storage::embedded::{Embedded, Location};
 use crate::storage::etcd::{Client, Etcd};
 use crate::storage::postgres::Postgres;
 use crate::storage::shared::backend::Backend;
@@ -77,8 +77,8 @@ impl Opened {
     }
 
     async fn embedded(config: &Config, address: &str) -> Result<Self, SchedulerError> {
-        let place = place(config);
-        let opened = tokio::task::spawn_blocking(move || Embedded::open(&place)).await;
+        let location = location(config);
+        let opened = tokio::task::spawn_blocking(move || Embedded::open(&location)).await;
         let (store, changes) = opened.map_err(outrigger_controlplane::TaskFailed::from)??;
         // It has one scheduler: the list never changes.
         let (_, hosts) = watch::channel(Hosts::from([address.to_owned()]));
@@ -103,8 +103,8 @@ fn own_program() -> std::io::Result<PathBuf> {
 }
 
 /// Where the embedded store is.
-pub(crate) fn place(config: &Config) -> Place {
-    Place {
+pub(crate) fn location(config: &Config) -> Location {
+    Location {
         folder: config.data.clone(),
         id: config.id.clone(),
         quota: config.quota,

@@ -9,7 +9,7 @@ use outrigger_accept::{
     address::{host_address, is_localhost},
     health::Part,
 };
-use outrigger_controlplane::grpc::{self, Allowed};
+use outrigger_controlplane::grpc::{self, ServerLimits};
 use outrigger_controlplane::{Monitoring, fine, obtain_into};
 use outrigger_identity::{Identity, Renewal};
 use outrigger_kube::Client;
@@ -24,7 +24,7 @@ use crate::etcd_child::EtcdChild;
 use crate::metrics::Metrics;
 use crate::migrate::migrate;
 use crate::namespaces::Namespaces;
-use crate::opened::{Opened, place};
+use crate::opened::{Opened, location};
 use crate::proto::etcd::kv_server::KvServer;
 use crate::service::Service;
 use crate::storage::Storage;
@@ -47,8 +47,8 @@ const PING_AFTER: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Calls at the same time on one connection.
 const MAX_STREAMS: u32 = 1024;
-/// What sidecars are allowed.
-const ALLOWED: Allowed = Allowed {
+/// What clients of the gRPC server may have.
+const GRPC: ServerLimits = ServerLimits {
     connections: CONNECTIONS,
     ping_after: PING_AFTER,
     ping_timeout: PING_TIMEOUT,
@@ -103,13 +103,13 @@ impl Scheduler {
     /// # Errors
     /// When it cannot be done.
     pub async fn perform(config: &Config) -> Result<bool, SchedulerError> {
-        let place = place(config);
+        let location = location(config);
         match &config.task {
             None => return Ok(false),
-            Some(Task::Snapshot(to)) => place.snapshot(to)?,
-            Some(Task::Restore(from)) => place.restore(from)?,
+            Some(Task::Snapshot(to)) => location.snapshot(to)?,
+            Some(Task::Restore(from)) => location.restore(from)?,
             Some(Task::Migrate(from, to)) => {
-                let done = migrate(from, to, &place).await?;
+                let done = migrate(from, to, &location).await?;
                 println!("{done}");
             }
         }
@@ -215,18 +215,18 @@ impl Scheduler {
         let service = SchedulerServer::new(self.service).max_decoding_message_size(MAX_REQUEST);
         tasks.spawn(fine(grpc::serve(
             self.grpc,
-            ALLOWED,
+            GRPC,
             identity,
             service,
             stop.clone(),
         )));
         if let Some((store, server)) = self.embedded {
             let api = KvServer::new(EtcdApi::new(Arc::clone(&store))).max_decoding_message_size(MAX_REQUEST);
-            let allowed = Allowed {
+            let limits = ServerLimits {
                 connections: outrigger_accept::ENDPOINT_LIMITS,
-                ..ALLOWED
+                ..GRPC
             };
-            tasks.spawn(fine(grpc::serve(server, allowed, None, api, stop.clone())));
+            tasks.spawn(fine(grpc::serve(server, limits, None, api, stop.clone())));
             let (id, address, announced) = (self.id, self.address, self.announced);
             let token = stop.clone();
             tasks.spawn(async move {

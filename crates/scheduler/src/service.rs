@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::metrics::Metrics;
 use crate::names::{self, Kind, NameError};
 use crate::proto::stored::Job;
-use crate::storage::{Hosts, Scheduled, Storage, StorageError, Wanted};
+use crate::storage::{Hosts, JobRef, Scheduled, Storage, StorageError};
 use crate::stored;
 use crate::triggers::Triggers;
 
@@ -73,7 +73,7 @@ impl Scheduler for Service {
         let name = names::compose(&metadata, &request.name)?;
         let found = self
             .storage
-            .get(vec![Wanted {
+            .get(vec![JobRef {
                 name: name.into(),
                 revision: None,
             }])

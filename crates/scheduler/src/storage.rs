@@ -75,13 +75,13 @@ pub(crate) enum Scheduled {
 
 /// A job that is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Wanted {
+pub(crate) struct JobRef {
     pub(crate) name: Name,
     /// Written at this revision and no other; `None`: any.
     pub(crate) revision: Option<u64>,
 }
 
-impl Wanted {
+impl JobRef {
     /// Whether this is it.
     pub(crate) fn is(&self, pair: &pair::Pair) -> bool {
         self.revision
@@ -101,7 +101,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Stores a job; `overwrite`: in place of one of that name, whose progress is forgotten.
     async fn schedule(&self, name: String, job: Vec<u8>, overwrite: bool) -> Result<Scheduled, StorageError>;
     /// The jobs that are asked for; `None` for those that there are not.
-    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
+    async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError>;
     /// All jobs whose names begin so, by name, as they are at one moment; at most `most` bytes.
     async fn list(&self, prefix: String, most: usize) -> Result<Vec<Named>, StorageError>;
     /// Deletes a job, if there is one.

@@ -354,7 +354,7 @@ mod tests {
     use tokio::sync::mpsc::error::TryRecvError;
 
     use super::*;
-    use crate::storage::{CHANGES, Named, Scheduled, StorageError, Wanted};
+    use crate::storage::{CHANGES, JobRef, Named, Scheduled, StorageError};
 
     /// Takes everything, and stores nothing.
     #[derive(Default)]
@@ -371,7 +371,7 @@ mod tests {
         async fn schedule(&self, _: String, _: Vec<u8>, _: bool) -> Result<Scheduled, StorageError> {
             pending().await
         }
-        async fn get(&self, _: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+        async fn get(&self, _: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
             pending().await
         }
         async fn list(&self, _: String, _: usize) -> Result<Vec<Named>, StorageError> {

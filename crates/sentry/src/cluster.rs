@@ -174,19 +174,19 @@ impl Source {
     }
 }
 
-/// The files, while they are looked at.
+/// The files of the Secret, in memory.
 #[derive(Debug, Default)]
-struct Held(Mutex<Contents>);
+struct MemoryStore(Mutex<Contents>);
 
 type Contents = BTreeMap<File, Zeroizing<Vec<u8>>>;
 
-impl Held {
+impl MemoryStore {
     fn contents(&self) -> MutexGuard<'_, Contents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl MaterialStore for Held {
+impl MaterialStore for MemoryStore {
     fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
         Ok(self.contents().get(&file).map(|contents| contents.to_vec()))
     }
@@ -212,8 +212,8 @@ impl Bundle {
         loop {
             attempt += 1;
             let secret = self.read(Kind::SECRETS, "Secret").await?;
-            let (loaded, held) = self.interpret(&secret)?;
-            match self.keep(&secret, &held, loaded.1).await {
+            let (loaded, store) = self.interpret(&secret)?;
+            match self.keep(&secret, &store, loaded.1).await {
                 Ok(()) => return Ok(loaded),
                 Err(ClusterError::Bundle {
                     cause: ApiError::Conflict(_),
@@ -231,8 +231,8 @@ impl Bundle {
         name.to_string_lossy().into_owned()
     }
 
-    fn interpret(&self, secret: &Value) -> Result<((Authority, bool), Held), AuthorityError> {
-        let held = Held::default();
+    fn interpret(&self, secret: &Value) -> Result<((Authority, bool), MemoryStore), AuthorityError> {
+        let store = MemoryStore::default();
         let contents = |file: File| {
             let text = secret["data"][self.key(file)].as_str()?;
             STANDARD.decode(text).ok().filter(|contents| !contents.is_empty())
@@ -242,17 +242,17 @@ impl Bundle {
         for file in FILES {
             let wanted = has_jwt || !matches!(file, File::JwtKey | File::Jwks);
             if let (true, Some(contents)) = (wanted, contents(file)) {
-                held.contents().insert(file, Zeroizing::new(contents));
+                store.contents().insert(file, Zeroizing::new(contents));
             }
         }
-        let loaded = self.source.load_or_generate_on(&held)?;
-        Ok((loaded, held))
+        let loaded = self.source.load_or_generate_on(&store)?;
+        Ok((loaded, store))
     }
 
     /// Writes what is new into the Secret, and what is public into the ConfigMap.
-    async fn keep(&self, secret: &Value, held: &Held, new: bool) -> Result<(), ClusterError> {
+    async fn keep(&self, secret: &Value, store: &MemoryStore, new: bool) -> Result<(), ClusterError> {
         // Not held while the API is asked.
-        let files: Vec<_> = held
+        let files: Vec<_> = store
             .contents()
             .iter()
             .map(|(file, contents)| (*file, contents.clone()))

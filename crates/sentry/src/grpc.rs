@@ -38,7 +38,7 @@ pub(crate) async fn serve(
     let handle = |accepted: Accepted| {
         let (tls, service) = (tls.clone(), service.clone());
         let local = accepted.stream.local_addr().ok();
-        let lifetime = Arc::new(Lifetime::new(accepted.place, accepted.peer, local));
+        let lifetime = Arc::new(Lifetime::new(accepted.permit, accepted.peer, local));
         async move {
             let Some(stream) = outrigger_accept::handshake(accepted.stream, tls, &accepted.drain).await
             else {

@@ -68,13 +68,16 @@ impl Oidc {
             };
             async move {
                 let Accepted {
-                    stream, place, drain, ..
+                    stream,
+                    permit,
+                    drain,
+                    ..
                 } = accepted;
                 match tls {
-                    None => http1(stream, respond, place, drain).await,
+                    None => http1(stream, respond, permit, drain).await,
                     Some(tls) => {
                         if let Some(stream) = outrigger_accept::handshake(stream, tls, &drain).await {
-                            http1(stream, respond, place, drain).await;
+                            http1(stream, respond, permit, drain).await;
                         }
                     }
                 }

@@ -2,11 +2,11 @@
 //! brings what runs to what is wanted.
 
 mod components;
+mod desired;
 mod endpoints;
 mod folders;
 mod operator;
 mod subscriptions;
-mod wanted;
 mod watch;
 
 use std::time::Duration;
@@ -170,7 +170,7 @@ impl Reloader {
                 }
                 Err(ListError::Contradiction(text)) => return Err(ReloadError::Contradiction(text)),
                 Err(ListError::Unavailable(text)) => {
-                    tracing::error!(target: LOG, "{text}; what runs stays as it is");
+                    tracing::error!(target: LOG, "{text}; running resources are left unchanged");
                 }
             },
             Event::Changed(changed) => {

@@ -2,8 +2,8 @@
 //! plus the replay buffer that makes a call repeatable.
 
 mod failure;
-mod held;
-mod seen;
+mod guarded;
+mod inspect;
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +17,8 @@ use outrigger_http2::{Incoming, Reason, StreamError};
 use tokio::sync::OwnedSemaphorePermit;
 
 pub use failure::Failure;
-pub use held::Held;
-pub use seen::Next;
+pub use guarded::Guarded;
+pub use inspect::Next;
 
 use crate::conn::PooledBody;
 use crate::http2::RecvStream;
@@ -43,7 +43,7 @@ pub enum Body {
     /// From a pooled HTTP/1.1 connection.
     Pooled(Box<PooledBody>),
     /// With what must live until the last byte is delivered.
-    Held(Box<Held<Guard>>),
+    Guarded(Box<Guarded<Guard>>),
     /// Repeatable up to [`REPLAY_LIMIT`].
     Replay(ReplayBody),
     /// Anything else.
@@ -71,14 +71,14 @@ impl Body {
     /// Keeps `permit` taken until the body is consumed or dropped.
     #[inline]
     pub fn hold(self, permit: OwnedSemaphorePermit) -> Self {
-        Self::Held(Box::new(Held::new(self, Guard(GuardKind::Permit(permit)))))
+        Self::Guarded(Box::new(Guarded::new(self, Guard(GuardKind::Permit(permit)))))
     }
 
     /// Runs `on_end` when the body is consumed or dropped.
     #[inline]
     pub fn on_end(self, on_end: impl FnOnce() + Send + 'static) -> Self {
         let guard = Guard(GuardKind::Call(OnDrop(Some(Box::new(on_end)))));
-        Self::Held(Box::new(Held::new(self, guard)))
+        Self::Guarded(Box::new(Guarded::new(self, guard)))
     }
 
     /// This behind a frame that was taken out of it.
@@ -197,7 +197,7 @@ impl HttpBody for Body {
             Self::Http1(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Http2(received) => Pin::new(received).poll_frame(cx).map_err(Into::into),
             Self::Pooled(pooled) => Pin::new(pooled).poll_frame(cx),
-            Self::Held(held) => Pin::new(held).poll_frame(cx),
+            Self::Guarded(guarded) => Pin::new(guarded).poll_frame(cx),
             Self::Replay(replay) => Pin::new(replay).poll_frame(cx),
             Self::Stream(stream) => stream.as_mut().poll_frame(cx),
         }
@@ -212,7 +212,7 @@ impl HttpBody for Body {
             Self::Http1(received) => received.is_end_stream(),
             Self::Http2(received) => received.is_end_stream(),
             Self::Pooled(pooled) => pooled.is_end_stream(),
-            Self::Held(held) => held.is_end_stream(),
+            Self::Guarded(guarded) => guarded.is_end_stream(),
             Self::Replay(replay) => replay.is_end_stream(),
             Self::Stream(stream) => stream.is_end_stream(),
         }
@@ -227,7 +227,7 @@ impl HttpBody for Body {
             Self::Http1(received) => received.size_hint(),
             Self::Http2(received) => received.size_hint(),
             Self::Pooled(pooled) => pooled.size_hint(),
-            Self::Held(held) => held.size_hint(),
+            Self::Guarded(guarded) => guarded.size_hint(),
             Self::Replay(replay) => replay.size_hint(),
             Self::Stream(stream) => stream.size_hint(),
         }
@@ -303,7 +303,7 @@ pub fn limit(body: &mut Body, limit: usize) {
         return;
     }
     let mut left = limit;
-    *body = std::mem::take(body).seen(move |next| {
+    *body = std::mem::take(body).inspect(move |next| {
         let size = match &next {
             Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
             _ => 0,

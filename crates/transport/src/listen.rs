@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, Response};
-use outrigger_accept::{Accept, Accepted, Admission, Limits, Place};
+use outrigger_accept::{Accept, Accepted, Admission, Limits, Permit};
 use outrigger_identity::{SpiffeId, expiry};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -207,24 +207,24 @@ pub struct Client {
     pub address: Option<SocketAddr>,
     /// Who it proved to be; `None` without mTLS.
     pub identity: Option<SpiffeId>,
-    /// The place of its connection among those of the server, where they are counted.
-    pub place: Option<Arc<Place>>,
+    /// What lets its connection stay open, where the server counts them.
+    pub permit: Option<Arc<Permit>>,
 }
 
 impl Client {
     /// It has proved who it is, or sent a whole head of a request.
     #[inline]
     fn prove(&self) {
-        if let Some(place) = &self.place {
-            place.prove();
+        if let Some(permit) = &self.permit {
+            permit.prove();
         }
     }
 
     /// Its connection does not make room for others while `busy`.
     #[inline]
     fn keep_while(&self, busy: impl Fn() -> bool + Send + Sync + 'static) {
-        if let Some(place) = &self.place {
-            place.keep_while(busy);
+        if let Some(permit) = &self.permit {
+            permit.keep_while(busy);
         }
     }
 }
@@ -329,7 +329,7 @@ impl<H: Handler> Server<H> {
         let client = Client {
             address: accepted.peer,
             identity: None,
-            place: Some(accepted.place),
+            permit: Some(accepted.permit),
         };
         let drain = accepted.drain;
         match (accepted.stream, &self.options.tls) {
@@ -368,17 +368,18 @@ impl<H: Handler> Server<H> {
             }
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
-        let end =
-            match outrigger_identity::peer_id(chain).and_then(|id| Ok((id, expiry::valid_until(chain)?))) {
-                Ok((id, end)) => {
-                    client.identity = Some(id);
-                    end
-                }
-                Err(error) => {
-                    tracing::warn!(target: LOG, "the certificate of {address} names no workload: {error}");
-                    return;
-                }
-            };
+        let end = match outrigger_identity::peer_id(chain)
+            .and_then(|id| Ok((id, expiry::valid_until(chain)?)))
+        {
+            Ok((id, end)) => {
+                client.identity = Some(id);
+                end
+            }
+            Err(error) => {
+                tracing::warn!(target: LOG, "the client certificate of {address} has no valid SPIFFE id: {error}");
+                return;
+            }
+        };
         client.prove();
         let ending = drain.child_token();
         let mut driving = std::pin::pin!(self.drive(stream, client, &ending));
@@ -386,7 +387,7 @@ impl<H: Handler> Server<H> {
             () = &mut driving => return,
             () = expiry::reached(end) => {}
         }
-        tracing::info!(target: LOG, "the certificate of {address} expired at {end}: its connection ends");
+        tracing::info!(target: LOG, "the client certificate of {address} expired at {end}: closing its connection");
         ending.cancel();
         let _cut_off = tokio::time::timeout(EXPIRED_GRACE, driving).await;
     }

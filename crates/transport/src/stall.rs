@@ -12,20 +12,20 @@ pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Waits for a peer's next step. There is no timer before the first wait.
 #[derive(Debug, Default)]
-pub struct Patience {
+pub struct StallTimer {
     timer: Option<Pin<Box<Sleep>>>,
     /// Whether the timer runs.
     waiting: bool,
 }
 
-impl Patience {
+impl StallTimer {
     /// The peer did something: the next wait begins anew.
     #[inline]
     pub fn renew(&mut self) {
         self.waiting = false;
     }
 
-    /// Ready when `limit` has passed since the first poll after [`Patience::renew`]; `what` did not happen in it.
+    /// Ready when `limit` has passed since the first poll after [`StallTimer::renew`]; `what` did not happen in it.
     #[inline]
     pub fn poll(&mut self, limit: Duration, what: &'static str, cx: &mut Context<'_>) -> Poll<io::Error> {
         let timer = self.timer.get_or_insert_with(|| {

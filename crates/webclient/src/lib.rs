@@ -5,16 +5,15 @@
 
 mod public;
 mod redirect;
-mod secrets;
 
 use std::error::Error as _;
 
 use reqwest::{Client, ClientBuilder, Response, Url};
 use rustls::ClientConfig;
 
+pub use outrigger_redact::Secrets;
 pub use public::{SetupError, client};
 pub use redirect::{Elsewhere, MOST_REDIRECTS, within};
-pub use secrets::Secrets;
 
 /// The builder of every client: TLS as `tls` says; redirects inside of the origin only, [`MOST_REDIRECTS`] at most.
 pub fn builder(tls: ClientConfig) -> ClientBuilder {

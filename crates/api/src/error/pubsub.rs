@@ -3,7 +3,7 @@
 use http::StatusCode;
 use outrigger_blocks::outbound::Cause;
 use outrigger_blocks::pubsub::PublishError;
-use outrigger_component::Answer;
+use outrigger_component::ApiStatus;
 use tonic::Code;
 
 use super::{ApiError, Detail};
@@ -15,8 +15,8 @@ const MISSING: (StatusCode, Code) = (StatusCode::NOT_FOUND, Code::InvalidArgumen
 
 impl From<PublishError> for ApiError {
     fn from(error: PublishError) -> Self {
-        if let Some(answer) = answer(&error) {
-            return Self::answered(answer);
+        if let Some(status) = api_status(&error) {
+            return Self::from_component(status);
         }
         match error {
             PublishError::NoName => about("ERR_PUBSUB_EMPTY", MISSING, "pubsub name is empty".to_owned())
@@ -162,9 +162,9 @@ impl ApiError {
 }
 
 /// What a broker wants the caller to be told itself.
-fn answer(error: &PublishError) -> Option<&Answer> {
+fn api_status(error: &PublishError) -> Option<&ApiStatus> {
     match error {
-        PublishError::Publish { cause, .. } => cause.answer(),
+        PublishError::Publish { cause, .. } => cause.api_status(),
         _ => None,
     }
 }

@@ -17,10 +17,10 @@ impl ApiError {
     /// What a store's component says itself is the answer over gRPC; over HTTP it is that of queries, and gives the
     /// others their status.
     pub fn state(error: StateError, app_id: Option<&str>) -> Self {
-        let Some(answer) = error.answer() else {
+        let Some(status) = error.api_status() else {
             return Self::of_state(error, app_id);
         };
-        let answered = Self::answered(answer);
+        let answered = Self::from_component(status);
         if app_id.is_none() || matches!(error, StateError::Query { .. }) {
             return answered;
         }

@@ -47,7 +47,7 @@ impl TaskHub {
             let workflows = Arc::clone(&workflows);
             async move {
                 if let Some(agent) = request.metadata().get("user-agent") {
-                    tracing::info!(target: "dapr.wfengine", "a worker asks for work, user agent {agent:?}");
+                    tracing::info!(target: "dapr.wfengine", "a worker connected for work items, user agent {agent:?}");
                 }
                 let mut items = workflows.open_worker().await?;
                 Ok(Response::new(futures::stream::poll_fn(move |cx| {
@@ -317,7 +317,7 @@ impl TaskHubSidecarService for TaskHub {
         if !self.workflows.queue().activity_done(response) {
             tracing::warn!(
                 target: "dapr.wfengine",
-                "a worker answered activity {task} of workflow '{id}', for which nobody waits: ignored"
+                "ignored the result of activity {task} of workflow '{id}': it is not pending"
             );
         }
         Ok(Response::new(CompleteTaskResponse {}))
@@ -332,7 +332,7 @@ impl TaskHubSidecarService for TaskHub {
         if !self.workflows.queue().turn_done(response) {
             tracing::warn!(
                 target: "dapr.wfengine",
-                "a worker answered a turn of workflow '{id}', for which nobody waits: ignored"
+                "ignored the result of a turn of workflow '{id}': it is not pending"
             );
         }
         Ok(Response::new(CompleteTaskResponse {}))

@@ -14,7 +14,7 @@ use tonic::metadata::MetadataMap;
 use super::{DaprService, Trailers};
 
 /// How the service answers a message.
-type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;
+type ResponseFuture<'a, T> = Pin<Box<dyn Future<Output = Result<tonic::Response<T>, Status>> + Send + 'a>>;
 
 /// Headers that are the protocol's and not a handler's (gRPC over HTTP/2, "Responses").
 const RESERVED: [&str; 5] = [
@@ -48,7 +48,7 @@ pub(super) async fn call(
 async fn answer<'a, M, T>(
     request: Request<Body>,
     limit: usize,
-    call: impl FnOnce(tonic::Request<M>) -> Answer<'a, T>,
+    call: impl FnOnce(tonic::Request<M>) -> ResponseFuture<'a, T>,
 ) -> Result<Response<Body>, Request<Body>>
 where
     M: Message + Default,

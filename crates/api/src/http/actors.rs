@@ -16,7 +16,7 @@ use outrigger_transport::response::{bytes_response, empty_response};
 
 pub(super) use reminders::ROUTES as REMINDERS;
 
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi, json};
 use crate::error::{ApiError, JSON};
 
@@ -55,7 +55,7 @@ const fn v1(method: Method, path: &'static [&'static str], name: &'static str, h
 }
 
 impl HttpApi {
-    async fn invoke_actor(&self, context: Context<'_>) -> Answer {
+    async fn invoke_actor(&self, context: Context<'_>) -> HandlerResult {
         let (kind, id, method) = three(&context)?;
         let method = canonical(&method)
             .map_err(|error| ApiError::bad_request(format!("invalid request: invalid method: {error}")))?
@@ -86,7 +86,7 @@ impl HttpApi {
         Ok(answered(reply))
     }
 
-    async fn actor_state(&self, mut context: Context<'_>) -> Answer {
+    async fn actor_state(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, key) = three(&context)?;
         context.describe_actor(&kind, &id);
         let Some(item) = self.actors.state(&kind, &id, &key).await? else {
@@ -105,7 +105,7 @@ impl HttpApi {
         Ok(response)
     }
 
-    async fn actor_transaction(&self, mut context: Context<'_>) -> Answer {
+    async fn actor_transaction(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id) = (context.parameter(0)?, context.parameter(1)?);
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
@@ -115,7 +115,7 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    async fn register_actor_timer(&self, mut context: Context<'_>) -> Answer {
+    async fn register_actor_timer(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
@@ -131,7 +131,7 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    async fn unregister_actor_timer(&self, mut context: Context<'_>) -> Answer {
+    async fn unregister_actor_timer(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         self.actors.unregister_timer(&kind, &id, &name).await?;

@@ -11,7 +11,7 @@ use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use super::json::{Object, Of, parse, read, undecoded, value};
-use super::route::{Answer, Endpoint};
+use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, JSON};
 
@@ -62,7 +62,7 @@ fn call(body: &Bytes) -> Result<Invoke, serde_json::Error> {
 }
 
 impl HttpApi {
-    async fn invoke_binding(&self, mut context: Context<'_>) -> Answer {
+    async fn invoke_binding(&self, mut context: Context<'_>) -> HandlerResult {
         let name = context.parameter(0)?;
         context.describe_database("bindings", &name);
         let baggage = super::baggage(context.request.headers())

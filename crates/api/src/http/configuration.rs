@@ -6,7 +6,7 @@ use outrigger_component::Pairs;
 use outrigger_transport::response::empty_response;
 use serde_json::{Map, Value, json};
 
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi, query_metadata};
 use crate::error::{ApiError, json_response};
 
@@ -41,7 +41,7 @@ const fn alpha(path: &'static [&'static str], name: &'static str, handler: Handl
 }
 
 impl HttpApi {
-    async fn get_configuration(&self, context: Context<'_>) -> Answer {
+    async fn get_configuration(&self, context: Context<'_>) -> HandlerResult {
         let store = context.parameter(0)?;
         let (keys, metadata) = wanted(&context);
         let items = self.blocks.configuration.get(&store, keys, metadata).await?;
@@ -53,14 +53,14 @@ impl HttpApi {
         Ok(json_response(StatusCode::OK, &items.into()))
     }
 
-    async fn subscribe_configuration(&self, context: Context<'_>) -> Answer {
+    async fn subscribe_configuration(&self, context: Context<'_>) -> HandlerResult {
         let store = context.parameter(0)?;
         let (keys, metadata) = wanted(&context);
         let subscribed = self.blocks.configuration.subscribe_app(&store, keys, metadata);
         Ok(json_response(StatusCode::OK, &json!({ "id": subscribed.await? })))
     }
 
-    async fn unsubscribe_configuration(&self, context: Context<'_>) -> Answer {
+    async fn unsubscribe_configuration(&self, context: Context<'_>) -> HandlerResult {
         let (store, id) = (context.parameter(0)?, context.parameter(1)?);
         match self.blocks.configuration.unsubscribe(&store, &id).await {
             Ok(()) => Ok(json_response(StatusCode::OK, &json!({ "ok": true }))),

@@ -3,7 +3,7 @@
 use http::Method;
 use outrigger_wire::runtime::v1::{ConversationRequest, ConversationRequestAlpha2};
 
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi};
 
 pub(super) static ROUTES: &[Endpoint] = &[
@@ -28,7 +28,7 @@ const fn converse(version: (&'static str, &'static str), handler: Handler) -> En
 }
 
 impl HttpApi {
-    async fn converse_alpha1(&self, context: Context<'_>) -> Answer {
+    async fn converse_alpha1(&self, context: Context<'_>) -> HandlerResult {
         let name = context.parameter(0);
         let mut message: ConversationRequest = self.message("ConversationRequest", context.request).await?;
         message.name = name?;
@@ -36,7 +36,7 @@ impl HttpApi {
         self.message_response("ConversationResponse", response).await
     }
 
-    async fn converse_alpha2(&self, context: Context<'_>) -> Answer {
+    async fn converse_alpha2(&self, context: Context<'_>) -> HandlerResult {
         let name = context.parameter(0);
         let request = self.message("ConversationRequestAlpha2", context.request);
         let mut message: ConversationRequestAlpha2 = request.await?;

@@ -15,7 +15,7 @@ use outrigger_transport::response::bytes_response;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::ApiError;
 
@@ -44,14 +44,14 @@ const fn document(path: &'static [&'static str], name: &'static str, handler: Ha
 }
 
 impl HttpApi {
-    async fn encrypt(&self, context: Context<'_>) -> Answer {
+    async fn encrypt(&self, context: Context<'_>) -> HandlerResult {
         let provider = self.provider(&context)?;
         let options = options(context.request.headers())?;
         let output = provider.encrypt(&options, pieces(context.request)).await?;
         self.document(output).await
     }
 
-    async fn decrypt(&self, context: Context<'_>) -> Answer {
+    async fn decrypt(&self, context: Context<'_>) -> HandlerResult {
         let provider = self.provider(&context)?;
         let key = header(context.request.headers(), KEY).to_owned();
         let output = provider.decrypt(&key, pieces(context.request)).await?;
@@ -63,7 +63,7 @@ impl HttpApi {
     }
 
     /// The whole output where it is small, else its beginning and the rest as it comes.
-    async fn document(&self, output: Output) -> Answer {
+    async fn document(&self, output: Output) -> HandlerResult {
         let mut output = ahead(output);
         let mut held = BytesMut::new();
         loop {

@@ -9,7 +9,7 @@ use outrigger_runtime::call::{AppStatus, Call, Reply};
 use outrigger_transport::body::Body;
 use outrigger_transport::headers::{internal_to_http, names, strip_hop_by_hop, wants_events};
 
-use super::route::{Answer, Endpoint};
+use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, status_json};
 
@@ -27,7 +27,7 @@ pub(super) static ROUTE: Endpoint = Endpoint::new(
 );
 
 impl HttpApi {
-    async fn invoke(&self, context: Context<'_>) -> Answer {
+    async fn invoke(&self, context: Context<'_>) -> HandlerResult {
         let Context { request, span, .. } = context;
         let (mut head, body) = request.into_parts();
         let path = head.uri.path().to_owned();

@@ -7,7 +7,7 @@ use outrigger_wire::runtime::v1::Job;
 use prost::Message;
 use prost_types::Any;
 
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi};
 
 pub(super) static ROUTES: &[Endpoint] = &[
@@ -27,7 +27,7 @@ const fn job(method: Method, name: &'static str, handler: Handler) -> Endpoint {
 }
 
 impl HttpApi {
-    async fn schedule_job(&self, context: Context<'_>) -> Answer {
+    async fn schedule_job(&self, context: Context<'_>) -> HandlerResult {
         let name = context.parameter(0)?;
         let jobs = &self.blocks.jobs;
         let request: JobHttpRequest = self.message("JobHTTPRequest", context.request).await?;
@@ -51,12 +51,12 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    async fn get_job(&self, context: Context<'_>) -> Answer {
+    async fn get_job(&self, context: Context<'_>) -> HandlerResult {
         let job = self.blocks.jobs.get(context.parameter(0)?).await?;
         self.message_response("Job", job).await
     }
 
-    async fn delete_job(&self, context: Context<'_>) -> Answer {
+    async fn delete_job(&self, context: Context<'_>) -> HandlerResult {
         self.blocks.jobs.delete(&context.parameter(0)?).await?;
         Ok(empty_response(StatusCode::NO_CONTENT))
     }

@@ -5,7 +5,7 @@ use http::{Method, StatusCode};
 use serde::de::{Error as _, MapAccess};
 use serde_json::{Value, json};
 
-use super::route::{Answer, Endpoint};
+use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi, json};
 use crate::error::{ApiError, json_response};
 
@@ -27,7 +27,7 @@ pub(super) static ROUTES: &[Endpoint] = &[
 ];
 
 impl HttpApi {
-    async fn try_lock(&self, context: Context<'_>) -> Answer {
+    async fn try_lock(&self, context: Context<'_>) -> HandlerResult {
         let (store, Lease::<true>(request)) = lock_request(context).await?;
         let Fields {
             resource,
@@ -40,7 +40,7 @@ impl HttpApi {
         Ok(json_response(StatusCode::OK, &json!({ "success": success })))
     }
 
-    async fn unlock(&self, context: Context<'_>) -> Answer {
+    async fn unlock(&self, context: Context<'_>) -> HandlerResult {
         let (store, Lease::<false>(request)) = lock_request(context).await?;
         let unlocking = self
             .blocks

@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, StatusCode};
 use outrigger_transport::body::TooLarge;
 use outrigger_transport::response::empty_response;
 
-use super::route::{Answer, Endpoint};
+use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
 use crate::metadata::{MAX_VALUE, MetadataError};
@@ -49,19 +49,19 @@ pub(super) static ROUTES: &[Endpoint] = &[
 ];
 
 /// An answer that nothing has to be waited for.
-fn now<'a>(answer: Answer) -> BoxFuture<'a, Answer> {
+fn now<'a>(answer: HandlerResult) -> BoxFuture<'a, HandlerResult> {
     ready(answer).boxed()
 }
 
 impl HttpApi {
-    fn get_metadata(&self) -> Answer {
+    fn get_metadata(&self) -> HandlerResult {
         Ok(json_response(
             StatusCode::OK,
             &metadata::json(self.metadata.message()),
         ))
     }
 
-    async fn put_metadata(&self, context: Context<'_>) -> Answer {
+    async fn put_metadata(&self, context: Context<'_>) -> HandlerResult {
         let key = context.parameter(0)?;
         let value = match context.request.into_body().collect_up_to(MAX_VALUE).await {
             Ok(value) => String::from_utf8_lossy(&value).into_owned(),
@@ -79,7 +79,7 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    fn healthz(&self, query: Option<&str>) -> Answer {
+    fn healthz(&self, query: Option<&str>) -> HandlerResult {
         let wanted = query.and_then(|query| {
             url::form_urlencoded::parse(query.as_bytes())
                 .find(|(name, _)| name == "appid")
@@ -95,14 +95,14 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    fn outbound_healthz(&self) -> Answer {
+    fn outbound_healthz(&self) -> HandlerResult {
         self.readiness
             .outbound()
             .map_err(|reason| ApiError::outbound_not_ready(reason.as_deref()))?;
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    fn request_shutdown(&self, headers: &HeaderMap) -> Answer {
+    fn request_shutdown(&self, headers: &HeaderMap) -> HandlerResult {
         let forced = headers
             .get("dapr-force-shutdown")
             .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"true"));

@@ -16,7 +16,7 @@ use prost_reflect::{
 use serde_json::ser::{CompactFormatter, Formatter};
 
 use super::HttpApi;
-use super::route::Answer;
+use super::route::HandlerResult;
 use crate::error::{ApiError, JSON};
 
 /// From here on numbers have an exponent.
@@ -122,7 +122,7 @@ impl HttpApi {
         &self,
         name: &'static str,
         message: M,
-    ) -> Answer {
+    ) -> HandlerResult {
         let size = REFLECTION * message.encoded_len();
         let json = offload(size, move || encode(name, &message)).await;
         let json = json.map_err(|cause| ApiError::malformed_response(&cause))?;

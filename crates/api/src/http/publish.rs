@@ -18,7 +18,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::json::{Object, Of, parse, read, value};
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
 
@@ -149,7 +149,7 @@ fn unread(body: &[u8], error: &serde_json::Error) -> String {
 }
 
 impl HttpApi {
-    async fn publish(&self, context: Context<'_>) -> Answer {
+    async fn publish(&self, context: Context<'_>) -> HandlerResult {
         let (pubsub, topic) = (context.parameter(0)?, topic(&context)?);
         context.span.publish(&topic);
         let metadata = super::query_metadata(context.request.uri().query());
@@ -170,7 +170,7 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    async fn publish_bulk(&self, context: Context<'_>) -> Answer {
+    async fn publish_bulk(&self, context: Context<'_>) -> HandlerResult {
         let (pubsub, topic) = (context.parameter(0)?, topic(&context)?);
         context.span.publish(&topic);
         let metadata = super::query_metadata(context.request.uri().query());
@@ -190,7 +190,7 @@ impl HttpApi {
     }
 
     /// Entries that were not published are listed.
-    fn unpublished(&self, error: PublishError) -> Answer {
+    fn unpublished(&self, error: PublishError) -> HandlerResult {
         let failed = match &error {
             PublishError::Publish { failed, .. } if !failed.is_empty() => {
                 let entries = failed

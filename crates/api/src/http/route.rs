@@ -42,10 +42,10 @@ const PARAMETERS: usize = 3;
 const TAIL: &str = "*";
 
 /// What a handler answers.
-pub(super) type Answer = Result<Response<Body>, ApiError>;
+pub(super) type HandlerResult = Result<Response<Body>, ApiError>;
 
 /// What a route does. Boxed: a call's future would have room for the largest of all routes, and be copied when it begins.
-pub(super) type Handler = for<'a> fn(&'a HttpApi, Context<'a>) -> BoxFuture<'a, Answer>;
+pub(super) type Handler = for<'a> fn(&'a HttpApi, Context<'a>) -> BoxFuture<'a, HandlerResult>;
 
 /// A route of the API.
 pub struct Endpoint {

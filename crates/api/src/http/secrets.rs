@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use outrigger_transport::response::empty_response;
 use serde_json::json;
 
-use super::route::{Answer, Endpoint};
+use super::route::{Endpoint, HandlerResult};
 use super::{Context, HttpApi, query_metadata};
 use crate::error::json_response;
 
@@ -27,7 +27,7 @@ pub(super) static ROUTES: &[Endpoint] = &[
 ];
 
 impl HttpApi {
-    async fn get_secret(&self, mut context: Context<'_>) -> Answer {
+    async fn get_secret(&self, mut context: Context<'_>) -> HandlerResult {
         let (store, key) = (context.parameter(0)?, context.parameter(1)?);
         context.describe_database("secrets", &store);
         let metadata = query_metadata(context.request.uri().query());
@@ -38,7 +38,7 @@ impl HttpApi {
         Ok(json_response(StatusCode::OK, &json!(secret)))
     }
 
-    async fn get_bulk_secret(&self, mut context: Context<'_>) -> Answer {
+    async fn get_bulk_secret(&self, mut context: Context<'_>) -> HandlerResult {
         let store = context.parameter(0)?;
         context.describe_database("secrets", &store);
         let metadata = query_metadata(context.request.uri().query());

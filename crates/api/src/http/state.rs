@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 
+pub(super) use body::Operation;
 #[cfg(feature = "fuzzing")]
 pub use body::fuzz_bodies;
 
@@ -18,7 +19,7 @@ use outrigger_component::state::{Concurrency, Consistency, Delete, Item};
 use outrigger_transport::body::Body;
 use outrigger_transport::response::{bytes_response, empty_response};
 
-use super::route::{Answer, Endpoint, Handler};
+use super::route::{Endpoint, Handler, HandlerResult};
 use super::{Context, HttpApi, json};
 use crate::error::{ApiError, JSON};
 
@@ -64,7 +65,7 @@ const fn query(method: Method) -> Endpoint {
 }
 
 impl HttpApi {
-    async fn get_state(&self, mut context: Context<'_>) -> Answer {
+    async fn get_state(&self, mut context: Context<'_>) -> HandlerResult {
         let (store, key) = self.store_and_key(&context)?;
         context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
@@ -75,7 +76,7 @@ impl HttpApi {
         Ok(item.map_or_else(|| empty_response(StatusCode::NO_CONTENT), found))
     }
 
-    async fn save_state(&self, context: Context<'_>) -> Answer {
+    async fn save_state(&self, context: Context<'_>) -> HandlerResult {
         let (store, query, body) = self.store_and_body(context, ApiError::malformed).await?;
         let read = json::read(body, move |body| body::sets(body, &query.metadata)).await;
         match read.map_err(|error| ApiError::malformed(error.to_string()))? {
@@ -85,7 +86,7 @@ impl HttpApi {
         }
     }
 
-    async fn delete_state(&self, mut context: Context<'_>) -> Answer {
+    async fn delete_state(&self, mut context: Context<'_>) -> HandlerResult {
         let (store, key) = self.store_and_key(&context)?;
         context.describe_database("state", store.name());
         let query = Query::parse(context.request.uri().query());
@@ -109,7 +110,7 @@ impl HttpApi {
         self.done(store.delete(delete).await)
     }
 
-    async fn bulk_get_state(&self, context: Context<'_>) -> Answer {
+    async fn bulk_get_state(&self, context: Context<'_>) -> HandlerResult {
         let (store, query, body) = self.store_and_body(context, json::undecoded).await?;
         let read = json::read(body, |body| json::parse::<json::Of<body::BulkGet>>(body));
         let json::Of(mut request) = read.await.map_err(json::undecoded)?;
@@ -120,7 +121,7 @@ impl HttpApi {
         Ok(bytes_response(StatusCode::OK, JSON, answer))
     }
 
-    async fn transact_state(&self, context: Context<'_>) -> Answer {
+    async fn transact_state(&self, context: Context<'_>) -> HandlerResult {
         let trace = context.span.as_parent();
         let (store, query, body) = self.store_and_body(context, json::undecoded).await?;
         store
@@ -133,7 +134,7 @@ impl HttpApi {
         self.done(store.transact(steps, metadata, &trace).await)
     }
 
-    async fn query_state(&self, context: Context<'_>) -> Answer {
+    async fn query_state(&self, context: Context<'_>) -> HandlerResult {
         let unread = |error: String| ApiError::body_read(&error);
         let (store, query, body) = self.store_and_body(context, unread).await?;
         let page = store.query(&body, &query.metadata).await;
@@ -167,7 +168,7 @@ impl HttpApi {
         Ok((store, query, body))
     }
 
-    fn done(&self, result: Result<(), StateError>) -> Answer {
+    fn done(&self, result: Result<(), StateError>) -> HandlerResult {
         result.map_err(|error| self.state_error(error))?;
         Ok(empty_response(StatusCode::NO_CONTENT))
     }

@@ -5,7 +5,7 @@ use outrigger_blocks_actors::workflow::WorkflowError;
 use outrigger_wire::runtime::v1::{StartWorkflowRequest, StartWorkflowResponse};
 use serde_json::json;
 
-use super::route::{ALPHA1, Answer, BETA1, Endpoint, Handler, V1};
+use super::route::{ALPHA1, BETA1, Endpoint, Handler, HandlerResult, V1};
 use super::{Context, HttpApi};
 use crate::error::{ApiError, json_response};
 
@@ -88,13 +88,13 @@ pub(super) static OWN: &[Endpoint] = &[of(
 )];
 
 /// What was asked for is stored; it happens later.
-fn accepted(done: Result<(), WorkflowError>) -> Answer {
+fn accepted(done: Result<(), WorkflowError>) -> HandlerResult {
     done?;
     Ok(json_response(StatusCode::ACCEPTED, &json!({})))
 }
 
 impl HttpApi {
-    async fn start_workflow(&self, context: Context<'_>) -> Answer {
+    async fn start_workflow(&self, context: Context<'_>) -> HandlerResult {
         let workflow_name = context.parameter(1)?;
         let query = context.request.uri().query().unwrap_or_default();
         let mut given = url::form_urlencoded::parse(query.as_bytes());
@@ -116,7 +116,7 @@ impl HttpApi {
         Ok(response)
     }
 
-    async fn get_workflow(&self, context: Context<'_>) -> Answer {
+    async fn get_workflow(&self, context: Context<'_>) -> HandlerResult {
         let id = context.parameter(1)?;
         match self.workflows.manage_get(&id).await? {
             Some(found) => self.message_response("GetWorkflowResponse", found).await,
@@ -125,7 +125,7 @@ impl HttpApi {
     }
 
     /// Why an instance does not go on.
-    async fn workflow_waits(&self, context: Context<'_>) -> Answer {
+    async fn workflow_waits(&self, context: Context<'_>) -> HandlerResult {
         let id = context.parameter(1)?;
         match self.workflows.manage_waits(&id).await? {
             Some(waits) => Ok(json_response(StatusCode::OK, &waits.to_json())),
@@ -133,7 +133,7 @@ impl HttpApi {
         }
     }
 
-    async fn raise_event_workflow(&self, context: Context<'_>) -> Answer {
+    async fn raise_event_workflow(&self, context: Context<'_>) -> HandlerResult {
         let (id, event) = (context.parameter(1)?, context.parameter(2)?);
         let data = context.request.into_body().collect_up_to(usize::MAX).await;
         let data = data.map_err(|error| ApiError::body_read(&error.to_string()))?;

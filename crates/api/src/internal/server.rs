@@ -158,18 +158,28 @@ impl InternalApi {
         grpc::unframe(body.map_err(|e| grpc::body_status(&e))?)
     }
 
+    /// A call of another sidecar's that is meant for actors.
+    async fn served<'a>(
+        &'a self,
+        peer: Option<&'a SpiffeId>,
+        headers: &'a HeaderMap,
+        body: Body,
+    ) -> Result<Served<'a>, Status> {
+        Ok(Served {
+            peer,
+            headers,
+            tracer: &self.tracer,
+            message: self.message(body).await?,
+        })
+    }
+
     async fn call_actor(
         &self,
         peer: Option<&SpiffeId>,
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
-        let served = Served {
-            peer,
-            headers: &parts.headers,
-            tracer: &self.tracer,
-            message: self.message(body).await?,
-        };
+        let served = self.served(peer, &parts.headers, body).await?;
         let answer = self.actors.serve_call(served).await?;
         Ok(streamed(grpc::frame(&answer), Body::Empty, 0))
     }
@@ -180,12 +190,7 @@ impl InternalApi {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
-        let served = Served {
-            peer,
-            headers: &parts.headers,
-            tracer: &self.tracer,
-            message: self.message(body).await?,
-        };
+        let served = self.served(peer, &parts.headers, body).await?;
         let told = self.actors.serve_watch(served).await?;
         let mut response = Response::new(grpc::server_stream(told));
         response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC);
@@ -198,12 +203,7 @@ impl InternalApi {
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
         let (parts, body) = request.into_parts();
-        let served = Served {
-            peer,
-            headers: &parts.headers,
-            tracer: &self.tracer,
-            message: self.message(body).await?,
-        };
+        let served = self.served(peer, &parts.headers, body).await?;
         self.actors.serve_reminder(served).await?;
         Ok(streamed(grpc::frame(&()), Body::Empty, 0))
     }

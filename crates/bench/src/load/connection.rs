@@ -34,7 +34,7 @@ pub(crate) enum CallError {
 
 /// When an answer came, and how large it was.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Answer {
+pub(crate) struct ResponseTiming {
     pub(super) head: Instant,
     pub(super) end: Instant,
     pub(super) payload: usize,
@@ -108,7 +108,7 @@ impl Connection {
     /// # Errors
     ///
     /// When the connection breaks, the answer is no success, or less comes back than was sent.
-    pub(crate) async fn call(&mut self) -> Result<Answer, CallError> {
+    pub(crate) async fn call(&mut self) -> Result<ResponseTiming, CallError> {
         let (head, length) = match &mut self.sender {
             Sender::Driver(client) => {
                 let length = client.call(self.call.body()).await?;
@@ -126,11 +126,11 @@ impl Connection {
         self.answered(head, length)
     }
 
-    fn answered(&self, head: Instant, length: usize) -> Result<Answer, CallError> {
+    fn answered(&self, head: Instant, length: usize) -> Result<ResponseTiming, CallError> {
         if !self.call.satisfied_by(length) {
             return Err(CallError::Short);
         }
-        Ok(Answer {
+        Ok(ResponseTiming {
             head,
             end: Instant::now(),
             payload: self.call.payload,

@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use super::connection::{Answer, CallError};
+use super::connection::{CallError, ResponseTiming};
 use crate::results::{Breakdown, Spread};
 
 /// Ten minutes, in nanoseconds: longer than any call is waited for.
@@ -67,7 +67,12 @@ impl Record {
         self.connect.saturating_record(nanoseconds(took));
     }
 
-    pub(super) fn outcome(&mut self, due: Instant, sent: Instant, outcome: &Result<Answer, CallError>) {
+    pub(super) fn outcome(
+        &mut self,
+        due: Instant,
+        sent: Instant,
+        outcome: &Result<ResponseTiming, CallError>,
+    ) {
         self.lag.saturating_record(nanoseconds(sent - due));
         match outcome {
             Ok(answer) => {

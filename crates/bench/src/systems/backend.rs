@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use outrigger_ports::free_ports;
 use tokio::process::Command;
 
 use super::keeper::Component;
@@ -9,7 +10,7 @@ use super::servers::Server;
 use crate::Failure;
 use crate::app::Ports;
 use crate::plan::{Protocol, Store};
-use crate::process::{Process, free_ports};
+use crate::process::Process;
 use crate::procfs::Role;
 
 /// What all systems have in common.
@@ -101,7 +102,7 @@ pub(crate) struct App {
 
 impl App {
     async fn start(dir: &Path) -> Result<Self, Failure> {
-        let [http, grpc] = free_ports().await?;
+        let [http, grpc] = free_ports();
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["app", &format!("--http={http}"), &format!("--grpc={grpc}")]);
         let mut process = Process::start("app", command, dir)?;

@@ -29,7 +29,7 @@ impl Keeper {
         check(binaries, &["daprd"])?;
         let app_id = system.name();
         let mut launch = Launch::new(binaries, dir, None, "", Some(&component.yaml(system)))?;
-        let mut sidecar = launch.prepare(app_id, None).await?.start()?;
+        let mut sidecar = launch.prepare(app_id, None).start()?;
         let health = Call::get(sidecar.http, "/v1.0/healthz")?;
         sidecar.process.ready(|| attempt(&health)).await?;
         Ok(Self {
@@ -41,8 +41,8 @@ impl Keeper {
     }
 
     /// One more, ready to start.
-    pub(super) async fn prepare(&mut self) -> Result<Prepared, Failure> {
-        self.launch.prepare(self.app_id, None).await
+    pub(super) fn prepare(&mut self) -> Prepared {
+        self.launch.prepare(self.app_id, None)
     }
 
     pub(super) fn sidecar(&mut self) -> &mut Sidecar {

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use outrigger_ports::free_ports;
 use tokio::process::Command;
 
 use crate::Failure;
 use crate::plan::{Protocol, Resolver};
-use crate::process::{Process, free_ports};
+use crate::process::Process;
 
 pub(super) const LOOPBACK: &str = "127.0.0.1";
 
@@ -77,14 +78,10 @@ impl Launch {
         })
     }
 
-    pub(super) async fn prepare(
-        &mut self,
-        app_id: &str,
-        app: Option<(u16, Protocol)>,
-    ) -> Result<Prepared, Failure> {
+    pub(super) fn prepare(&mut self, app_id: &str, app: Option<(u16, Protocol)>) -> Prepared {
         self.started += 1;
         let name = format!("daprd-{}-{app_id}", self.started);
-        let [http, grpc, internal, metrics] = free_ports().await?;
+        let [http, grpc, internal, metrics] = free_ports();
         let mut command = Command::new(&self.program);
         command
             .arg("--config")
@@ -122,13 +119,13 @@ impl Launch {
             };
             command.args([&format!("--app-port={port}"), &format!("--app-protocol={spoken}")]);
         }
-        Ok(Prepared {
+        Prepared {
             name,
             command,
             dir: self.dir.clone(),
             http,
             grpc,
-        })
+        }
     }
 }
 

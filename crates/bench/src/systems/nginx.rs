@@ -5,12 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
+use outrigger_ports::free_ports;
 use tokio::process::Command;
 
 use super::certificates::{CALLEE, Certificates};
 use crate::Failure;
 use crate::plan::Protocol;
-use crate::process::{Process, free_ports};
+use crate::process::Process;
 use crate::procfs::Role;
 
 /// One hop.
@@ -47,7 +48,7 @@ impl Proxies {
         dir: &Path,
     ) -> Result<Self, Failure> {
         let certificates = Certificates::issue(dir)?;
-        let [port, health] = free_ports().await?;
+        let [port, health] = free_ports();
         let callee_config = Config {
             protocol,
             workers,
@@ -57,7 +58,7 @@ impl Proxies {
         .callee(&certificates, app);
         let mut callee = Prepared::write("callee", dir, port, health, &callee_config)?.start()?;
         callee.process.listening(port).await?;
-        let [port, health] = free_ports().await?;
+        let [port, health] = free_ports();
         let caller_config = Config {
             protocol,
             workers,
@@ -79,8 +80,8 @@ impl Proxies {
     }
 
     /// One more first hop, ready to start.
-    pub(super) async fn prepare_caller(&mut self) -> Result<Prepared, Failure> {
-        let [port, health] = free_ports().await?;
+    pub(super) fn prepare_caller(&mut self) -> Result<Prepared, Failure> {
+        let [port, health] = free_ports();
         self.started += 1;
         let config = Config {
             protocol: self.protocol,

@@ -5,11 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use outrigger_ports::free_ports;
 use tempfile::TempDir;
 use tokio::process::Command;
 
 use crate::Failure;
-use crate::process::{Process, free_ports};
+use crate::process::Process;
 
 pub(crate) struct Server {
     pub(super) process: Process,
@@ -31,7 +32,7 @@ impl Server {
         let data = tempfile::Builder::new()
             .prefix("outrigger-bench-redis-")
             .tempdir()?;
-        let [port] = free_ports().await?;
+        let [port] = free_ports();
         let mut command = Command::new(program);
         command
             .current_dir(data.path())
@@ -72,7 +73,7 @@ impl Server {
             let text = String::from_utf8_lossy(&output.stderr);
             return Err(format!("initdb failed: {}", text.trim()).into());
         }
-        let [port] = free_ports().await?;
+        let [port] = free_ports();
         let mut command = unprivileged(program)?;
         command
             .current_dir(data.path())

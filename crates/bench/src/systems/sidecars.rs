@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use outrigger_ports::free_ports;
 use tokio::process::Command;
 
 use super::attempt;
@@ -10,7 +11,7 @@ use super::launch::{LOOPBACK, Launch, Prepared, Sidecar, Trust, check, name_reso
 use crate::Failure;
 use crate::load::Call;
 use crate::plan::{Protocol, Resolver};
-use crate::process::{Process, free_ports};
+use crate::process::Process;
 use crate::procfs::Role;
 
 /// A caller, a callee in front of the app, and the CA that both trust.
@@ -39,10 +40,10 @@ impl Sidecars {
         let (sentry, trust) = sentry(&binaries.join("sentry"), dir).await?;
         let spec = name_resolution(resolver, dir) + &access(&caller_id);
         let mut launch = Launch::new(binaries, dir, Some(trust), &spec, None)?;
-        let mut callee = launch.prepare(&callee_id, Some((app, protocol))).await?.start()?;
+        let mut callee = launch.prepare(&callee_id, Some((app, protocol))).start()?;
         let health = Call::get(callee.http, "/v1.0/healthz")?;
         callee.process.ready(|| attempt(&health)).await?;
-        let mut caller = launch.prepare(&caller_id, None).await?.start()?;
+        let mut caller = launch.prepare(&caller_id, None).start()?;
         caller.process.listening(caller.http).await?;
         Ok(Self {
             launch,
@@ -56,8 +57,8 @@ impl Sidecars {
     }
 
     /// One more caller, ready to start.
-    pub(super) async fn prepare_caller(&mut self) -> Result<Prepared, Failure> {
-        self.launch.prepare(&self.caller_id, None).await
+    pub(super) fn prepare_caller(&mut self) -> Prepared {
+        self.launch.prepare(&self.caller_id, None)
     }
 
     pub(super) fn caller(&mut self) -> &mut Sidecar {
@@ -99,7 +100,7 @@ async fn sentry(program: &Path, dir: &Path) -> Result<(Process, Trust), Failure>
         &config,
         "apiVersion: dapr.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: sentry\nspec: {}\n",
     )?;
-    let [port, healthz, metrics] = free_ports().await?;
+    let [port, healthz, metrics] = free_ports();
     let mut command = Command::new(program);
     command
         .arg("--config")

@@ -277,9 +277,9 @@ mod tests {
         keeps: bool,
     }
 
-    struct Held<'a>(&'a Slow, String);
+    struct RunningCall<'a>(&'a Slow, String);
 
-    impl Drop for Held<'_> {
+    impl Drop for RunningCall<'_> {
         fn drop(&mut self) {
             self.0.locked().insert(self.1.clone());
         }
@@ -291,7 +291,7 @@ mod tests {
         }
 
         async fn load(&self, id: &str) -> Result<(), Status> {
-            let _held = Held(self, id.to_owned());
+            let _running = RunningCall(self, id.to_owned());
             pending().await
         }
     }

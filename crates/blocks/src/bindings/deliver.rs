@@ -108,8 +108,8 @@ impl Delivery {
             metadata: event.metadata,
             trace: span.as_parent(),
         };
-        let taken = self.inbox.offer(None, outgoing).await.map_err(not_invoked)?;
-        match taken.settled().await.map_err(not_invoked)? {
+        let pending = self.inbox.offer(None, outgoing).await.map_err(not_invoked)?;
+        match pending.settled().await.map_err(not_invoked)? {
             Reply::Http { status, body } => {
                 span.http_status(status);
                 if (200..300).contains(&status) {

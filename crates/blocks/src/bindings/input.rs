@@ -6,7 +6,7 @@ use outrigger_component::InputBinding;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::call::{AppStatus, Call};
-use outrigger_runtime::delivery::{self, Ending};
+use outrigger_runtime::delivery::{self, OnStop};
 use outrigger_runtime::resilience::Resilience;
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::Parent;
@@ -282,7 +282,7 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
         read.cancel();
         result
     };
-    let delivering = engine.run(&read, Ending::DeliverAll, |event, limit| {
+    let delivering = engine.run(&read, OnStop::DeliverAll, |event, limit| {
         deliver::attempt(input, app, dependencies.max_answer, event, limit)
     });
     let reading = async { tokio::join!(reading, delivering).0 };

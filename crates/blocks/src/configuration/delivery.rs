@@ -12,7 +12,7 @@ use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{Outcome, Policy};
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::call::{AppStatus, Call};
-use outrigger_runtime::delivery::{self, Ending, Undelivered};
+use outrigger_runtime::delivery::{self, OnStop, Undelivered};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::Attempt;
 use outrigger_telemetry::trace::Parent;
@@ -73,10 +73,10 @@ impl App {
                 };
                 let Some(items) = items else { break };
                 for (key, change) in changes(store, id, &items) {
-                    let Ok(taken) = inbox.offer(Some(key), change).await else {
+                    let Ok(pending) = inbox.offer(Some(key), change).await else {
                         break;
                     };
-                    told.push(taken.settled());
+                    told.push(pending.settled());
                     while let Some(Some(result)) = told.next().now_or_never() {
                         log(result);
                     }
@@ -87,7 +87,7 @@ impl App {
                 log(result);
             }
         };
-        let delivering = engine.run(stop, Ending::FinishAttempts, |change, limit| {
+        let delivering = engine.run(stop, OnStop::FinishAttempts, |change, limit| {
             self.attempt(change, limit)
         });
         tokio::join!(reading, delivering);
@@ -141,7 +141,7 @@ fn changes(store: &str, id: &str, items: &Items) -> Vec<(String, Change)> {
 
 fn log(told: Result<Result<(), String>, Undelivered>) {
     let error = match told {
-        Ok(Ok(())) | Err(Undelivered::Ending) => return,
+        Ok(Ok(())) | Err(Undelivered::Stopped) => return,
         Ok(Err(error)) => error,
         Err(refused) => refused.to_string(),
     };

@@ -11,7 +11,7 @@ use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::Outcome as Counted;
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call};
-use outrigger_runtime::delivery::{self, Ending, Inbox};
+use outrigger_runtime::delivery::{self, Inbox, OnStop};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::scheduler::{Outcome, Receiver, Trigger};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
@@ -103,7 +103,7 @@ impl Deliveries {
         self.inbox.store(Some(Arc::new(inbox)));
         // The policy of a failed job is its scheduler's: here is one attempt.
         engine
-            .run(stop, Ending::FinishAttempts, async |job, _| {
+            .run(stop, OnStop::FinishAttempts, async |job, _| {
                 self.attempt(&job).await
             })
             .await;
@@ -135,7 +135,7 @@ impl Deliveries {
                 format!("{code:?}: {message}"),
             ),
             Reply::Failed(error) => {
-                tracing::error!(target: LOG, "job {name} could not be given to the app: {error}");
+                tracing::error!(target: LOG, "job {name} could not be delivered to the app: {error}");
                 return Outcome::Failed;
             }
         };
@@ -176,11 +176,11 @@ impl Receiver for Deliveries {
             trace: span.as_parent(),
         };
         let started = Instant::now();
-        let taken = inbox.offer(None, job).await;
+        let pending = inbox.offer(None, job).await;
         // The engine ends when nobody can offer any more.
         drop(inbox);
-        let settled = match taken {
-            Ok(taken) => taken.settled().await,
+        let settled = match pending {
+            Ok(pending) => pending.settled().await,
             Err(error) => Err(error),
         };
         let Ok(reply) = settled else {

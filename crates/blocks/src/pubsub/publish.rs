@@ -406,9 +406,9 @@ enum Unsent {
 
 /// The code that a component's error has, as policies match it.
 fn code(error: &Error, protocol: Protocol) -> Option<i32> {
-    let answer = error.answer()?;
+    let status = error.api_status()?;
     Some(match protocol {
-        Protocol::Http => answer.http.into(),
-        Protocol::Grpc => answer.grpc,
+        Protocol::Http => status.http.into(),
+        Protocol::Grpc => status.grpc,
     })
 }

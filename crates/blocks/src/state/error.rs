@@ -1,6 +1,6 @@
 //! What can go wrong with state.
 
-use outrigger_component::Answer;
+use outrigger_component::ApiStatus;
 
 use super::key::IllegalKey;
 use crate::outbound::Cause;
@@ -98,14 +98,14 @@ pub enum StateError {
 
 impl StateError {
     /// What the store's component wants callers to be told.
-    pub fn answer(&self) -> Option<&Answer> {
+    pub fn api_status(&self) -> Option<&ApiStatus> {
         match self {
             Self::Get { cause, .. }
             | Self::BulkGet(cause)
             | Self::Save { cause, .. }
             | Self::Delete { cause, .. }
             | Self::BulkDelete { cause, .. }
-            | Self::Query { cause, .. } => cause.answer(),
+            | Self::Query { cause, .. } => cause.api_status(),
             // A transaction fails in the words of the API alone.
             _ => None,
         }

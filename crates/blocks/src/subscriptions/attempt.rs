@@ -46,7 +46,7 @@ impl Handled {
 
 /// An app's answer over HTTP.
 #[derive(Deserialize)]
-struct Answer {
+struct AppResponse {
     #[serde(default)]
     status: Option<String>,
 }
@@ -192,7 +192,7 @@ fn read_http(event: &Incoming, status: u16, body: &Bytes) -> (Handled, Outcome) 
 /// What cannot be understood is a success.
 fn read_answer(event: &Incoming, body: &[u8]) -> (Handled, Outcome) {
     // What follows the first value is nobody's business.
-    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<Answer>();
+    let mut values = serde_json::Deserializer::from_slice(body).into_iter::<AppResponse>();
     let status = match values.next() {
         Some(Ok(answer)) => answer.status.unwrap_or_default(),
         Some(Err(_)) | None => String::new(),

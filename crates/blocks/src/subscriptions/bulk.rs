@@ -31,8 +31,8 @@ use tonic::{Code, Status as GrpcStatus};
 use super::attempt::{self, Handled};
 use super::incoming::{Incoming, PUBSUB_NAME};
 use super::metrics::Status;
+use super::spec::Bulk;
 use super::target::{Target, timed_out};
-use super::wanted::Bulk;
 use super::{LOG, message};
 
 /// Payloads of a batch, bytes, from which on it does not wait for more.

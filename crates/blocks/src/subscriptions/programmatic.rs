@@ -15,7 +15,7 @@ use outrigger_wire::runtime::v1::{ListTopicSubscriptionsResponse, TopicSubscript
 use serde::Deserialize;
 use tonic::Code;
 
-use super::wanted::SubscriptionSpec;
+use super::spec::SubscriptionSpec;
 use super::{AppSubscription, Dependencies, LOG};
 
 const LIST: &str = "/dapr.proto.runtime.v1.AppCallback/ListTopicSubscriptions";
@@ -80,9 +80,9 @@ fn usable(said: Vec<SubscriptionSpec>) -> Vec<AppSubscription> {
     usable
 }
 
-type Answer = (Result<Vec<SubscriptionSpec>, String>, Outcome);
+type AttemptResult = (Result<Vec<SubscriptionSpec>, String>, Outcome);
 
-async fn over_http(app: &AppChannel, app_id: &str) -> Answer {
+async fn over_http(app: &AppChannel, app_id: &str) -> AttemptResult {
     let (status, body) = match get(app, app_id).await {
         Ok(answer) => answer,
         Err(error) => return (Err(error.to_string()), Outcome::Failure { code: None }),
@@ -122,7 +122,7 @@ async fn get(app: &AppChannel, app_id: &str) -> Result<(u16, Bytes), AppError> {
     Ok((status, body.map_err(|error| AppError::Body(error.to_string()))?))
 }
 
-async fn over_grpc(app: &AppChannel) -> Answer {
+async fn over_grpc(app: &AppChannel) -> AttemptResult {
     let listed = app
         .callback::<ListTopicSubscriptionsResponse>(LIST, &(), &Parent::default())
         .await;

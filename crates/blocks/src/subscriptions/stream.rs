@@ -38,8 +38,8 @@ pub enum StreamError {
     #[error("there are {MAX_STREAMS} streaming subscriptions: end one first")]
     TooMany,
     /// The sidecar ends.
-    #[error("the sidecar ends")]
-    Ending,
+    #[error("the sidecar is shutting down")]
+    Stopped,
 }
 
 /// A subscription with a client that gets its events and says what came of each.
@@ -148,7 +148,7 @@ impl Subscriptions {
         let stream = {
             let mut state = self.state();
             if self.ended.is_cancelled() {
-                return Err(StreamError::Ending);
+                return Err(StreamError::Stopped);
             }
             if state.streams.len() >= MAX_STREAMS {
                 return Err(StreamError::TooMany);
@@ -179,7 +179,7 @@ impl Subscriptions {
         match began.await {
             Ok(Ok(())) => guard.keep(),
             Ok(Err(cause)) => return Err(StreamError::Refused { pubsub, cause }),
-            Err(_) => return Err(StreamError::Ending),
+            Err(_) => return Err(StreamError::Stopped),
         }
         Ok(Opened {
             stream,

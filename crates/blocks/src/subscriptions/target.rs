@@ -9,7 +9,7 @@ use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Su
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
 use outrigger_runtime::app::AppChannel;
-use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
+use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Pending, StopTokens, Undelivered};
 use outrigger_runtime::resilience::Attempt;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +18,8 @@ use super::attempt::Handled;
 use super::bulk::Collector;
 use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepare};
 use super::metrics::{IngressMetrics, Status};
+use super::spec::{AppSubscription, SubscriptionType};
 use super::stream::Stream;
-use super::wanted::{AppSubscription, SubscriptionType};
 use super::{Dependencies, LOG, Subscriptions};
 use crate::pubsub::{Broker, Protocol};
 
@@ -49,13 +49,13 @@ pub(super) struct Target {
 /// What is left to do with a message.
 pub(super) enum Disposition {
     /// The engine has it.
-    Taken(Taken<Handled>),
+    Pending(Pending<Handled>),
     /// It does not go to the app.
     Dropped(Dropped),
     /// It cannot be understood.
     Unreadable(String),
     /// Nothing is taken any more.
-    Ending,
+    Stopped,
 }
 
 impl Target {
@@ -181,12 +181,12 @@ impl Target {
         let (inbox, engine) = delivery::engine(limits, self.policy.as_deref(), metrics);
         let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
         let ending = CancellationToken::new();
-        let ends = Ends {
+        let tokens = StopTokens {
             stop,
             ending: &ending,
         };
-        let taking = delivery::take(self, subscription, inbox, ends);
-        let delivering = engine.run(&ending, Ending::FinishAttempts, |event, limit| {
+        let taking = delivery::take(self, subscription, inbox, tokens);
+        let delivering = engine.run(&ending, OnStop::FinishAttempts, |event, limit| {
             self.attempt(event, limit, &ending)
         });
         let ((stopped, ended), ()) = tokio::join!(taking, delivering);
@@ -295,29 +295,29 @@ impl Target {
 
 impl Consumer for Target {
     type Event = Incoming;
-    type Answer = Handled;
+    type Outcome = Handled;
     type Disposition = Disposition;
 
     async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Disposition {
         let topic = self.app_topic(&message.topic);
         match prepare(&self.wanted, self.broker.name(), topic, message) {
             Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
-                Ok(taken) => Disposition::Taken(taken),
-                Err(_) => Disposition::Ending,
+                Ok(pending) => Disposition::Pending(pending),
+                Err(_) => Disposition::Stopped,
             },
             Prepared::Dropped(why) => Disposition::Dropped(why),
             Prepared::Unreadable(why) => Disposition::Unreadable(why),
         }
     }
 
-    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, ends: Ends<'_>) {
+    async fn settle(&self, message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
         let topic = self.app_topic(&message.topic);
         let counted = |status, by_app| {
             let metrics = self.metrics();
             metrics.event(&self.wanted.pubsub, &topic, status, by_app, Duration::ZERO);
         };
         let failed = match rest {
-            Disposition::Ending => return receipt.give_back(),
+            Disposition::Stopped => return receipt.give_back(),
             Disposition::Dropped(why) => {
                 let (why, by_app) = match why {
                     Dropped::Expired => ("it has expired", false),
@@ -336,7 +336,7 @@ impl Consumer for Target {
                 );
                 why
             }
-            Disposition::Taken(taken) => match taken.settled().await {
+            Disposition::Pending(pending) => match pending.settled().await {
                 Ok(Handled::Done) => return receipt.acknowledge(),
                 Ok(Handled::Dropped(why)) => {
                     return match self.dead_letter(&message, why).await {
@@ -345,10 +345,10 @@ impl Consumer for Target {
                     };
                 }
                 // Its retries were cut short, or its client is gone: somebody else gets it.
-                Ok(Handled::Failed(_)) if ends.have_come() => {
+                Ok(Handled::Failed(_)) if tokens.any_cancelled() => {
                     return receipt.give_back();
                 }
-                Err(Undelivered::Ending) => return receipt.give_back(),
+                Err(Undelivered::Stopped) => return receipt.give_back(),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
             },

@@ -218,7 +218,7 @@ impl Agent {
             .as_ref()
             .map(|(_, password)| password.as_str());
         let secrets = Secrets::new([token.or(self.token.as_deref()), password].into_iter().flatten());
-        let text = secrets.cut_out_of(&String::from_utf8_lossy(&body));
+        let text = secrets.redact(&String::from_utf8_lossy(&body));
         Err(AgentError::Status {
             status: status.as_u16(),
             body: text.trim().chars().take(MAX_SHOWN).collect(),

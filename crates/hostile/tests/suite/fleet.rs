@@ -2,7 +2,7 @@
 //! with, each a process.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use outrigger_identity::{
     anonymous_client_config, pem,
 };
 use outrigger_kube::testing::Server as KubernetesApi;
+use outrigger_ports::free_port;
 use outrigger_wire::sentry::v1::SignCertificateRequest;
 use prost::Message as _;
 use rcgen::{CertificateParams, KeyPair};
@@ -317,20 +318,14 @@ async fn cluster(ports: &HashMap<(Process, &'static str), u16>) -> KubernetesApi
     api
 }
 
-/// Ports that are free at this moment: one for each port flag of each process.
+/// A free port for each port flag of each process.
 fn free_ports() -> HashMap<(Process, &'static str), u16> {
-    let mut held = Vec::new();
-    let mut ports = HashMap::new();
     let more =
         ["dapr-http-port", "dapr-grpc-port", "metrics-port"].map(|flag| (Process::SecureSidecar, flag));
     let beside = ["dapr-internal-grpc-port", "metrics-port"].map(|flag| (Process::SocketSidecar, flag));
     let named = LISTENERS.iter().map(|listener| (listener.process, listener.flag));
-    for (process, flag) in named.chain(more).chain(beside) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        ports.insert((process, flag), listener.local_addr().unwrap().port());
-        held.push(listener);
-    }
-    ports
+    let flags = named.chain(more).chain(beside);
+    flags.map(|flag| (flag, free_port())).collect()
 }
 
 fn start_sentry(folder: &TempDir, ports: &HashMap<(Process, &'static str), u16>) -> Server {

@@ -42,6 +42,16 @@ impl Running {
         }
     }
 
+    /// One that has read `a`, and watches.
+    async fn watching(server: &Server) -> Self {
+        server.put(&at("a"), thing("a", 1));
+        let mut running = Self::start(server);
+        running.complete().await;
+        running.change().await;
+        server.asked("WATCH", PLURAL, 1).await;
+        running
+    }
+
     async fn complete(&mut self) {
         let complete = self.progress.wait_for(|progress| *progress == Progress::Complete);
         tokio::time::timeout(Duration::from_secs(20), complete)
@@ -78,11 +88,7 @@ async fn a_copy_follows_the_collection() {
 #[tokio::test]
 async fn a_watch_that_ends_goes_on_where_it_was() {
     let server = Server::start().await;
-    server.put(&at("a"), thing("a", 1));
-    let mut running = Running::start(&server);
-    running.complete().await;
-    running.change().await;
-    server.asked("WATCH", PLURAL, 1).await;
+    let mut running = Running::watching(&server).await;
     server.cut();
     server.put(&at("a"), thing("a", 2));
     assert_eq!(running.change().await, ("a".to_owned(), Some(2)));
@@ -110,11 +116,7 @@ async fn an_expired_watch_lists_again() {
 #[tokio::test]
 async fn an_outage_leaves_the_last_state_in_force() {
     let server = Server::start().await;
-    server.put(&at("a"), thing("a", 1));
-    let mut running = Running::start(&server);
-    running.complete().await;
-    running.change().await;
-    server.asked("WATCH", PLURAL, 1).await;
+    let mut running = Running::watching(&server).await;
     server.down(true);
     server.asked("LIST", PLURAL, 3).await;
     assert_eq!(running.store.get("ns", "a").unwrap().0, 1);

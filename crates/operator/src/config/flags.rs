@@ -1,7 +1,8 @@
 //! The flags of the operator binary: names and defaults are those of Dapr 1.17.
 
 use outrigger_controlplane::config::{
-    ENABLE_METRICS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL, METRICS_PORT,
+    ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    METRICS_LISTEN_ADDRESS, METRICS_PORT,
 };
 use outrigger_flags::Flag;
 
@@ -61,11 +62,7 @@ pub const FLAGS: &[Flag] = &[
         "Address of the gRPC server, all addresses when empty",
     ),
     HEALTHZ_PORT,
-    Flag::text(
-        "healthz-listen-address",
-        "",
-        "Address of the health server, all addresses when empty",
-    ),
+    HEALTHZ_LISTEN_ADDRESS,
     Flag::int(
         "webhook-server-port",
         "19443",
@@ -81,11 +78,7 @@ pub const FLAGS: &[Flag] = &[
     LOG_FILE,
     ENABLE_METRICS,
     METRICS_PORT,
-    Flag::text(
-        "metrics-listen-address",
-        "0.0.0.0",
-        "Address of the metrics server",
-    ),
+    METRICS_LISTEN_ADDRESS,
 ];
 
 #[cfg(test)]

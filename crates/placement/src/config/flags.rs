@@ -1,8 +1,9 @@
 //! The flags of the placement binary: names and defaults are those of Dapr 1.17.
 
 use outrigger_controlplane::config::{
-    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
-    METRICS_LISTEN_ADDRESS, METRICS_PORT, SENTRY_ADDRESS, TLS_ENABLED, TRUST_ANCHORS_FILE, TRUST_DOMAIN,
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS_IGNORED, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    METRICS_LISTEN_ADDRESS_IGNORED, METRICS_PORT, SENTRY_ADDRESS, TLS_ENABLED, TRUST_ANCHORS_FILE,
+    TRUST_DOMAIN,
 };
 use outrigger_flags::Flag;
 
@@ -18,7 +19,7 @@ pub const FLAGS: &[Flag] = &[
         "Address of the gRPC and the metrics server, all addresses when empty",
     ),
     HEALTHZ_PORT,
-    HEALTHZ_LISTEN_ADDRESS,
+    HEALTHZ_LISTEN_ADDRESS_IGNORED,
     Flag::text(
         "id",
         "dapr-placement-0",
@@ -81,7 +82,7 @@ pub const FLAGS: &[Flag] = &[
     LOG_FILE,
     ENABLE_METRICS,
     METRICS_PORT,
-    METRICS_LISTEN_ADDRESS,
+    METRICS_LISTEN_ADDRESS_IGNORED,
 ];
 
 #[cfg(test)]

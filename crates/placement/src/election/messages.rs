@@ -12,16 +12,16 @@ use openraft::{EntryPayload, Membership, SnapshotMeta, StoredMembership};
 
 use super::Types;
 
-/// A question of one replica to another.
+/// A request of one replica to another.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Ask {
-    #[prost(oneof = "Question", tags = "1, 2, 3")]
-    pub(super) question: Option<Question>,
+pub(super) struct RaftRequest {
+    #[prost(oneof = "RequestKind", tags = "1, 2, 3")]
+    pub(super) kind: Option<RequestKind>,
 }
 
-/// The kinds of questions.
+/// The kinds of requests.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Question {
+pub(super) enum RequestKind {
     #[prost(message, tag = "1")]
     Append(Append),
     #[prost(message, tag = "2")]
@@ -30,9 +30,9 @@ pub(super) enum Question {
     Snapshot(Snapshot),
 }
 
-/// The answer.
+/// The response.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct Answer {
+pub(super) struct RaftResponse {
     /// The vote of who answers; for entries, only where it is higher.
     #[prost(message, optional, tag = "1")]
     vote: Option<Vote>,
@@ -249,7 +249,7 @@ impl From<Snapshot> for InstallSnapshotRequest<Types> {
     }
 }
 
-impl From<AppendEntriesResponse<u64>> for Answer {
+impl From<AppendEntriesResponse<u64>> for RaftResponse {
     fn from(response: AppendEntriesResponse<u64>) -> Self {
         match response {
             AppendEntriesResponse::Success => Self {
@@ -270,20 +270,20 @@ impl From<AppendEntriesResponse<u64>> for Answer {
     }
 }
 
-impl From<Answer> for AppendEntriesResponse<u64> {
-    fn from(answer: Answer) -> Self {
+impl From<RaftResponse> for AppendEntriesResponse<u64> {
+    fn from(answer: RaftResponse) -> Self {
         match answer {
-            Answer { granted: true, .. } => Self::Success,
-            Answer {
+            RaftResponse { granted: true, .. } => Self::Success,
+            RaftResponse {
                 partial: true, last, ..
             } => Self::PartialSuccess(last.map(Into::into)),
-            Answer { vote: Some(vote), .. } => Self::HigherVote(vote.into()),
-            Answer { .. } => Self::Conflict,
+            RaftResponse { vote: Some(vote), .. } => Self::HigherVote(vote.into()),
+            RaftResponse { .. } => Self::Conflict,
         }
     }
 }
 
-impl From<VoteResponse<u64>> for Answer {
+impl From<VoteResponse<u64>> for RaftResponse {
     fn from(response: VoteResponse<u64>) -> Self {
         Self {
             vote: Some(response.vote.into()),
@@ -294,14 +294,14 @@ impl From<VoteResponse<u64>> for Answer {
     }
 }
 
-impl From<Answer> for VoteResponse<u64> {
-    fn from(answer: Answer) -> Self {
+impl From<RaftResponse> for VoteResponse<u64> {
+    fn from(answer: RaftResponse) -> Self {
         let vote: openraft::Vote<u64> = answer.vote.unwrap_or_default().into();
         Self::new(vote, answer.last.map(Into::into), answer.granted)
     }
 }
 
-impl From<InstallSnapshotResponse<u64>> for Answer {
+impl From<InstallSnapshotResponse<u64>> for RaftResponse {
     fn from(response: InstallSnapshotResponse<u64>) -> Self {
         Self {
             vote: Some(response.vote.into()),
@@ -310,8 +310,8 @@ impl From<InstallSnapshotResponse<u64>> for Answer {
     }
 }
 
-impl From<Answer> for InstallSnapshotResponse<u64> {
-    fn from(answer: Answer) -> Self {
+impl From<RaftResponse> for InstallSnapshotResponse<u64> {
+    fn from(answer: RaftResponse) -> Self {
         Self {
             vote: answer.vote.unwrap_or_default().into(),
         }
@@ -323,13 +323,11 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    fn through(question: Question) -> Question {
-        let ask = Ask {
-            question: Some(question),
-        };
-        Ask::decode(ask.encode_to_vec().as_slice())
+    fn through(kind: RequestKind) -> RequestKind {
+        let request = RaftRequest { kind: Some(kind) };
+        RaftRequest::decode(request.encode_to_vec().as_slice())
             .unwrap()
-            .question
+            .kind
             .unwrap()
     }
 
@@ -355,8 +353,8 @@ mod tests {
             leader_commit: Some(log_id(4, 2, 1)),
         };
         let text = format!("{request:?}");
-        let Question::Append(append) = through(Question::Append(request.into())) else {
-            panic!("another question");
+        let RequestKind::Append(append) = through(RequestKind::Append(request.into())) else {
+            panic!("another request");
         };
         assert_eq!(format!("{:?}", AppendEntriesRequest::<Types>::from(append)), text);
     }
@@ -364,8 +362,8 @@ mod tests {
     #[test]
     fn votes_and_snapshots_arrive_as_they_were() {
         let request = VoteRequest::new(openraft::Vote::new(7, 3), Some(log_id(6, 1, 9)));
-        let Question::Vote(candidate) = through(Question::Vote(request.clone().into())) else {
-            panic!("another question");
+        let RequestKind::Vote(candidate) = through(RequestKind::Vote(request.clone().into())) else {
+            panic!("another request");
         };
         assert_eq!(VoteRequest::from(candidate), request);
 
@@ -381,15 +379,15 @@ mod tests {
             data: Vec::new(),
             done: true,
         };
-        let Question::Snapshot(snapshot) = through(Question::Snapshot(request.clone().into())) else {
-            panic!("another question");
+        let RequestKind::Snapshot(snapshot) = through(RequestKind::Snapshot(request.clone().into())) else {
+            panic!("another request");
         };
         assert_eq!(InstallSnapshotRequest::<Types>::from(snapshot), request);
     }
 
     #[test]
     fn answers_arrive_as_they_were() {
-        let answer = |answer: Answer| Answer::decode(answer.encode_to_vec().as_slice()).unwrap();
+        let answer = |answer: RaftResponse| RaftResponse::decode(answer.encode_to_vec().as_slice()).unwrap();
         for response in [
             AppendEntriesResponse::Success,
             AppendEntriesResponse::PartialSuccess(Some(log_id(1, 2, 3))),

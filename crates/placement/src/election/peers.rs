@@ -25,7 +25,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
 use super::Types;
-use super::messages::{Answer, Ask, Question};
+use super::messages::{RaftRequest, RaftResponse, RequestKind};
 use super::server::METHOD;
 use crate::config::Replica;
 
@@ -34,7 +34,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause before a replica that could not be reached is asked again.
 const PAUSE: Duration = Duration::from_millis(300);
 
-type AskError<E> = RPCError<u64, EmptyNode, E>;
+type RequestError<E> = RPCError<u64, EmptyNode, E>;
 
 /// Where the other replicas are.
 pub(super) struct Peers {
@@ -98,12 +98,12 @@ fn channel(at: &Listen, identity: Option<&Identity>) -> Option<Channel> {
 }
 
 impl Peer {
-    async fn ask<E: std::error::Error>(
+    async fn send<E: std::error::Error>(
         &self,
-        question: Question,
+        kind: RequestKind,
         option: &RPCOption,
-    ) -> Result<Answer, AskError<E>> {
-        let asked = tokio::time::timeout(option.hard_ttl(), self.exchange(question)).await;
+    ) -> Result<RaftResponse, RequestError<E>> {
+        let asked = tokio::time::timeout(option.hard_ttl(), self.exchange(kind)).await;
         asked
             .unwrap_or_else(|_| Err(tonic::Status::deadline_exceeded("no answer in time")))
             .map_err(|status| {
@@ -115,7 +115,7 @@ impl Peer {
             })
     }
 
-    async fn exchange(&self, question: Question) -> Result<Answer, tonic::Status> {
+    async fn exchange(&self, kind: RequestKind) -> Result<RaftResponse, tonic::Status> {
         let channel = self.channel.clone();
         let mut client = tonic::client::Grpc::new(
             channel.ok_or_else(|| tonic::Status::unavailable("its address is not known"))?,
@@ -124,12 +124,10 @@ impl Peer {
             .ready()
             .await
             .map_err(|error| tonic::Status::unavailable(error.to_string()))?;
-        let ask = tonic::Request::new(Ask {
-            question: Some(question),
-        });
-        let codec = ProstCodec::<Ask, Answer>::default();
+        let request = tonic::Request::new(RaftRequest { kind: Some(kind) });
+        let codec = ProstCodec::<RaftRequest, RaftResponse>::default();
         let answer = client
-            .unary(ask, PathAndQuery::from_static(METHOD), codec)
+            .unary(request, PathAndQuery::from_static(METHOD), codec)
             .await?;
         Ok(answer.into_inner())
     }
@@ -140,8 +138,8 @@ impl RaftNetwork<Types> for Peer {
         &mut self,
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
-    ) -> Result<AppendEntriesResponse<u64>, AskError<RaftError<u64>>> {
-        let answer = self.ask(Question::Append(request.into()), &option).await?;
+    ) -> Result<AppendEntriesResponse<u64>, RequestError<RaftError<u64>>> {
+        let answer = self.send(RequestKind::Append(request.into()), &option).await?;
         Ok(answer.into())
     }
 
@@ -149,8 +147,8 @@ impl RaftNetwork<Types> for Peer {
         &mut self,
         request: InstallSnapshotRequest<Types>,
         option: RPCOption,
-    ) -> Result<InstallSnapshotResponse<u64>, AskError<RaftError<u64, InstallSnapshotError>>> {
-        let answer = self.ask(Question::Snapshot(request.into()), &option).await?;
+    ) -> Result<InstallSnapshotResponse<u64>, RequestError<RaftError<u64, InstallSnapshotError>>> {
+        let answer = self.send(RequestKind::Snapshot(request.into()), &option).await?;
         Ok(answer.into())
     }
 
@@ -158,8 +156,8 @@ impl RaftNetwork<Types> for Peer {
         &mut self,
         request: VoteRequest<u64>,
         option: RPCOption,
-    ) -> Result<VoteResponse<u64>, AskError<RaftError<u64>>> {
-        let answer = self.ask(Question::Vote(request.into()), &option).await?;
+    ) -> Result<VoteResponse<u64>, RequestError<RaftError<u64>>> {
+        let answer = self.send(RequestKind::Vote(request.into()), &option).await?;
         Ok(answer.into())
     }
 

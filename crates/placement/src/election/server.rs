@@ -16,20 +16,20 @@ use tonic::server::UnaryService;
 use tonic_prost::ProstCodec;
 
 use super::Types;
-use super::messages::{Answer, Ask, Question};
+use super::messages::{RaftRequest, RaftResponse, RequestKind};
 
 /// The one method.
 pub(super) const METHOD: &str = "/outrigger.placement.Raft/Ask";
-/// Largest question, in bytes.
-const MAX_QUESTION: usize = 1 << 20;
+/// Largest request, in bytes.
+const MAX_REQUEST: usize = 1 << 20;
 
 type Answering<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Answers questions.
+/// Answers requests.
 #[derive(Clone)]
 pub(super) struct RaftService {
     raft: Raft<Types>,
-    /// Whose questions are answered: those of this identity, or all without mTLS.
+    /// Whose requests are answered: those of this identity, or all without mTLS.
     identity: Option<SpiffeId>,
 }
 
@@ -53,24 +53,24 @@ impl RaftService {
             .then(|| Status::permission_denied("only replicas of the placement service may call this port"))
     }
 
-    async fn answer(self, ask: Ask) -> Result<Answer, Status> {
-        let question = ask
-            .question
-            .ok_or_else(|| Status::invalid_argument("no question"))?;
-        Ok(match question {
-            Question::Append(append) => self
+    async fn answer(self, request: RaftRequest) -> Result<RaftResponse, Status> {
+        let kind = request
+            .kind
+            .ok_or_else(|| Status::invalid_argument("no request"))?;
+        Ok(match kind {
+            RequestKind::Append(append) => self
                 .raft
                 .append_entries(append.into())
                 .await
                 .map_err(unavailable)?
                 .into(),
-            Question::Vote(candidate) => self
+            RequestKind::Vote(candidate) => self
                 .raft
                 .vote(candidate.into())
                 .await
                 .map_err(unavailable)?
                 .into(),
-            Question::Snapshot(snapshot) => self
+            RequestKind::Snapshot(snapshot) => self
                 .raft
                 .install_snapshot(snapshot.into())
                 .await
@@ -99,19 +99,19 @@ impl tower::Service<Request<Incoming>> for RaftService {
             if let Some(status) = service.refusal(&request) {
                 return Ok(status.into_http());
             }
-            let codec = ProstCodec::<Answer, Ask>::default();
+            let codec = ProstCodec::<RaftResponse, RaftRequest>::default();
             let mut server =
-                tonic::server::Grpc::new(codec).apply_max_message_size_config(Some(MAX_QUESTION), None);
+                tonic::server::Grpc::new(codec).apply_max_message_size_config(Some(MAX_REQUEST), None);
             Ok(server.unary(service, request).await)
         })
     }
 }
 
-impl UnaryService<Ask> for RaftService {
-    type Response = Answer;
-    type Future = Answering<Result<tonic::Response<Answer>, Status>>;
+impl UnaryService<RaftRequest> for RaftService {
+    type Response = RaftResponse;
+    type Future = Answering<Result<tonic::Response<RaftResponse>, Status>>;
 
-    fn call(&mut self, request: tonic::Request<Ask>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<RaftRequest>) -> Self::Future {
         let service = self.clone();
         Box::pin(async move {
             service

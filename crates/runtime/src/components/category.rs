@@ -10,7 +10,7 @@ use outrigger_component::SecretStore;
 
 use super::LOG;
 use super::open::{OpenError, Opening};
-use crate::registry::Placed;
+use crate::registry::Registration;
 
 /// A category of components, implemented by the block that uses them.
 #[async_trait]
@@ -40,7 +40,7 @@ pub struct Opened {
 
 /// What a component is for one block. Most are one thing; a binding may be an input and an output.
 struct Part {
-    place: Box<dyn FnOnce() -> Placed + Send>,
+    register: Box<dyn FnOnce() -> Registration + Send>,
     close: BoxFuture<'static, ()>,
 }
 
@@ -53,27 +53,27 @@ impl Opened {
         }
     }
 
-    /// Adds what `place` puts into the block, in the place of one with the same name, and `close` ends.
+    /// Adds what `register` puts into the block, in the place of one with the same name, and `close` ends.
     #[must_use]
     pub fn part(
         mut self,
-        place: impl FnOnce() -> Placed + Send + 'static,
+        register: impl FnOnce() -> Registration + Send + 'static,
         close: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         self.parts.push(Part {
-            place: Box::new(place),
+            register: Box::new(register),
             close: Box::pin(close),
         });
         self
     }
 
     /// Puts the component into its block.
-    pub(super) fn place(self) -> Vec<PlacedPart> {
-        let placed = self.parts.into_iter().map(|part| PlacedPart {
-            placed: (part.place)(),
+    pub(super) fn register(self) -> Vec<RegisteredPart> {
+        let registered = self.parts.into_iter().map(|part| RegisteredPart {
+            registration: (part.register)(),
             close: part.close,
         });
-        placed.collect()
+        registered.collect()
     }
 
     /// Closes a component that no block got.
@@ -83,16 +83,16 @@ impl Opened {
 }
 
 /// What a component is in its block.
-pub(super) struct PlacedPart {
-    placed: Placed,
+pub(super) struct RegisteredPart {
+    registration: Registration,
     close: BoxFuture<'static, ()>,
 }
 
-impl PlacedPart {
+impl RegisteredPart {
     /// Takes it out at once, unless another stands in its place by now. What comes back waits until nobody uses it any
     /// more, for `limit` at most, and closes it.
     pub(super) fn end(self, log_name: String, limit: Duration) -> impl Future<Output = ()> + Send {
-        let users = self.placed.withdraw();
+        let users = self.registration.withdraw();
         async move {
             if !users.gone(limit).await && !limit.is_zero() {
                 tracing::warn!(

@@ -71,7 +71,7 @@ impl OpenError {
 
     /// The same without what came from a secret store: a value in the wrong place, as of a host, is told by clients.
     fn without_secrets(mut self, metadata: &Metadata) -> Self {
-        self.cause = metadata.cut_secrets(&self.cause);
+        self.cause = metadata.redact(&self.cause);
         self
     }
 

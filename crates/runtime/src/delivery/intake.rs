@@ -12,16 +12,16 @@ use super::Inbox;
 
 /// How a delivery is told to end.
 #[derive(Clone, Copy)]
-pub struct Ends<'a> {
+pub struct StopTokens<'a> {
     /// No more messages are taken.
     pub stop: &'a CancellationToken,
     /// No more attempts are made: ends the engine.
     pub ending: &'a CancellationToken,
 }
 
-impl Ends<'_> {
+impl StopTokens<'_> {
     /// Whether what failed may have failed because of the end.
-    pub fn have_come(&self) -> bool {
+    pub fn any_cancelled(&self) -> bool {
         self.stop.is_cancelled() || self.ending.is_cancelled()
     }
 }
@@ -31,14 +31,14 @@ pub trait Consumer: Sync {
     /// What the engine gets.
     type Event: Send + Sync;
     /// What an attempt at it comes to.
-    type Answer: Send;
+    type Outcome: Send;
     /// What is left to do with a message once the engine has it, or is not to have it.
     type Disposition: Send;
 
     /// Makes an event of a message and gives it to the engine.
     fn offer(
         &self,
-        inbox: &Inbox<Lane, Self::Event, Self::Answer>,
+        inbox: &Inbox<Lane, Self::Event, Self::Outcome>,
         message: &Message,
     ) -> impl Future<Output = Self::Disposition> + Send;
 
@@ -48,7 +48,7 @@ pub trait Consumer: Sync {
         message: Message,
         rest: Self::Disposition,
         receipt: Receipt,
-        ends: Ends<'_>,
+        tokens: StopTokens<'_>,
     ) -> impl Future<Output = ()> + Send;
 }
 
@@ -60,20 +60,20 @@ pub trait Consumer: Sync {
 pub async fn take<C: Consumer>(
     consumer: &C,
     mut subscription: Subscription,
-    inbox: Inbox<Lane, C::Event, C::Answer>,
-    ends: Ends<'_>,
+    inbox: Inbox<Lane, C::Event, C::Outcome>,
+    tokens: StopTokens<'_>,
 ) -> (bool, Result<(), Error>) {
     let mut settling = FuturesUnordered::new();
     let stopped = loop {
         tokio::select! {
             biased;
-            () = ends.stop.cancelled() => break true,
+            () = tokens.stop.cancelled() => break true,
             Some(()) = settling.next(), if !settling.is_empty() => {}
             event = subscription.next() => match event {
                 None => break false,
                 Some(Event::Message(Delivery { message, receipt })) => {
                     let rest = consumer.offer(&inbox, &message).await;
-                    settling.push(consumer.settle(message, rest, receipt, ends));
+                    settling.push(consumer.settle(message, rest, receipt, tokens));
                 }
                 Some(Event::Revoked(revoked)) => {
                     let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
@@ -85,7 +85,7 @@ pub async fn take<C: Consumer>(
         }
     };
     subscription.drain();
-    ends.ending.cancel();
+    tokens.ending.cancel();
     drop(inbox);
     while settling.next().await.is_some() {}
     (stopped, subscription.ended().await)

@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, HeaderName};
 use http_body::{Body as HttpBody, Frame};
 use outrigger_transport::body::{Body, BoxError};
 use outrigger_transport::grpc::ok_trailers;
-use outrigger_transport::stall::{Patience, UNREAD_TIMEOUT};
+use outrigger_transport::stall::{StallTimer, UNREAD_TIMEOUT};
 use outrigger_wire::invoke::{self, Chunk, FrameReader, Limits, Payload};
 use tonic::{Code, Status};
 
@@ -196,7 +196,7 @@ pub struct MessageStream {
     ended: bool,
     /// Bytes of payload that the head has announced and that are still to come.
     announced: u64,
-    patience: Patience,
+    stall: StallTimer,
 }
 
 impl MessageStream {
@@ -212,7 +212,7 @@ impl MessageStream {
             ready: VecDeque::new(),
             ended: false,
             announced: 0,
-            patience: Patience::default(),
+            stall: StallTimer::default(),
         }
     }
 
@@ -243,7 +243,7 @@ impl MessageStream {
             let Poll::Ready(frame) = Pin::new(&mut self.source).poll_frame(cx) else {
                 return self.poll_late(cx);
             };
-            self.patience.renew();
+            self.stall.renew();
             match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => self.frames.push(data),
@@ -274,7 +274,7 @@ impl MessageStream {
         if self.announced == 0 && !self.frames.is_within_message() {
             return Poll::Pending;
         }
-        let late = self.patience.poll(
+        let late = self.stall.poll(
             UNREAD_TIMEOUT,
             "the other sidecar sent nothing more of what it had begun",
             cx,

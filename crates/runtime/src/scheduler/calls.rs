@@ -214,7 +214,9 @@ impl Scheduler {
         let mut hosts = self.hosts.subscribe();
         let known = hosts.wait_for(|hosts| hosts.as_ref().is_some_and(|hosts| !hosts.is_empty()));
         // The sender is ours: there is always somebody to hear from.
-        let known = known.await.map_err(|_| Status::cancelled("the sidecar ends"))?;
+        let known = known
+            .await
+            .map_err(|_| Status::cancelled("the sidecar is shutting down"))?;
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let host = known.as_ref().and_then(|hosts| hosts.get(turn % hosts.len()));
         host.map(Arc::clone)

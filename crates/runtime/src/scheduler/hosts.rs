@@ -163,7 +163,7 @@ impl Scheduler {
                 continue;
             }
             if hosts.len() == MAX_HOSTS {
-                tracing::warn!(target: LOG, "only the first {MAX_HOSTS} schedulers that were told are used");
+                tracing::warn!(target: LOG, "only the first {MAX_HOSTS} scheduler addresses are used");
                 break;
             }
             hosts.push(self.host(address));

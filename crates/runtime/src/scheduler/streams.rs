@@ -105,7 +105,7 @@ impl Stream {
             let address = self.host.address();
             tracing::warn!(
                 target: LOG,
-                "the stream of jobs from scheduler {address} is gone: {cause}; opening it again in {pause:?}"
+                "lost the stream of jobs from scheduler {address}: {cause}; reconnecting in {pause:?}"
             );
             tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -212,7 +212,10 @@ impl Stream {
             Some(Type::Job(_)) => (&self.scheduler.jobs, None),
             Some(Type::Actor(actor)) => (&self.scheduler.reminders, Some(actor)),
             None => {
-                tracing::error!(target: LOG, "the scheduler does not say what {name} is: a job, or a reminder");
+                tracing::error!(
+                    target: LOG,
+                    "{name} is not delivered: the scheduler does not say whether it is a job or a reminder"
+                );
                 return Outcome::Failed;
             }
         };
@@ -220,7 +223,7 @@ impl Stream {
         match receiver {
             Some(receiver) => receiver.receive(Trigger { name, data, actor }).await,
             None => {
-                tracing::error!(target: LOG, "{name} is due, but nothing here takes it");
+                tracing::error!(target: LOG, "{name} is due, but this sidecar has no handler for it");
                 Outcome::Failed
             }
         }

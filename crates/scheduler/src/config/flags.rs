@@ -1,8 +1,9 @@
 //! The flags of the scheduler binary: names and defaults are those of Dapr 1.17.
 
 use outrigger_controlplane::config::{
-    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
-    METRICS_LISTEN_ADDRESS, METRICS_PORT, SENTRY_ADDRESS, TLS_ENABLED, TRUST_ANCHORS_FILE, TRUST_DOMAIN,
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS_IGNORED, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    METRICS_LISTEN_ADDRESS_IGNORED, METRICS_PORT, SENTRY_ADDRESS, TLS_ENABLED, TRUST_ANCHORS_FILE,
+    TRUST_DOMAIN,
 };
 use outrigger_flags::{Flag, Kind};
 use outrigger_resources::value::quantity;
@@ -31,7 +32,7 @@ pub const FLAGS: &[Flag] = &[
         "host:port that sidecars are told; by default the listen address or that of this machine, and the port",
     ),
     HEALTHZ_PORT,
-    HEALTHZ_LISTEN_ADDRESS,
+    HEALTHZ_LISTEN_ADDRESS_IGNORED,
     TLS_ENABLED,
     TRUST_DOMAIN,
     TRUST_ANCHORS_FILE,
@@ -178,7 +179,7 @@ pub const FLAGS: &[Flag] = &[
     LOG_FILE,
     ENABLE_METRICS,
     METRICS_PORT,
-    METRICS_LISTEN_ADDRESS,
+    METRICS_LISTEN_ADDRESS_IGNORED,
 ];
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::*;
 use crate::storage::Change;
-use crate::storage::embedded::Place;
+use crate::storage::embedded::Location;
 
 struct Opened {
     api: EtcdApi,
@@ -16,12 +16,12 @@ struct Opened {
 
 fn open() -> Opened {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place {
+    let location = Location {
         folder: folder.path().to_owned(),
         id: "scheduler-0".to_owned(),
         quota: i64::MAX,
     };
-    let (store, changes) = Embedded::open(&place).unwrap();
+    let (store, changes) = Embedded::open(&location).unwrap();
     Opened {
         api: EtcdApi::new(store),
         changes,

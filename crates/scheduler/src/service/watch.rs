@@ -20,7 +20,7 @@ use tonic::{Status, Streaming};
 
 use super::{Service, check};
 use crate::names;
-use crate::storage::{Hosts, Storage, Wanted};
+use crate::storage::{Hosts, JobRef, Storage};
 use crate::stored;
 use crate::triggers::{Connection, Delivery};
 
@@ -153,7 +153,7 @@ async fn send(
         if due.recv_many(&mut batch, WINDOW).await == 0 {
             return Some(Status::unknown("the answer names no trigger of this stream"));
         }
-        let wanted = batch.iter().map(|delivery| Wanted {
+        let wanted = batch.iter().map(|delivery| JobRef {
             name: Arc::clone(&delivery.name),
             revision: Some(delivery.revision),
         });

@@ -16,12 +16,12 @@ use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-pub(crate) use file::Place;
+pub(crate) use file::Location;
 use pairs::{Names, Range, Writing};
 use writer::{Write, Writer, failure};
 
 use super::pair::{counter_key, job_key};
-use super::{Advance, CHANGES, Change, JOBS, Named, OpenError, Scheduled, Storage, StorageError, Wanted};
+use super::{Advance, CHANGES, Change, JOBS, JobRef, Named, OpenError, Scheduled, Storage, StorageError};
 
 /// Writing calls under way; the others wait for a place.
 const WRITES: usize = 1024;
@@ -51,22 +51,22 @@ impl Embedded {
     ///
     /// # Errors
     /// [`OpenError`]; a job that cannot be read is one.
-    pub(crate) fn open(place: &Place) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
-        let lock = place.lock()?;
-        let connection = place.open()?;
-        check_jobs(place, &connection)?;
+    pub(crate) fn open(location: &Location) -> Result<(Arc<Self>, mpsc::Receiver<Change>), OpenError> {
+        let lock = location.lock()?;
+        let connection = location.open()?;
+        check_jobs(location, &connection)?;
         let (changes, told) = mpsc::channel(CHANGES);
         let (writes, queue) = queue::channel();
         let start = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let started = thread::Builder::new().name(name.to_owned()).spawn(run);
             started.map(drop).map_err(|cause| OpenError::Folder {
-                path: place.folder.clone(),
+                path: location.folder.clone(),
                 cause,
             })
         };
         let reader = |name: &str| {
             let (reads, queue) = queue::channel::<Read>();
-            let connection = place.reader()?;
+            let connection = location.reader()?;
             start(
                 name,
                 Box::new(move || queue.into_iter().for_each(|read| read(&connection))),
@@ -160,7 +160,7 @@ async fn ask<T: Send + 'static>(
 }
 
 /// Every job has to be readable: one that is not would never be triggered, and nobody would know.
-fn check_jobs(place: &Place, connection: &Connection) -> Result<(), OpenError> {
+fn check_jobs(location: &Location, connection: &Connection) -> Result<(), OpenError> {
     let mut broken = None;
     let scanned = pairs::load(connection, |name, _, job, counter| {
         if let Err(error) = crate::stored::read(&job, counter.as_deref()) {
@@ -168,10 +168,10 @@ fn check_jobs(place: &Place, connection: &Connection) -> Result<(), OpenError> {
         }
         broken.is_none()
     });
-    scanned.map_err(|error| file::failure(&place.file(), error))?;
+    scanned.map_err(|error| file::failure(&location.file(), error))?;
     match broken {
         Some(what) => Err(OpenError::Damaged {
-            path: place.file(),
+            path: location.file(),
             what,
         }),
         None => Ok(()),
@@ -211,9 +211,9 @@ impl Storage for Embedded {
         .await
     }
 
-    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+    async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
         self.read(move |connection| {
-            let value = |wanted: &Wanted| {
+            let value = |wanted: &JobRef| {
                 let pair = pairs::get(connection, &job_key(&wanted.name))?;
                 Ok(pair.filter(|pair| wanted.is(pair)).map(|pair| pair.value))
             };

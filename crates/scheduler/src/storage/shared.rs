@@ -21,7 +21,7 @@ use membership::Membership;
 
 use super::pair::{Range, counter_key, job_key, job_name};
 use super::{
-    Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, Named, Scheduled, Storage, StorageError, Wanted,
+    Advance, CHANGES, COUNTERS, Change, Hosts, JOBS, JobRef, Named, Scheduled, Storage, StorageError,
 };
 
 /// How long a call waits for a store that does not answer.
@@ -139,7 +139,7 @@ impl Storage for Shared {
         Ok(if own { Scheduled::Stored } else { Scheduled::Exists })
     }
 
-    async fn get(&self, wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
+    async fn get(&self, wanted: Vec<JobRef>) -> Result<Vec<Option<Vec<u8>>>, StorageError> {
         let keys: Vec<Vec<u8>> = wanted.iter().map(|wanted| job_key(&wanted.name)).collect();
         let found = patiently(|| self.backend.get(keys.clone())).await?;
         let found = found.into_iter().zip(&wanted);

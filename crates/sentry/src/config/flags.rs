@@ -1,7 +1,7 @@
 //! The flags of the sentry binary: names and defaults are those of Dapr 1.17.
 
 use outrigger_controlplane::config::{
-    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
+    DURATION, ENABLE_METRICS, HEALTHZ_LISTEN_ADDRESS_IGNORED, HEALTHZ_PORT, LOG_AS_JSON, LOG_FILE, LOG_LEVEL,
     METRICS_PORT, TRUST_DOMAIN,
 };
 use outrigger_flags::Flag;
@@ -37,7 +37,7 @@ pub const FLAGS: &[Flag] = &[
         "Address of the gRPC server, all addresses when empty",
     ),
     HEALTHZ_PORT,
-    HEALTHZ_LISTEN_ADDRESS,
+    HEALTHZ_LISTEN_ADDRESS_IGNORED,
     Flag::text(
         "mode",
         "standalone",

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use outrigger_accept::Place;
+use outrigger_accept::Permit;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
@@ -24,7 +24,7 @@ static LOOKS: Semaphore = Semaphore::const_new(1);
 #[derive(Debug)]
 pub(crate) struct Lifetime {
     begun: Instant,
-    place: Arc<Place>,
+    permit: Arc<Permit>,
     /// Both ends of a connection within this machine: the peer's, and ours.
     local: Option<(SocketAddr, SocketAddr)>,
     used: Mutex<Used>,
@@ -44,7 +44,7 @@ pub(crate) struct Call(Arc<Lifetime>);
 
 impl Lifetime {
     /// Begins now. `peer` and `local` are the ends of the connection.
-    pub(crate) fn new(place: Arc<Place>, peer: SocketAddr, local: Option<SocketAddr>) -> Self {
+    pub(crate) fn new(permit: Arc<Permit>, peer: SocketAddr, local: Option<SocketAddr>) -> Self {
         let begun = Instant::now();
         let is_local = |local: &SocketAddr| {
             let ip = peer.ip().to_canonical();
@@ -52,7 +52,7 @@ impl Lifetime {
         };
         Self {
             begun,
-            place,
+            permit,
             local: local.filter(is_local).map(|local| (peer, local)),
             used: Mutex::new(Used {
                 calls: 0,
@@ -82,7 +82,7 @@ impl Lifetime {
     /// The peer was given a certificate.
     pub(crate) fn authenticated(&self) {
         self.used().authenticated = true;
-        self.place.prove();
+        self.permit.prove();
     }
 
     /// Completes when the connection has to end.
@@ -128,7 +128,7 @@ mod tests {
     async fn lifetime(peer: Option<&str>) -> (Arc<Lifetime>, tokio::net::TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (send, mut places) = tokio::sync::mpsc::channel(1);
+        let (send, mut permits) = tokio::sync::mpsc::channel(1);
         let stop = tokio_util::sync::CancellationToken::new();
         let admission = outrigger_accept::Admission::new(outrigger_accept::ENDPOINT_LIMITS);
         tokio::spawn(outrigger_accept::serve(
@@ -138,17 +138,17 @@ mod tests {
             move |accepted| {
                 let send = send.clone();
                 async move {
-                    send.send((accepted.place, accepted.peer)).await.unwrap();
+                    send.send((accepted.permit, accepted.peer)).await.unwrap();
                     accepted.drain.cancelled().await;
                 }
             },
         ));
         let client = tokio::net::TcpStream::connect(address).await.unwrap();
-        let (place, accepted) = places.recv().await.unwrap();
+        let (permit, accepted) = permits.recv().await.unwrap();
         let peer = peer.map_or(accepted, |peer| {
             SocketAddr::new(peer.parse().unwrap(), accepted.port())
         });
-        (Arc::new(Lifetime::new(place, peer, Some(address))), client)
+        (Arc::new(Lifetime::new(permit, peer, Some(address))), client)
     }
 
     #[tokio::test]

@@ -7,26 +7,26 @@ use outrigger_resources::load::Kind;
 use outrigger_resources::{Component, Loaded};
 use outrigger_runtime::components::Components;
 
-use super::wanted::Wanted;
+use super::desired::Desired;
 use super::{Reconcile, ReloadError};
 
 /// Starts, replaces and ends components.
 pub struct ComponentReconciler {
     components: Arc<Components>,
-    wanted: Wanted<Component>,
+    desired: Desired<Component>,
 }
 
 impl ComponentReconciler {
-    /// For components that were started from `wanted`.
-    pub fn new(components: Arc<Components>, wanted: Vec<Component>) -> Self {
+    /// For components that were started from `desired`.
+    pub fn new(components: Arc<Components>, desired: Vec<Component>) -> Self {
         Self {
             components,
-            wanted: Wanted::new(wanted),
+            desired: Desired::new(desired),
         }
     }
 
     async fn reconcile(&self) -> Result<(), ReloadError> {
-        Ok(self.components.reconcile(self.wanted.all()).await?)
+        Ok(self.components.reconcile(self.desired.all()).await?)
     }
 }
 
@@ -37,19 +37,19 @@ impl Reconcile for ComponentReconciler {
     }
 
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
-        self.wanted.list(listed.components.clone(), &listed.broken);
+        self.desired.list(listed.components.clone(), &listed.broken);
         self.reconcile().await
     }
 
     async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
         for component in &changed.components {
-            self.wanted.put(component.clone());
+            self.desired.put(component.clone());
         }
         self.reconcile().await
     }
 
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
-        self.wanted.remove(name);
+        self.desired.remove(name);
         self.reconcile().await
     }
 }

@@ -8,7 +8,7 @@ use outrigger_blocks::invoke::{EndpointSpec, Endpoints};
 use outrigger_resources::load::Kind;
 use outrigger_resources::{HttpEndpoint, Loaded};
 
-use super::wanted::Wanted;
+use super::desired::Desired;
 use super::{LOG, Reconcile, ReloadError};
 
 /// Fills in what an endpoint takes from secret stores and the environment.
@@ -18,27 +18,27 @@ pub type Resolve = Box<dyn Fn(HttpEndpoint) -> BoxFuture<'static, EndpointSpec> 
 pub struct EndpointReconciler {
     endpoints: Arc<Endpoints>,
     resolve: Resolve,
-    wanted: Wanted<HttpEndpoint>,
+    desired: Desired<HttpEndpoint>,
     /// What was set up last.
     applied: Vec<HttpEndpoint>,
 }
 
 impl EndpointReconciler {
-    /// For endpoints that were set up from `wanted`.
-    pub fn new(endpoints: Arc<Endpoints>, resolve: Resolve, wanted: Vec<HttpEndpoint>) -> Self {
+    /// For endpoints that were set up from `desired`.
+    pub fn new(endpoints: Arc<Endpoints>, resolve: Resolve, desired: Vec<HttpEndpoint>) -> Self {
         Self {
             endpoints,
             resolve,
-            applied: wanted.clone(),
-            wanted: Wanted::new(wanted),
+            applied: desired.clone(),
+            desired: Desired::new(desired),
         }
     }
 
     async fn reconcile(&mut self) {
-        let wanted = self.wanted.all();
+        let wanted = self.desired.all();
         for old in &self.applied {
             if wanted.iter().all(|endpoint| endpoint.name != old.name) {
-                tracing::info!(target: LOG, "HTTP endpoint is not wanted any more: {}", old.name);
+                tracing::info!(target: LOG, "HTTP endpoint was removed: {}", old.name);
                 self.endpoints.remove(&old.name);
             }
         }
@@ -61,21 +61,21 @@ impl Reconcile for EndpointReconciler {
     }
 
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
-        self.wanted.list(listed.http_endpoints.clone(), &listed.broken);
+        self.desired.list(listed.http_endpoints.clone(), &listed.broken);
         self.reconcile().await;
         Ok(())
     }
 
     async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
         for endpoint in &changed.http_endpoints {
-            self.wanted.put(endpoint.clone());
+            self.desired.put(endpoint.clone());
         }
         self.reconcile().await;
         Ok(())
     }
 
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
-        self.wanted.remove(name);
+        self.desired.remove(name);
         self.reconcile().await;
         Ok(())
     }

@@ -7,26 +7,26 @@ use outrigger_blocks::subscriptions::Subscriptions;
 use outrigger_resources::load::Kind;
 use outrigger_resources::{Loaded, Subscription};
 
-use super::wanted::Wanted;
+use super::desired::Desired;
 use super::{LOG, Reconcile, ReloadError};
 
 /// Declares what is wanted. A subscription that cannot be served is reported, and its predecessor stays.
 pub struct SubscriptionReconciler {
     subscriptions: Arc<Subscriptions>,
-    wanted: Wanted<Subscription>,
+    desired: Desired<Subscription>,
 }
 
 impl SubscriptionReconciler {
-    /// For subscriptions that were declared from `wanted`.
-    pub fn new(subscriptions: Arc<Subscriptions>, wanted: Vec<Subscription>) -> Self {
+    /// For subscriptions that were declared from `desired`.
+    pub fn new(subscriptions: Arc<Subscriptions>, desired: Vec<Subscription>) -> Self {
         Self {
             subscriptions,
-            wanted: Wanted::new(wanted),
+            desired: Desired::new(desired),
         }
     }
 
     fn reconcile(&self) {
-        if let Err(problems) = self.subscriptions.declare(self.wanted.all()) {
+        if let Err(problems) = self.subscriptions.declare(self.desired.all()) {
             for problem in problems {
                 tracing::error!(target: LOG, "{problem}; the subscription stays as it was");
             }
@@ -41,21 +41,21 @@ impl Reconcile for SubscriptionReconciler {
     }
 
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
-        self.wanted.list(listed.subscriptions.clone(), &listed.broken);
+        self.desired.list(listed.subscriptions.clone(), &listed.broken);
         self.reconcile();
         Ok(())
     }
 
     async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
         for subscription in &changed.subscriptions {
-            self.wanted.put(subscription.clone());
+            self.desired.put(subscription.clone());
         }
         self.reconcile();
         Ok(())
     }
 
     async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
-        self.wanted.remove(name);
+        self.desired.remove(name);
         self.reconcile();
         Ok(())
     }

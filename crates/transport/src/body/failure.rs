@@ -17,7 +17,7 @@ impl Failure {
         }
         let noted = Arc::<OnceLock<String>>::default();
         let failed = Arc::clone(&noted);
-        *body = std::mem::take(body).seen(move |next| {
+        *body = std::mem::take(body).inspect(move |next| {
             if let Some(Err(error)) = &next {
                 failed.get_or_init(|| crate::error::chain(error.as_ref()));
             }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, Request, Response, response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use link::{Answer, Link, StreamingBody, Unanswered};
+use link::{Link, ResponseBody, StreamingBody, Unanswered};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dial::DialErrorKind;
@@ -159,15 +159,15 @@ impl H1Pool {
         }
     }
 
-    fn receive(&self, (head, body): (response::Parts, Answer)) -> Response<Body> {
+    fn receive(&self, (head, body): (response::Parts, ResponseBody)) -> Response<Body> {
         let body = match body {
-            Answer::Whole(data, link) => {
+            ResponseBody::Whole(data, link) => {
                 if let Some(link) = link {
                     self.give_back(link);
                 }
                 data.into()
             }
-            Answer::Streaming(body) => Body::Pooled(Box::new(PooledBody {
+            ResponseBody::Streaming(body) => Body::Pooled(Box::new(PooledBody {
                 body,
                 pool: self.clone(),
             })),

@@ -42,8 +42,8 @@ use outrigger_http2::Upgrade;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
-use body::Answer;
 pub use body::Received;
+use body::ResponseBody;
 use body::Unread;
 use requests::{Calling, Exchange, Framing, Requests, Times};
 
@@ -205,7 +205,7 @@ struct Calls<H> {
     upgrade: Option<Arc<Mutex<Option<Upgrade>>>>,
 }
 
-type Called = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+type Called = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
 
 impl<H: Handler> Calls<H> {
     fn begin(&self, request: Request<Incoming>) -> Called {
@@ -239,8 +239,8 @@ impl<H: Handler> Calls<H> {
 
 impl Calling {
     #[inline]
-    fn answer(self, response: Response<Body>) -> Response<Answer> {
-        response.map(|body| Answer::new(body, self))
+    fn answer(self, response: Response<Body>) -> Response<ResponseBody> {
+        response.map(|body| ResponseBody::new(body, self))
     }
 }
 

@@ -83,7 +83,7 @@ fn refused(error: StreamError) -> Status {
         }
         StreamError::TooMany => Status::resource_exhausted(error.to_string()),
         StreamError::Refused { .. } => Status::unknown(error.to_string()),
-        StreamError::Ending => closed(),
+        StreamError::Stopped => closed(),
     }
 }
 

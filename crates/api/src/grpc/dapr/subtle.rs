@@ -11,52 +11,58 @@ use tonic::{Response, Status};
 
 use super::DaprService;
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 impl DaprService {
-    fn subtle<T>(&self, outcome: Result<T, CryptoError>) -> Answer<T> {
+    fn subtle<T>(&self, outcome: Result<T, CryptoError>) -> RpcResult<T> {
         outcome
             .map(Response::new)
             .map_err(|error| self.fail(&error.into()))
     }
 
-    pub(super) async fn subtle_get_key(&self, request: SubtleGetKeyRequest) -> Answer<SubtleGetKeyResponse> {
+    pub(super) async fn subtle_get_key(
+        &self,
+        request: SubtleGetKeyRequest,
+    ) -> RpcResult<SubtleGetKeyResponse> {
         self.subtle(self.blocks.crypto.get_key(request).await)
     }
 
     pub(super) async fn subtle_encrypt(
         &self,
         request: SubtleEncryptRequest,
-    ) -> Answer<SubtleEncryptResponse> {
+    ) -> RpcResult<SubtleEncryptResponse> {
         self.subtle(self.blocks.crypto.encrypt(request).await)
     }
 
     pub(super) async fn subtle_decrypt(
         &self,
         request: SubtleDecryptRequest,
-    ) -> Answer<SubtleDecryptResponse> {
+    ) -> RpcResult<SubtleDecryptResponse> {
         self.subtle(self.blocks.crypto.decrypt(request).await)
     }
 
     pub(super) async fn subtle_wrap_key(
         &self,
         request: SubtleWrapKeyRequest,
-    ) -> Answer<SubtleWrapKeyResponse> {
+    ) -> RpcResult<SubtleWrapKeyResponse> {
         self.subtle(self.blocks.crypto.wrap_key(request).await)
     }
 
     pub(super) async fn subtle_unwrap_key(
         &self,
         request: SubtleUnwrapKeyRequest,
-    ) -> Answer<SubtleUnwrapKeyResponse> {
+    ) -> RpcResult<SubtleUnwrapKeyResponse> {
         self.subtle(self.blocks.crypto.unwrap_key(request).await)
     }
 
-    pub(super) async fn subtle_sign(&self, request: SubtleSignRequest) -> Answer<SubtleSignResponse> {
+    pub(super) async fn subtle_sign(&self, request: SubtleSignRequest) -> RpcResult<SubtleSignResponse> {
         self.subtle(self.blocks.crypto.sign(request).await)
     }
 
-    pub(super) async fn subtle_verify(&self, request: SubtleVerifyRequest) -> Answer<SubtleVerifyResponse> {
+    pub(super) async fn subtle_verify(
+        &self,
+        request: SubtleVerifyRequest,
+    ) -> RpcResult<SubtleVerifyResponse> {
         self.subtle(self.blocks.crypto.verify(request).await)
     }
 }

@@ -8,27 +8,7 @@ use serde::de::MapAccess;
 use serde_json::value::RawValue;
 
 use crate::http::json::{Object, Of, parse, value};
-
-#[derive(Default)]
-struct Operation<'de> {
-    operation: String,
-    request: Option<&'de RawValue>,
-}
-
-impl<'de> Object<'de> for Operation<'de> {
-    const NAME: &'static str = "an object with operation and request";
-
-    fn member<A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error> {
-        if name.eq_ignore_ascii_case("operation") {
-            self.operation = value(map)?;
-        } else if name.eq_ignore_ascii_case("request") {
-            self.request = map.next_value()?;
-        } else {
-            return Ok(false);
-        }
-        Ok(true)
-    }
-}
+use crate::http::state::Operation;
 
 #[derive(Default)]
 struct Request<'de> {

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::{body, three, v1, whole};
 use crate::error::{ApiError, JSON};
-use crate::http::route::{Answer, Endpoint, Handler};
+use crate::http::route::{Endpoint, Handler, HandlerResult};
 use crate::http::{Context, HttpApi, json};
 
 const REMINDER: &[&str] = &["actors", "{actorType}", "{actorId}", "reminders", "{name}"];
@@ -48,7 +48,7 @@ struct Shown<'a> {
 }
 
 impl HttpApi {
-    async fn register_actor_reminder(&self, mut context: Context<'_>) -> Answer {
+    async fn register_actor_reminder(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         let body = whole(context).await?;
@@ -64,14 +64,14 @@ impl HttpApi {
         Ok(empty_response(StatusCode::NO_CONTENT))
     }
 
-    async fn get_actor_reminder(&self, mut context: Context<'_>) -> Answer {
+    async fn get_actor_reminder(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         let reminder = self.actors.reminder(&kind, &id, &name).await?;
         Ok(bytes_response(StatusCode::OK, JSON, shown(&reminder)?))
     }
 
-    async fn unregister_actor_reminder(&self, mut context: Context<'_>) -> Answer {
+    async fn unregister_actor_reminder(&self, mut context: Context<'_>) -> HandlerResult {
         let (kind, id, name) = three(&context)?;
         context.describe_actor(&kind, &id);
         self.actors.unregister_reminder(&kind, &id, &name).await?;

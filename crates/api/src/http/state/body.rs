@@ -190,11 +190,12 @@ impl<'de> Object<'de> for Transaction<'de> {
     }
 }
 
-/// A step; what its request means depends on the operation, which may come later in the text.
+/// A step of a transaction, of state or of an actor's state. What its request means depends on the operation, which may
+/// come later in the text.
 #[derive(Default)]
-struct Operation<'de> {
-    operation: String,
-    request: Option<&'de RawValue>,
+pub(in crate::http) struct Operation<'de> {
+    pub(in crate::http) operation: String,
+    pub(in crate::http) request: Option<&'de RawValue>,
 }
 
 impl<'de> Object<'de> for Operation<'de> {

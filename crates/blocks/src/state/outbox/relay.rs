@@ -11,7 +11,7 @@ use outrigger_component::pubsub::{BulkEntry, Lane, Message, Receipt, Subscribe, 
 use outrigger_component::state::{Consistency, Delete};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
-use outrigger_runtime::delivery::{self, Consumer, Depth, Ending, Ends, Inbox, Taken, Undelivered};
+use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Pending, StopTokens, Undelivered};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::Attempts;
 use tokio_util::sync::CancellationToken;
@@ -65,9 +65,9 @@ pub(super) enum RelayOutcome {
 
 /// What is left to do with a message.
 pub(super) enum Disposition {
-    Taken(String, Taken<RelayOutcome>),
+    Pending(String, Pending<RelayOutcome>),
     Unreadable(String),
-    Ending,
+    Stopped,
 }
 
 impl Relay {
@@ -155,12 +155,12 @@ impl Relay {
             &self.place.topic,
         ));
         let ending = CancellationToken::new();
-        let ends = Ends {
+        let tokens = StopTokens {
             stop,
             ending: &ending,
         };
-        let taking = delivery::take(self, subscription, inbox, ends);
-        let attempting = engine.run(&ending, Ending::FinishAttempts, |event, _| async move {
+        let taking = delivery::take(self, subscription, inbox, tokens);
+        let attempting = engine.run(&ending, OnStop::FinishAttempts, |event, _| async move {
             let fate = self.attempt(&event).await;
             let outcome = match fate {
                 RelayOutcome::Published(_) | RelayOutcome::Void(_) => Outcome::Success,
@@ -250,8 +250,8 @@ impl Relay {
 
     /// Removes the marker of an event that is published. The event is acknowledged already: one whose marker is gone would
     /// come again and wait for it.
-    async fn forget(&self, store: &Store, marker: &str, ends: Ends<'_>) {
-        let attempts = Attempts::new(Some(&self.policy), Key::NONE, self.metrics()).until(ends.ending);
+    async fn forget(&self, store: &Store, marker: &str, tokens: StopTokens<'_>) {
+        let attempts = Attempts::new(Some(&self.policy), Key::NONE, self.metrics()).until(tokens.ending);
         let forgotten = attempts.run(|_| async {
             let forgotten = store.forget_marker(marker).await;
             let outcome = match &forgotten {
@@ -282,7 +282,7 @@ impl Relay {
 
 impl Consumer for Relay {
     type Event = Internal;
-    type Answer = RelayOutcome;
+    type Outcome = RelayOutcome;
     type Disposition = Disposition;
 
     async fn offer(&self, inbox: &Inbox<Lane, Internal, RelayOutcome>, message: &Message) -> Disposition {
@@ -295,15 +295,15 @@ impl Consumer for Relay {
             envelope: message.data.clone(),
         };
         match inbox.offer(message.lane.clone(), internal).await {
-            Ok(taken) => Disposition::Taken(marker, taken),
-            Err(_) => Disposition::Ending,
+            Ok(pending) => Disposition::Pending(marker, pending),
+            Err(_) => Disposition::Stopped,
         }
     }
 
-    async fn settle(&self, _message: Message, rest: Disposition, receipt: Receipt, ends: Ends<'_>) {
-        let (marker, taken) = match rest {
-            Disposition::Taken(marker, taken) => (marker, taken),
-            Disposition::Ending => return receipt.give_back(),
+    async fn settle(&self, _message: Message, rest: Disposition, receipt: Receipt, tokens: StopTokens<'_>) {
+        let (marker, pending) = match rest {
+            Disposition::Pending(marker, pending) => (marker, pending),
+            Disposition::Stopped => return receipt.give_back(),
             Disposition::Unreadable(why) => {
                 let topic = &self.place.topic;
                 tracing::error!(
@@ -314,20 +314,20 @@ impl Consumer for Relay {
                 return receipt.acknowledge();
             }
         };
-        let why = match taken.settled().await {
+        let why = match pending.settled().await {
             Ok(RelayOutcome::Published(store)) => {
                 receipt.acknowledge();
                 self.count("published");
-                return self.forget(&store, &marker, ends).await;
+                return self.forget(&store, &marker, tokens).await;
             }
             Ok(RelayOutcome::Void(why)) => {
                 tracing::info!(target: LOG, "outbox event {marker} is not published: {why} and left no marker");
                 self.count("dropped");
                 return receipt.acknowledge();
             }
-            Err(Undelivered::Ending) => return receipt.give_back(),
+            Err(Undelivered::Stopped) => return receipt.give_back(),
             // Its wait was cut short: somebody else goes on.
-            Ok(RelayOutcome::Missing | RelayOutcome::Failed(_)) if ends.have_come() => {
+            Ok(RelayOutcome::Missing | RelayOutcome::Failed(_)) if tokens.any_cancelled() => {
                 return receipt.give_back();
             }
             Ok(RelayOutcome::Missing) => "outbox state not found".to_owned(),

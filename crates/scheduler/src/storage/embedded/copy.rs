@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use super::file::{Place, failure};
+use super::file::{Location, failure};
 use super::pairs::{self, Writing};
 use crate::migrate::Entry;
 use crate::storage::OpenError;
 use crate::storage::pair::{counter_key, job_key};
 
-impl Place {
+impl Location {
     /// Hands out all jobs of a store that is there, by name, until `take` wants no more; the store is checked first.
     pub(crate) fn read(&self, mut take: impl FnMut(Entry) -> bool) -> Result<(), OpenError> {
         let connection = self.open()?;
@@ -37,12 +37,12 @@ impl Place {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(cause(error)),
             _ => {}
         }
-        let place = Self {
+        let location = Self {
             folder: part.clone(),
             ..self.clone()
         };
-        let made = place.fill(jobs).and_then(|complete| match complete {
-            true => fs::rename(place.file(), &to).map_err(cause),
+        let made = location.fill(jobs).and_then(|complete| match complete {
+            true => fs::rename(location.file(), &to).map_err(cause),
             false => Ok(()),
         });
         // What is left of it is of no use, and harms nobody.

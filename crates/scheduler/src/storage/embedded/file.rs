@@ -35,7 +35,7 @@ pub(super) const SCHEMA: &str = "
 
 /// Where the store is, whose, and how large it may be.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// The data folder of this scheduler.
     pub(crate) folder: PathBuf,
     /// The scheduler's id.
@@ -44,7 +44,7 @@ pub(crate) struct Place {
     pub(crate) quota: i64,
 }
 
-impl Place {
+impl Location {
     pub(crate) fn file(&self) -> PathBuf {
         self.folder.join(FILE)
     }
@@ -192,16 +192,16 @@ impl Place {
         // Checked under another name: a copy that broke off is none.
         let part = self.folder.join("restoring");
         fs::create_dir_all(&part).map_err(cause)?;
-        let place = Self {
+        let location = Self {
             folder: part.clone(),
             ..self.clone()
         };
-        fs::copy(from, place.file()).map_err(|cause| OpenError::Folder {
+        fs::copy(from, location.file()).map_err(|cause| OpenError::Folder {
             path: from.to_owned(),
             cause,
         })?;
-        let checked = place.open().map(drop);
-        let moved = checked.and_then(|()| fs::rename(place.file(), &to).map_err(cause));
+        let checked = location.open().map(drop);
+        let moved = checked.and_then(|()| fs::rename(location.file(), &to).map_err(cause));
         // What is left of the check is of no use, and harms nobody.
         let _ = fs::remove_dir_all(&part);
         moved

@@ -8,8 +8,8 @@ use prost::Message;
 use super::*;
 use crate::backlog::Backlog;
 
-fn place(folder: &std::path::Path) -> Place {
-    Place {
+fn location(folder: &std::path::Path) -> Location {
+    Location {
         folder: folder.to_owned(),
         id: "scheduler-0".to_owned(),
         quota: i64::MAX,
@@ -63,7 +63,7 @@ async fn put(changes: &mut mpsc::Receiver<Change>) -> (Name, Version) {
 #[tokio::test]
 async fn what_was_stored_is_there_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     assert!(loaded(&mut changes).await.is_empty());
     for name in ["app||ns||app||a", "app||ns||app||b", "app||ns||apple||c"] {
         let stored = store.schedule(name.to_owned(), job(10), false).await.unwrap();
@@ -92,7 +92,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     };
     store.advance(advance(&name, before, None));
     let wanted = |revision| {
-        vec![Wanted {
+        vec![JobRef {
             name: Arc::clone(&name),
             revision,
         }]
@@ -117,7 +117,7 @@ async fn what_was_stored_is_there_after_a_restart() {
     store.close().await;
     drop((store, changes));
 
-    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     let told = loaded(&mut changes).await;
     let [
         Change::Put { name: c, .. },
@@ -150,7 +150,7 @@ async fn what_was_stored_is_there_after_a_restart() {
 #[tokio::test]
 async fn callers_that_come_together_share_a_write_and_all_are_told() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     loaded(&mut changes).await;
     let drained = tokio::spawn(async move { while changes.recv().await.is_some() {} });
     let calls: Vec<_> = (0..500)
@@ -176,9 +176,9 @@ async fn callers_that_come_together_share_a_write_and_all_are_told() {
 #[tokio::test]
 async fn a_full_store_says_so_and_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let small = Place {
+    let small = Location {
         quota: 256 << 10,
-        ..place(folder.path())
+        ..location(folder.path())
     };
     let (store, mut changes) = Embedded::open(&small).unwrap();
     loaded(&mut changes).await;
@@ -203,15 +203,15 @@ async fn a_full_store_says_so_and_goes_on() {
     assert_eq!(after, Scheduled::Stored);
 }
 
-fn refused(place: &Place) -> String {
-    match Embedded::open(place) {
+fn refused(location: &Location) -> String {
+    match Embedded::open(location) {
         Ok(_) => panic!("it was opened"),
         Err(error) => error.to_string(),
     }
 }
 
 async fn filled(folder: &std::path::Path, jobs: usize) {
-    let (store, mut changes) = Embedded::open(&place(folder)).unwrap();
+    let (store, mut changes) = Embedded::open(&location(folder)).unwrap();
     loaded(&mut changes).await;
     let drained = tokio::spawn(async move { while changes.recv().await.is_some() {} });
     for at in 0..jobs {
@@ -228,53 +228,53 @@ async fn filled(folder: &std::path::Path, jobs: usize) {
 #[tokio::test]
 async fn a_folder_that_is_not_ours_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let used = Embedded::open(&place(folder.path())).unwrap();
-    assert!(refused(&place(folder.path())).contains("in use by another process"));
+    let used = Embedded::open(&location(folder.path())).unwrap();
+    assert!(refused(&location(folder.path())).contains("in use by another process"));
     drop(used);
     filled(folder.path(), 1).await;
-    let other = Place {
+    let other = Location {
         id: "scheduler-1".to_owned(),
-        ..place(folder.path())
+        ..location(folder.path())
     };
     assert!(refused(&other).contains("belongs to the scheduler \"scheduler-0\""));
-    let file = place(folder.path()).file();
+    let file = location(folder.path()).file();
     Connection::open(&file)
         .unwrap()
         .pragma_update(None, "user_version", 99)
         .unwrap();
-    assert!(refused(&place(folder.path())).contains("has format 99, and this scheduler knows 1"));
+    assert!(refused(&location(folder.path())).contains("has format 99, and this scheduler knows 1"));
 
     let etcd = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(etcd.path().join("dapr-0.1/member")).unwrap();
-    assert!(refused(&place(etcd.path())).contains("the files of an etcd server"));
+    assert!(refused(&location(etcd.path())).contains("the files of an etcd server"));
 
     let foreign = tempfile::tempdir().unwrap();
-    let place = place(foreign.path());
-    Connection::open(place.file())
+    let location = location(foreign.path());
+    Connection::open(location.file())
         .unwrap()
         .execute_batch("CREATE TABLE t (a)")
         .unwrap();
-    assert!(refused(&place).contains("another program"));
+    assert!(refused(&location).contains("another program"));
 }
 
 #[tokio::test]
 async fn damage_is_found_and_named() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 500).await;
-    let place = place(folder.path());
+    let location = location(folder.path());
     let snapshot = folder.path().join("snapshot.db");
-    place.snapshot(&snapshot).unwrap();
+    location.snapshot(&snapshot).unwrap();
     let written = std::fs::read(&snapshot).unwrap();
 
     // A value that is no job.
-    Connection::open(place.file())
+    Connection::open(location.file())
         .unwrap()
         .execute(
             "UPDATE pairs SET value = x'ff' WHERE key = CAST('dapr/jobs/app||ns||app||0007' AS BLOB)",
             [],
         )
         .unwrap();
-    let text = refused(&place);
+    let text = refused(&location);
     assert!(
         text.contains("the job \"app||ns||app||0007\": it cannot be decoded"),
         "{text}"
@@ -285,13 +285,13 @@ async fn damage_is_found_and_named() {
     let mut torn = written.clone();
     let middle = torn.len() / 2;
     torn[middle..middle + 4096].fill(0xa5);
-    std::fs::write(place.file(), torn).unwrap();
-    assert!(refused(&place).contains("is damaged"));
+    std::fs::write(location.file(), torn).unwrap();
+    assert!(refused(&location).contains("is damaged"));
 
-    assert!(matches!(place.restore(&snapshot), Err(OpenError::Exists(_))));
-    std::fs::remove_file(place.file()).unwrap();
-    place.restore(&snapshot).unwrap();
-    let (store, mut changes) = Embedded::open(&place).unwrap();
+    assert!(matches!(location.restore(&snapshot), Err(OpenError::Exists(_))));
+    std::fs::remove_file(location.file()).unwrap();
+    location.restore(&snapshot).unwrap();
+    let (store, mut changes) = Embedded::open(&location).unwrap();
     assert_eq!(loaded(&mut changes).await.len(), 500);
     drop(store);
 }
@@ -301,7 +301,7 @@ async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
     let folder = tempfile::tempdir().unwrap();
     filled(folder.path(), 20).await;
     // The log of a process that was killed: the file, and what was not yet moved into it.
-    let (store, mut changes) = Embedded::open(&place(folder.path())).unwrap();
+    let (store, mut changes) = Embedded::open(&location(folder.path())).unwrap();
     loaded(&mut changes).await;
     for at in 0..10 {
         store
@@ -309,7 +309,7 @@ async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
             .await
             .unwrap();
     }
-    let file = place(folder.path()).file();
+    let file = location(folder.path()).file();
     let log = file.with_extension("db-wal");
     let (main, wal) = (std::fs::read(&file).unwrap(), std::fs::read(&log).unwrap());
     drop((store, changes));
@@ -317,10 +317,10 @@ async fn a_write_that_was_torn_off_is_as_if_it_had_not_begun() {
     // Cut anywhere, the log gives the calls up to the cut, each whole, and never fewer than with a shorter log.
     for cut in (0..=wal.len()).step_by(wal.len() / 40 + 1).chain([wal.len()]) {
         let torn = tempfile::tempdir().unwrap();
-        let place = place(torn.path());
-        std::fs::write(place.file(), &main).unwrap();
-        std::fs::write(place.file().with_extension("db-wal"), &wal[..cut]).unwrap();
-        let (store, mut changes) = Embedded::open(&place).unwrap();
+        let location = location(torn.path());
+        std::fs::write(location.file(), &main).unwrap();
+        std::fs::write(location.file().with_extension("db-wal"), &wal[..cut]).unwrap();
+        let (store, mut changes) = Embedded::open(&location).unwrap();
         let told = loaded(&mut changes).await.len();
         assert!(
             (20..=30).contains(&told) && told >= before,

@@ -49,11 +49,12 @@ pub(super) struct Membership {
     hosts: watch::Sender<Hosts>,
     advances: Advances,
     stop: CancellationToken,
-    /// What it works at.
-    place: Option<Place>,
+    /// The shard of the jobs that it triggers.
+    assignment: Option<Assignment>,
 }
 
-struct Place {
+/// A shard of the jobs, and the task that follows it in the store.
+struct Assignment {
     shard: Shard,
     following: AbortOnDropHandle<Result<(), StorageError>>,
 }
@@ -92,7 +93,7 @@ impl Membership {
             hosts,
             advances,
             stop,
-            place: None,
+            assignment: None,
         }
     }
 
@@ -204,10 +205,10 @@ impl Membership {
     }
 
     async fn wait(&mut self, watch: &mut dyn Watch) -> Woken {
-        let Self { place, stop, .. } = self;
+        let Self { assignment, stop, .. } = self;
         let following = async {
-            match place {
-                Some(place) => match (&mut place.following).await {
+            match assignment {
+                Some(assignment) => match (&mut assignment.following).await {
                     Ok(Err(error)) => error,
                     Ok(Ok(())) => StorageError::Closed,
                     Err(ended) => StorageError::Failed(ended.to_string()),
@@ -262,9 +263,13 @@ impl Membership {
         self.backend.commit(&[condition], &[put]).await.map(drop)
     }
 
-    /// Works at a place from now on.
+    /// Triggers the jobs of a shard from now on.
     async fn take(&mut self, shard: Shard, members: &[Member]) {
-        if self.place.as_ref().is_none_or(|place| place.shard != shard) {
+        if self
+            .assignment
+            .as_ref()
+            .is_none_or(|assignment| assignment.shard != shard)
+        {
             self.let_go().await;
             let own = members.iter().find(|member| member.entry.id == self.own.id);
             let key = [LEADERSHIP, &self.own.id].concat().into_bytes();
@@ -277,7 +282,7 @@ impl Membership {
                 members.iter().map(|member| member.entry.id.as_str()).collect::<Vec<_>>().join(", ")
             );
             let following = follow(Arc::clone(&self.backend), shard, self.changes.clone());
-            self.place = Some(Place {
+            self.assignment = Some(Assignment {
                 shard,
                 following: AbortOnDropHandle::new(tokio::spawn(following)),
             });
@@ -295,8 +300,10 @@ impl Membership {
 
     /// Gives its jobs back: nothing new is sent, and what apps answer soon is stored.
     async fn let_go(&mut self) {
-        let Some(place) = self.place.take() else { return };
-        drop(place);
+        let Some(assignment) = self.assignment.take() else {
+            return;
+        };
+        drop(assignment);
         let (told, drained) = oneshot::channel();
         if self.changes.send(Change::Hold(told)).await.is_ok() && timeout(DRAIN, drained).await.is_err() {
             tracing::info!(target: LOG, "Apps take long to answer: what they have is triggered once more by its next scheduler");
@@ -309,7 +316,7 @@ impl Membership {
     /// Others have its jobs by now, or may have them soon: nothing is sent or stored from here on.
     async fn lose(&mut self) {
         self.advances.fence(None);
-        if self.place.take().is_some() {
+        if self.assignment.take().is_some() {
             tracing::warn!(target: LOG, "No longer a member of the schedulers of the store: no job is triggered here");
         }
         // The engine ends with the process.

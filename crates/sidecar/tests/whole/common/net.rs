@@ -1,7 +1,6 @@
 //! Sidecars that find each other through a file of their own, with or without a certificate authority.
 
 use std::collections::HashMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use outrigger_flags::{Parsed, parse};
 use outrigger_identity::{AnchorsSource, CaConfig, Identity, Mode, SecurityConfig};
+use outrigger_ports::free_ports;
 use outrigger_runtime::life::Shutdown;
 use outrigger_sentry::{Config as SentryConfig, Sentry, config::FLAGS};
 use outrigger_sidecar::config::{Command, Config};
@@ -191,16 +191,13 @@ pub struct Ports {
 impl Ports {
     /// Free at this moment; whoever binds them must be ready to be second.
     fn free() -> Self {
-        let held: Vec<_> = (0..5)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let port = |i: usize| held[i].local_addr().unwrap().port();
+        let [http, grpc, internal, metrics, public] = free_ports();
         Self {
-            http: port(0),
-            grpc: port(1),
-            internal: port(2),
-            metrics: port(3),
-            public: port(4),
+            http,
+            grpc,
+            internal,
+            metrics,
+            public,
         }
     }
 }

@@ -18,7 +18,7 @@ use tokio::task::coop::has_budget_remaining;
 
 use super::super::{ConnectionError, Io, MAX_FIELDS};
 use crate::body::{Body, BoxError};
-use crate::stall::{Patience, UNREAD_TIMEOUT};
+use crate::stall::{StallTimer, UNREAD_TIMEOUT};
 
 /// Bytes of an answer's head, and of what is read of its body at once.
 const MAX_BUFFER: usize = 256 * 1024;
@@ -39,7 +39,7 @@ pub(super) struct Unanswered {
 }
 
 /// What is behind the head of an answer.
-pub(super) enum Answer {
+pub(super) enum ResponseBody {
     /// All of it, and the connection where it can be used again.
     Whole(Bytes, Option<Box<Link>>),
     /// What comes later.
@@ -56,7 +56,7 @@ impl Link {
         let io = Checked {
             io,
             check: Arc::clone(&check),
-            writing: Patience::default(),
+            writing: StallTimer::default(),
         };
         let (sender, connection) = Builder::new()
             .max_buf_size(MAX_BUFFER)
@@ -77,7 +77,7 @@ impl Link {
     pub(super) async fn call(
         mut self: Box<Self>,
         request: Request<Body>,
-    ) -> Result<(response::Parts, Answer), Unanswered> {
+    ) -> Result<(response::Parts, ResponseBody), Unanswered> {
         let mut answer = pin!(self.sender.try_send_request(request));
         let mut first = true;
         let result = std::future::poll_fn(|cx| {
@@ -96,27 +96,27 @@ impl Link {
         };
         if head.status == StatusCode::SWITCHING_PROTOCOLS {
             // What follows is no HTTP, and nobody asked for it: the connection ends here.
-            return Ok((head, Answer::Whole(Bytes::new(), None)));
+            return Ok((head, ResponseBody::Whole(Bytes::new(), None)));
         }
         Ok((head, self.begin(incoming)))
     }
 
     /// Takes what is here of a body.
-    fn begin(mut self: Box<Self>, mut incoming: Incoming) -> Answer {
+    fn begin(mut self: Box<Self>, mut incoming: Incoming) -> ResponseBody {
         if incoming.is_end_stream() {
-            return Answer::Whole(Bytes::new(), self.again());
+            return ResponseBody::Whole(Bytes::new(), self.again());
         }
         let Some(length) = incoming.size_hint().exact() else {
-            return Answer::Streaming(StreamingBody::new(self, incoming, None));
+            return ResponseBody::Streaming(StreamingBody::new(self, incoming, None));
         };
         // What is not here yet wakes whoever reads it.
         let frame = self.drive_until(1, &mut quiet(), |quiet| Pin::new(&mut incoming).poll_frame(quiet));
         match frame {
-            Poll::Pending => Answer::Streaming(StreamingBody::new(self, incoming, None)),
+            Poll::Pending => ResponseBody::Streaming(StreamingBody::new(self, incoming, None)),
             Poll::Ready(Some(Ok(frame))) if frame.data_ref().is_some_and(|d| d.len() as u64 == length) => {
-                Answer::Whole(frame.into_data().unwrap_or_default(), self.again())
+                ResponseBody::Whole(frame.into_data().unwrap_or_default(), self.again())
             }
-            Poll::Ready(first) => Answer::Streaming(StreamingBody::new(self, incoming, first)),
+            Poll::Ready(first) => ResponseBody::Streaming(StreamingBody::new(self, incoming, first)),
         }
     }
 
@@ -185,7 +185,7 @@ pub(super) struct StreamingBody {
     first: Option<Result<Frame<Bytes>, hyper::Error>>,
     over: bool,
     /// For the next piece, where it is known that one must come.
-    reading: Patience,
+    reading: StallTimer,
 }
 
 impl StreamingBody {
@@ -195,7 +195,7 @@ impl StreamingBody {
             incoming,
             first,
             over: false,
-            reading: Patience::default(),
+            reading: StallTimer::default(),
         }
     }
 
@@ -280,7 +280,7 @@ struct Checked {
     io: Io,
     /// Set before another call.
     check: Arc<AtomicBool>,
-    writing: Patience,
+    writing: StallTimer,
 }
 
 impl Checked {

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 use super::requests::Calling;
-use crate::body::Held;
+use crate::body::Guarded;
 
 /// Bytes of a body that nobody wanted that are read all the same, so that the connection can be used again.
 const UNWANTED: usize = 256 * 1024;
@@ -106,4 +106,4 @@ impl Body for Received {
 }
 
 /// The body of an answer. When hyper has taken all of it, the call is over.
-pub(super) type Answer = Held<Calling>;
+pub(super) type ResponseBody = Guarded<Calling>;

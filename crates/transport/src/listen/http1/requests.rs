@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use super::chunks::Chunks;
 use super::head;
-use crate::stall::Patience;
+use crate::stall::StallTimer;
 
 /// Bytes that a read into a buffer of our own may bring.
 const READ: usize = 4096;
@@ -161,8 +161,8 @@ pub(super) struct Requests<I> {
     /// Bytes of a head.
     limit: usize,
     times: Times,
-    reading: Patience,
-    writing: Patience,
+    reading: StallTimer,
+    writing: StallTimer,
     /// Whether the client has said that it says no more.
     ended: bool,
     /// What did not come in time: hyper does not tell.
@@ -181,8 +181,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             exchange,
             limit,
             times,
-            reading: Patience::default(),
-            writing: Patience::default(),
+            reading: StallTimer::default(),
+            writing: StallTimer::default(),
             ended: false,
             late: None,
             probes: 0,
@@ -356,7 +356,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
             return self.poll_end(cx);
         }
         match pin!(self.io.read_buf(&mut self.ahead)).poll(cx)? {
-            Poll::Pending => self.poll_patience(cx),
+            Poll::Pending => self.poll_stalled(cx),
             Poll::Ready(0) => self.poll_end(cx),
             Poll::Ready(_) => Poll::Ready(Ok(false)),
         }
@@ -399,7 +399,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     /// hyper looked for the next request during the call, and does not look again before it is woken.
     fn call_ended(&mut self, cx: &mut Context<'_>) {
         self.reading.renew();
-        if self.ended || self.poll_patience::<()>(cx).is_ready() {
+        if self.ended || self.poll_stalled::<()>(cx).is_ready() {
             cx.waker().wake_by_ref();
         }
     }
@@ -431,13 +431,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Requests<I> {
     fn poll_read(&mut self, cx: &mut Context<'_>, space: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         let before = space.filled().len();
         match Pin::new(&mut self.io).poll_read(cx, space) {
-            Poll::Pending => self.poll_patience(cx),
+            Poll::Pending => self.poll_stalled(cx),
             Poll::Ready(read) => Poll::Ready(read.map(|()| space.filled().len() - before)),
         }
     }
 
     /// Waits for the client, as long as its state allows.
-    fn poll_patience<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    fn poll_stalled<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
         let (limit, what) = match self.at {
             // It is for us to speak.
             At::Head(_) if self.is_calling() => return Poll::Pending,

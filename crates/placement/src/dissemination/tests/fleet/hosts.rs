@@ -41,7 +41,7 @@ pub(super) enum Wake {
 
 /// What a host waits for before it answers.
 #[derive(Clone, Copy, PartialEq)]
-enum Waits {
+enum WaitsFor {
     Nothing,
     /// Calls that run.
     Drain,
@@ -68,7 +68,7 @@ pub(super) struct Member {
     pub(super) shard: Shard<Wake>,
     /// The last turns of actors.
     last: HashMap<u32, Ticket>,
-    waits: Waits,
+    waits: WaitsFor,
     wait: u32,
     /// When what is sent to it, and by it, arrives at the earliest.
     pub(super) down: Time,
@@ -104,7 +104,7 @@ impl World {
             is_open: false,
             shard: Shard::new(Duration::MAX),
             last: HashMap::new(),
-            waits: Waits::Nothing,
+            waits: WaitsFor::Nothing,
             wait: 0,
             down: self.now,
             up: self.now,
@@ -130,7 +130,11 @@ impl World {
 
     pub(super) fn connect(&mut self, host: usize, life: u32) {
         let member = &self.hosts[host];
-        if member.life != life || !member.is_up || member.stream.is_some() || member.waits != Waits::Nothing {
+        if member.life != life
+            || !member.is_up
+            || member.stream.is_some()
+            || member.waits != WaitsFor::Nothing
+        {
             return;
         }
         if member.leaving {
@@ -195,7 +199,7 @@ impl World {
         match self.hosts[host].round.order(order, version, now) {
             Step::Ignore => {}
             Step::Reconnect => self.lose(host),
-            Step::Drain if term != 0 && self.hosts[host].waits == Waits::Nothing => {
+            Step::Drain if term != 0 && self.hosts[host].waits == WaitsFor::Nothing => {
                 assert!(self.hosts[host].hands_over);
                 self.hosts[host].round.drained();
                 self.answer(host, phase, version);
@@ -203,8 +207,8 @@ impl World {
             Step::Drain => {
                 assert!(self.weather != Weather::Fair, "a host stops what does not move");
                 self.hosts[host].is_open = false;
-                if self.hosts[host].waits == Waits::Nothing {
-                    self.begin_wait(host, Waits::Drain, DRAIN);
+                if self.hosts[host].waits == WaitsFor::Nothing {
+                    self.begin_wait(host, WaitsFor::Drain, DRAIN);
                 }
             }
             Step::Install(version) => self.install(host, version, term, table),
@@ -239,7 +243,7 @@ impl World {
             member.is_open = true;
         }
         let routes = member.routes.clone();
-        self.begin_wait(host, Waits::Moves(version), DRAIN);
+        self.begin_wait(host, WaitsFor::Moves(version), DRAIN);
         self.end_actors(host, |id| !routes.owns("T", id));
         self.go_on(host);
     }
@@ -252,7 +256,7 @@ impl World {
         self.look(host);
     }
 
-    fn begin_wait(&mut self, host: usize, waits: Waits, time: Duration) {
+    fn begin_wait(&mut self, host: usize, waits: WaitsFor, time: Duration) {
         let member = &mut self.hosts[host];
         member.wait += 1;
         member.waits = waits;
@@ -268,9 +272,9 @@ impl World {
             return;
         }
         match member.waits {
-            Waits::Nothing => {}
-            Waits::Drain | Waits::Close => self.cancel(host, |_| true),
-            Waits::Moves(_) => {
+            WaitsFor::Nothing => {}
+            WaitsFor::Drain | WaitsFor::Close => self.cancel(host, |_| true),
+            WaitsFor::Moves(_) => {
                 let routes = member.routes.clone();
                 self.cancel(host, |actor| !routes.owns("T", &actor.to_string()));
             }
@@ -283,22 +287,22 @@ impl World {
         let held = self.calls.iter().any(|call| call.holds(host));
         let member = &mut self.hosts[host];
         match member.waits {
-            Waits::Drain if !held => {
-                member.waits = Waits::Nothing;
+            WaitsFor::Drain if !held => {
+                member.waits = WaitsFor::Nothing;
                 if let Some(version) = member.round.drained() {
                     self.answer(host, Phase::Lock, version);
                 }
             }
-            Waits::Moves(version) => {
+            WaitsFor::Moves(version) => {
                 let routes = &member.routes;
                 if member.shard.ids().iter().all(|id| routes.owns("T", id)) {
-                    member.waits = Waits::Nothing;
+                    member.waits = WaitsFor::Nothing;
                     self.answer(host, Phase::Update, version);
                 }
             }
-            Waits::Close if !held => {
+            WaitsFor::Close if !held => {
                 if member.shard.is_empty() {
-                    member.waits = Waits::Nothing;
+                    member.waits = WaitsFor::Nothing;
                     let life = member.life;
                     self.after(Duration::ZERO, Event::Connect(host, life));
                 } else {
@@ -361,8 +365,10 @@ impl World {
     pub(super) fn lost(&mut self, host: usize) {
         let nobody_leads = self.namespace.is_none();
         let member = &mut self.hosts[host];
-        let steady =
-            member.hands_over && member.is_open && member.waits == Waits::Nothing && member.round.is_over();
+        let steady = member.hands_over
+            && member.is_open
+            && member.waits == WaitsFor::Nothing
+            && member.round.is_over();
         if steady && member.is_up && !member.leaving && nobody_leads {
             (member.stream, member.alone) = (None, true);
             let life = member.life;
@@ -382,7 +388,7 @@ impl World {
         let member = &mut self.hosts[host];
         if member.is_up {
             (member.stream, member.is_open, member.alone) = (None, false, false);
-            self.begin_wait(host, Waits::Close, FENCE);
+            self.begin_wait(host, WaitsFor::Close, FENCE);
         }
     }
 
@@ -413,7 +419,7 @@ impl World {
     pub(super) fn kill(&mut self, host: usize) {
         let member = &mut self.hosts[host];
         (member.life, member.shard) = (member.life + 1, Shard::new(Duration::MAX));
-        member.waits = Waits::Nothing;
+        member.waits = WaitsFor::Nothing;
         member.wait += 1;
         let stream = member.stream.take();
         for call in 0..self.calls.len() {

@@ -9,19 +9,19 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use super::{Body, BoxError};
 
 /// A body, and what is dropped with it.
-pub struct Held<G> {
+pub struct Guarded<G> {
     body: Body,
     _guard: G,
 }
 
-impl<G> Held<G> {
+impl<G> Guarded<G> {
     /// Keeps `guard` until the body is consumed or dropped.
     pub fn new(body: Body, guard: G) -> Self {
         Self { body, _guard: guard }
     }
 }
 
-impl<G: Unpin> HttpBody for Held<G> {
+impl<G: Unpin> HttpBody for Guarded<G> {
     type Data = Bytes;
     type Error = BoxError;
 

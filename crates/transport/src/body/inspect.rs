@@ -19,7 +19,7 @@ struct Inspected<F> {
 
 impl Body {
     /// `see` is given what the body says, and returns what its reader gets. It is dropped with the body.
-    pub fn seen(self, see: impl FnMut(Next) -> Next + Send + Unpin + 'static) -> Self {
+    pub fn inspect(self, see: impl FnMut(Next) -> Next + Send + Unpin + 'static) -> Self {
         Self::Stream(Box::pin(Inspected { body: self, see }))
     }
 }

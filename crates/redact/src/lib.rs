@@ -1,8 +1,12 @@
+//! Secrets that are cut out of texts before somebody reads them: servers repeat in their errors what they were shown,
+//! and clients repeat the address that they could not reach.
+
 /// The shortest text that is taken for a secret, bytes: shorter ones would tear holes into ordinary words.
 const SHORTEST: usize = 4;
-const IN_ITS_PLACE: &str = "***";
+const REPLACEMENT: &str = "***";
 
-/// Secrets that a server was shown, and may show again in its errors.
+/// Texts that nobody may read: what a server was shown and may show again in its errors, or a property from a secret
+/// store.
 #[derive(Clone, Default)]
 pub struct Secrets(Vec<String>);
 
@@ -21,11 +25,11 @@ impl Secrets {
 
     /// `text` with `***` in place of each secret.
     #[must_use]
-    pub fn cut_out_of(&self, text: &str) -> String {
+    pub fn redact(&self, text: &str) -> String {
         let start = text.to_owned();
         self.0.iter().fold(start, |text, secret| {
             if text.contains(secret.as_str()) {
-                text.replace(secret.as_str(), IN_ITS_PLACE)
+                text.replace(secret.as_str(), REPLACEMENT)
             } else {
                 text
             }
@@ -51,7 +55,7 @@ mod tests {
             ("abc", "abc"),
             ("", ""),
         ] {
-            assert_eq!(secrets.cut_out_of(text), expected);
+            assert_eq!(secrets.redact(text), expected);
         }
         assert_eq!(format!("{secrets:?}"), "Secrets(2)");
     }

@@ -1,4 +1,4 @@
-//! The resources of one kind that are wanted, as a source told of them so far.
+//! The resources of one kind that are desired, as a source told of them so far.
 
 use std::path::PathBuf;
 
@@ -61,9 +61,9 @@ impl Resource for Subscription {
 }
 
 /// The resources of one kind.
-pub(super) struct Wanted<R>(Vec<R>);
+pub(super) struct Desired<R>(Vec<R>);
 
-impl<R: Resource> Wanted<R> {
+impl<R: Resource> Desired<R> {
     /// What was read at the start.
     pub(super) fn new(resources: Vec<R>) -> Self {
         Self(resources)
@@ -74,7 +74,7 @@ impl<R: Resource> Wanted<R> {
         &self.0
     }
 
-    /// A source listed all that it has. What was read before from files that are `broken` now is still wanted.
+    /// A source listed all that it has. What was read before from files that are `broken` now is still desired.
     pub(super) fn list(&mut self, mut listed: Vec<R>, broken: &[PathBuf]) {
         for old in &self.0 {
             let is_listed = listed.iter().any(|resource| resource.name() == old.name());
@@ -120,13 +120,13 @@ mod tests {
 
     #[test]
     fn what_stood_in_a_broken_file_stays() {
-        let mut wanted = Wanted::new(vec![
+        let mut desired = Desired::new(vec![
             component("kept", "broken"),
             component("moved", "broken"),
             component("gone", "readable"),
         ]);
-        wanted.list(vec![component("moved", "readable")], &["broken".into()]);
-        let names: Vec<_> = wanted
+        desired.list(vec![component("moved", "readable")], &["broken".into()]);
+        let names: Vec<_> = desired
             .all()
             .iter()
             .map(|c| (c.name.as_str(), &c.source.file))
