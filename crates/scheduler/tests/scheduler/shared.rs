@@ -4,4 +4,5 @@ mod cluster;
 mod etcd;
 mod group;
 mod migrate;
+mod partition;
 mod postgres;
