@@ -28,6 +28,7 @@ struct Shared {
     losses: watch::Sender<u32>,
     mute: AtomicBool,
     cut: watch::Sender<bool>,
+    held: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -44,6 +45,7 @@ impl Proxy {
             losses: watch::Sender::new(0),
             mute: AtomicBool::new(false),
             cut: watch::Sender::new(false),
+            held: watch::Sender::new(false),
         });
         let for_all = shared.clone();
         let task = tokio::spawn(async move {
@@ -54,6 +56,7 @@ impl Proxy {
                     continue;
                 }
                 tokio::spawn(async move {
+                    shared.passes().await;
                     if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await {
                         shared.forward(client, server).await;
                     }
@@ -72,6 +75,17 @@ impl Proxy {
         self.shared.losses.send_modify(|count| *count += 1);
     }
 
+    /// Nothing arrives any more, in either direction, until [`Proxy::go_on`]. Connections stay open, and new ones are
+    /// taken.
+    pub fn hold(&self) {
+        self.shared.held.send_replace(true);
+    }
+
+    /// What was sent meanwhile arrives, as after a partition of a network.
+    pub fn go_on(&self) {
+        self.shared.held.send_replace(false);
+    }
+
     /// Instead of the next answer the client sees the end of its connection.
     pub fn swallow_an_answer(&self) {
         self.shared.mute.store(true, Ordering::SeqCst);
@@ -79,6 +93,12 @@ impl Proxy {
 }
 
 impl Shared {
+    /// Waits until something may arrive.
+    async fn passes(&self) {
+        // The sender is here.
+        let _ = self.held.subscribe().wait_for(|held| !*held).await;
+    }
+
     async fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
         let (mut losses, mut cut) = (self.losses.subscribe(), self.cut.subscribe());
         let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
@@ -92,22 +112,24 @@ impl Shared {
                 count = client.read(&mut asked) => match count {
                     Ok(_) if lost() => std::future::pending::<()>().await,
                     Ok(count) if count > 0 => {
+                        self.passes().await;
                         if server.write_all(&asked[..count]).await.is_err() {
                             return;
                         }
                     }
-                    _ => return,
+                    _ => return self.passes().await,
                 },
                 count = server.read(&mut answered) => match count {
                     Ok(_) if lost() => std::future::pending::<()>().await,
                     Ok(count) if count > 0 => {
+                        self.passes().await;
                         if self.mute.swap(false, Ordering::SeqCst)
                             || client.write_all(&answered[..count]).await.is_err()
                         {
                             return;
                         }
                     }
-                    _ => return,
+                    _ => return self.passes().await,
                 },
             }
         }

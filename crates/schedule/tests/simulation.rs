@@ -43,13 +43,13 @@ enum Step {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    Once(u16),
+    Once(u32),
     Every { seconds: u8, repeats: u8 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let kind = prop_oneof![
-        (0_u16..5000).prop_map(Kind::Once),
+        (0_u32..5000).prop_map(Kind::Once),
         (1_u8..5, 1_u8..4).prop_map(|(seconds, repeats)| Kind::Every { seconds, repeats }),
     ];
     let outcome = prop_oneof![3 => Just(Outcome::Success), 1 => Just(Outcome::Failed)];
@@ -305,6 +305,18 @@ impl World {
         self.collect();
     }
 
+    /// Answers all that is sent, and stores that; which ticks came, in their order. None is due later than now.
+    fn done(&mut self) -> Vec<(String, Timestamp)> {
+        let mut ticks = Vec::new();
+        while let Some((_, _, name, due)) = self.under_way.first() {
+            assert!(*due <= self.now, "{name} is early");
+            ticks.push((name.to_string(), *due));
+            self.answer(0, Outcome::Success);
+            self.keep(usize::MAX);
+        }
+        ticks
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Schedule { job, app, kind } => {
@@ -433,6 +445,92 @@ fn a_clock_that_is_set_back_holds_up_nobody() {
     world.schedule(1, 0, Kind::Once(10));
     world.pass(10);
     assert_eq!(world.under_way.len(), 1);
+}
+
+const HOUR: i64 = 3_600_000;
+const MINUTE: u32 = 60_000;
+
+/// The time of a tick that many seconds after the world began.
+fn at(began: Timestamp, seconds: i64) -> Timestamp {
+    began + jiff::SignedDuration::from_secs(seconds)
+}
+
+/// Invariant: when the clock jumps an hour ahead, what was due in that hour comes late and once, ticks that were missed one
+/// after the other; what is due after the hour is not early, and comes once too.
+#[test]
+fn a_clock_that_jumps_an_hour_ahead_makes_late_and_not_early() {
+    let mut world = World::new();
+    let began = world.now;
+    world.connect(0);
+    for (job, due) in [(1, 10 * MINUTE), (2, 59 * MINUTE), (3, 61 * MINUTE)] {
+        world.schedule(job, 0, Kind::Once(due));
+    }
+    // Every four minutes: 15 ticks in the hour, 5 after it.
+    let every = Kind::Every {
+        seconds: 240,
+        repeats: 20,
+    };
+    world.schedule(4, 0, every);
+    world.jump(HOUR);
+    let mut ticks = world.done();
+    let missed: Vec<_> = ticks.extract_if(.., |(name, _)| name == "job4").collect();
+    let expected: Vec<_> = (1..=15)
+        .map(|tick| ("job4".to_owned(), at(began, tick * 240)))
+        .collect();
+    assert_eq!(missed, expected, "each that was missed, in their order");
+    ticks.sort_unstable();
+    let late = [("job1", 600), ("job2", 3540)].map(|(name, due)| (name.to_owned(), at(began, due)));
+    assert_eq!(ticks, late);
+    world.pass(59_999);
+    assert!(world.done().is_empty());
+    world.pass(1);
+    assert_eq!(world.done(), [("job3".to_owned(), at(began, 3660))]);
+    // A restart makes nothing late once more.
+    world.crash(usize::MAX);
+    world.connect(0);
+    assert!(world.done().is_empty());
+    world.pass(180_000);
+    assert_eq!(world.done(), [("job4".to_owned(), at(began, 16 * 240))]);
+    world.complete();
+}
+
+/// Invariant: when the clock is set back an hour, what was done does not come again, also not to a process that starts by
+/// that clock, and what is due waits for its time: late by the hour, once, and not early.
+#[test]
+fn a_clock_that_is_set_back_an_hour_repeats_nothing_and_is_not_early() {
+    for restarted in [false, true] {
+        let mut world = World::new();
+        let began = world.now;
+        world.connect(0);
+        world.schedule(1, 0, Kind::Once(MINUTE));
+        world.schedule(2, 0, Kind::Once(3 * MINUTE));
+        let every = Kind::Every {
+            seconds: 60,
+            repeats: 4,
+        };
+        world.schedule(3, 0, every);
+        world.pass(150_000);
+        assert_eq!(world.done().len(), 3, "one job, and two ticks of another");
+        world.jump(-HOUR);
+        if restarted {
+            world.crash(usize::MAX);
+            world.connect(0);
+        }
+        assert!(world.done().is_empty());
+        // Now it shows the time again at which it was set back.
+        world.pass(u64::try_from(HOUR).unwrap());
+        assert!(world.done().is_empty(), "what was done, or is due later");
+        world.pass(29_999);
+        assert!(world.done().is_empty());
+        world.pass(1);
+        let mut ticks = world.done();
+        ticks.sort_unstable();
+        let third = at(began, 180);
+        assert_eq!(ticks, ["job2", "job3"].map(|name| (name.to_owned(), third)));
+        world.pass(60_000);
+        assert_eq!(world.done(), [("job3".to_owned(), at(began, 240))]);
+        assert!(world.store.is_empty(), "all have had their ticks");
+    }
 }
 
 #[test]

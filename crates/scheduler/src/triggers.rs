@@ -43,6 +43,8 @@ pub(crate) struct Delivery {
     pub(crate) name: Name,
     /// Of the job when it was due: a later one is due at another time.
     pub(crate) revision: u64,
+    /// Cancelled when another scheduler looks after the job: it is not sent any more.
+    pub(crate) revoked: CancellationToken,
 }
 
 enum Command {
@@ -84,6 +86,7 @@ impl Triggers {
             metrics,
             streams: HashMap::new(),
             holding: None,
+            tenure: CancellationToken::new(),
         };
         (Self(commands), driver)
     }
@@ -148,6 +151,8 @@ pub(crate) struct Driver {
     streams: HashMap<HostId, Stream>,
     /// Waits until no answer is waited for.
     holding: Option<oneshot::Sender<()>>,
+    /// Cancelled when the jobs here get another scheduler.
+    tenure: CancellationToken,
 }
 
 impl Driver {
@@ -212,6 +217,7 @@ impl Driver {
             }
             Change::Reset => {
                 self.holding = None;
+                std::mem::take(&mut self.tenure).cancel();
                 self.engine.clear(now);
             }
             Change::Deleted { name, revision } => self.engine.deleted(&name, revision),
@@ -300,6 +306,7 @@ impl Driver {
                             trigger,
                             name,
                             revision: version.revision,
+                            revoked: self.tenure.clone(),
                         });
                     }
                 }

@@ -162,6 +162,8 @@ async fn send(
             Err(error) => return Some(error.into()),
         };
         for (delivery, job) in batch.drain(..).zip(jobs) {
+            // A store that was out of reach may answer when another scheduler has triggered the job.
+            let job = job.filter(|_| !delivery.revoked.is_cancelled());
             let Some((data, metadata)) = job.as_deref().and_then(payload) else {
                 connection.gone(delivery.trigger);
                 continue;

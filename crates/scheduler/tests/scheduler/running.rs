@@ -201,13 +201,22 @@ fn message(message: Message) -> WatchJobsRequest {
 }
 
 /// Waits until something holds.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+pub(crate) async fn until<F: Future<Output = bool>>(what: &str, holds: impl FnMut() -> F) {
+    until_within(PATIENCE, what, holds).await;
+}
+
+/// The same for what takes longer.
+pub(crate) async fn until_within<F: Future<Output = bool>>(
+    patience: Duration,
+    what: &str,
+    mut holds: impl FnMut() -> F,
+) {
     let waiting = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting)
+    tokio::time::timeout(patience, waiting)
         .await
         .unwrap_or_else(|_| panic!("{what}: not in time"));
 }

@@ -2,6 +2,8 @@
 
 mod cluster;
 mod etcd;
+mod etcd_members;
 mod group;
 mod migrate;
+mod partition;
 mod postgres;

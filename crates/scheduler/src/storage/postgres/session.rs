@@ -3,7 +3,9 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime};
+use deadpool_postgres::{
+    Hook, HookError, Manager, ManagerConfig, Object, Pool, PoolError, RecyclingMethod, Runtime,
+};
 use tokio::sync::OnceCell;
 use tokio_postgres::error::SqlState;
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -38,6 +40,7 @@ impl Sessions {
         let manager = Manager::from_config(config.clone(), tls.clone(), manager);
         let pool = Pool::builder(manager)
             .max_size(CONNECTIONS)
+            .post_create(bounded())
             .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| error.to_string())?;
@@ -57,6 +60,16 @@ impl Sessions {
             .await?;
         Ok(session)
     }
+}
+
+/// Has the server end a transaction in which it hears nothing for as long as a call may take: that of a scheduler that is cut
+/// off would hold up the writes of all others until the server's kernel gives its connection up.
+fn bounded() -> Hook {
+    let sql = format!("SET idle_in_transaction_session_timeout = {}", CALL.as_millis());
+    Hook::async_fn(move |client, _| {
+        let sql = sql.clone();
+        Box::pin(async move { client.batch_execute(&sql).await.map_err(HookError::Backend) })
+    })
 }
 
 impl Session {
@@ -111,6 +124,7 @@ impl From<tokio_postgres::Error> for StorageError {
             _ if *code == SqlState::DISK_FULL => Self::Full,
             // A server that has become the second one of a pair.
             _ if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(text),
+            _ if *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT => Self::Unavailable(text),
             // Connection, resources, operator, rollback.
             Some("08" | "53" | "57" | "40") => Self::Unavailable(text),
             Some("54") => Self::TooLarge(text),

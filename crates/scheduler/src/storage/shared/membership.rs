@@ -105,7 +105,6 @@ impl Membership {
             if let Err(error) = self.lease().await {
                 tracing::warn!(target: LOG, "Not a member of the schedulers of the store: {error}");
             }
-            self.lose().await;
             if begun.elapsed() > LEASE {
                 pause = FIRST_PAUSE;
             }
@@ -115,7 +114,7 @@ impl Membership {
         }
     }
 
-    /// Is a member for as long as one lease lasts.
+    /// Is a member for as long as one lease lasts, and none when this ends.
     async fn lease(&mut self) -> Result<(), StorageError> {
         let asked = Instant::now();
         let stop = self.stop.clone();
@@ -136,6 +135,8 @@ impl Membership {
             self.let_go().await;
         }
         drop(keeping);
+        // Before the store is asked: it may not answer, and others have the jobs before that is known.
+        self.lose().await;
         // Where the store does not answer it ends by itself.
         let _ = self.backend.revoke(lease).await;
         outcome.unwrap_or(Ok(()))

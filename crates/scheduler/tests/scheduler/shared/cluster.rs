@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_components_testing::server::free_port;
@@ -13,7 +13,7 @@ use crate::crash::Process;
 use crate::running::{app, arguments, client, due, schedule, until};
 
 /// Whether etcd is installed; says so where it is not.
-fn installed() -> bool {
+pub(super) fn installed() -> bool {
     let found = std::process::Command::new("etcd")
         .arg("--version")
         .output()
@@ -27,7 +27,7 @@ fn installed() -> bool {
 }
 
 /// Flags of the members of a cluster.
-fn members(folder: &Path) -> [Vec<String>; 3] {
+pub(super) fn members(folder: &Path) -> [Vec<String>; 3] {
     let [peers, clients] = [(); 2].map(|()| [(); 3].map(|()| free_port()));
     let all: Vec<String> = (0..3)
         .map(|at| format!("dapr-scheduler-server-{at}=http://127.0.0.1:{}", peers[at]))
@@ -42,7 +42,7 @@ fn members(folder: &Path) -> [Vec<String>; 3] {
 }
 
 /// Ids of the processes whose command lines have this in them, etcd's with the path of its data.
-fn processes(with: &str) -> Vec<u32> {
+pub(super) fn processes(with: &str) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     ids.filter(|id: &u32| {
@@ -53,7 +53,7 @@ fn processes(with: &str) -> Vec<u32> {
     .collect()
 }
 
-async fn get(address: &str, name: &str) -> Result<(), tonic::Status> {
+pub(super) async fn get(address: &str, name: &str) -> Result<(), tonic::Status> {
     let request = GetJobRequest {
         name: name.to_owned(),
         metadata: app("app"),
@@ -134,7 +134,7 @@ async fn three_of_them_outlive_one_and_its_etcd() {
     assert!(get(&third.address, "kept").await.is_ok());
 }
 
-fn kill(id: u32) {
+pub(super) fn kill(id: u32) {
     signal(id, "-KILL");
 }
 
@@ -179,16 +179,8 @@ async fn the_others_go_on_without_one_that_is_cut_off() {
     Hosts::of(&first.address).await.are(2).await;
     let request = schedule("meanwhile", app("app"), due("0s"));
     client.schedule_job(request).await.unwrap();
-    let waiting = Instant::now();
-    let all = || {
-        (0..30)
-            .map(|at| format!("job-{at}"))
-            .chain(["meanwhile".to_owned()])
-    };
-    while all().any(|name| served.times(&name).is_empty()) {
-        assert!(waiting.elapsed() < Duration::from_secs(60), "jobs are lost");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let all = (0..30).map(|at| format!("job-{at}"));
+    served.has(all.chain(["meanwhile".to_owned()])).await;
     for (at, due) in due_at.iter().enumerate() {
         let times = served.times(&format!("job-{at}"));
         assert!(
@@ -226,16 +218,12 @@ async fn all_replicas_killed_at_once_lose_nothing() {
     drop(running);
     let running = flags.map(|flags| Process::start_with(&flags));
     let served = App::default();
-    let begun = Instant::now();
     let mut serving = Vec::new();
     for process in &running {
         serving.push(served.serve(&process.address).await);
     }
     // Their entries last as long as the leases of the killed ones.
-    while (0..20).any(|at| served.times(&format!("job-{at}")).is_empty()) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "jobs are lost");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    served.has((0..20).map(|at| format!("job-{at}"))).await;
     let metadata = app("app");
     until("all are over", || async {
         let request = ListJobsRequest {

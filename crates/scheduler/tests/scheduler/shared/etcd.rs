@@ -1,7 +1,6 @@
 //! On an etcd.
 
-use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use outrigger_component::conformance::Link;
@@ -58,18 +57,23 @@ struct Put {
 }
 
 /// A call of etcd's, as its other clients make it.
-async fn etcd_call<Q, A>(etcd: &Etcd, path: &'static str, request: Q) -> A
+pub(super) async fn etcd_call<Q, A>(
+    endpoint: &str,
+    path: &'static str,
+    request: Q,
+) -> Result<A, tonic::Status>
 where
     Q: Message + Default + 'static,
     A: Message + Default + 'static,
 {
-    let channel = Channel::from_shared(format!("http://{}", etcd.endpoint())).unwrap();
-    let mut grpc = Grpc::new(channel.connect().await.unwrap());
-    grpc.ready().await.unwrap();
+    let failed = |error: tonic::transport::Error| tonic::Status::unavailable(error.to_string());
+    let channel = Channel::from_shared(format!("http://{endpoint}")).unwrap();
+    let mut grpc = Grpc::new(channel.connect().await.map_err(failed)?);
+    grpc.ready().await.map_err(failed)?;
     let codec: tonic_prost::ProstCodec<Q, A> = tonic_prost::ProstCodec::default();
     let path = path.parse().unwrap();
     let answer = grpc.unary(tonic::Request::new(request), path, codec).await;
-    answer.unwrap().into_inner()
+    answer.map(tonic::Response::into_inner)
 }
 
 /// All that is in the etcd below `dapr/`.
@@ -78,7 +82,9 @@ async fn stored(etcd: &Etcd) -> Vec<(String, Pair)> {
         key: b"dapr/".to_vec(),
         end: b"dapr0".to_vec(),
     };
-    let pairs: Pairs = etcd_call(etcd, "/etcdserverpb.KV/Range", range).await;
+    let pairs: Pairs = etcd_call(&etcd.endpoint(), "/etcdserverpb.KV/Range", range)
+        .await
+        .unwrap();
     let named = pairs.pairs.into_iter();
     named
         .map(|pair| (String::from_utf8(pair.key.clone()).unwrap(), pair))
@@ -198,7 +204,9 @@ async fn what_another_product_wrote_goes_on() {
             key: format!("dapr/{folder}/app||ns||app||old").into_bytes(),
             value,
         };
-        let () = etcd_call(&etcd, "/etcdserverpb.KV/Put", put).await;
+        let () = etcd_call(&etcd.endpoint(), "/etcdserverpb.KV/Put", put)
+            .await
+            .unwrap();
     }
     let running = start_with(&flags(&etcd, "scheduler-0")).await;
     let served = App::default();
@@ -327,18 +335,10 @@ async fn no_job_is_lost_with_a_member_that_is_killed_or_an_etcd_that_is_away() {
     drop(killed);
     // The etcd is away for a while too, with jobs due.
     etcd.cut();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    served.misses(&dues, 8).await;
     etcd.restore();
     hosts.are(2).await;
-    let begun = Instant::now();
-    let missing = || -> HashSet<&str> {
-        let names = dues.iter().map(|(name, _)| name.as_str());
-        names.filter(|name| served.times(name).is_empty()).collect()
-    };
-    while !missing().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "lost: {:?}", missing());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    served.has(dues.iter().map(|(name, _)| name.clone())).await;
     for (name, due) in &dues {
         let times = served.times(name);
         assert!(

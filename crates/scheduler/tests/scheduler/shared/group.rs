@@ -9,7 +9,7 @@ use outrigger_wire::scheduler::v1::{WatchHostsRequest, WatchHostsResponse};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
 
-use crate::running::{PATIENCE, Sidecar, client, until};
+use crate::running::{PATIENCE, Sidecar, client, until, until_within};
 
 /// What an app was told to do, by the names of jobs, and when.
 #[derive(Clone, Default)]
@@ -19,9 +19,14 @@ impl App {
     /// Takes triggers of a scheduler until that ends, or what is returned is dropped. As a sidecar does, it opens
     /// another stream where one ends.
     pub(crate) async fn serve(&self, address: impl std::fmt::Display) -> AbortOnDropHandle<()> {
+        self.serve_as("app", address).await
+    }
+
+    /// The same under another app id.
+    pub(crate) async fn serve_as(&self, id: &str, address: impl std::fmt::Display) -> AbortOnDropHandle<()> {
         let mut client = client(address).await;
-        let mut sidecar = Sidecar::connect(&mut client, "app", &[]).await;
-        let app = self.clone();
+        let mut sidecar = Sidecar::connect(&mut client, id, &[]).await;
+        let (app, id) = (self.clone(), id.to_owned());
         AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
                 while let Ok(Some(trigger)) = sidecar.triggers.message().await {
@@ -34,7 +39,7 @@ impl App {
                     sidecar.succeed(trigger.id);
                 }
                 tokio::time::sleep(Duration::from_millis(500)).await;
-                let Some(again) = Sidecar::try_connect(&mut client, "app", &[]).await else {
+                let Some(again) = Sidecar::try_connect(&mut client, &id, &[]).await else {
                     continue;
                 };
                 sidecar = again;
@@ -47,10 +52,25 @@ impl App {
         self.0.lock().unwrap().get(name).cloned().unwrap_or_default()
     }
 
-    /// Waits until all of these were triggered.
+    /// Waits until all of these were triggered; others may have to take them over first.
     pub(crate) async fn has(&self, names: impl Iterator<Item = String> + Clone) {
-        until("all jobs are triggered", || async {
-            names.clone().all(|name| !self.times(&name).is_empty())
+        let mut missing: Vec<String> = names.collect();
+        let waiting = until_within(PATIENCE * 2, "all jobs are triggered", || {
+            missing.retain(|name| self.times(name).is_empty());
+            std::future::ready(missing.is_empty())
+        });
+        waiting.await;
+    }
+
+    /// Waits until so many of these became due from now on, and were not triggered.
+    pub(crate) async fn misses(&self, jobs: &[(String, Timestamp)], count: usize) {
+        let begun = Timestamp::now();
+        until("jobs are late", || {
+            let now = Timestamp::now();
+            let late = jobs
+                .iter()
+                .filter(|(name, due)| (begun..now).contains(due) && self.times(name).is_empty());
+            std::future::ready(late.count() >= count)
         })
         .await;
     }

@@ -1,0 +1,266 @@
+//! What becomes of members of the etcd that schedulers run: the one that leads is killed, and one loses its disk.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prost::Message;
+use tokio_util::sync::CancellationToken;
+
+use super::cluster::{get, installed, kill, members, processes};
+use super::etcd::etcd_call;
+use super::group::{App, Hosts};
+use crate::crash::Process;
+use crate::running::{app, client, due, schedule, until};
+
+#[derive(Clone, PartialEq, Message)]
+struct Empty {}
+
+#[derive(Clone, PartialEq, Message)]
+struct Header {
+    #[prost(uint64, tag = "2")]
+    member: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MemberStatus {
+    #[prost(message, optional, tag = "1")]
+    header: Option<Header>,
+    #[prost(uint64, tag = "4")]
+    leader: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Member {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, repeated, tag = "3")]
+    urls: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct MemberList {
+    #[prost(message, repeated, tag = "2")]
+    members: Vec<Member>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RemoveMember {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AddMember {
+    #[prost(string, repeated, tag = "1")]
+    urls: Vec<String>,
+}
+
+/// Where the etcd of a scheduler with these flags answers clients.
+fn endpoint(flags: &[String]) -> String {
+    let ports = flags
+        .iter()
+        .filter_map(|flag| flag.strip_prefix("--etcd-client-port="));
+    format!("127.0.0.1:{}", ports.last().unwrap())
+}
+
+/// The process of the etcd of the scheduler `at`; `None` while it does not run.
+fn process(folder: &Path, at: usize) -> Option<u32> {
+    let data = folder.join(format!("default-dapr-scheduler-server-{at}/dapr-0.1"));
+    processes(&data.display().to_string()).first().copied()
+}
+
+/// Whether the etcd there leads, as it says itself.
+async fn leads(endpoint: &str) -> bool {
+    let path = "/etcdserverpb.Maintenance/Status";
+    let status: Result<MemberStatus, _> = etcd_call(endpoint, path, Empty {}).await;
+    status.is_ok_and(|status| status.header.is_some_and(|header| header.member == status.leader))
+}
+
+/// The one of these that leads, once one does.
+async fn leader(endpoints: &[String]) -> usize {
+    let found = Cell::new(None);
+    until("one leads", || async {
+        for (at, endpoint) in endpoints.iter().enumerate() {
+            if leads(endpoint).await {
+                found.set(Some(at));
+            }
+        }
+        found.get().is_some()
+    })
+    .await;
+    found.get().expect("it was found")
+}
+
+/// Jobs that were acknowledged, with their due times.
+type Acknowledged = Arc<Mutex<Vec<(String, Timestamp)>>>;
+
+/// Schedules jobs at a scheduler, one after the other, until told to stop.
+async fn schedule_until(stop: CancellationToken, address: String, at: usize, acknowledged: Acknowledged) {
+    let mut client = client(&address).await;
+    let mut pace = tokio::time::interval(Duration::from_millis(20));
+    for number in 0_u64.. {
+        pace.tick().await;
+        let name = format!("load-{at}-{number}");
+        let time = Timestamp::now() + Duration::from_millis(number % 7 * 100);
+        let request = schedule(&name, app("app"), due(&time.to_string()));
+        let Some(answer) = stop.run_until_cancelled(client.schedule_job(request)).await else {
+            return;
+        };
+        if answer.is_ok() {
+            acknowledged.lock().unwrap().push((name, time));
+        }
+    }
+}
+
+/// Invariant: no acknowledged job is lost or early while the etcd that leads is killed, again and again, under calls and
+/// triggers; and calls succeed again each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_etcd_that_leads_is_killed_under_load() {
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = members(folder.path());
+    let running = flags.clone().map(|flags| Process::start_with(&flags));
+    for process in &running {
+        Hosts::of(&process.address).await.are(3).await;
+    }
+    let served = App::default();
+    let (mut serving, mut calls) = (Vec::new(), Vec::new());
+    let (stop, acknowledged) = (CancellationToken::new(), Acknowledged::default());
+    for (at, process) in running.iter().enumerate() {
+        serving.push(served.serve(&process.address).await);
+        let address = process.address.clone();
+        let call = schedule_until(stop.clone(), address, at, Arc::clone(&acknowledged));
+        calls.push(tokio::spawn(call));
+    }
+    let endpoints = flags.each_ref().map(|flags| endpoint(flags));
+    for _ in 0..3 {
+        let before = acknowledged.lock().unwrap().len();
+        until("calls succeed", || {
+            std::future::ready(acknowledged.lock().unwrap().len() > before + 50)
+        })
+        .await;
+        let leader = leader(&endpoints).await;
+        let id = process(folder.path(), leader).expect("it runs");
+        kill(id);
+        until("it is started again", || {
+            std::future::ready(process(folder.path(), leader).is_some_and(|now| now != id))
+        })
+        .await;
+        until("it takes part again", || async {
+            get(&running[leader].address, "none")
+                .await
+                .is_err_and(|status| status.code() == tonic::Code::NotFound)
+        })
+        .await;
+    }
+    let before = acknowledged.lock().unwrap().len();
+    until("calls succeed", || {
+        std::future::ready(acknowledged.lock().unwrap().len() > before + 50)
+    })
+    .await;
+    stop.cancel();
+    for call in calls {
+        call.await.unwrap();
+    }
+    let acknowledged = acknowledged.lock().unwrap().clone();
+    served
+        .has(acknowledged.iter().map(|(name, _)| name.clone()))
+        .await;
+    for (name, due) in &acknowledged {
+        let times = served.times(name);
+        assert!(
+            times.iter().all(|time| time >= due),
+            "{name} was due at {due}: {times:?}"
+        );
+    }
+}
+
+/// Invariant: nothing is lost with the disk of one member of three. On an empty disk it does not take part, and disturbs
+/// nobody; it does, with all that is stored, when the cluster knows it as a new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_lost_its_disk_comes_back_as_a_new_one() {
+    const JOBS: usize = 30;
+    if !installed() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let flags = members(folder.path());
+    let [first, second, third] = flags.clone().map(|flags| Process::start_with(&flags));
+    for process in [&first, &second, &third] {
+        Hosts::of(&process.address).await.are(3).await;
+    }
+    let names = || (0..JOBS).map(|at| format!("job-{at}"));
+    let mut calls = client(&third.address).await;
+    for name in names() {
+        // No sidecar is there, so they are late: the member that had some of them is gone.
+        calls
+            .schedule_job(schedule(&name, app("app"), due("1s")))
+            .await
+            .unwrap();
+    }
+    calls
+        .schedule_job(schedule("kept", app("app"), due("1h")))
+        .await
+        .unwrap();
+    drop(third);
+    until("its etcd ends", || {
+        std::future::ready(process(folder.path(), 2).is_none())
+    })
+    .await;
+    fs::remove_dir_all(folder.path().join("default-dapr-scheduler-server-2")).unwrap();
+
+    let empty = flags[2].clone();
+    let refused = tokio::task::spawn_blocking(move || {
+        let program = env!("CARGO_BIN_EXE_scheduler");
+        Command::new(program).args(&empty).output().unwrap()
+    });
+    let refused = refused.await.unwrap();
+    let said = String::from_utf8([refused.stdout, refused.stderr].concat()).unwrap();
+    assert!(
+        !refused.status.success() && said.contains("has already been bootstrapped"),
+        "{said}"
+    );
+    let served = App::default();
+    let serving = [
+        served.serve(&first.address).await,
+        served.serve(&second.address).await,
+    ];
+    served.has(names()).await;
+
+    let at = endpoint(&flags[0]);
+    let list: MemberList = etcd_call(&at, "/etcdserverpb.Cluster/MemberList", Empty {})
+        .await
+        .unwrap();
+    let lost = list
+        .members
+        .into_iter()
+        .find(|member| member.name == "dapr-scheduler-server-2");
+    let lost = lost.unwrap();
+    let remove = RemoveMember { id: lost.id };
+    let _: Empty = etcd_call(&at, "/etcdserverpb.Cluster/MemberRemove", remove)
+        .await
+        .unwrap();
+    until("the cluster takes a new member", || async {
+        let add = AddMember {
+            urls: lost.urls.clone(),
+        };
+        let added: Result<Empty, _> = etcd_call(&at, "/etcdserverpb.Cluster/MemberAdd", add).await;
+        added.is_ok()
+    })
+    .await;
+    let third = Process::start_in(&flags[2], &[("ETCD_INITIAL_CLUSTER_STATE", "existing")]);
+    Hosts::of(&third.address).await.are(3).await;
+    for process in [&first, &second, &third] {
+        assert!(get(&process.address, "kept").await.is_ok());
+    }
+    drop(serving);
+}
