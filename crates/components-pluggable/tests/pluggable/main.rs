@@ -7,7 +7,10 @@ mod pubsub;
 use std::{
     future::Future,
     path::Path,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -183,9 +186,10 @@ async fn a_restart_in_the_middle_of_traffic_costs_calls_not_the_store() {
     let mut ship = Ship::new().await;
     let store = ship.state("orders").await;
     let stop = CancellationToken::new();
+    let failed = Arc::new(AtomicUsize::new(0));
     let callers: Vec<_> = (0..4)
         .map(|_| {
-            let (store, stop) = (Arc::clone(&store), stop.clone());
+            let (store, stop, failed) = (Arc::clone(&store), stop.clone(), Arc::clone(&failed));
             tokio::spawn(async move {
                 let (mut good, mut bad) = (0, Vec::new());
                 while !stop.is_cancelled() {
@@ -193,6 +197,7 @@ async fn a_restart_in_the_middle_of_traffic_costs_calls_not_the_store() {
                         Ok(()) => good += 1,
                         Err(error) => {
                             bad.push(error);
+                            failed.fetch_add(1, Ordering::SeqCst);
                             tokio::time::sleep(Duration::from_millis(5)).await;
                         }
                     }
@@ -203,8 +208,9 @@ async fn a_restart_in_the_middle_of_traffic_costs_calls_not_the_store() {
         .collect();
     for generation in 1..4 {
         eventually(|| ship.desk.inits() == generation).await;
+        let before = failed.load(Ordering::SeqCst);
         ship.kill();
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        eventually(|| failed.load(Ordering::SeqCst) > before).await;
         ship.start();
     }
     eventually(|| ship.desk.inits() == 4).await;
@@ -425,8 +431,6 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
 
     // What was taken is acknowledged before the reading ends.
     drain.cancel();
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    assert!(!reading.is_finished());
     // What comes meanwhile, and just afterwards, hears that nobody takes it.
     let say = |event| {
         let streams = ship.desk.streams.lock().unwrap();
@@ -436,6 +440,7 @@ async fn an_input_binding_delivers_acknowledges_and_comes_back() {
     let last = || ship.desk.acks.lock().unwrap().last().cloned().unwrap();
     eventually(|| last().message_id == "5").await;
     assert_eq!(last().response_error.unwrap().message, "input binding is closed");
+    assert!(!reading.is_finished());
     app.leave.cancel();
     eventually(|| last().message_id == "4").await;
     assert_eq!(&last().response_data[..], b"at last");

@@ -167,11 +167,27 @@ async fn sentinels_name_the_next_master() {
     assert_eq!(replica.cli(&["HGET", "k", "data"]), "before");
     // A write that waits for its replica, which takes a second to give up, holds nobody else up.
     replica.freeze(true);
-    let writer = store.clone();
-    let waiting = tokio::spawn(async move { writer.set(&strong).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(text(&*store, "k").await.as_deref(), Some("before"));
-    assert!(!waiting.is_finished());
+    let (writer, during) = (
+        store.clone(),
+        Set {
+            consistency: Consistency::Strong,
+            ..set("k", "during")
+        },
+    );
+    let mut waiting = tokio::spawn(async move { writer.set(&during).await });
+    let applied = async {
+        while redis.cli(&["HGET", "k", "data"]) != "during" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), applied)
+        .await
+        .unwrap();
+    tokio::select! {
+        biased;
+        read = text(&*store, "k") => assert_eq!(read.as_deref(), Some("during")),
+        written = &mut waiting => panic!("a read waited for the replica: {written:?}"),
+    }
     replica.freeze(false);
     waiting.await.unwrap().unwrap();
 
