@@ -5,221 +5,24 @@ usage: checks.py BIN_DIR KUBE_APISERVER RENDER
 
 import base64
 import collections
-import http.server
 import json
-import pathlib
 import sys
-import threading
 import time
-import urllib.request
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "chart")]
-import checks as chart  # conformance/chart: not this file, which is __main__
-import fleet as fleets
-import network
-from cluster import ADDRESS, Cluster, Refused, wait
+import outages
+from world import (PARTS, RESOURCES, SECRET, SYSTEM, Refused, adder, chart, component, containers, holds, own_network,
+                   perform, pod, same, session, subscription, wait)
 
-CHART = HERE.parent.parent / "charts" / "outrigger"
-SYSTEM = chart.NAMESPACE
 # Kinds of other projects.
 FOREIGN = ("PodMonitor",)
-WORKLOADS = ("Deployment", "StatefulSet")
-PARTS = {"sentry": "dapr-sentry", "operator": "dapr-operator", "injector": "dapr-sidecar-injector",
-         "placement": "dapr-placement-server", "scheduler": "dapr-scheduler-server"}
 # Seconds of rest, and the calls in it: docs/kubernetes.md promises two a minute of the operator, and none of the others.
 REST = 20
 AT_REST = {"dapr-operator": 1, "dapr-injector": 0, "dapr-sentry": 0, "dapr-scheduler": 0, "dapr-placement": 0}
-RESOURCES = "/apis/dapr.io/v1alpha1/namespaces"
 
 
-def same(found, wanted, what):
-    if found != wanted:
-        raise AssertionError(f"{what}: {found!r}, want {wanted!r}")
-
-
-def holds(condition, what):
-    if not condition:
-        raise AssertionError(what)
-
-
-class App:
-    """An app that keeps what it is sent."""
-
-    def __init__(self):
-        self.seen = collections.defaultdict(list)
-        app = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
-                app.seen[self.path].append(body)
-                self.answer(200, body)
-
-            def do_GET(self):
-                self.answer(404, b"")
-
-            def answer(self, status, body):
-                self.send_response(status)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer((ADDRESS, 0), Handler)
-        self.server.daemon_threads = True
-        self.port = self.server.server_address[1]
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
-def pod(name, namespace="shop", labels=None, **annotations):
-    """An app's pod; annotations are those of Dapr, with `_` for `-`."""
-    noted = {f"dapr.io/{key.replace('_', '-')}": str(value) for key, value in annotations.items()}
-    return {"metadata": {"name": name, "namespace": namespace, "labels": labels or {"app": name}, "annotations": noted},
-            "spec": {"containers": [{"name": "app", "image": "example.com/app"}]}}
-
-
-def containers(found):
-    return [one["name"] for one in found["spec"]["containers"]]
-
-
-def component(name, kind, namespace="shop", scopes=(), **metadata):
-    items = [{"name": key, **(value if isinstance(value, dict) else {"value": value})} for key, value in metadata.items()]
-    return {"apiVersion": "dapr.io/v1alpha1", "kind": "Component", "metadata": {"name": name, "namespace": namespace},
-            "spec": {"type": kind, "version": "v1", "metadata": items}, **({"scopes": list(scopes)} if scopes else {})}
-
-
-def subscription(name, topic, route, namespace="shop"):
-    return {"apiVersion": "dapr.io/v2alpha1", "kind": "Subscription", "metadata": {"name": name, "namespace": namespace},
-            "spec": {"pubsubname": "events", "topic": topic, "routes": {"default": route}}}
-
-
-class Sidecar(fleets.Sidecar):
-    """A sidecar in a pod."""
-
-    def __init__(self, address):
-        self.http, self.host = 3500, address
-
-
-class World:
-    """What the checks share."""
-
-    def __init__(self, fleet, cluster, program):
-        self.fleet, self.cluster, self.api, self.program = fleet, cluster, cluster.api, program
-        self.apps, self.sidecars, self.pods = {}, {}, {}
-        self.controller = None
-        # The part of the log of calls in which the API server was starting.
-        self.unready = (0, 0)
-
-    def render(self, cases):
-        return chart.render(self.program, CHART, cases)
-
-    def objects(self, values):
-        return self.render({"one": values})["one"]["objects"]
-
-    # The control plane
-
-    def create(self, part, objects, number=0):
-        """The pod of a workload of the chart, as its controller makes it."""
-        workload = next(one for one in objects if one["kind"] in WORKLOADS and one["metadata"]["name"] == PARTS[part])
-        template = workload["spec"]["template"]
-        name = f"{PARTS[part]}-{number}"
-        spec = json.loads(json.dumps(template["spec"]))
-        claims = workload["spec"].get("volumeClaimTemplates", [])
-        spec.setdefault("volumes", []).extend({"name": one["metadata"]["name"], "emptyDir": {}} for one in claims)
-        if not self.api.missing(f"/api/v1/namespaces/{SYSTEM}/pods/{name}"):
-            self.api.delete(f"/api/v1/namespaces/{SYSTEM}/pods/{name}?gracePeriodSeconds=0")
-        meta = {**template["metadata"], "name": name, "namespace": SYSTEM}
-        self.pods[name] = self.cluster.exists[name] = self.cluster.pod({"metadata": meta, "spec": spec})
-        return name
-
-    def run(self, name):
-        """Starts the process of a pod of the control plane."""
-        found = self.pods[name]
-        self.cluster.start(name, found, found["spec"]["containers"][0]["name"])
-
-    def healthy(self, name):
-        """Waits until it is; one that ends is started again twice, as a kubelet does."""
-        for left in (2, 1, 0):
-            try:
-                return self._answers(name, f"http://{self.cluster.address(self.pods[name])}:8080/healthz")
-            except RuntimeError as error:
-                if not left or self.fleet.processes[name].poll() is None:
-                    raise
-                print(f"    started again: {error}")
-                self.fleet.processes.pop(name)
-                self.run(name)
-
-    def _answers(self, name, url):
-        def answered():
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                return 200 <= answer.status < 300
-        self.fleet.until(name, answered, url, 60)
-
-    # Sidecars
-
-    def deploy(self, name, namespace="shop", app=True, **annotations):
-        """Creates an app's pod as the controller of replica sets does, and starts its sidecar."""
-        if app:
-            self.apps[name] = App()
-            annotations["app_port"] = self.apps[name].port
-        self.sidecar(name, self.injected(name, namespace, **annotations))
-
-    def injected(self, name, namespace="shop", **annotations):
-        """Creates an app's pod as the controller of replica sets does. Its app, and who calls its sidecar, are outside."""
-        annotations = {"enabled": "true", "app_id": name, "sidecar_listen_addresses": "0.0.0.0",
-                       "app_channel_address": ADDRESS, **annotations}
-        return self.api.post(f"/api/v1/namespaces/{namespace}/pods",
-                             {"apiVersion": "v1", "kind": "Pod", **pod(name, namespace, **annotations)},
-                             token=self.controller)
-
-    def sidecar(self, name, found, more=(), ready=True):
-        """Starts the sidecar of a pod."""
-        self.cluster.start(f"daprd-{name}", found, "daprd", more)
-        self.sidecars[name] = Sidecar(self.cluster.address(found))
-        if ready:
-            self._answers(f"daprd-{name}", f"http://{self.cluster.address(found)}:3501/v1.0/healthz")
-
-    def metadata(self, name):
-        return self.sidecars[name].ask("GET", "/v1.0/metadata")[2]
-
-    def components(self, name):
-        return {one["name"] for one in self.metadata(name)["components"]}
-
-    def logged(self, name, text):
-        return text in (self.fleet.dir / f"{name}.log").read_text(errors="replace")
-
-    def anchors(self):
-        """The root certificate that sentry published."""
-        return self.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/dapr-trust-bundle").get("data", {}).get("ca.crt")
-
-    def registered(self):
-        """Whether the API server is told the root certificate, for both webhooks."""
-        bundle = base64.b64encode(self.anchors().encode()).decode()
-        hook = self.api.get("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/dapr-sidecar-injector")
-        crd = self.api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/subscriptions.dapr.io")
-        convert = crd["spec"]["conversion"]["webhook"]["clientConfig"]
-        return (hook["webhooks"][0]["clientConfig"]["caBundle"] == bundle and convert["caBundle"] == bundle
-                and convert["service"]["namespace"] == SYSTEM)
-
-    def holder(self):
-        lease = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/operator.dapr.io"
-        return self.api.get(lease)["spec"]["holderIdentity"]
-
-
-# Each check: its name, and a function of the world. They build on each other.
+# They build on each other. Faults come before the last one.
 CHECKS = []
-
-
-def check(name):
-    def add(function):
-        CHECKS.append((name, function))
-        return function
-    return add
+check = adder(CHECKS)
 
 
 @check("the API server takes the chart's definitions, tried and for real")
@@ -239,9 +42,7 @@ def definitions(world):
             return told if told.get("Established") == "True" else None
         told = wait(f"{one['metadata']['name']} is established", conditions)
         same(told.get("NonStructuralSchema", "False"), "False", f"NonStructuralSchema of {one['metadata']['name']}")
-    for kind in ("Component", "Configuration", "HTTPEndpoint", "Resiliency", "Subscription"):
-        wait(f"{kind} is served", lambda kind=kind: world.api.collection(
-            "dapr.io/v2alpha1" if kind == "Subscription" else "dapr.io/v1alpha1", kind, "default"))
+    world.served()
 
 
 @check("every object of the chart, for all kinds of values, is tried without a refusal or a warning")
@@ -275,11 +76,7 @@ def applied(world):
 
 @check("the control plane starts with the arguments, accounts and rights of the chart, all parts at once")
 def started(world):
-    # Controllers that create pods, which the injector looks for when it starts.
-    world.cluster.account("kube-system", "replicaset-controller")
-    world.controller = world.cluster.token("kube-system", "replicaset-controller")
-    for name in ("shop", "other"):
-        world.cluster.namespace(name)
+    world.begin("shop", "other")
     names = [world.create(part, world.default) for part in PARTS]
     names += [world.create("scheduler", world.default, number) for number in (1, 2)]
     world.cluster.publish()
@@ -293,7 +90,7 @@ def started(world):
 
 @check("sentry fills the trust bundle: the secret, and what is public in the config map")
 def bundle(world):
-    secret = world.api.get(f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle")["data"]
+    secret = world.api.get(SECRET)["data"]
     same(set(secret), {"ca.crt", "issuer.crt", "issuer.key"}, "keys of the secret")
     same(base64.b64decode(secret["ca.crt"]).decode(), world.anchors(), "ca.crt")
     public = world.api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps/dapr-trust-bundle")["data"]
@@ -468,13 +265,8 @@ def refused(world):
 
 @check("an annotated deployment gets its service, and changes of it; sidecars call each other by that")
 def services(world):
-    template = pod("orders", enabled="true", app_id="orders", grpc_port=6001)
     path = "/apis/apps/v1/namespaces/shop/deployments"
-    deployment = world.api.post(path, {
-        "metadata": {"name": "orders"}, "spec": {"selector": {"matchLabels": {"app": "orders"}}, "template": {
-            "metadata": {"labels": {"app": "orders"}, "annotations": template["metadata"]["annotations"]},
-            "spec": template["spec"]}}})
-    service = wait("the service", lambda: world.api.get("/api/v1/namespaces/shop/services/orders-dapr"))
+    deployment, service = world.expose("orders", grpc_port=6001)
     owner = service["metadata"]["ownerReferences"][0]
     same((owner["kind"], owner["name"], owner["uid"], owner["controller"]),
          ("Deployment", "orders", deployment["metadata"]["uid"], True), "the owner")
@@ -554,78 +346,10 @@ def upgraded(world):
         holds(not world.api.missing(f"/api/v1/namespaces/shop/pods/{name}"), f"{name} was deleted too")
 
 
-@check("the API server restarts: sidecars live on, and changes arrive afterwards")
-def outage(world):
-    begin = world.cluster.audit.stat().st_size
-    world.fleet.kill("app-apiserver")
-    status, _, _ = world.sidecars["orders"].ask("POST", "/v1.0/publish/events/orders", {"of": "outage"})
-    same(status, 204, "publish without an API server")
-    wait("it is delivered", lambda: len(world.apps["orders"].seen["/orders"]) == 2)
-    same(world.sidecars["billing"].ask("POST", "/v1.0/invoke/orders/method/hello", {"a": 2})[0], 200, "a call without one")
-    world.cluster.start_server()
-    # It refuses everybody who is faster than it reads its roles.
-    world.unready = (begin, world.cluster.audit.stat().st_size)
-    world.api.apply(component("after", "state.in-memory"))
-    wait("a change arrives", lambda: "after" in world.components("orders"))
-    found = world.api.post("/api/v1/namespaces/shop/pods", {"apiVersion": "v1", "kind": "Pod", **pod(
-        "after", enabled="true")}, token=world.controller)
-    same(containers(found), ["app", "daprd"], "a new pod")
-    wait("somebody leads", world.holder)
-
-
-@check("the operator is killed: sidecars live on, and what changed meanwhile arrives when it is started again")
-def killed(world):
-    world.fleet.kill("dapr-operator-0")
-    world.api.apply(component("meanwhile", "state.in-memory"))
-    world.api.delete(f"{RESOURCES}/shop/components/after")
-    same(world.sidecars["orders"].ask("POST", "/v1.0/publish/events/orders", {"of": "none"})[0], 204, "publish")
-    world.run("dapr-operator-0")
-    world.healthy("dapr-operator-0")
-    wait("both changes arrive", lambda: "meanwhile" in world.components("orders")
-         and "after" not in world.components("orders"))
-    world.deploy("newcomer", app=False, config="appconfig")
-    holds("meanwhile" in world.components("newcomer"), "a new sidecar is not served")
-
-
-@check("sentry's secret is deleted: it goes on, says so when it restarts, and begins anew when the chart is applied again")
-def lost(world):
-    before = world.anchors()
-    same(world.sidecars["orders"].ask("POST", "/v1.0-alpha1/jobs/kept", {"dueTime": "1h", "data": "x"})[0], 204, "schedule")
-    secret = f"/api/v1/namespaces/{SYSTEM}/secrets/dapr-trust-bundle"
-    world.api.delete(secret)
-    world.cluster.refresh()
-    world.deploy("survivor", app=False)
-    world.fleet.end("dapr-sentry-0")
-    world.run("dapr-sentry-0")
-    wait("it ends", lambda: world.fleet.processes["dapr-sentry-0"].poll() not in (None, 0))
-    world.fleet.processes.pop("dapr-sentry-0")
-    holds(world.logged("dapr-sentry-0", f"the Secret {SYSTEM}/dapr-trust-bundle"), "the log does not say which secret")
-    for one in world.default:
-        if one["metadata"]["name"] == "dapr-trust-bundle":
-            world.api.apply(one)
-    world.run("dapr-sentry-0")
-    world.healthy("dapr-sentry-0")
-    wait("a new root certificate", lambda: world.anchors() != before)
-    # Pods of apps have the old one in their environment. Of the control plane only etcd members have to be restarted.
-    world.cluster.refresh()
-    for name in [name for name in world.fleet.processes if name.startswith("dapr-") and name != "dapr-sentry-0"]:
-        wait(f"{name} has a certificate of the new CA", lambda name=name: world.logged(name, "renewed the workload identity"))
-    wait("both webhooks name it", world.registered)
-    schedulers = [f"{PARTS['scheduler']}-{number}" for number in range(3)]
-    for name in schedulers:
-        world.fleet.end(name)
-        world.run(name)
-    for name in schedulers:
-        world.healthy(name)
-    world.deploy("restored", config="appconfig", app=False, app_id="orders")
-    holds("meanwhile" in world.components("restored"), "a new sidecar is not served")
-    same(world.sidecars["restored"].ask("GET", "/v1.0-alpha1/jobs/kept")[0], 200, "a job from before")
-
-
 @check("in all this no part of the control plane asked for what the chart does not allow it")
 def rights(world):
     told, accounts = set(), set()
-    for call in world.cluster.calls(until=world.unready[0]) + world.cluster.calls(world.unready[1]):
+    for call in world.cluster.while_ready():
         prefix, _, account = call["user"]["username"].rpartition(":")
         if prefix == f"system:serviceaccount:{SYSTEM}":
             accounts.add(account)
@@ -637,26 +361,9 @@ def rights(world):
 
 def main():
     binaries, server, program = sys.argv[1:]
-    network.own()
-    if network.outside():
-        sys.exit("conformance/kubernetes: this machine gives processes no network of their own (unshare --net)")
-    passed = failed = 0
-    with fleets.Fleet(binaries, sentry=False) as fleet, Cluster(fleet, server, binaries) as cluster:
-        world = World(fleet, cluster, program)
-        for number, (name, function) in enumerate(CHECKS, 1):
-            began = time.monotonic()
-            try:
-                function(world)
-            except Exception as error:  # whatever it is, the other checks go on
-                failed += 1
-                print(f"FAILED {number:2} {name}: {type(error).__name__} {error}", flush=True)
-            else:
-                passed += 1
-                print(f"ok     {number:2} {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        if failed:
-            fleet.keep_logs()
-        for name in [name for name in fleet.processes if not name.startswith("app-")]:
-            fleet.end(name)
+    own_network("conformance/kubernetes")
+    with session(binaries, server, program) as world:
+        passed, failed = perform(world, [*CHECKS[:-1], *outages.CHECKS, CHECKS[-1]])
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -13,8 +13,8 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
-import ssl
 import struct
 import subprocess
 import sys
@@ -23,16 +23,13 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import fleet as fleets
+from api import ADDRESS, ADMIN, PATIENCE, Api, Refused, wait
 
-# Of the bridge that pods are at: the API server is here, DNS, and apps of pods.
-ADDRESS = "10.244.0.1"
 PODS = "10.244.1.{}"
 SERVICES = "10.96.0.0/16"
 DOMAIN = "cluster.local"
-PATIENCE = 90
 # The user of our images.
 USER = 65532
-ADMIN = "admin-of-these-checks"
 # What controllers would make: they are not here.
 ROOT_CA = "kube-root-ca.crt"
 # What a process of a pod does first.
@@ -63,30 +60,6 @@ exec "$@"
 """ % ADDRESS
 
 
-class Refused(Exception):
-    """An answer of the API server that is no success: `status`, `answer`."""
-
-    def __init__(self, what, status, answer):
-        message = answer.get("message", answer) if isinstance(answer, dict) else answer
-        super().__init__(f"{what}: {status} {message}")
-        self.status, self.answer, self.message = status, answer, str(message)
-
-
-def wait(what, condition, patience=PATIENCE):
-    """Waits until a condition holds, and returns what it returned."""
-    deadline = time.monotonic() + patience
-    while True:
-        problem = "it does not hold"
-        try:
-            if found := condition():
-                return found
-        except (OSError, http.client.HTTPException, Refused, LookupError, ValueError) as error:
-            problem = f"{type(error).__name__} {error}"
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience} s: {what}: {problem}")
-        time.sleep(0.05)
-
-
 def ip(*lines):
     """Commands of ip, of one group."""
     done = subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), capture_output=True, text=True)
@@ -98,85 +71,6 @@ def private_key():
     """An EC key, as PEM (RFC 5915). Any 32 bytes will do that are smaller than the order of P-256."""
     der = bytes.fromhex("30310201010420") + b"\x01" + os.urandom(31) + bytes.fromhex("a00a06082a8648ce3d030107")
     return f"-----BEGIN EC PRIVATE KEY-----\n{base64.b64encode(der).decode()}\n-----END EC PRIVATE KEY-----\n"
-
-
-class Api:
-    """Calls of the API server, as its administrator or with the token of somebody."""
-
-    def __init__(self, port, authority):
-        self.port, self.authority = port, authority
-        self.resources = {}
-        # Of the last call.
-        self.warnings = []
-
-    def call(self, method, path, body=None, content="application/json", token=ADMIN):
-        """The answer; what is no success raises `Refused`."""
-        # Idle connections are closed by the server: one for each call.
-        context = ssl.create_default_context(cafile=self.authority)
-        headers = {"authorization": f"Bearer {token}", "content-type": content, "accept": "application/json"}
-        with contextlib.closing(http.client.HTTPSConnection(ADDRESS, self.port, context=context, timeout=30)) as connection:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            text = answer.read()
-        # 299 - "text"
-        self.warnings = [value.split(" ", 2)[2].strip('"') for value in answer.headers.get_all("warning", [])]
-        try:
-            found = json.loads(text)
-        except ValueError:
-            found = text.decode(errors="replace")
-        if not 200 <= answer.status < 300:
-            raise Refused(f"{method} {path}", answer.status, found)
-        return found
-
-    def get(self, path, **options):
-        return self.call("GET", path, **options)
-
-    def post(self, path, body, **options):
-        return self.call("POST", path, body, **options)
-
-    def merge(self, path, body, **options):
-        """Changes a part of an object."""
-        return self.call("PATCH", path, body, "application/merge-patch+json", **options)
-
-    def delete(self, path, **options):
-        return self.call("DELETE", path, **options)
-
-    def missing(self, path):
-        """Whether there is no such object."""
-        try:
-            self.get(path)
-        except Refused as refused:
-            if refused.status == 404:
-                return True
-            raise
-        return False
-
-    def collection(self, version, kind, namespace):
-        """The address of the collection of a kind; None where the cluster does not know it."""
-        prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
-        if (version, kind) not in self.resources:
-            try:
-                found = self.get(prefix)["resources"]
-            except Refused as refused:
-                if refused.status == 404:
-                    return None
-                raise
-            for one in found:
-                if "/" not in one["name"]:
-                    self.resources[version, one["kind"]] = (one["name"], one["namespaced"])
-        if (version, kind) not in self.resources:
-            return None
-        plural, namespaced = self.resources[version, kind]
-        return f"{prefix}/namespaces/{namespace or 'default'}/{plural}" if namespaced else f"{prefix}/{plural}"
-
-    def apply(self, manifest, trial=False):
-        """Applies an object as `kubectl apply --server-side` does, and refuses fields that its kind does not have."""
-        meta = manifest["metadata"]
-        collection = self.collection(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
-        if not collection:
-            raise Refused(f"apply of {manifest['kind']}", 404, "the cluster does not know the kind")
-        query = "fieldManager=checks&force=true&fieldValidation=Strict" + ("&dryRun=All" if trial else "")
-        return self.call("PATCH", f"{collection}/{meta['name']}?{query}", manifest, "application/apply-patch+yaml")
 
 
 class Cluster:
@@ -197,6 +91,8 @@ class Cluster:
         self.services, self.listening, self.pods = {}, set(), {}
         # Pods with a process that runs, or is about to.
         self.exists = {}
+        # The parts of the log of calls in which the API server was starting.
+        self.unready = []
         # Of pods, by namespace and name.
         self.addresses, self.links = {}, 0
         # What config maps, secrets and tokens are written to: folders, and of which pod and volume.
@@ -232,6 +128,73 @@ class Cluster:
             if name in self.fleet.processes:
                 self.fleet.kill(name)
 
+    @contextlib.contextmanager
+    def away(self):
+        """Ends the API server, and starts it again."""
+        begun = self.audit.stat().st_size
+        self.fleet.kill("app-apiserver")
+        try:
+            yield
+        finally:
+            self.start_server()
+            # It refuses everybody who is faster than it reads its roles.
+            self.unready.append((begun, self.audit.stat().st_size))
+
+    @contextlib.contextmanager
+    def elsewhere(self):
+        """Ends the API server, and starts it again. Meanwhile there is one at another port, which pods do not know."""
+        with self.away():
+            port = self.port
+            self.port = self.api.port = fleets.free_ports(1)[0]
+            try:
+                self.start_server()
+                yield
+            finally:
+                self.fleet.kill("app-apiserver")
+                self.port = self.api.port = port
+
+    @contextlib.contextmanager
+    def slow(self, stopped=0.4, running=0.1):
+        """Stops etcd for most of the time, in seconds: whatever the API server asks of it takes that long."""
+        etcd, over = self.fleet.processes["app-etcd"], threading.Event()
+
+        def hold():
+            while not over.is_set():
+                etcd.send_signal(signal.SIGSTOP)
+                over.wait(stopped)
+                etcd.send_signal(signal.SIGCONT)
+                over.wait(running)
+        thread = threading.Thread(target=hold, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    @contextlib.contextmanager
+    def frozen(self):
+        """Stops etcd."""
+        etcd = self.fleet.processes["app-etcd"]
+        etcd.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            etcd.send_signal(signal.SIGCONT)
+
+    def compact(self):
+        """Makes etcd forget all versions but the newest."""
+        def ask(path, body):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.etcd, timeout=30)) as connection:
+                connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+                answer = connection.getresponse()
+                text = answer.read()
+            if answer.status != 200:
+                raise OSError(f"etcd: {path}: {answer.status} {text[:200]}")
+            return json.loads(text)
+        newest = ask("/v3/maintenance/status", {})["header"]["revision"]
+        ask("/v3/kv/compaction", {"revision": newest})
+
     def start_server(self):
         """Starts the API server, and waits until it is ready."""
         folder = self.folder
@@ -242,9 +205,10 @@ class Cluster:
             f"--service-account-key-file={folder / 'account.key'}", f"--service-cluster-ip-range={SERVICES}",
             f"--service-account-signing-key-file={folder / 'account.key'}", "--endpoint-reconciler-type=none",
             f"--audit-policy-file={folder / 'audit.json'}", f"--audit-log-path={self.audit}", "--profiling=false"])
-        self.fleet.until("app-apiserver", self._ready, "/readyz", PATIENCE)
+        self.fleet.until("app-apiserver", self.ready, "/readyz", PATIENCE)
 
-    def _ready(self):
+    def ready(self):
+        """Whether the API server is ready: it says so, with what it asks of etcd."""
         try:
             return self.authority.exists() and self.api.get("/readyz") == "ok"
         except (Refused, http.client.HTTPException):
@@ -274,6 +238,12 @@ class Cluster:
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return self.api.post(path, asked)["status"]["token"]
+
+    def while_ready(self):
+        """All calls but those of times in which the API server was starting."""
+        begins = [0, *(end for _, end in self.unready)]
+        ends = [*(begin for begin, _ in self.unready), None]
+        return [call for begin, end in zip(begins, ends) for call in self.calls(begin, end)]
 
     def calls(self, since=0, until=None):
         """What the API server was asked by anybody but the administrator, between two offsets of its log."""
@@ -381,8 +351,9 @@ class Cluster:
         key = pod["metadata"]["namespace"], pod["metadata"]["name"]
         return self.addresses.setdefault(key, PODS.format(len(self.addresses) + 1))
 
-    def start(self, name, pod, container, more=()):
-        """Starts a container of a pod, as the process `name`; `more` are arguments beside its own."""
+    def start(self, name, pod, container, more=(), binaries=None, clock=0):
+        """Starts a container of a pod, as the process `name`; `more` are arguments beside its own, `binaries` is the folder
+        of its program if that is another one, and its clock is some seconds ahead."""
         meta = pod["metadata"]
         container = next(one for one in pod["spec"]["containers"] if one["name"] == container)
         variables = {one["name"]: self._variable(pod, one) for one in container.get("env", [])}
@@ -396,6 +367,9 @@ class Cluster:
             volume = next((one for one in pod["spec"].get("volumes", []) if one["name"] == mount["name"]),
                           {"name": mount["name"]})
             binds.append((self._volume(name, pod, volume), mount["mountPath"]))
+        if clock:
+            binds.append((self._clock(), "/run/clock"))
+            variables |= {"LD_PRELOAD": "/run/clock/clock.so", "CLOCK_AHEAD": str(clock)}
         # Their sources are below /tmp.
         binds.sort(key=lambda bind: bind[1] == "/tmp")
         resolv = self.folder / f"resolv-{meta['namespace']}"
@@ -410,8 +384,9 @@ class Cluster:
             variables["DAPR_UNSAFE_SKIP_CONTAINER_UID_GID_CHECK"] = "true"
         words[0] = f"/run/bin/{words[0].lstrip('/')}"
         address = self.address(pod)
+        folder = pathlib.Path(binaries or self.binaries).resolve()
         process = self.fleet.start(name, [
-            "unshare", "--net", "--mount", "sh", "-c", BEGIN, "sh", str(self.binaries), str(self.program.parent), str(resolv),
+            "unshare", "--net", "--mount", "sh", "-c", BEGIN, "sh", str(folder), str(self.program.parent), str(resolv),
             user, address, "\n".join(f"{source} {target}" for source, target in binds),
             "env", "-i", *(f"{key}={value}" for key, value in variables.items()), *words])
         ours = os.readlink("/proc/self/ns/net")
@@ -422,6 +397,15 @@ class Cluster:
         ip(f"link add name veth{self.links} type veth peer name eth0 address {mac} netns {process.pid}",
            f"link set veth{self.links} master br0 up")
         self.pods[name] = pod
+
+    def _clock(self):
+        """The folder of the library with the other clock."""
+        folder = self.folder / "clock"
+        if not folder.exists():
+            folder.mkdir()
+            source = pathlib.Path(__file__).with_name("clock.c")
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", folder / "clock.so", source], check=True)
+        return folder
 
     def _variable(self, pod, variable):
         source = variable.get("valueFrom")
@@ -447,6 +431,11 @@ class Cluster:
         self.volumes[folder] = (pod, volume)
         self._fill(folder, pod, volume)
         return folder
+
+    def discard(self, process):
+        """What a process kept, which will not come back."""
+        self.forget(process)
+        shutil.rmtree(self.folder / "volumes" / process, ignore_errors=True)
 
     def forget(self, process):
         """The volumes of a process that will not come back."""
