@@ -6,7 +6,7 @@ DIST = $(shell scripts/target)/dist
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed kubernetes measure bench benchstate benchpubsub benchblocks cost fuzz faults deny clean-room
+.PHONY: help build demo test check conformance sdk pluggable cli mixed kubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -86,10 +86,16 @@ benchpubsub: build ## publish/subscribe on one sidecar, beside Dapr in the same 
 	conformance/build fortio reference
 	scripts/measure-blocks $(RELEASE) $(PEER_BIN) --parts publish,delivery
 
-benchblocks: build ## the same for jobs and actors
+benchblocks: build ## the same for jobs and actors; what callers of actors notice when hosts come and go
 	@scripts/need python3 venv
 	conformance/build fortio reference
 	scripts/measure-blocks $(RELEASE) $(PEER_BIN) --parts jobs,actors
+	scripts/measure-rebalance $(RELEASE) $(PEER_BIN)
+
+benchworkflows: build ## workflows with Dapr's Go SDK, beside Dapr in the same run: rates, CPU, time of a step, memory
+	@scripts/need python3 venv redis postgres
+	conformance/build reference
+	scripts/measure-workflows $(RELEASE) $(PEER_BIN)
 
 cost: ## instructions and allocations of a call, against crates/cost/budget.toml (COST=--update: a new budget)
 	@scripts/need cargo cc make valgrind

@@ -188,13 +188,13 @@ class Fleet:
         self._healthy(name, f"http://{HOST}:{healthz}/healthz")
         return f"--scheduler-host-address={HOST}:{port}"
 
-    def placement(self, name="placement", binaries=None):
+    def placement(self, name="placement", binaries=None, flags=()):
         """Starts a placement service and waits until it is healthy; the flag for sidecars that use it."""
         port, healthz, metrics, replicas = free_ports(4)
         self.start(name, [
             pathlib.Path(binaries or self.binaries) / "placement", f"--port={port}", f"--listen-address={HOST}",
             f"--healthz-port={healthz}", f"--metrics-port={metrics}",
-            f"--initial-cluster=dapr-placement-0={HOST}:{replicas}", *self._of_the_control_plane(name)])
+            f"--initial-cluster=dapr-placement-0={HOST}:{replicas}", *self._of_the_control_plane(name), *flags])
         self._healthy(name, f"http://{HOST}:{healthz}/healthz")
         return f"--placement-host-address={HOST}:{port}"
 

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"time"
+
+	"github.com/dapr/durabletask-go/workflow"
+)
+
+// plan is the input of every workflow.
+type plan struct {
+	// Fan activities run at once, in waves, before anything else.
+	Fan int `json:"fan"`
+	// Wave bounds how many; all of them if it is 0.
+	Wave int `json:"wave"`
+	// Waits is for the event "go", after the custom status is "ready".
+	Waits bool `json:"waits"`
+	// Steps are activities one after another.
+	Steps int `json:"steps"`
+}
+
+// measured follows its plan, and gives the times at which the steps began, in nanoseconds since 1970.
+func measured(ctx *workflow.WorkflowContext) (any, error) {
+	var plan plan
+	if err := ctx.GetInput(&plan); err != nil {
+		return nil, err
+	}
+	if err := plan.fanOut(ctx); err != nil {
+		return nil, err
+	}
+	if plan.Waits {
+		ctx.SetCustomStatus("ready")
+		// A negative time has no end, and no timer.
+		if err := ctx.WaitForExternalEvent("go", -1).Await(nil); err != nil {
+			return nil, err
+		}
+	}
+	began := make([]int64, plan.Steps)
+	for number := range began {
+		if err := ctx.CallActivity("step").Await(&began[number]); err != nil {
+			return nil, err
+		}
+	}
+	return began, nil
+}
+
+func (plan plan) fanOut(ctx *workflow.WorkflowContext) error {
+	wave := plan.Wave
+	if wave == 0 {
+		wave = plan.Fan
+	}
+	for left := plan.Fan; left > 0; left -= wave {
+		tasks := make([]workflow.Task, min(left, wave))
+		for number := range tasks {
+			tasks[number] = ctx.CallActivity("step")
+		}
+		for _, task := range tasks {
+			if err := task.Await(nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func step(workflow.ActivityContext) (any, error) {
+	return time.Now().UnixNano(), nil
+}
