@@ -3,6 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
@@ -13,10 +14,16 @@ use outrigger_runtime::resilience::Attempts;
 use outrigger_telemetry::trace::Parent;
 use outrigger_wire::internals::v1::Reminder;
 use tokio::sync::watch::Receiver;
+use tokio::time::timeout;
 
 use super::gate::Claim;
 use super::host::{Entrance, Hosted};
 use super::{ActorError, Actors, REENTRANCY_ID, check};
+
+/// How long a call of another sidecar waits here while calls may not begin: longer than it takes to elect another leader of
+/// placement. A host that is cut off from placement learns last that the actor is another's by now; the other sidecar
+/// knows, or waits itself.
+const PEERS_WAIT: Duration = Duration::from_secs(10);
 
 /// A call of an actor's method; its body is here whole, so that it can be made again.
 #[derive(Clone, Debug, Default)]
@@ -126,18 +133,34 @@ impl Actors {
 
     /// Waits until calls may begin, and begins one of this actor.
     pub(super) async fn claim(&self, kind: &str, id: &str) -> Result<Claim, ActorError> {
-        let lane = self.hosted.load().get(kind).map_or(0, |kind| kind.lane(id));
+        let lane = self.lane(kind, id);
         tokio::select! {
             claim = self.gate.enter(lane) => Ok(claim),
             () = self.ended.cancelled() => Err(ActorError::Ended),
         }
     }
 
+    /// The same for a call of another sidecar.
+    pub(super) async fn claim_of_peer(&self, kind: &str, id: &str) -> Result<Claim, ActorError> {
+        if let Some(claim) = self.gate.try_enter(self.lane(kind, id)) {
+            return Ok(claim);
+        }
+        let waited = Box::pin(timeout(PEERS_WAIT, self.claim(kind, id))).await;
+        waited.unwrap_or(Err(ActorError::Disseminating))
+    }
+
+    fn lane(&self, kind: &str, id: &str) -> usize {
+        self.hosted.load().get(kind).map_or(0, |kind| kind.lane(id))
+    }
+
     async fn once(&self, message: &Message<'_>, origin: Origin) -> Result<Reply, ActorError> {
         let (kind, id) = (message.kind(), message.id());
         loop {
             let mut steps = self.steps.subscribe();
-            let claim = self.claim(kind, id).await?;
+            let claim = match origin {
+                Origin::Own => self.claim(kind, id).await?,
+                Origin::Peer | Origin::Handed(_) => self.claim_of_peer(kind, id).await?,
+            };
             let routes = self.routes.load_full();
             match routes.route(origin, kind, id) {
                 Route::Local => {

@@ -163,7 +163,7 @@ impl Actors {
         let watched = async {
             loop {
                 let mut steps = self.steps.subscribe();
-                let claim = self.claim(&call.kind, &call.id).await?;
+                let claim = self.claim_of_peer(&call.kind, &call.id).await?;
                 let routes = self.routes.load_full();
                 match routes.route(Origin::Peer, &call.kind, &call.id) {
                     Route::Local => return self.watch_here(claim, &call).await,

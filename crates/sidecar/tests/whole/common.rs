@@ -3,9 +3,11 @@
 pub mod app;
 pub mod client;
 pub mod control;
+pub mod fleet;
 pub mod grpc;
 pub mod net;
 pub mod placement;
+pub mod relay;
 pub mod worker;
 
 use std::future::Future;
@@ -21,9 +23,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 pub use app::App;
 pub use client::{Answer, get, post, request};
-pub use control::Control;
+pub use control::{Control, Replicas};
 pub use net::{Net, Node, Plan};
 pub use placement::Placement;
+pub use relay::Relay;
 
 /// Longest wait for something that should happen; reached only when it does not.
 pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -35,6 +35,7 @@ mod middleware;
 mod mtls;
 mod multicast;
 mod operator;
+mod placements;
 mod pluggable;
 mod pressure;
 mod proxy;

@@ -1,6 +1,7 @@
 //! The real services of the control plane, in the process of the test: they can be killed and started again in their place.
 
-use std::net::SocketAddr;
+use std::hash::{BuildHasher, RandomState};
+use std::net::{SocketAddr, TcpListener};
 
 use outrigger_flags::{Parsed, parse};
 use outrigger_placement::Placement;
@@ -9,21 +10,23 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
-use super::{Plan, within};
+use super::client::try_send;
+use super::{Answer, Plan, eventually, get, within};
 
 /// A scheduler and, where it was started, a placement service.
 pub struct Control {
     pub scheduler: Service,
     pub placement: Service,
     jobs: TempDir,
-    /// `--handover` of placement.
-    handover: bool,
+    /// Of placement.
+    flags: Vec<String>,
 }
 
 /// A service on a runtime of its own, so that it can be killed.
 #[derive(Default)]
 pub struct Service {
     port: u16,
+    metrics: Option<u16>,
     runtime: Option<Runtime>,
 }
 
@@ -34,6 +37,58 @@ impl Service {
             .enable_all()
             .build()
             .unwrap()
+    }
+
+    /// A placement service on this port, or a free one. It is tried again until what was there before has let go of it.
+    async fn placement(port: u16, more: Vec<String>) -> Self {
+        let mut arguments = vec![format!("--port={port}")];
+        arguments.extend(
+            [
+                "--healthz-port=0",
+                "--metrics-port=0",
+                "--listen-address=127.0.0.1",
+            ]
+            .map(str::to_owned),
+        );
+        arguments.extend(more);
+        let Ok(Parsed::Run(flags)) = parse(outrigger_placement::config::FLAGS, arguments) else {
+            panic!("the flags of placement are not understood");
+        };
+        let runtime = Self::threads();
+        let started = runtime.spawn(async move {
+            loop {
+                let config = outrigger_placement::Config::from_flags(&flags, |_| None).unwrap();
+                if let Ok(placement) = Placement::build(config, |_| None, CancellationToken::new()).await {
+                    let addresses = placement.addresses();
+                    tokio::spawn(placement.run());
+                    return addresses;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        });
+        let addresses = within(started).await.unwrap();
+        Self {
+            port: addresses.grpc.port(),
+            metrics: addresses.metrics.map(|address| address.port()),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Whether it is a placement service that leads.
+    async fn leads(&self) -> bool {
+        let (Some(port), Some(_)) = (self.metrics, &self.runtime) else {
+            return false;
+        };
+        let Some(answer) = try_send(port, get("/metrics")).await else {
+            return false;
+        };
+        let answer = Answer::try_read(answer).await;
+        answer.is_some_and(|answer| answer.text().contains("\ndapr_placement_leader_status 1"))
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Ends like a killed process.
@@ -59,8 +114,13 @@ impl Control {
 
     /// With a placement that lets hosts hand actors over.
     pub async fn with_handover() -> Self {
+        Self::with_placement(&["--handover"]).await
+    }
+
+    /// With these flags of placement.
+    pub async fn with_placement(flags: &[&str]) -> Self {
         let mut control = Self::scheduler().await;
-        control.handover = true;
+        control.flags = flags.iter().map(|&flag| flag.to_owned()).collect();
         control.start_placement().await;
         control
     }
@@ -71,7 +131,7 @@ impl Control {
             scheduler: Service::default(),
             placement: Service::default(),
             jobs: tempfile::tempdir().unwrap(),
-            handover: false,
+            flags: Vec::new(),
         };
         control.start_scheduler().await;
         control
@@ -110,31 +170,14 @@ impl Control {
 
     /// On its port, where it has one already.
     pub async fn start_placement(&mut self) {
-        let arguments = [
-            format!("--port={}", self.placement.port),
-            "--healthz-port=0".to_owned(),
-            "--metrics-port=0".to_owned(),
-            "--listen-address=127.0.0.1".to_owned(),
-            "--initial-cluster=dapr-placement-0=127.0.0.1:0".to_owned(),
-            format!("--handover={}", self.handover),
-        ];
-        let Ok(Parsed::Run(flags)) = parse(outrigger_placement::config::FLAGS, arguments) else {
-            panic!("the flags of placement are not understood");
-        };
-        let runtime = Service::threads();
-        let started = runtime.spawn(async move {
-            loop {
-                let config = outrigger_placement::Config::from_flags(&flags, |_| None).unwrap();
-                if let Ok(placement) = Placement::build(config, |_| None, CancellationToken::new()).await {
-                    let address: SocketAddr = placement.addresses().grpc;
-                    tokio::spawn(placement.run());
-                    return address.port();
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        });
-        self.placement.port = within(started).await.unwrap();
-        self.placement.runtime = Some(runtime);
+        let alone = "--initial-cluster=dapr-placement-0=127.0.0.1:0".to_owned();
+        let flags = [self.flags.clone(), vec![alone]].concat();
+        self.placement = Service::placement(self.placement.port, flags).await;
+    }
+
+    /// The flag that names placement to sidecars.
+    pub fn placement_flag(&self) -> String {
+        format!("--placement-host-address=127.0.0.1:{}", self.placement.port)
     }
 
     /// A sidecar that knows the scheduler.
@@ -147,7 +190,89 @@ impl Control {
 
     /// A sidecar that knows both.
     pub fn with_both<'n>(&self, plan: Plan<'n>) -> Plan<'n> {
-        let placement = format!("--placement-host-address=127.0.0.1:{}", self.placement.port);
-        self.with_scheduler(plan).flag(&placement)
+        self.with_scheduler(plan).flag(&self.placement_flag())
+    }
+}
+
+/// Placement services that elect a leader.
+pub struct Replicas {
+    members: Vec<Service>,
+    /// Of each of them.
+    flags: Vec<Vec<String>>,
+}
+
+/// Below the ports that the kernel gives to connections: one of those could be taken before its replica listens.
+const PORTS: std::ops::Range<u16> = 10_240..32_768;
+
+/// Addresses where nobody listens.
+fn free_addresses() -> [SocketAddr; 3] {
+    let ports = std::iter::repeat_with(|| {
+        let random = RandomState::new().hash_one(()) % PORTS.len() as u64;
+        PORTS.start + u16::try_from(random).unwrap()
+    });
+    let mut listeners = ports.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok());
+    let held = [(); 3].map(|()| listeners.next().unwrap());
+    held.map(|listener| listener.local_addr().unwrap())
+}
+
+impl Replicas {
+    /// Three of them; whether they let hosts hand actors over.
+    pub async fn start(handover: bool) -> Self {
+        let addresses = free_addresses();
+        let named = ["a", "b", "c"].into_iter().zip(addresses);
+        let cluster: Vec<String> = named.map(|(id, address)| format!("{id}={address}")).collect();
+        let flags = ["a", "b", "c"].map(|id| {
+            vec![
+                format!("--id={id}"),
+                format!("--initial-cluster={}", cluster.join(",")),
+                format!("--handover={handover}"),
+            ]
+        });
+        let mut replicas = Self {
+            members: Vec::new(),
+            flags: flags.into(),
+        };
+        for flags in &replicas.flags {
+            let member = Service::placement(0, flags.clone()).await;
+            replicas.members.push(member);
+        }
+        replicas.leader().await;
+        replicas
+    }
+
+    /// The flag that names all of them to sidecars.
+    pub fn flag(&self) -> String {
+        let addresses = self
+            .members
+            .iter()
+            .map(|member| format!("127.0.0.1:{}", member.port));
+        let addresses: Vec<String> = addresses.collect();
+        format!("--placement-host-address={}", addresses.join(","))
+    }
+
+    /// The one that leads, once one does.
+    pub async fn leader(&self) -> usize {
+        let mut leader = None;
+        eventually(async || {
+            for (at, member) in self.members.iter().enumerate() {
+                if member.leads().await {
+                    leader = Some(at);
+                }
+            }
+            leader.is_some()
+        })
+        .await;
+        leader.expect("it was found")
+    }
+
+    /// Ends one like a killed process.
+    pub fn kill(&mut self, member: usize) {
+        self.members[member].kill();
+    }
+
+    /// Starts one that was killed, in its place.
+    pub async fn start_again(&mut self, member: usize) {
+        let port = self.members[member].port;
+        self.members[member] = Service::placement(port, self.flags[member].clone()).await;
     }
 }
