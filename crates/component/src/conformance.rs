@@ -29,7 +29,9 @@ pub use self::{
     lock::lock,
     middleware::{middleware, middleware_refuses},
     outlives::{configuration_outlives, lock_outlives, state_outlives},
-    pubsub::{PubSubRules, pubsub, pubsub_members, pubsub_outlives, pubsub_outlives_long},
+    pubsub::{
+        PubSubRules, pubsub, pubsub_members, pubsub_outlives, pubsub_outlives_long, pubsub_outlives_silence,
+    },
     secrets::{ExpectedSecrets, secrets},
     settings::settings,
     state::{StateRules, state, state_after_close},

@@ -5,9 +5,11 @@
 //! [`Message::lane`] as ordering key, [`Event::Revoked`] as the revocation of keys, and each settlement goes into the
 //! receipt. CloudEvents envelopes, scopes and resiliency are the sidecar's.
 //!
-//! Back-pressure: no more than [`Subscribe::in_flight`] messages are unsettled at a time; the broker keeps the rest.
+//! Back-pressure: no more than [`Subscribe::in_flight`] messages are unsettled at a time, and no more than 32 MiB of them;
+//! the broker keeps the rest.
 
 mod feed;
+mod prefetch;
 mod receipt;
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
@@ -20,6 +22,7 @@ use tokio::{sync::oneshot, task::unconstrained};
 
 pub use self::{
     feed::{Feed, Subscription},
+    prefetch::Prefetch,
     receipt::{Receipt, Settlement},
 };
 use crate::{Error, Pairs, Result};

@@ -12,8 +12,8 @@ use outrigger_tls::client_config;
 
 use super::{LOG, PATIENCE};
 
-/// Pings keep the connection known to be alive.
-const KEEP_ALIVE: u16 = 30;
+/// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
+const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
 const MOST: usize = 64 << 20;
 

@@ -1,4 +1,4 @@
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
     AckKind, ErrorCode, Message as Incoming,
@@ -13,7 +13,11 @@ use outrigger_component::{
 };
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::{LOG, PATIENCE, Shared, settings::renewal};
+use super::{
+    LOG, PATIENCE, Shared,
+    ahead::{Ahead, Lost},
+    settings::renewal,
+};
 
 /// Before a message that was returned comes again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -152,7 +156,7 @@ impl Consumer {
             messages,
         } = session;
         let mut messages = Some(messages);
-        let mut ahead: VecDeque<Incoming> = VecDeque::new();
+        let mut ahead = Ahead::default();
         let mut renewal = interval(renewal(self.shared.settings.consumer.ack_wait));
         let mut look = interval(LOOK);
         for timer in [&mut renewal, &mut look] {
@@ -160,7 +164,7 @@ impl Consumer {
         }
         loop {
             while feed.room() > 0
-                && let Some(incoming) = ahead.pop_front()
+                && let Some(incoming) = ahead.next(&stream)
             {
                 let message = self.message(&incoming);
                 feed.offer(incoming, message);
@@ -180,9 +184,7 @@ impl Consumer {
                 }
                 () = drain.cancelled(), if messages.is_some() => {
                     messages = None;
-                    for incoming in ahead.drain(..) {
-                        self.say(&incoming, AckKind::Nak(None)).await;
-                    }
+                    self.release(&mut ahead).await;
                 }
                 settled = feed.settled() => {
                     let pause = (!feed.draining()).then_some(AGAIN);
@@ -190,14 +192,29 @@ impl Consumer {
                         self.settle(settled, pause).await;
                     }
                 }
-                incoming = next(&mut messages) => match incoming {
-                    Some(Ok(incoming)) => ahead.push_back(incoming),
+                read = ahead.read_again() => match read {
+                    Ok(incoming) => {
+                        let message = self.message(&incoming);
+                        feed.offer(incoming, message);
+                    }
+                    Err((incoming, Lost::Deleted)) => self.say(&incoming, AckKind::Term).await,
+                    Err((incoming, Lost::Unread(error))) => {
+                        tracing::warn!(
+                            target: LOG,
+                            "component {}: topic {}: a message cannot be read again: {error}; the server sends it again",
+                            self.shared.component, self.topic
+                        );
+                        self.say(&incoming, AckKind::Nak(Some(AGAIN))).await;
+                    }
+                },
+                incoming = next(&mut messages), if !ahead.is_full() => match incoming {
+                    Some(Ok(incoming)) => ahead.push(incoming, feed.room_in_bytes()),
                     // Looked at next.
                     Some(Err(_)) => look.reset_immediately(),
                     None => return Err(Error::new(Kind::Unavailable, "NATS: the subscription ended")),
                 },
                 _ = renewal.tick() => {
-                    for incoming in feed.unsettled().chain(&ahead) {
+                    for incoming in feed.unsettled().chain(ahead.messages()) {
                         self.say(incoming, AckKind::Progress).await;
                     }
                 }
@@ -210,12 +227,18 @@ impl Consumer {
                 }
             }
         }
-        for incoming in ahead {
-            self.say(&incoming, AckKind::Nak(None)).await;
-        }
+        self.release(&mut ahead).await;
         // An answer to this comes after what was said before.
         let _late = timeout(PATIENCE, stream.consumer_info(&name)).await;
         Ok(())
+    }
+
+    /// Gives back what the app never had.
+    async fn release(&self, ahead: &mut Ahead) {
+        for incoming in ahead.messages() {
+            self.say(incoming, AckKind::Nak(None)).await;
+        }
+        *ahead = Ahead::default();
     }
 
     async fn settle(&self, (incoming, settlement): (Incoming, Settlement), pause: Option<Duration>) {

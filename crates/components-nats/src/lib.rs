@@ -4,6 +4,7 @@
 //! A topic is a subject, which a stream must have; the component makes none. A consumer group is a durable consumer with a
 //! deliver group. Messages that are here and not settled are said to be in progress, so that nobody else gets them.
 
+mod ahead;
 mod consumer;
 mod settings;
 

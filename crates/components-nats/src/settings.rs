@@ -17,6 +17,8 @@ const NAME: &str = "dapr.io - pubsub.jetstream";
 /// Messages of a subscription that the client keeps until they are taken. Beyond it they are dropped here, and sent again
 /// by the server.
 const WAITING: usize = 8192;
+/// Between two pings: a server that leaves two without an answer is gone.
+const PING: Duration = Duration::from_secs(5);
 /// Until the server sends a message again that nobody acknowledged.
 const ACK_WAIT: Duration = Duration::from_secs(30);
 
@@ -76,6 +78,7 @@ impl Settings {
             .name(given("name").unwrap_or(NAME))
             .connection_timeout(PATIENCE)
             .request_timeout(Some(PATIENCE))
+            .ping_interval(PING)
             .subscription_capacity(WAITING)
             .reconnect_delay_callback(|attempts| {
                 let doubled = 1_u32.checked_shl(u32::try_from(attempts).unwrap_or(u32::MAX));

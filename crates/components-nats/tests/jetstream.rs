@@ -122,6 +122,15 @@ async fn nothing_is_lost_over_a_long_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_connections_fall_silent() {
+    let Some(server) = started().await else { return };
+    let proxy = Proxy::start(server.port()).await;
+    let url = format!("nats://127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&url, group, &[]).await;
+    conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_may_hang_refuse_and_go() {
     let Some(server) = started().await else { return };
     let url = server.url();
@@ -146,6 +155,59 @@ async fn an_event_that_the_stream_has_is_not_stored_again() {
     assert_eq!(second.message.data, "another");
     second.receipt.acknowledge();
     subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// The server counts what it sends ahead, whatever its size. Payloads that there is no room for are read from the stream
+/// when it is their turn; what was deleted there meanwhile does not come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_ahead_is_bounded_in_bytes() {
+    const LARGE: usize = 1_000_000;
+    const COUNT: usize = 60;
+    const DELETED: usize = 50;
+    let Some(server) = started().await else { return };
+    let broker = open(&server.url(), "app", &[("ackWait", "60s")]).await.unwrap();
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(1000).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    for number in 0..COUNT {
+        let text = format!("{}{number:06}", "0".repeat(LARGE - 6));
+        broker.publish(&message("orders", &text)).await.unwrap();
+    }
+    let client = async_nats::connect(server.url()).await.unwrap();
+    let stream = jetstream::new(client).get_stream("all").await.unwrap();
+    let sent = async {
+        while stream.consumer_info("app").await.unwrap().num_ack_pending < COUNT {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(SOON, sent).await.unwrap();
+    let mut held = std::collections::VecDeque::new();
+    while let Ok(event) = tokio::time::timeout(Duration::from_secs(1), subscription.next()).await {
+        let Some(Event::Message(delivery)) = event else {
+            panic!("{event:?}");
+        };
+        held.push_back(delivery);
+    }
+    assert!((20..40).contains(&held.len()), "{} are with the app", held.len());
+    let sequence = u64::try_from(DELETED + 1).unwrap();
+    assert!(stream.delete_message(sequence).await.unwrap());
+    for number in (0..COUNT).filter(|number| *number != DELETED) {
+        let delivery = match held.pop_front() {
+            Some(delivery) => delivery,
+            None => next(&mut subscription).await,
+        };
+        let text = std::str::from_utf8(&delivery.message.data).unwrap();
+        assert_eq!((text.len(), text.parse()), (LARGE, Ok(number)));
+        assert_eq!(delivery.message.redelivered, Some(0));
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    let left = stream.consumer_info("app").await.unwrap();
+    assert_eq!((left.num_ack_pending, left.num_pending), (0, 0));
     broker.close().await;
 }
 

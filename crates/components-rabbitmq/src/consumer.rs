@@ -1,4 +1,9 @@
-use std::{collections::VecDeque, num::NonZeroUsize, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    num::{NonZeroU16, NonZeroUsize},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt, StreamExt};
 use lapin::{
@@ -8,8 +13,8 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use outrigger_component::{
-    Error, Pairs, Result,
-    pubsub::{Feed, Message, Settlement},
+    Error, Kind, Pairs, Result,
+    pubsub::{Feed, Message, Prefetch, Settlement},
 };
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -40,15 +45,26 @@ pub(super) struct Consumer {
 struct Stream {
     channel: Channel,
     deliveries: lapin::Consumer,
+    prefetch: Prefetch,
 }
 
 /// Messages on their way to the app, by the channel they came by.
 #[derive(Default)]
 struct Backlog {
-    /// Delivered while there was no room.
-    ahead: VecDeque<Delivery>,
+    /// Delivered while there was no room, by their tags: the order in which they left the queue.
+    ahead: BTreeMap<u64, Delivery>,
     /// Returned, until it is due.
     again: VecDeque<(Instant, Acker)>,
+}
+
+impl Backlog {
+    fn came(&mut self, delivery: Delivery) {
+        self.ahead.insert(delivery.delivery_tag, delivery);
+    }
+}
+
+fn gone() -> Error {
+    Error::new(Kind::Unavailable, "the queue is gone")
 }
 
 impl Consumer {
@@ -68,8 +84,24 @@ impl Consumer {
         let options = &self.shared.options;
         let channel = self.shared.link.channel().await?;
         call(self.queue.declare(&channel, options)).await?;
-        let most = u16::try_from(self.in_flight.get()).unwrap_or(u16::MAX);
-        let prefetch = options.prefetch.map_or(most, |prefetch| prefetch.min(most));
+        let most = NonZeroU16::try_from(self.in_flight).unwrap_or(NonZeroU16::MAX);
+        let most = options.prefetch.map_or(most, |prefetch| prefetch.min(most));
+        let prefetch = Prefetch::new(most);
+        let count = if self.queue.has_one_consumer() {
+            most.get()
+        } else {
+            prefetch.count()
+        };
+        let deliveries = self.deliveries(&channel, count).await?;
+        Ok(Stream {
+            channel,
+            deliveries,
+            prefetch,
+        })
+    }
+
+    /// A new consumer, to which the broker sends so many messages ahead.
+    async fn deliveries(&self, channel: &Channel, prefetch: u16) -> Result<lapin::Consumer> {
         call(channel.basic_qos(prefetch, BasicQosOptions::default())).await?;
         let consuming = channel.basic_consume(
             self.queue.name.clone(),
@@ -77,8 +109,27 @@ impl Consumer {
             BasicConsumeOptions::default(),
             FieldTable::default(),
         );
-        let deliveries = call(consuming).await?;
-        Ok(Stream { channel, deliveries })
+        call(consuming).await
+    }
+
+    /// Has the broker send another number of messages ahead, which it takes with a new consumer alone. That one is there
+    /// before the old one goes: a queue may go with its last consumer. What the old one had stays the channel's.
+    async fn refit(&self, stream: &mut Stream, waiting: &mut Backlog) -> Result<()> {
+        let fitted = self.deliveries(&stream.channel, stream.prefetch.count()).await?;
+        let mut old = std::mem::replace(&mut stream.deliveries, fitted);
+        let cancelling = stream
+            .channel
+            .basic_cancel(old.tag(), BasicCancelOptions::default());
+        call(cancelling).await?;
+        // Both are looked through before anything of either is handed on: tags tell the order.
+        while let Some(delivery) = old.next().await {
+            waiting.came(delivery.map_err(|error| failure(&error))?);
+        }
+        while let Some(delivery) = stream.deliveries.next().now_or_never() {
+            let delivery = delivery.ok_or_else(gone)?;
+            waiting.came(delivery.map_err(|error| failure(&error))?);
+        }
+        Ok(())
     }
 
     /// `<queue>-<uuid>`, of which the end is unique.
@@ -126,7 +177,7 @@ impl Consumer {
         let (mut draining, mut over) = (false, false);
         loop {
             while feed.room() > 0
-                && let Some(delivery) = waiting.ahead.pop_front()
+                && let Some((_, delivery)) = waiting.ahead.pop_first()
             {
                 self.offer(feed, delivery).await?;
             }
@@ -154,11 +205,17 @@ impl Consumer {
                 }
                 delivery = stream.deliveries.next(), if !over => match delivery {
                     Some(Ok(delivery)) if draining => self.give_back(&delivery.acker, true).await?,
-                    Some(Ok(delivery)) => waiting.ahead.push_back(delivery),
+                    Some(Ok(delivery)) => {
+                        let refit = stream.prefetch.came(delivery.data.len());
+                        waiting.came(delivery);
+                        if refit && !self.queue.has_one_consumer() {
+                            self.refit(&mut stream, &mut waiting).await?;
+                        }
+                    }
                     Some(Err(error)) => return Err(failure(&error)),
-                    // Cancelled by this side, or by the broker: the queue is gone.
+                    // Cancelled by this side, or by the broker.
                     None if draining => over = true,
-                    None => return Err(Error::new(outrigger_component::Kind::Unavailable, "the queue is gone")),
+                    None => return Err(gone()),
                 },
             }
         }
@@ -200,7 +257,7 @@ impl Consumer {
 
     /// Gives back what the app never had, or did not finish.
     async fn release(&self, waiting: &mut Backlog) -> Result<()> {
-        for delivery in waiting.ahead.drain(..) {
+        for delivery in std::mem::take(&mut waiting.ahead).into_values() {
             self.give_back(&delivery.acker, true).await?;
         }
         for (_, acker) in waiting.again.drain(..) {

@@ -1,4 +1,7 @@
-use std::{num::NonZeroUsize, time::Duration};
+use std::{
+    num::{NonZeroU16, NonZeroUsize},
+    time::Duration,
+};
 
 use lapin::ExchangeKind;
 use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Setup, Unit};
@@ -16,7 +19,7 @@ pub(super) struct Options {
     /// 2 = stored on disk.
     pub(super) delivery_mode: u8,
     /// What the broker sends ahead; `None` = as much as may be in flight.
-    pub(super) prefetch: Option<u16>,
+    pub(super) prefetch: Option<NonZeroU16>,
     pub(super) reconnect_wait: Duration,
     pub(super) exchange_kind: ExchangeKind,
     pub(super) dead_letter: bool,
@@ -49,7 +52,7 @@ impl Options {
                 Some(mode) if mode <= 2 => mode,
                 Some(_) => return Err(metadata.wrong(&["deliveryMode"], "use 0, 1 or 2").into()),
             },
-            prefetch: metadata.number(&["prefetchCount"])?.filter(|count| *count > 0),
+            prefetch: metadata.number(&["prefetchCount"])?.and_then(NonZeroU16::new),
             reconnect_wait: seconds("reconnectWaitSeconds")?
                 .and_then(GoDuration::positive)
                 .unwrap_or(RECONNECT_WAIT),

@@ -19,6 +19,7 @@ pub(super) struct Queue {
     routing_keys: Vec<ShortString>,
     arguments: FieldTable,
     limits: FieldTable,
+    one_consumer: bool,
 }
 
 fn number(metadata: &outrigger_component::Pairs, name: &str) -> Result<Option<i64>> {
@@ -65,7 +66,8 @@ impl Queue {
             }
         }
         arguments.insert("x-queue-type".into(), text(kind));
-        if flag(&request.metadata, "singleActiveConsumer") == Some(true) {
+        let one_consumer = flag(&request.metadata, "singleActiveConsumer") == Some(true);
+        if one_consumer {
             arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
         }
         let mut dead = None;
@@ -82,7 +84,13 @@ impl Queue {
             routing_keys: keys.map(|key| short(key, "routing key")).collect::<Result<_>>()?,
             arguments,
             limits,
+            one_consumer,
         })
+    }
+
+    /// Whether one consumer gets all messages until it goes; with a new one the next sidecar would have its turn.
+    pub(super) fn has_one_consumer(&self) -> bool {
+        self.one_consumer
     }
 
     /// Makes what is not there. What is there must be the same.

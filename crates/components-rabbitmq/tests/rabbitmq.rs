@@ -81,6 +81,7 @@ async fn rabbitmq_keeps_the_rules() {
     conformance::pubsub(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
     conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &LASTING).await).await;
     by_default_queues_go_with_their_consumers(&url).await;
+    what_is_sent_ahead_is_bounded_in_bytes(&url).await;
     names_and_properties_are_daprs(&url).await;
     what_the_app_failed_becomes_a_dead_letter(&url).await;
     routing_keys_choose(&url).await;
@@ -92,6 +93,11 @@ async fn rabbitmq_keeps_the_rules() {
     let opener = async |group: &str| open(&through, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
+    // The broker, too, gives up who has fallen silent by the client's heartbeat.
+    let mut brief = LASTING.to_vec();
+    brief.push(("heartBeat", "2s"));
+    let opener = async |group: &str| open(&through, group, &brief).await;
+    conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
     let opener = async |group: &str| open(&url, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, opener, &mut rabbit).await;
 }
@@ -110,6 +116,63 @@ async fn by_default_queues_go_with_their_consumers(url: &str) {
     assert_eq!(delivery.message.data, "somebody");
     delivery.receipt.acknowledge();
     second.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// What the broker sends ahead follows the size of messages; their order stays, and the queue does, which goes with its
+/// last consumer.
+async fn what_is_sent_ahead_is_bounded_in_bytes(url: &str) {
+    const LARGE: usize = 4 * 1024 * 1024;
+    let broker = open(url, "sizes", &[]).await.unwrap();
+    let request = Subscribe {
+        topic: "sizes".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(500).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    let publish = async |data: String| broker.publish(&message("sizes", &data, &[])).await.unwrap();
+    publish("x".repeat(LARGE)).await;
+    let first = next(&mut subscription).await;
+    for _ in 0..23 {
+        publish("x".repeat(LARGE)).await;
+    }
+    let connection = Connection::connect(url, ConnectionProperties::default())
+        .await
+        .unwrap();
+    let channel = connection.create_channel().await.unwrap();
+    let passive = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let queue = channel.queue_declare("sizes-sizes".into(), passive, FieldTable::default());
+    let kept = queue.await.unwrap().message_count();
+    assert!(kept >= 23 - 8, "the queue keeps {kept} of 23");
+    first.receipt.acknowledge();
+    for _ in 0..23 {
+        next(&mut subscription).await.receipt.acknowledge();
+    }
+    // Small ones wait when the broker is asked for more and more of them.
+    for number in 0..400 {
+        publish(number.to_string()).await;
+    }
+    for number in 0..400 {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, number.to_string());
+        assert_eq!(delivery.message.redelivered, Some(0));
+        delivery.receipt.acknowledge();
+    }
+    for number in 0..200 {
+        publish(number.to_string()).await;
+    }
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, number.to_string());
+        held.push(delivery);
+    }
+    held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
+    subscription.ended().await.unwrap();
+    connection.close(200, "OK".into()).await.unwrap();
     broker.close().await;
 }
 

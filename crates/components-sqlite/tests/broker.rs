@@ -6,7 +6,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use outrigger_component::{
     PubSub, Result,
     conformance::{self, PubSubRules},
-    pubsub::{Delivery, Event, Publish, Subscribe, Subscription},
+    pubsub::{BulkEntry, BulkPublish, Delivery, Event, Publish, Subscribe, Subscription},
 };
 use outrigger_components_testing::Components;
 use rusqlite::Connection;
@@ -98,6 +98,60 @@ async fn what_a_vanished_consumer_had_comes_again() {
     again.receipt.acknowledge();
     held.receipt.give_back();
     subscription.ended().await.unwrap();
+}
+
+/// After small messages, too, whose size says nothing about the next ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_is_leased_than_there_is_room_for_in_bytes() {
+    const LARGE: usize = 2 * 1024 * 1024;
+    let file = File::new();
+    let broker = file.open("app", &[]).await.unwrap();
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(1000).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    let bulk = async |count: usize, size: usize| {
+        let data = bytes::Bytes::from(vec![b'x'; size]);
+        let entry = |number: usize| BulkEntry {
+            id: number.to_string(),
+            data: data.clone(),
+            ..BulkEntry::default()
+        };
+        let request = BulkPublish {
+            topic: "orders".to_owned(),
+            entries: (0..count).map(entry).collect(),
+            ..BulkPublish::default()
+        };
+        assert!(broker.publish_bulk(&request).await.unwrap().is_empty());
+    };
+    bulk(200, 1).await;
+    for _ in 0..200 {
+        next(&mut subscription).await.receipt.acknowledge();
+    }
+    // In one transaction: one lease could take all.
+    bulk(24, LARGE).await;
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(next(&mut subscription).await);
+    }
+    let more = tokio::time::timeout(Duration::from_millis(500), subscription.next()).await;
+    assert!(more.is_err(), "more than 32 MiB");
+    let database = Connection::open(file.path()).unwrap();
+    let leased = "SELECT COUNT(*) FROM pubsub_deliveries WHERE owner <> ''";
+    let leased: i64 = database.query_row(leased, [], |row| row.get(0)).unwrap();
+    assert_eq!(leased, 16);
+    // One passes, however large it is.
+    bulk(1, 20 * LARGE).await;
+    held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
+    for size in std::iter::repeat_n(LARGE, 8).chain([20 * LARGE]) {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data.len(), size);
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

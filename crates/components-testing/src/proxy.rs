@@ -29,6 +29,7 @@ struct Shared {
     mute: AtomicBool,
     cut: watch::Sender<bool>,
     held: watch::Sender<bool>,
+    silent: AtomicBool,
 }
 
 impl Proxy {
@@ -46,19 +47,26 @@ impl Proxy {
             mute: AtomicBool::new(false),
             cut: watch::Sender::new(false),
             held: watch::Sender::new(false),
+            silent: AtomicBool::new(false),
         });
         let for_all = shared.clone();
         let task = tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 let shared = for_all.clone();
+                // Before it is looked for silence: what is lost from here on is noticed.
+                let losses = shared.losses.subscribe();
                 if *shared.cut.borrow() {
                     continue;
                 }
                 tokio::spawn(async move {
+                    if shared.silent.load(Ordering::SeqCst) {
+                        let _open = client;
+                        return std::future::pending::<()>().await;
+                    }
                     shared.passes().await;
                     if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await {
-                        shared.forward(client, server).await;
+                        shared.forward(client, server, losses).await;
                     }
                 });
             }
@@ -73,6 +81,11 @@ impl Proxy {
     /// Nothing arrives any more on the connections there are, in either direction; they stay open.
     pub fn lose(&self) {
         self.shared.losses.send_modify(|count| *count += 1);
+    }
+
+    /// A cut that nobody is told of.
+    pub fn silence(&self) -> Silence<'_> {
+        Silence(self)
     }
 
     /// Nothing arrives any more, in either direction, until [`Proxy::go_on`]. Connections stay open, and new ones are
@@ -99,8 +112,8 @@ impl Shared {
         let _ = self.held.subscribe().wait_for(|held| !*held).await;
     }
 
-    async fn forward(&self, mut client: TcpStream, mut server: TcpStream) {
-        let (mut losses, mut cut) = (self.losses.subscribe(), self.cut.subscribe());
+    async fn forward(&self, mut client: TcpStream, mut server: TcpStream, mut losses: watch::Receiver<u32>) {
+        let mut cut = self.cut.subscribe();
         let (mut asked, mut answered) = (vec![0; 16384], vec![0; 16384]);
         // What is sent after a loss may be read before the loss is noticed.
         let lost = losses.clone();
@@ -144,5 +157,22 @@ impl Link for Proxy {
 
     fn restore(&mut self) {
         self.shared.cut.send_replace(false);
+    }
+}
+
+/// The way to a server, cut as where packets are dropped: connections stay open, and nothing arrives on them. Those that were
+/// there during the cut carry nothing afterwards either, as behind a firewall that has forgotten them, and neither side
+/// hears of the other's end: each has to notice by itself.
+pub struct Silence<'a>(&'a Proxy);
+
+impl Link for Silence<'_> {
+    fn cut(&mut self) {
+        self.0.shared.silent.store(true, Ordering::SeqCst);
+        self.0.lose();
+    }
+
+    fn restore(&mut self) {
+        // Connections that were begun meanwhile are not forwarded.
+        self.0.shared.silent.store(false, Ordering::SeqCst);
     }
 }

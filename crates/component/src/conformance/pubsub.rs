@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use self::consumer::{A_WHILE, Consumer, data, publish, settled};
 pub use self::{
-    faults::{pubsub_outlives, pubsub_outlives_long},
+    faults::{pubsub_outlives, pubsub_outlives_long, pubsub_outlives_silence},
     members::pubsub_members,
 };
 use super::{Findings, Outcome, SOON, Step, ensure, unique};

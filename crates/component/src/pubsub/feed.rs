@@ -16,7 +16,7 @@ use crate::{Error, Kind, Result};
 /// Most bytes of messages that a subscription holds, but for one message that is larger.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// How large messages are thought to be until some have come, bytes.
-const FIRST_SIZE: usize = 128 * 1024;
+const FIRST_SIZE: usize = 2 * 1024 * 1024;
 
 /// A running subscription. Dropped, it ends at once: what is unsettled is delivered again later.
 #[derive(Debug)]
@@ -133,6 +133,12 @@ impl<T> Feed<T> {
         let by_size = MAX_BYTES.saturating_sub(self.bytes) / self.expected.max(1);
         // One message always passes, however large it is.
         by_number.min(by_size.max(usize::from(self.sizes.is_empty())))
+    }
+
+    /// How many bytes of messages may be offered now, for brokers that tell sizes beforehand; one message passes however
+    /// large it is, where [`Feed::room`] says so.
+    pub fn room_in_bytes(&self) -> usize {
+        MAX_BYTES.saturating_sub(self.bytes)
     }
 
     /// Hands a message to the engine.
@@ -324,6 +330,11 @@ mod tests {
     #[tokio::test]
     async fn large_messages_leave_less_room() {
         assert_eq!(rooms(0, 100).await, (924, 1024), "small ones are counted alone");
+        assert_eq!(
+            rooms(FIRST_SIZE, 16).await,
+            (0, 16),
+            "of the first ones few are taken"
+        );
         let four = 4 * 1024 * 1024;
         assert_eq!(rooms(four, 7).await, (1, 8));
         assert_eq!(rooms(four, 8).await, (0, 8));

@@ -147,7 +147,7 @@ async fn kafka_keeps_the_rules() {
     form::records_are_those_of_dapr(&address, &admin).await;
     form::payloads_may_be_compressed_and_none(&address).await;
     form::settings_are_kept(&address, &admin).await;
-    group::positions_are_committed_when_the_app_is_done(&address).await;
+    group::positions_are_committed_when_the_app_is_done(&address, &admin).await;
     group::poison_holds_back_its_key_alone(&address).await;
     group::what_fails_too_often_is_passed_over(&address).await;
     group::a_rebalance_loses_and_repeats_nothing(&address, &admin).await;
@@ -162,7 +162,8 @@ async fn kafka_keeps_the_rules() {
     faults::a_silent_connection_loses_nothing(&through, &mut proxy).await;
     let opener = async |group: &str| open(&through, group, &[]).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
-    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
+    conformance::pubsub_outlives_long(RULES, &opener, &mut proxy).await;
+    conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
     let opener = async |group: &str| open(&address, group, &[]).await;
     conformance::pubsub_outlives(RULES, opener, &mut kafka).await;
     faults::a_killed_consumer_loses_nothing(&address).await;

@@ -114,6 +114,15 @@ async fn nothing_is_lost_over_a_long_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_connections_fall_silent() {
+    let Some(broker) = Mosquitto::start() else { return };
+    let proxy = Proxy::start(broker.port()).await;
+    let url = format!("mqtt://127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&url, group, &[]).await;
+    conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poison_holds_up_nobody() {
     let Some(broker) = Mosquitto::start() else { return };
     let url = broker.url();

@@ -118,6 +118,15 @@ async fn nothing_is_lost_over_a_long_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_when_connections_fall_silent() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let proxy = Proxy::start(redis.port).await;
+    let host = format!("127.0.0.1:{}", proxy.port);
+    let opener = async |group: &str| open(&host, group, &[("processingTimeout", "3s")]).await;
+    conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn consumers_may_hang_refuse_and_go() {
     let Some(redis) = Redis::start(&[]) else { return };
     let host = redis.host();
@@ -153,6 +162,45 @@ async fn the_stored_form_is_daprs() {
     assert_eq!(next(&mut subscription).await.message.metadata["a"], "1");
     assert_eq!(next(&mut subscription).await.message.data, "foreign");
     drop(first);
+    broker.close().await;
+}
+
+/// How large entries are is known when they came: the first read asks for a few, and the next ones for what fits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_are_bounded_in_bytes() {
+    const LARGE: usize = 2 * 1024 * 1024;
+    let Some(redis) = Redis::start(&[]) else { return };
+    let broker = open(&redis.host(), "app", &[]).await.unwrap();
+    let large = "x".repeat(LARGE);
+    for _ in 0..24 {
+        broker.publish(&message(&large, &[])).await.unwrap();
+    }
+    let request = Subscribe {
+        topic: "orders".to_owned(),
+        metadata: Default::default(),
+        in_flight: NonZeroUsize::new(1000).unwrap(),
+    };
+    let mut subscription = broker.subscribe(request).await.unwrap();
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        held.push(next(&mut subscription).await);
+    }
+    let more = tokio::time::timeout(Duration::from_millis(500), subscription.next()).await;
+    assert!(more.is_err(), "more than 32 MiB");
+    assert!(redis.cli(&["XPENDING", "orders", "app"]).starts_with("16"));
+    held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
+    for _ in 0..8 {
+        next(&mut subscription).await.receipt.acknowledge();
+    }
+    // Small ones are read many at a time again.
+    for _ in 0..300 {
+        broker.publish(&message("small", &[])).await.unwrap();
+    }
+    for _ in 0..300 {
+        held.push(next(&mut subscription).await);
+    }
+    held.drain(..).for_each(|delivery| delivery.receipt.acknowledge());
+    subscription.ended().await.unwrap();
     broker.close().await;
 }
 

@@ -8,7 +8,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::{
     Shared,
-    tables::{Leased, Member},
+    tables::{Leased, Member, Room},
 };
 use crate::pool::failure;
 
@@ -61,12 +61,15 @@ impl Consumer {
         loop {
             // Heard from here on: what is published while the database is asked is not missed.
             let published = self.shared.published.notified();
-            let room = feed.room().min(MOST_LEASED);
-            if !owed.is_empty() || (room > 0 && (likely || self.visible().await)) {
+            let room = Room {
+                messages: feed.room().min(MOST_LEASED),
+                bytes: feed.room_in_bytes(),
+            };
+            if !owed.is_empty() || (room.messages > 0 && (likely || self.visible().await)) {
                 match self.exchange(&owed, room).await {
                     Ok(leased) => {
                         owed.clear();
-                        likely = room > 0 && leased.len() == room;
+                        likely = room.messages > 0 && leased.len() == room.messages;
                         for message in leased {
                             feed.offer(message.id, self.message(message));
                         }
@@ -123,18 +126,18 @@ impl Consumer {
     }
 
     /// Settles and leases in one transaction.
-    async fn exchange(&self, settled: &[(i64, Settlement)], most: usize) -> Result<Vec<Leased>> {
+    async fn exchange(&self, settled: &[(i64, Settlement)], room: Room) -> Result<Vec<Leased>> {
         let (tables, member, settled) = (self.shared.tables.clone(), self.member.clone(), settled.to_vec());
         let (redelivery, visibility) = (self.shared.options.redelivery, self.shared.options.visibility);
         let exchanging = self.shared.pool.write(move |connection| {
             tables
                 .settle(connection, &member, &settled, redelivery)
                 .map_err(failure)?;
-            if most == 0 {
+            if room.messages == 0 {
                 return Ok(Vec::new());
             }
             tables
-                .lease(connection, &member, most, visibility)
+                .lease(connection, &member, room, visibility)
                 .map_err(failure)
         });
         exchanging.await
@@ -178,9 +181,13 @@ impl Consumer {
     /// The component is being closed: what is unsettled is visible to others at once.
     async fn leave(&self, feed: Feed<i64>, mut owed: Vec<(i64, Settlement)>) -> Result<()> {
         owed.extend(feed.unsettled().map(|id| (*id, Settlement::Return)));
+        let none = Room {
+            messages: 0,
+            bytes: 0,
+        };
         let mut outcome = Ok(());
         for _ in 0..LAST_TRIES {
-            outcome = self.exchange(&owed, 0).await.map(drop);
+            outcome = self.exchange(&owed, none).await.map(drop);
             if outcome.is_ok() {
                 break;
             }

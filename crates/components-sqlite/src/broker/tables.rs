@@ -71,6 +71,14 @@ impl Leased {
     }
 }
 
+/// What one lease may take.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    pub(super) messages: usize,
+    /// Of payloads; the first message passes, however large it is.
+    pub(super) bytes: usize,
+}
+
 /// Who takes messages.
 #[derive(Clone)]
 pub(super) struct Member {
@@ -109,7 +117,8 @@ impl Tables {
             ),
             // A key whose earlier message somebody else has, or that waits to be delivered again, is passed over.
             find: format!(
-                "SELECT d.message_id, d.key, m.data, m.content_type, m.metadata, d.leases
+                "SELECT d.message_id, d.key, m.data, m.content_type, m.metadata, d.leases,
+                     length(m.data)
                  FROM {table}_deliveries d JOIN {table}_messages m ON m.id = d.message_id
                  WHERE d.group_id = ?1 AND d.visible_ms <= ?2 AND (d.key IS NULL OR NOT EXISTS (
                      SELECT 1 FROM {table}_deliveries e
@@ -249,21 +258,29 @@ impl Tables {
         Ok(())
     }
 
-    /// Leases up to `most` messages for the time `visibility`, the oldest first.
+    /// Leases what there is room for, for the time `visibility`, the oldest messages first.
     pub(super) fn lease(
         &self,
         connection: &Connection,
         member: &Member,
-        most: usize,
+        room: Room,
         visibility: Duration,
     ) -> rusqlite::Result<Vec<Leased>> {
         self.expire(connection)?;
         let now = now();
-        let most = i64::try_from(most).unwrap_or(i64::MAX);
-        let found: Vec<Leased> = connection
-            .prepare_cached(&self.find)?
-            .query_map(params![member.group, now, member.owner, most], Leased::read)?
-            .collect::<rusqlite::Result<_>>()?;
+        let most = i64::try_from(room.messages).unwrap_or(i64::MAX);
+        let mut find = connection.prepare_cached(&self.find)?;
+        let mut rows = find.query(params![member.group, now, member.owner, most])?;
+        let (mut found, mut left) = (Vec::new(), room.bytes);
+        while let Some(row) = rows.next()? {
+            let size = usize::try_from(row.get::<_, i64>(6)?).unwrap_or(usize::MAX);
+            if size > left && !found.is_empty() {
+                break;
+            }
+            left = left.saturating_sub(size);
+            found.push(Leased::read(row)?);
+        }
+        drop(rows);
         let until = now.saturating_add(milliseconds(visibility));
         let mut lease = connection.prepare_cached(&self.lease)?;
         for message in &found {

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    super::{Findings, Link, Outcome, SOON, Step, ensure, soon, unique},
+    super::{Findings, Link, Outcome, SOON, Step, ensure, unique},
     PubSubRules, PubSubs,
     consumer::{A_WHILE, Consumer, data, publish, settled},
 };
@@ -12,8 +12,22 @@ use crate::{PubSub, Result, pubsub::Publish};
 /// How long a broker may take until it delivers again after it was away.
 const RECOVERY: Duration = Duration::from_secs(60);
 
-/// An outage that outlasts leases and sessions, as tests set them.
+/// An outage that outlasts leases and sessions, as tests set them, unless `OUTAGE_SECONDS` says another time.
 const LONG: Duration = Duration::from_secs(6);
+
+fn long() -> Duration {
+    let given = std::env::var("OUTAGE_SECONDS").ok();
+    let given = given.and_then(|seconds| seconds.parse().ok());
+    given.map_or(LONG, Duration::from_secs)
+}
+
+/// What an outage is like.
+#[derive(Clone, Copy)]
+struct Outage {
+    lasts: Duration,
+    /// How long it may take afterwards until publishing works.
+    noticed: Duration,
+}
 
 /// Runs the rules about a broker that goes away and comes back: the invariant is that what was published and not
 /// acknowledged arrives at least once. `link` is the way to the broker, or the broker itself.
@@ -31,8 +45,15 @@ pub async fn pubsub_outlives(
         run: unique(),
         rules,
     };
-    findings.note("nothing is lost", nothing_lost(brokers, link, A_WHILE).await);
-    findings.note("a broker that is away is reported", reported(brokers, link).await);
+    let outage = Outage {
+        lasts: A_WHILE,
+        noticed: SOON,
+    };
+    findings.note("nothing is lost", nothing_lost(brokers, link, outage).await);
+    findings.note(
+        "a broker that is away is reported",
+        reported(brokers, link, SOON * 3).await,
+    );
     findings.finish();
 }
 
@@ -52,14 +73,48 @@ pub async fn pubsub_outlives_long(
         run: unique(),
         rules,
     };
-    findings.note("nothing is lost", nothing_lost(brokers, link, LONG).await);
+    let outage = Outage {
+        lasts: long(),
+        // Pauses between attempts to connect have grown.
+        noticed: SOON * 2,
+    };
+    findings.note("nothing is lost", nothing_lost(brokers, link, outage).await);
+    findings.finish();
+}
+
+/// The same rules where nobody is told of the outage: connections stay open, but carry nothing, not even afterwards. So
+/// for them it lasts longer than any timeout. Connections have to be given up by whatever they tell their peers that they
+/// are alive with, within 60 s.
+///
+/// # Panics
+/// When a rule is broken.
+pub async fn pubsub_outlives_silence(
+    rules: PubSubRules,
+    open: impl AsyncFn(&str) -> Result<Arc<dyn PubSub>>,
+    link: &mut impl Link,
+) {
+    let mut findings = Findings::new("pub/sub without a word from its broker");
+    let brokers = &PubSubs {
+        open: &open,
+        run: unique(),
+        rules,
+    };
+    let outage = Outage {
+        lasts: long(),
+        noticed: RECOVERY,
+    };
+    findings.note("nothing is lost", nothing_lost(brokers, link, outage).await);
+    findings.note(
+        "a broker that is away is reported",
+        reported(brokers, link, RECOVERY).await,
+    );
     findings.finish();
 }
 
 async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
     brokers: &PubSubs<'_, F>,
     link: &mut impl Link,
-    outage: Duration,
+    outage: Outage,
 ) -> Outcome {
     let broker = brokers.group("lost").await?;
     let topic = brokers.topic("lost");
@@ -77,21 +132,16 @@ async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
         }
     };
     // What is published meanwhile fails, or comes as well: nobody waits for it.
-    timeout(outage, attempts).await.ok();
+    timeout(outage.lasts, attempts).await.ok();
     link.restore();
-    let topic = &topic;
-    soon("publishing works again", || async {
-        let message = Publish {
-            topic: topic.clone(),
-            data: "after".into(),
-            ..Publish::default()
-        };
-        Ok(matches!(
-            timeout(SOON, broker.publish(&message)).await,
-            Ok(Ok(()))
-        ))
-    })
-    .await?;
+    let attempts = async {
+        while publish(&broker, &topic, &["after"]).await.is_err() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(outage.noticed, attempts)
+        .await
+        .step("publishing works again")?;
     // Whether the broker still takes it or has it delivered again, it is not lost.
     drop(held);
     let mut missing = BTreeSet::from(["after", "held", "waiting"]);
@@ -121,6 +171,7 @@ async fn nothing_lost<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
 async fn reported<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
     brokers: &PubSubs<'_, F>,
     link: &mut impl Link,
+    limit: Duration,
 ) -> Outcome {
     let broker = brokers.group("away").await?;
     publish(&broker, &brokers.topic("away"), &["before"]).await?;
@@ -129,7 +180,7 @@ async fn reported<F: AsyncFn(&str) -> Result<Arc<dyn PubSub>>>(
         topic: brokers.topic("away"),
         ..Publish::default()
     };
-    let outcome = timeout(SOON * 3, broker.publish(&message)).await;
+    let outcome = timeout(limit, broker.publish(&message)).await;
     link.restore();
     match outcome.step("publishing without the broker")? {
         Err(error) if error.retryable() => settled(&broker).await,

@@ -1,0 +1,116 @@
+use std::num::NonZeroU16;
+
+/// What a broker that counts messages may send ahead, bytes.
+const MAX_AHEAD: usize = 32 * 1024 * 1024;
+/// How many messages it sends ahead before their size is known.
+const FIRST: usize = 16;
+/// By which factor more messages have to fit before more are asked for: asking costs round trips.
+const WORTHWHILE: usize = 4;
+
+/// How many messages to have a broker send ahead that counts them whatever their size: as many as fit into 32 MiB by the
+/// size of the largest lately, and at least one.
+#[derive(Debug)]
+pub struct Prefetch {
+    most: NonZeroU16,
+    asked: u16,
+    /// What the next message may take: the largest lately, bytes.
+    expected: usize,
+}
+
+impl Prefetch {
+    /// Never more than `most`.
+    pub fn new(most: NonZeroU16) -> Self {
+        let mut prefetch = Self {
+            most,
+            asked: 0,
+            expected: MAX_AHEAD / FIRST,
+        };
+        prefetch.asked = prefetch.fitting();
+        prefetch
+    }
+
+    /// How many the broker is asked for.
+    pub fn count(&self) -> u16 {
+        self.asked
+    }
+
+    /// Notes a message of `size` bytes. Whether the broker is to be asked for another [`Prefetch::count`].
+    pub fn came(&mut self, size: usize) -> bool {
+        self.expected = size.max(self.expected - self.expected / 32).min(MAX_AHEAD);
+        let (fitting, asked) = (usize::from(self.fitting()), usize::from(self.asked));
+        let shrinks = fitting <= asked / 2;
+        let all = fitting == usize::from(self.most.get());
+        let grows = fitting > asked && (fitting >= asked * WORTHWHILE || all);
+        if shrinks || grows {
+            self.asked = self.fitting();
+        }
+        shrinks || grows
+    }
+
+    fn fitting(&self) -> u16 {
+        let fitting = MAX_AHEAD / self.expected.max(1);
+        let most = self.most.get();
+        u16::try_from(fitting).unwrap_or(most).clamp(1, most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefetch(most: u16) -> Prefetch {
+        Prefetch::new(NonZeroU16::new(most).unwrap())
+    }
+
+    /// The counts that the broker was asked for while so many messages came.
+    fn asked(prefetch: &mut Prefetch, sizes: impl IntoIterator<Item = usize>) -> Vec<u16> {
+        let mut counts = Vec::new();
+        for size in sizes {
+            if prefetch.came(size) {
+                counts.push(prefetch.count());
+            }
+        }
+        counts
+    }
+
+    #[test]
+    fn it_begins_small_and_grows_in_few_steps_where_messages_are_small() {
+        let mut small = prefetch(1024);
+        assert_eq!(small.count(), 16);
+        let counts = asked(&mut small, [100; 1000]);
+        assert!(counts.is_sorted(), "{counts:?}");
+        assert_eq!(counts.last(), Some(&1024));
+        assert!(counts.len() <= 4, "{counts:?}");
+    }
+
+    #[test]
+    fn it_shrinks_with_the_first_large_message() {
+        let mut changing = prefetch(1024);
+        asked(&mut changing, [100; 1000]);
+        assert_eq!(asked(&mut changing, [8 * 1024 * 1024]), [4]);
+        assert_eq!(
+            asked(&mut changing, [64 * 1024 * 1024]),
+            [1],
+            "one, however large"
+        );
+        assert_eq!(asked(&mut changing, [100; 1000]).last(), Some(&1024));
+    }
+
+    #[test]
+    fn it_stays_below_what_was_allowed() {
+        let mut few = prefetch(3);
+        assert_eq!(few.count(), 3);
+        assert!(asked(&mut few, [100; 1000]).is_empty());
+        let mut one = prefetch(1);
+        assert!(asked(&mut one, [64 * 1024 * 1024, 100]).is_empty());
+        assert_eq!(one.count(), 1);
+    }
+
+    #[test]
+    fn sizes_that_alternate_change_little() {
+        let mut mixed = prefetch(1024);
+        let sizes = (0..1000).map(|number| if number % 10 == 0 { 1024 * 1024 } else { 100 });
+        let counts = asked(&mut mixed, sizes);
+        assert!(counts.len() <= 2, "{counts:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! What the server sent while there was no room. It counts messages, whatever their size, so payloads beyond the room are
+//! dropped here and read from the stream again when it is their turn: the server need not send those messages again, and
+//! their order and their count of deliveries stay.
+
+use std::{collections::VecDeque, future::pending};
+
+use async_nats::jetstream::{
+    Message as Incoming,
+    stream::{RawMessageErrorKind, Stream},
+};
+use bytes::Bytes;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Messages that wait here; beyond it the connection's own buffer fills, and what it drops the server sends again.
+const MOST_AHEAD: usize = 8192;
+
+/// Messages in the order they came.
+#[derive(Default)]
+pub(super) struct Ahead {
+    waiting: VecDeque<Waiting>,
+    /// Of payloads that are kept.
+    bytes: usize,
+    /// The first message, whose payload is on its way.
+    reading: Option<Reading>,
+}
+
+struct Waiting {
+    incoming: Incoming,
+    /// Whether it still has its payload.
+    whole: bool,
+}
+
+type Payload = Result<Bytes, Lost>;
+
+struct Reading {
+    incoming: Incoming,
+    payload: AbortOnDropHandle<Payload>,
+}
+
+/// Why there is no payload.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Lost {
+    /// The stream does not have the message any more.
+    Deleted,
+    Unread(String),
+}
+
+impl Ahead {
+    /// Whether no more messages may be taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.len() >= MOST_AHEAD
+    }
+
+    /// Takes a message; `room` is how many bytes all that wait here may have.
+    pub(super) fn push(&mut self, mut incoming: Incoming, room: usize) {
+        let size = incoming.payload.len();
+        let whole = size == 0 || self.bytes + size <= room;
+        if whole {
+            self.bytes += size;
+        } else {
+            incoming.message.payload = Bytes::new();
+        }
+        self.waiting.push_back(Waiting { incoming, whole });
+    }
+
+    /// The next message. Where its payload was dropped there is none: [`Ahead::read_again`] brings it.
+    pub(super) fn next(&mut self, stream: &Stream) -> Option<Incoming> {
+        if self.reading.is_some() {
+            return None;
+        }
+        let Waiting { incoming, whole } = self.waiting.pop_front()?;
+        if whole {
+            self.bytes -= incoming.payload.len();
+            return Some(incoming);
+        }
+        let sequence = incoming.info().map(|info| info.stream_sequence);
+        let sequence = sequence.map_err(|error| Lost::Unread(error.to_string()));
+        let stream = stream.clone();
+        let payload = tokio::spawn(async move { read(&stream, sequence?).await });
+        self.reading = Some(Reading {
+            incoming,
+            payload: AbortOnDropHandle::new(payload),
+        });
+        None
+    }
+
+    /// Waits for the message whose payload is on its way, for ever where there is none. Can be abandoned without losing
+    /// any.
+    pub(super) async fn read_again(&mut self) -> Result<Incoming, (Incoming, Lost)> {
+        let Some(reading) = &mut self.reading else {
+            return pending().await;
+        };
+        let payload = (&mut reading.payload).await;
+        let payload = payload.unwrap_or_else(|failed| Err(Lost::Unread(failed.to_string())));
+        match (self.reading.take(), payload) {
+            (Some(Reading { mut incoming, .. }), Ok(payload)) => {
+                incoming.message.payload = payload;
+                Ok(incoming)
+            }
+            (Some(Reading { incoming, .. }), Err(lost)) => Err((incoming, lost)),
+            (None, _) => pending().await,
+        }
+    }
+
+    /// All messages, in their order.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Incoming> {
+        let reading = self.reading.iter().map(|reading| &reading.incoming);
+        reading.chain(self.waiting.iter().map(|waiting| &waiting.incoming))
+    }
+}
+
+async fn read(stream: &Stream, sequence: u64) -> Payload {
+    match stream.get_raw_message(sequence).await {
+        Ok(message) => Ok(message.payload),
+        Err(error) => Err(match error.kind() {
+            RawMessageErrorKind::NoMessageFound => Lost::Deleted,
+            _ => Lost::Unread(error.to_string()),
+        }),
+    }
+}
