@@ -6,7 +6,7 @@ DIST = $(shell scripts/target)/dist
 PEER_BIN = $(shell conformance/cache)/bin
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help build demo test check conformance sdk pluggable cli mixed kubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
+.PHONY: help build demo test check conformance sdk pluggable cli mixed kubernetes measurekubernetes measure bench benchstate benchpubsub benchblocks benchworkflows cost fuzz faults deny clean-room
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,11 +58,19 @@ mixed: build ## our sidecars and control plane mixed with Dapr's (builds Dapr's 
 	conformance/groups $(RELEASE) $(PEER_BIN)
 	conformance/handover $(RELEASE) $(PEER_BIN)
 	conformance/differential/run $(RELEASE) $(PEER_BIN)
+	scripts/build checks
+	conformance/kubernetes/mixed $(RELEASE) $(PEER_BIN)
 
 kubernetes: ## the chart, control plane and sidecars against a real kube-apiserver (builds one once: 20 minutes, 3 GB)
 	@scripts/need cargo cc make python3 etcd
 	scripts/build checks
 	conformance/kubernetes/run $(RELEASE)
+
+measurekubernetes: ## the operator and the injector at scale, and Dapr's after them, each on an API server of its own (half an hour)
+	@scripts/need cargo cc make python3 venv etcd
+	scripts/build checks
+	conformance/build reference
+	scripts/measure-kubernetes $(RELEASE) $(PEER_BIN)
 
 measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same run
 	@scripts/need python3 venv

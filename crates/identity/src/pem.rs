@@ -2,7 +2,7 @@
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer};
 use webpki::RawPublicKeyEntity;
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::provider;
 
@@ -151,6 +151,24 @@ pub fn public_key_of(key: &PrivateKeyDer<'_>) -> Result<Vec<u8>, PemError> {
 pub fn key_matches(key: &PrivateKeyDer<'_>, certificate: &CertificateDer<'_>) -> Result<bool, PemError> {
     let parsed = decode(certificate).map_err(|cause| PemError::Certificate { index: 0, cause })?;
     Ok(public_key_of(key)? == parsed.tbs_certificate.subject_pki.raw)
+}
+
+/// The DNS names that `certificate` is for, as they are spelled there.
+///
+/// # Errors
+/// [`PemError::Certificate`] when it cannot be decoded.
+pub fn dns_names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, PemError> {
+    let failed = |cause| PemError::Certificate { index: 0, cause };
+    let parsed = decode(certificate).map_err(failed)?;
+    let names = parsed
+        .subject_alternative_name()
+        .map_err(|error| failed(error.to_string()))?;
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    let dns = names.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        _ => None,
+    });
+    Ok(dns.collect())
 }
 
 /// Whether `certificate` carries a valid signature by its own key.

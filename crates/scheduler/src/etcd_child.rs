@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as queue};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use outrigger_identity::pem;
 use tokio::sync::oneshot;
 
 use crate::config::Cluster;
@@ -120,7 +121,8 @@ impl EtcdChild {
             path: cluster.folder.clone(),
             cause,
         })?;
-        let arguments = arguments(cluster, &known);
+        let names = cluster.identity.as_deref().map(names).unwrap_or_default();
+        let arguments = arguments(cluster, &known, &names);
         tracing::info!(target: LOG, "Starting etcd {}", arguments.join(" "));
         let (stop, stopped) = queue::channel();
         let (failed, ended) = oneshot::channel();
@@ -186,7 +188,27 @@ fn prepare(cluster: &Cluster) -> io::Result<()> {
     Ok(())
 }
 
-fn arguments(cluster: &Cluster, known: &str) -> Vec<String> {
+/// The names of schedulers, as their certificates have them: those of all replicas.
+fn names(identity: &Path) -> Vec<String> {
+    let read = std::fs::read(identity.join("cert.pem")).ok();
+    let chain = read.and_then(|pem| pem::parse_certificates(&pem).ok());
+    let leaf = chain.as_ref().and_then(|chain| chain.first());
+    leaf.and_then(|leaf| pem::dns_names(leaf).ok())
+        .unwrap_or_default()
+}
+
+/// URLs of members with the names that their certificates have. Dapr's sentry gives them with a dot at the end alone, and
+/// etcd takes `a.b.` and `a.b` for the same only where the certificate has the latter.
+fn spelled(urls: &str, names: &[String]) -> String {
+    let dotted = names.iter().filter_map(|name| name.strip_suffix('.'));
+    dotted
+        .filter(|bare| names.iter().all(|name| name != bare))
+        .fold(urls.to_owned(), |urls, bare| {
+            urls.replace(&format!("://{bare}:"), &format!("://{bare}.:"))
+        })
+}
+
+fn arguments(cluster: &Cluster, known: &str, names: &[String]) -> Vec<String> {
     let knows = |flag: &str| {
         known
             .split_whitespace()
@@ -196,18 +218,24 @@ fn arguments(cluster: &Cluster, known: &str) -> Vec<String> {
         .flags
         .iter()
         .filter(|(flag, _)| knows(flag))
-        .map(|(flag, value)| format!("--{flag}={value}"))
+        .map(|(flag, value)| match *flag {
+            "initial-cluster" | "initial-advertise-peer-urls" => {
+                format!("--{flag}={}", spelled(value, names))
+            }
+            _ => format!("--{flag}={value}"),
+        })
         .collect();
     arguments.push(format!("--data-dir={}", cluster.folder.display()));
     if let Some(identity) = &cluster.identity {
         let file = |name: &str| identity.join(name).display().to_string();
+        let peer = names.first().unwrap_or(&cluster.peer_name).trim_end_matches('.');
         arguments.extend([
             "--peer-client-cert-auth=true".to_owned(),
             format!("--peer-trusted-ca-file={}", file("ca.pem")),
             format!("--peer-cert-file={}", file("cert.pem")),
             format!("--peer-key-file={}", file("key.pem")),
-            // Sidecars have certificates of the same authority; those of schedulers have this name.
-            format!("--peer-cert-allowed-hostname={}", cluster.peer_name),
+            // Sidecars have certificates of the same authority; those of schedulers have this name, with the dot or without.
+            format!("--peer-cert-allowed-hostname={peer}."),
         ]);
     }
     arguments
@@ -357,7 +385,7 @@ mod tests {
     use std::io::{self, Read};
     use std::time::Duration;
 
-    use super::{ChildOutput, versions};
+    use super::{ChildOutput, spelled, versions};
 
     /// A pipe whose text takes a while.
     struct Slow(&'static [u8]);
@@ -375,6 +403,20 @@ mod tests {
         said.listen(Some(Slow(b"starts\nlisten: address in use\n")));
         let last = said.last(Duration::from_secs(60));
         assert_eq!(last, "starts | listen: address in use");
+    }
+
+    #[test]
+    fn members_are_named_as_their_certificates_have_it() {
+        let urls = "a=https://a.ns.svc:2380,b=https://b.ns.svc:2380";
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(spelled(urls, &[]), urls);
+        assert_eq!(spelled(urls, &names(&["a.ns.svc", "b.ns.svc"])), urls);
+        assert_eq!(
+            spelled(urls, &names(&["a.ns.svc.", "b.ns.svc."])),
+            "a=https://a.ns.svc.:2380,b=https://b.ns.svc.:2380"
+        );
+        let both = names(&["a.ns.svc", "b.ns.svc", "a.ns.svc.", "b.ns.svc."]);
+        assert_eq!(spelled(urls, &both), urls);
     }
 
     #[test]

@@ -144,8 +144,14 @@ fn dns_names(sentry: &SpiffeId, domain: &str, id: &SpiffeId) -> Vec<String> {
     match id.app_id() {
         "dapr-injector" => vec![format!("dapr-sidecar-injector.{namespace}.svc")],
         "dapr-operator" => vec![format!("dapr-webhook.{namespace}.svc")],
-        "dapr-scheduler" => (0..SCHEDULER_REPLICAS)
-            .map(|n| format!("dapr-scheduler-server-{n}.dapr-scheduler-server.{namespace}.svc.{domain}"))
+        // Dapr's schedulers do not start without the names as the resolver gives them, with a dot at the end.
+        "dapr-scheduler" => ["", "."]
+            .iter()
+            .flat_map(|end| {
+                (0..SCHEDULER_REPLICAS).map(move |n| {
+                    format!("dapr-scheduler-server-{n}.dapr-scheduler-server.{namespace}.svc.{domain}{end}")
+                })
+            })
             .collect(),
         _ => Vec::new(),
     }
@@ -168,11 +174,10 @@ mod tests {
             ["dapr-webhook.dapr.svc"]
         );
         let scheduler = names("spiffe://public/ns/dapr/dapr-scheduler");
-        assert_eq!(scheduler.len(), 3);
-        assert_eq!(
-            scheduler[2],
-            "dapr-scheduler-server-2.dapr-scheduler-server.dapr.svc.cluster.example"
-        );
+        assert_eq!(scheduler.len(), 6);
+        let name = "dapr-scheduler-server-2.dapr-scheduler-server.dapr.svc.cluster.example";
+        assert_eq!(scheduler[2], name);
+        assert_eq!(scheduler[5], format!("{name}."));
         assert!(names("spiffe://public/ns/dapr/myapp").is_empty());
         assert!(names("spiffe://public/ns/other/dapr-injector").is_empty());
     }
