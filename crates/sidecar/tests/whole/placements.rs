@@ -121,13 +121,13 @@ async fn leaders_are_killed(handover: bool) {
 /// places, a call that fails has the contract's error, and all goes on with the next leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_of_three_is_killed() {
-    leaders_are_killed(false).await;
+    Box::pin(leaders_are_killed(false)).await;
 }
 
 /// Invariant: the same, and no call fails, and none of those that are short runs twice: they go on without a leader.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_of_three_is_killed_with_handover() {
-    leaders_are_killed(true).await;
+    Box::pin(leaders_are_killed(true)).await;
 }
 
 async fn a_host_is_cut_off(handover: bool) {
@@ -173,11 +173,11 @@ async fn a_host_is_cut_off(handover: bool) {
 /// begin elsewhere, also where a turn runs; calls of others find their new place, and the host takes its part again later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_cut_off_from_placement_fences_itself() {
-    a_host_is_cut_off(false).await;
+    Box::pin(a_host_is_cut_off(false)).await;
 }
 
 /// Invariant: the same where actors are handed over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_is_cut_off_from_placement_fences_itself_with_handover() {
-    a_host_is_cut_off(true).await;
+    Box::pin(a_host_is_cut_off(true)).await;
 }
