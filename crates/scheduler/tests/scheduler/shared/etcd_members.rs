@@ -64,10 +64,10 @@ struct AddMember {
 
 /// Where the etcd of a scheduler with these flags answers clients.
 fn endpoint(flags: &[String]) -> String {
-    let ports = flags
+    let mut ports = flags
         .iter()
         .filter_map(|flag| flag.strip_prefix("--etcd-client-port="));
-    format!("127.0.0.1:{}", ports.last().unwrap())
+    format!("127.0.0.1:{}", ports.next_back().unwrap())
 }
 
 /// The process of the etcd of the scheduler `at`; `None` while it does not run.
