@@ -34,10 +34,15 @@ const RETRY: &str = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n
 
 /// A broker that survives its sidecar. Nobody loses a lease because the machine is slow.
 fn sqlite(file: &std::path::Path) -> String {
+    sqlite_leasing(file, "5m")
+}
+
+/// The same; what it gave to a sidecar that is gone comes again after `lease`.
+fn sqlite_leasing(file: &std::path::Path, lease: &str) -> String {
     format!(
         "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: broker\nspec:\n  type: pubsub.sqlite\n  \
          version: v1\n  metadata:\n  - name: connectionString\n    value: '{}'\n  - name: redeliverInterval\n    value: \
-         200ms\n  - name: visibilityTimeout\n    value: 5m\n",
+         200ms\n  - name: visibilityTimeout\n    value: {lease}\n",
         file.display()
     )
 }
@@ -184,7 +189,7 @@ async fn topics_of_no_namespace_are_those_of_the_default_one() {
 async fn what_a_killed_sidecar_was_delivering_comes_again() {
     let folder = tempfile::tempdir().unwrap();
     // What was leased by the sidecar that is killed comes soon.
-    let broker = sqlite(&folder.path().join("broker.db")).replace("5m", "1s");
+    let broker = sqlite_leasing(&folder.path().join("broker.db"), "1s");
     let open = Arc::new(Semaphore::new(0));
     let waiting = Arc::clone(&open);
     let stuck = App::start(move |request| {
