@@ -77,6 +77,18 @@ pub(super) async fn keep(scheduler: Arc<Scheduler>) {
     }
 }
 
+/// What a stream still takes from the scheduler.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    /// All that comes.
+    All,
+    /// Another stream has taken its place, but the scheduler does not know, and goes on to send: while so many triggers that
+    /// came before are unfinished, others are not kept waiting for them.
+    Late { unfinished: usize },
+    /// What comes is for another sidecar, or comes again.
+    Nothing,
+}
+
 /// One stream to one scheduler, opened again whenever it ends.
 struct Stream {
     scheduler: Arc<Scheduler>,
@@ -131,25 +143,53 @@ impl Stream {
             () = self.stop.cancelled() => return Ok(()),
             opened = client.watch_jobs(outgoing) => opened?.into_inner(),
         };
-        let mut running = FuturesUnordered::new();
-        let mut reading = true;
+        let mut running: FuturesUnordered<BoxFuture<'_, (Outcome, bool)>> = FuturesUnordered::new();
+        let mut reads = Reads::All;
         let mut given_up = std::pin::pin!(self.handed_over());
-        while reading || !running.is_empty() {
+        loop {
+            if let Reads::Late { unfinished: 0 } = reads {
+                reads = Reads::Nothing;
+            }
+            if reads == Reads::Nothing && running.is_empty() {
+                break;
+            }
             tokio::select! {
-                () = self.stop.cancelled(), if reading => reading = false,
-                Some(outcome) = running.next(), if !running.is_empty() => {
-                    reading &= outcome != Outcome::Undelivered;
+                () = self.stop.cancelled(), if reads == Reads::All => {
+                    reads = Reads::Late { unfinished: running.len() };
                 }
-                next = triggers.message(), if reading && running.len() < MAX_TRIGGERS => match next? {
-                    Some(trigger) => running.push(self.answer(trigger, answers.clone())),
-                    None => return Ok(()),
+                () = self.scheduler.ending.cancelled(), if reads != Reads::Nothing => reads = Reads::Nothing,
+                Some((outcome, is_late)) = running.next(), if !running.is_empty() => match &mut reads {
+                    _ if outcome == Outcome::Undelivered => reads = Reads::Nothing,
+                    Reads::Late { unfinished } if !is_late => *unfinished -= 1,
+                    _ => {}
                 },
+                next = triggers.message(), if reads != Reads::Nothing && running.len() < MAX_TRIGGERS => {
+                    let Some(trigger) = next? else { return Ok(()) };
+                    let is_late = reads != Reads::All;
+                    if !is_late || self.is_taken_late(&trigger) {
+                        running.push(self.answer(trigger, is_late, answers.clone()));
+                    }
+                }
                 () = &mut given_up => return Ok(()),
             }
         }
         drop(answers);
         farewell(triggers).await;
         Ok(())
+    }
+
+    /// Whether what arrives on a stream is handled when another has taken its place: reminders are, which go to wherever
+    /// their actors are, and jobs while the app takes any. Others come again when the stream ends.
+    fn is_taken_late(&self, trigger: &WatchJobsResponse) -> bool {
+        let target = trigger
+            .metadata
+            .as_ref()
+            .and_then(|metadata| metadata.target.as_ref());
+        match target.and_then(|target| target.r#type.as_ref()) {
+            Some(Type::Actor(_)) => true,
+            Some(Type::Job(_)) => self.scheduler.accepts.borrow().jobs,
+            None => false,
+        }
     }
 
     /// Passes when a stream whose place another takes has had its time. At the end of the process the grace period counts.
@@ -182,16 +222,21 @@ impl Stream {
         }))
     }
 
-    /// Handles a trigger and answers it.
+    /// Handles a trigger and answers it; what came of it, and whether it was late. A late one that fails is not answered: it
+    /// may have come to the wrong sidecar, and comes again when the stream ends.
     fn answer(
         &self,
         trigger: WatchJobsResponse,
+        is_late: bool,
         answers: mpsc::Sender<WatchJobsRequest>,
-    ) -> BoxFuture<'_, Outcome> {
+    ) -> BoxFuture<'_, (Outcome, bool)> {
         Box::pin(async move {
             let id = trigger.id;
             let outcome = self.handle(trigger).await;
-            if let Some(status) = outcome.status() {
+            let told = outcome
+                .status()
+                .filter(|_| !is_late || outcome == Outcome::Success);
+            if let Some(status) = told {
                 let result = WatchJobsRequestResult {
                     id,
                     status: status.into(),
@@ -199,7 +244,7 @@ impl Stream {
                 // A stream that has ended is noticed where it is read.
                 let _ended = answers.send(message(Message::Result(result))).await;
             }
-            outcome
+            (outcome, is_late)
         })
     }
 
