@@ -34,6 +34,7 @@ use outrigger_runtime::resilience::Resilience;
 use outrigger_runtime::scheduler::Scheduler;
 use outrigger_transport::peer::Peers;
 use outrigger_wire::runtime::v1 as proto;
+use outrigger_workflow::names::is_executor;
 use tokio::sync::watch as channel;
 use tokio_util::sync::CancellationToken;
 
@@ -291,14 +292,38 @@ impl Actors {
     }
 }
 
-/// Checks the names of an actor, which become parts of a path.
+/// Checks the names of an actor, which become parts of a path. Ids of executors, which no path has, may be made of two.
 fn check(kind: &str, id: &str) -> Result<(), ActorError> {
-    for (what, name) in [("actorType", kind), ("actorId", id)] {
-        check_name(what, name)?;
-    }
-    Ok(())
+    check_name("actorType", kind)?;
+    let (id, task) = match is_executor(kind) {
+        true => id.rsplit_once('/').unwrap_or((id, "")),
+        false => (id, ""),
+    };
+    check_name("actorId", id)?;
+    check_name("actorId", task)
 }
 
 fn check_name(what: &str, name: &str) -> Result<(), ActorError> {
     validate_name(name).map_err(|error| ActorError::Illegal(format!("invalid {what}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ids_of_executors_may_be_made_of_two_names() {
+        const EXECUTOR: &str = "dapr.internal.default.shop.executor";
+        const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
+        assert!(check(WORKFLOW, "a").is_ok() && check(EXECUTOR, "a").is_ok());
+        assert!(check(EXECUTOR, "a/3").is_ok());
+        for (kind, id) in [
+            (WORKFLOW, "a/3"),
+            ("cart", "a/3"),
+            (EXECUTOR, "../3"),
+            (EXECUTOR, "b/a/3"),
+        ] {
+            assert!(check(kind, id).is_err(), "{kind} {id}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod activity;
 mod dispatch;
 mod engine;
 mod executions;
+mod executor;
 mod instance;
 pub mod item;
 mod losses;
@@ -15,6 +16,7 @@ pub mod metrics;
 mod purge;
 pub mod queue;
 mod read;
+mod relay;
 mod reminders;
 mod retention;
 mod run;
@@ -82,6 +84,8 @@ pub struct Dependencies {
     pub settings: settings::Workflow,
     /// Whether results of activities for workflows of other apps are kept as reminders there.
     pub remote_results: bool,
+    /// Whether answers of workers may reach another sidecar of the app than the one that sent the work.
+    pub is_clustered: bool,
     /// Starts spans.
     pub tracer: Tracer,
     /// What is counted.
@@ -149,11 +153,6 @@ impl Workflows {
         tracing::info!(target: LOG, "Workflow engine started");
     }
 
-    /// The work for workers, and what they answer.
-    pub fn queue(&self) -> &WorkQueue {
-        &self.queue
-    }
-
     /// The app is unwell: reminders of activities wait no longer, and come again. What runs goes on.
     pub fn app_is_unwell(&self) {
         let mut unwell = self
@@ -176,13 +175,16 @@ impl Workflows {
         self.with.actors.check_available()
     }
 
-    fn hosted_types(&self) -> [String; 3] {
+    fn hosted_types(&self) -> Vec<String> {
         let ActorTypes {
             workflow,
             activity,
             retentioner,
+            executor,
         } = &self.types;
-        [workflow, activity, retentioner].map(Clone::clone)
+        let executor = self.with.is_clustered.then_some(executor);
+        let types = [workflow, activity, retentioner].into_iter().chain(executor);
+        types.cloned().collect()
     }
 
     /// Starts an instance. Without a worker this waits for one, until the future is dropped.

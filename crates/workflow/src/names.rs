@@ -19,6 +19,8 @@ pub const METADATA: &str = "metadata";
 /// What the workflow says of itself.
 pub const CUSTOM_STATUS: &str = "customStatus";
 
+/// How the names of the types of executors end.
+const EXECUTOR: &str = "executor";
 const START: &str = "start-";
 const NEW_EVENT: &str = "new-event-";
 const TIMER: &str = "timer-";
@@ -35,6 +37,9 @@ pub struct ActorTypes {
     pub activity: String,
     /// Purges an instance later; its id is the instance's.
     pub retentioner: String,
+    /// Where an answer of a worker meets the sidecar that waits for it, in a clustered deployment. The id is the instance's,
+    /// or see [`execution_id`].
+    pub executor: String,
 }
 
 impl ActorTypes {
@@ -46,6 +51,7 @@ impl ActorTypes {
             workflow: name("workflow"),
             activity: name("activity"),
             retentioner: name("retentioner"),
+            executor: name(EXECUTOR),
         }
     }
 }
@@ -54,6 +60,21 @@ impl ActorTypes {
 #[must_use]
 pub fn activity_id(instance: &str, task: i32, generation: u64) -> String {
     format!("{instance}::{task}::{generation}")
+}
+
+/// The executor of an activity; `task` is the event id of its `TaskScheduled`.
+#[must_use]
+pub fn execution_id(instance: &str, task: i32) -> String {
+    format!("{instance}/{task}")
+}
+
+/// Whether a type is that of an app's executors.
+#[must_use]
+pub fn is_executor(kind: &str) -> bool {
+    let name = kind
+        .strip_prefix(RESERVED)
+        .and_then(|name| name.strip_suffix(EXECUTOR));
+    name.is_some_and(|name| name.ends_with('.'))
 }
 
 /// What the ids of all activities of an instance begin with.
@@ -174,6 +195,10 @@ mod tests {
         assert_eq!(types.workflow, "dapr.internal.default.shop.workflow");
         assert_eq!(types.activity, "dapr.internal.default.shop.activity");
         assert_eq!(types.retentioner, "dapr.internal.default.shop.retentioner");
+        assert_eq!(types.executor, "dapr.internal.default.shop.executor");
+        assert!(is_executor(&types.executor) && !is_executor(&types.workflow));
+        assert!(!is_executor("dapr.internal.executor") && !is_executor("shop.executor"));
+        assert_eq!(execution_id("a", 3), "a/3");
         assert_eq!(activity_id("a", 3, 1), "a::3::1");
         assert_eq!(child_id("a", 10), "a:000a");
         assert_eq!(child_id("a", 0x1_0000), "a:10000");

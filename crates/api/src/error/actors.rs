@@ -55,7 +55,8 @@ impl From<ActorError> for ApiError {
             | ActorError::Invoke(_)
             | ActorError::Timeout
             | ActorError::Internal(_)
-            | ActorError::Peer(_) => (
+            | ActorError::Peer(_)
+            | ActorError::Cut(_) => (
                 "ERR_ACTOR_INVOKE_METHOD",
                 INTERNAL,
                 format!("error invoke actor method: {message}"),

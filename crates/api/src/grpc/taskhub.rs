@@ -95,7 +95,7 @@ impl TaskHub {
 fn failed(error: &ActorError, what: &str) -> Status {
     let code = match error {
         ActorError::Internal(_) => Code::Unknown,
-        ActorError::Peer(status) => status.code(),
+        ActorError::Peer(status) | ActorError::Cut(status) => status.code(),
         ActorError::NoPlacement
         | ActorError::NoNamespace
         | ActorError::NoStore
@@ -314,7 +314,7 @@ impl TaskHubSidecarService for TaskHub {
     ) -> Result<Response<CompleteTaskResponse>, Status> {
         let response = request.into_inner();
         let (id, task) = (response.instance_id.clone(), response.task_id);
-        if !self.workflows.queue().activity_done(response) {
+        if !self.workflows.activity_done(response).await? {
             tracing::warn!(
                 target: "dapr.wfengine",
                 "ignored the result of activity {task} of workflow '{id}': it is not pending"
@@ -329,7 +329,7 @@ impl TaskHubSidecarService for TaskHub {
     ) -> Result<Response<CompleteTaskResponse>, Status> {
         let response = request.into_inner();
         let id = response.instance_id.clone();
-        if !self.workflows.queue().turn_done(response) {
+        if !self.workflows.turn_done(response).await? {
             tracing::warn!(
                 target: "dapr.wfengine",
                 "ignored the result of a turn of workflow '{id}': it is not pending"

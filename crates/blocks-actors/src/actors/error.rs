@@ -51,6 +51,9 @@ pub enum ActorError {
     /// The sidecar that hosts the actor refused, or was not reached.
     #[error("rpc error: code = {:?} desc = {}", .0.code(), .0.message())]
     Peer(Status),
+    /// The connection to the sidecar that hosts the actor broke while the call may have been under way there.
+    #[error("rpc error: code = {:?} desc = {}", .0.code(), .0.message())]
+    Cut(Status),
     /// An internal actor refused.
     #[error("{}", .0.message())]
     Internal(Status),
@@ -84,7 +87,7 @@ impl ActorError {
     /// What an internal actor said, here or at another sidecar: its code, and its text without what was put around it.
     /// The code of one at a sidecar of Dapr is `Internal` in most cases.
     pub fn said(&self) -> Option<(Code, &str)> {
-        let (Self::Internal(status) | Self::Peer(status)) = self else {
+        let (Self::Internal(status) | Self::Peer(status) | Self::Cut(status)) = self else {
             return None;
         };
         let text = status.message();
@@ -100,7 +103,7 @@ impl ActorError {
     pub fn is_about_place(&self) -> bool {
         match self {
             Self::NoAddress { .. } | Self::Moved | Self::Disseminating => true,
-            Self::Peer(status) => match status.code() {
+            Self::Peer(status) | Self::Cut(status) => match status.code() {
                 Code::Unavailable => true,
                 Code::Internal => {
                     let text = status.message();

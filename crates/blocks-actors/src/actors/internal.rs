@@ -152,7 +152,7 @@ impl Internal {
         let told = tokio::select! {
             biased;
             watched = watched => watched?,
-            () = self.ended.cancelled() => return Err(unhosted(kind, &call.id)),
+            () = self.ended.cancelled() => return Err(ActorError::Moved),
         };
         let ended = self.ended.clone();
         Ok(Watching { told, ended })

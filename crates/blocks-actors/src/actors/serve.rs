@@ -126,7 +126,9 @@ pub(super) fn status(error: &ActorError) -> Status {
         ActorError::NoNamespace => Code::FailedPrecondition,
         ActorError::Illegal(_) => Code::InvalidArgument,
         ActorError::TooDeep(_) => Code::ResourceExhausted,
-        ActorError::Peer(status) | ActorError::Internal(status) => return status.clone(),
+        ActorError::Peer(status) | ActorError::Cut(status) | ActorError::Internal(status) => {
+            return status.clone();
+        }
         other => return Status::internal(format!("error invoke actor method: {other}")),
     };
     Status::new(code, error.to_string())

@@ -1,5 +1,7 @@
 //! Watching internal actors, wherever they live: one question, and what the actor tells from then on.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures::FutureExt;
 use futures::stream::{self, BoxStream, StreamExt};
 use http_body_util::BodyExt;
@@ -34,8 +36,6 @@ impl Actors {
     /// # Errors
     /// [`ActorError`]; `Unimplemented` for an app's actor.
     pub async fn watch(&self, call: &ActorCall) -> Result<ActorStream, ActorError> {
-        check(&call.kind, &call.id)?;
-        self.known(&call.kind).await?;
         let resilience = &self.with.resilience;
         let builtin = resilience.policies.builtin(Builtin::ActorNotFoundRetries);
         let attempts = Attempts::new(Some(builtin), Key::NONE, &resilience.metrics);
@@ -49,7 +49,14 @@ impl Actors {
             .unwrap_or_else(|refused| Err(ActorError::Invoke(refused.to_string())))
     }
 
-    async fn watch_once(&self, call: &ActorCall) -> Result<ActorStream, ActorError> {
+    /// The same, where what is told once must not get lost unseen: nothing is tried again here, and [`ActorError::Cut`]
+    /// says that a connection broke which may have carried something.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn watch_once(&self, call: &ActorCall) -> Result<ActorStream, ActorError> {
+        check(&call.kind, &call.id)?;
+        self.known(&call.kind).await?;
         loop {
             let mut steps = self.steps.subscribe();
             let claim = self.claim(&call.kind, &call.id).await?;
@@ -79,8 +86,8 @@ impl Actors {
             let _moved = steps.wait_for(|routes| !routes.owns(&name, &id)).await;
         };
         let hosted = self.hosted.load_full();
-        let nowhere = || no_address(&call.kind, &call.id);
-        let kind = hosted.get(&call.kind).ok_or_else(nowhere)?;
+        // The table is older than that: who watches may look again.
+        let kind = hosted.get(&call.kind).ok_or(ActorError::Moved)?;
         let Some(internal) = &kind.internal else {
             let text = "actors of apps cannot be watched";
             return Err(ActorError::Internal(Status::unimplemented(text)));
@@ -92,12 +99,12 @@ impl Actors {
             watching = internal.watch(kind, call, &entrance) => watching?,
             () = claim.cancelled() => return Err(ActorError::Disseminating),
         };
-        let (ended, unhosted) = (watching.ended, nowhere());
+        let ended = watching.ended;
         let end = async move {
             tokio::select! {
                 () = closed => ActorError::Disseminating,
                 () = moved => ActorError::Disseminating,
-                () = ended.cancelled() => unhosted,
+                () = ended.cancelled() => ActorError::Moved,
             }
         };
         let told = stream::unfold(Some((watching.told, end.boxed())), |state| async move {
@@ -118,23 +125,31 @@ impl Actors {
         let frame = grpc::frame(&request(call));
         let target = (&*host.app_id, &*self.with.namespace);
         let unknown = |error: PeerError| failed(Status::unavailable(error.to_string()));
+        // The connection broke when the actor may have told something.
+        let cut = &AtomicBool::new(false);
         let opened = self
             .with
             .peers
             .call_at(target, &host.address, unknown, |instance| async move {
                 let mut request = grpc::request(CALL_ACTOR_STREAM, frame.into());
                 call.trace.inject_grpc(request.headers_mut());
-                let response = instance.send(request).await.map_err(|error| Failed {
-                    connection: error.is_unavailable(),
-                    repeatable: false,
-                    error: grpc::send_status(&error),
+                let response = instance.send(request).await.map_err(|error| {
+                    cut.store(!error.is_repeatable(), Ordering::Relaxed);
+                    Failed {
+                        connection: error.is_unavailable(),
+                        repeatable: false,
+                        error: grpc::send_status(&error),
+                    }
                 })?;
                 match grpc::early_status(&response) {
                     Some(status) if status.code() != Code::Ok => Err(failed(status)),
                     _ => Ok(response.into_body()),
                 }
             });
-        let body = opened.await.map_err(|failed| ActorError::Peer(failed.error))?;
+        let body = opened.await.map_err(|failed| match cut.load(Ordering::Relaxed) {
+            true => ActorError::Cut(failed.error),
+            false => ActorError::Peer(failed.error),
+        })?;
         let messages = Messages {
             body,
             frames: FrameReader::new(self.with.max_message),
@@ -143,7 +158,7 @@ impl Actors {
             let mut messages = state?;
             match messages.next().await {
                 Ok(any) => Some((Ok(any?), Some(messages))),
-                Err(status) => Some((Err(ActorError::Peer(status)), None)),
+                Err(error) => Some((Err(error), None)),
             }
         });
         Ok(told.boxed())
@@ -178,6 +193,7 @@ impl Actors {
         let told = watched.await.map_err(|error| status(&error))?;
         let told = told.map(|next| match next {
             Ok(any) => Ok(response(any)),
+            Err(ActorError::Internal(status)) if status.code() == Code::Aborted => Ok(refusal(&status)),
             Err(error) => Err(status(&error)),
         });
         Ok(told.boxed())
@@ -199,6 +215,27 @@ fn response(any: Any) -> InternalInvokeResponse {
     }
 }
 
+/// How the contract has an executor tell that its work was cancelled: as what it tells, not as the end of the call.
+fn refusal(status: &Status) -> InternalInvokeResponse {
+    InternalInvokeResponse {
+        status: Some(CallStatus {
+            code: status.code().into(),
+            message: status.message().to_owned(),
+            ..CallStatus::default()
+        }),
+        ..InternalInvokeResponse::default()
+    }
+}
+
+/// What an actor at another sidecar told. Codes below those of HTTP are gRPC's.
+fn payload(response: InternalInvokeResponse) -> Result<Any, ActorError> {
+    let status = response.status.unwrap_or_default();
+    match status.code {
+        0 | 100.. => Ok(response.message.unwrap_or_default().data.unwrap_or_default()),
+        code => Err(ActorError::Internal(Status::new(code.into(), status.message))),
+    }
+}
+
 /// The answers of a peer, as they arrive.
 struct Messages {
     body: Body,
@@ -207,19 +244,21 @@ struct Messages {
 
 impl Messages {
     /// The next; `None` at the regular end.
-    async fn next(&mut self) -> Result<Option<Any>, Status> {
+    async fn next(&mut self) -> Result<Option<Any>, ActorError> {
         let malformed = |error: &dyn std::fmt::Display| {
-            Status::internal(format!("malformed answer of the peer: {error}"))
+            ActorError::Peer(Status::internal(format!("malformed answer of the peer: {error}")))
         };
         loop {
             if let Some(message) = self.frames.next().map_err(|error| malformed(&error))? {
                 let message = InternalInvokeResponse::decode(message).map_err(|error| malformed(&error))?;
-                let data = message.message.unwrap_or_default().data;
-                return Ok(Some(data.unwrap_or_default()));
+                return payload(message).map(Some);
             }
             let frame = match self.body.frame().await {
-                None => return Err(Status::unavailable("the connection ended before the call did")),
-                Some(Err(error)) => return Err(grpc::body_status(&error)),
+                None => {
+                    let text = "the connection ended before the call did";
+                    return Err(ActorError::Cut(Status::unavailable(text)));
+                }
+                Some(Err(error)) => return Err(ActorError::Cut(grpc::body_status(&error))),
                 Some(Ok(frame)) => frame,
             };
             match frame.into_data() {
@@ -227,11 +266,35 @@ impl Messages {
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
                     return match Status::from_header_map(&trailers) {
-                        Some(status) if status.code() != Code::Ok => Err(status),
+                        Some(status) if status.code() != Code::Ok => Err(ActorError::Peer(status)),
                         _ => Ok(None),
                     };
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_cancelled_is_told_as_the_contract_has_it() {
+        let cancelled = refusal(&Status::aborted("cancelled"));
+        assert_eq!(cancelled.status.as_ref().unwrap().code, 10);
+        let ActorError::Internal(status) = payload(cancelled).unwrap_err() else {
+            panic!("a refusal of the actor");
+        };
+        assert_eq!((status.code(), status.message()), (Code::Aborted, "cancelled"));
+        let any = Any {
+            type_url: String::new(),
+            value: vec![1],
+        };
+        assert_eq!(payload(response(any.clone())).unwrap(), any);
+        // Executors of Dapr say 0, workflows 200.
+        let mut ok = response(any.clone());
+        ok.status.as_mut().unwrap().code = 0;
+        assert_eq!(payload(ok).unwrap(), any);
     }
 }

@@ -195,7 +195,7 @@ impl Step for Work {
             Some(count) => Ok(self.parked(count)),
             None => {
                 let _turn = engine.losses.turn(&self.key).await;
-                match engine.queue.execute(request).await {
+                match engine.execute(request).await {
                     Err(Cancelled::Disconnected) => match engine.losses.lost(&self.key) {
                         Some(count) => Ok(self.parked(count)),
                         None => Err(Cancelled::Disconnected),

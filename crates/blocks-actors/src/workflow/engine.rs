@@ -17,6 +17,7 @@ use tonic::{Code, Status};
 
 use super::Workflows;
 use super::activity::Activities;
+use super::executor::Executors;
 use super::instance::Instances;
 use super::losses::Losses;
 use super::metrics::WorkflowMetrics;
@@ -41,6 +42,12 @@ pub(super) mod methods {
     pub(in crate::workflow) const RERUN: &str = "RerunWorkflowInstance";
     /// Starts an activity: `HistoryEvent`.
     pub(in crate::workflow) const EXECUTE: &str = "Execute";
+    /// Brings an answer to an executor: `OrchestratorResponse` or `ActivityResponse`.
+    pub(in crate::workflow) const COMPLETE: &str = "Complete";
+    /// The worker of an executor's work went away.
+    pub(in crate::workflow) const CANCEL: &str = "Cancel";
+    /// Waits for the answer that is brought to an executor.
+    pub(in crate::workflow) const WATCH_COMPLETE: &str = "WatchComplete";
 }
 
 /// Says that a purge is the retention's, whose reminder ends by itself.
@@ -65,6 +72,8 @@ pub(super) struct Engine {
     pub(super) retention: Option<Retention>,
     /// Results of activities become reminders where the workflow's app is not there.
     pub(super) remote_results: bool,
+    /// Answers of workers may reach any sidecar of the app.
+    pub(super) is_clustered: bool,
     pub(super) types: ActorTypes,
     /// Starts spans.
     pub(super) tracer: Tracer,
@@ -85,16 +94,21 @@ impl Workflows {
             limit: Limit(self.with.max_message.unwrap_or_default()),
             retention: self.with.settings.retention,
             remote_results: self.with.remote_results,
+            is_clustered: self.with.is_clustered,
             types: self.types.clone(),
             tracer: self.with.tracer.clone(),
             metrics: Arc::clone(&self.with.metrics),
         });
         let types = engine.types.clone();
-        vec![
+        let mut actors: Vec<(String, Arc<dyn InternalActors>)> = vec![
             (types.workflow, Arc::new(Instances::new(Arc::clone(&engine)))),
             (types.activity, Arc::new(Activities::new(Arc::clone(&engine)))),
             (types.retentioner, Arc::new(Retentioners::new(engine))),
-        ]
+        ];
+        if self.with.is_clustered {
+            actors.push((types.executor, Arc::<Executors>::default()));
+        }
+        actors
     }
 }
 

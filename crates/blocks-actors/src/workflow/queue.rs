@@ -2,6 +2,7 @@
 //! workers have open, and waited for until the worker answers or its stream ends.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,8 +17,8 @@ pub const MAX_WORK: usize = 1 << 16;
 /// Pieces that were withdrawn and are still in the row of those that wait, beyond as many as wait.
 const SLACK: usize = 64;
 
-/// The work was not done: the stream of its worker ended, there is too much of it, or the sidecar ends. It is to be tried
-/// again later.
+/// The work was not done: the stream of its worker ended, there is too much of it, its answer got lost, or the sidecar ends.
+/// It is to be tried again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cancelled {
     /// The stream that the work was sent on ended before the worker answered.
@@ -28,6 +29,9 @@ pub enum Cancelled {
         "{MAX_WORK} pieces of work wait for workers already; start more workers, or limit what is started"
     )]
     TooMuch,
+    /// The answer may have reached another sidecar of the app, and got lost on the way from there.
+    #[error("its answer may have been lost on the way from another sidecar of the app")]
+    Lost,
     /// The sidecar ends.
     #[error("the sidecar ends")]
     Ended,
@@ -119,6 +123,8 @@ impl Work {
 
 /// The work of one app, and the streams of its workers.
 pub struct WorkQueue {
+    /// What its tokens begin with: no other queue of the app, in whatever process, has the same.
+    origin: String,
     work: Mutex<Work>,
     /// There is work that no stream has taken.
     arrived: Notify,
@@ -131,6 +137,7 @@ impl WorkQueue {
     /// Without work.
     pub fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
+            origin: format!("{:016x}-", rand::random::<u64>()),
             work: Mutex::default(),
             arrived: Notify::new(),
             turns: limits.turns.map(Semaphore::new),
@@ -140,7 +147,7 @@ impl WorkQueue {
     }
 
     /// Has a worker run a turn of an instance: an `OrchestratorRequest`, encoded, in pieces. Dropping the future withdraws
-    /// the work.
+    /// the work. While it is wanted `relay` runs, which may bring the answer, or give up.
     ///
     /// # Errors
     /// [`Cancelled`].
@@ -148,28 +155,34 @@ impl WorkQueue {
         &self,
         instance: &str,
         request: Vec<Bytes>,
+        relay: impl Future<Output = Cancelled>,
     ) -> Result<OrchestratorResponse, Cancelled> {
         let _wanted = self.want()?;
         let _permit = permit(self.turns.as_ref()).await?;
         let key = Key::Turn(instance.to_owned());
-        match self.work(key, Task::Turn(request)).await? {
+        match self.work(key, Task::Turn(request), relay).await? {
             WorkerResponse::Turn(response) => Ok(response),
             // Keys of the two kinds are never the same.
             WorkerResponse::Activity(_) => Err(Cancelled::Disconnected),
         }
     }
 
-    /// Has a worker run an activity. Dropping the future withdraws the work.
+    /// Has a worker run an activity, as [`WorkQueue::orchestrate`] does.
     ///
     /// # Errors
     /// [`Cancelled`].
-    pub async fn execute(&self, request: ActivityRequest) -> Result<ActivityResponse, Cancelled> {
+    pub async fn execute(
+        &self,
+        request: ActivityRequest,
+        relay: impl Future<Output = Cancelled>,
+    ) -> Result<ActivityResponse, Cancelled> {
         let _wanted = self.want()?;
         let _permit = permit(self.activities.as_ref()).await?;
         let instance = request.orchestration_instance.as_ref();
         let instance = instance.map(|instance| instance.instance_id.clone());
         let key = Key::Activity(instance.unwrap_or_default(), request.task_id);
-        match self.work(key, Task::Activity(Box::new(request))).await? {
+        let task = Task::Activity(Box::new(request));
+        match self.work(key, task, relay).await? {
             WorkerResponse::Activity(response) => Ok(response),
             WorkerResponse::Turn(_) => Err(Cancelled::Disconnected),
         }
@@ -187,7 +200,12 @@ impl WorkQueue {
         Ok(Demand(self))
     }
 
-    async fn work(&self, key: Key, task: Task) -> Result<WorkerResponse, Cancelled> {
+    async fn work(
+        &self,
+        key: Key,
+        task: Task,
+        relay: impl Future<Output = Cancelled>,
+    ) -> Result<WorkerResponse, Cancelled> {
         let (answer, answered) = oneshot::channel();
         let number = {
             let mut work = self.locked();
@@ -201,7 +219,7 @@ impl WorkQueue {
             let item = Item {
                 task,
                 // A worker that hands it back answers this piece, and no later one of the same key.
-                token: number.to_string(),
+                token: self.token(number),
             };
             let piece = PendingWork {
                 key,
@@ -214,38 +232,54 @@ impl WorkQueue {
         };
         self.arrived.notify_one();
         let _withdrawn = Withdraw { queue: self, number };
-        answered.await.unwrap_or(Err(Cancelled::Disconnected))
+        tokio::select! {
+            biased;
+            answer = answered => answer.unwrap_or(Err(Cancelled::Disconnected)),
+            cancelled = relay => Err(cancelled),
+        }
     }
 
-    /// A worker has run a turn; whether somebody waited for that.
-    pub fn turn_done(&self, response: OrchestratorResponse) -> bool {
+    fn token(&self, number: u64) -> String {
+        format!("{}{number}", self.origin)
+    }
+
+    /// Whether a token is of a piece of this queue, waited for or not.
+    pub fn is_own(&self, token: &str) -> bool {
+        token.starts_with(&self.origin)
+    }
+
+    /// A worker has run a turn. Its answer comes back where nobody waits for it here.
+    pub fn turn_done(&self, response: OrchestratorResponse) -> Option<OrchestratorResponse> {
         let key = Key::Turn(response.instance_id.clone());
-        let token = response.completion_token.clone();
-        self.done(&key, &token, WorkerResponse::Turn(response))
-    }
-
-    /// A worker has run an activity; whether somebody waited for that.
-    pub fn activity_done(&self, response: ActivityResponse) -> bool {
-        let key = Key::Activity(response.instance_id.clone(), response.task_id);
-        let token = response.completion_token.clone();
-        self.done(&key, &token, WorkerResponse::Activity(response))
-    }
-
-    fn done(&self, key: &Key, token: &str, answer: WorkerResponse) -> bool {
-        let piece = {
-            let mut work = self.locked();
-            let Some(number) = work.by_key.get(key).copied() else {
-                return false;
-            };
-            let is_earlier = !token.is_empty() && token != number.to_string();
-            let is_unsent = work.pieces.get(&number).is_some_and(|piece| piece.item.is_some());
-            // What was not sent yet cannot be what the worker answers.
-            if is_earlier || is_unsent {
-                return false;
-            }
-            work.take(number)
+        let Some(piece) = self.answered(&key, &response.completion_token) else {
+            return Some(response);
         };
-        piece.is_some_and(|piece| piece.answer.send(Ok(answer)).is_ok())
+        // Who gives up in this moment needs no answer.
+        let _gone = piece.answer.send(Ok(WorkerResponse::Turn(response)));
+        None
+    }
+
+    /// A worker has run an activity. Its answer comes back where nobody waits for it here.
+    pub fn activity_done(&self, response: ActivityResponse) -> Option<ActivityResponse> {
+        let key = Key::Activity(response.instance_id.clone(), response.task_id);
+        let Some(piece) = self.answered(&key, &response.completion_token) else {
+            return Some(response);
+        };
+        let _gone = piece.answer.send(Ok(WorkerResponse::Activity(response)));
+        None
+    }
+
+    /// Takes out the piece that an answer is for.
+    fn answered(&self, key: &Key, token: &str) -> Option<PendingWork> {
+        let mut work = self.locked();
+        let number = work.by_key.get(key).copied()?;
+        let is_another = !token.is_empty() && token != self.token(number);
+        let is_unsent = work.pieces.get(&number).is_some_and(|piece| piece.item.is_some());
+        // What was not sent yet cannot be what the worker answers.
+        if is_another || is_unsent {
+            return None;
+        }
+        work.take(number)
     }
 
     /// Opens a stream of work.
@@ -373,6 +407,8 @@ impl Drop for WorkStream {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{pending, ready};
+
     use futures::FutureExt;
     use outrigger_wire::durabletask::OrchestrationInstance;
 
@@ -410,19 +446,19 @@ mod tests {
         let queue = WorkQueue::new(Limits::default());
         let (one, two) = (queue.open(), queue.open());
         assert_eq!(queue.streams(), 2);
-        let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new()));
-        let mut second = std::pin::pin!(queue.execute(activity("a", 3)));
+        let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+        let mut second = std::pin::pin!(queue.execute(activity("a", 3), pending()));
         assert!(first.as_mut().now_or_never().is_none());
         assert!(second.as_mut().now_or_never().is_none());
-        assert!(!queue.turn_done(turned("a", "")), "it was not sent yet");
+        assert!(queue.turn_done(turned("a", "")).is_some(), "it was not sent yet");
         let (a, b) = (one.next().await, two.next().await);
         assert!(matches!(a.task, Task::Turn(_)));
         assert!(matches!(b.task, Task::Activity(_)));
         assert!(one.next().now_or_never().is_none());
-        assert!(!queue.activity_done(acted("a", 4)), "another task");
-        assert!(queue.activity_done(acted("a", 3)));
-        assert!(queue.turn_done(turned("a", &a.token)));
-        assert!(!queue.turn_done(turned("a", "")), "once");
+        assert!(queue.activity_done(acted("a", 4)).is_some(), "another task");
+        assert!(queue.activity_done(acted("a", 3)).is_none());
+        assert!(queue.turn_done(turned("a", &a.token)).is_none());
+        assert!(queue.turn_done(turned("a", "")).is_some(), "once");
         assert!(first.await.is_ok());
         assert_eq!(second.await.unwrap().task_id, 3);
         assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
@@ -432,17 +468,17 @@ mod tests {
     async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
         let queue = WorkQueue::new(Limits::default());
         let stream = queue.open();
-        let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new()));
+        let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
         assert!(sent.as_mut().now_or_never().is_none());
         stream.next().await;
-        let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new()));
+        let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new(), pending()));
         assert!(unsent.as_mut().now_or_never().is_none());
         drop(stream);
         assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
         assert!(unsent.as_mut().now_or_never().is_none());
         let stream = queue.open();
         stream.next().await;
-        assert!(queue.turn_done(turned("b", "")));
+        assert!(queue.turn_done(turned("b", "")).is_none());
         assert!(unsent.await.is_ok());
     }
 
@@ -450,16 +486,60 @@ mod tests {
     async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
         let queue = WorkQueue::new(Limits::default());
         let stream = queue.open();
-        let mut earlier = Box::pin(queue.orchestrate("a", Vec::new()));
+        let mut earlier = Box::pin(queue.orchestrate("a", Vec::new(), pending()));
         assert!(earlier.as_mut().now_or_never().is_none());
         let old = stream.next().await;
         drop(earlier);
-        let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new()));
+        let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
         assert!(later.as_mut().now_or_never().is_none());
         let new = stream.next().await;
-        assert!(!queue.turn_done(turned("a", &old.token)));
-        assert!(queue.turn_done(turned("a", &new.token)));
+        assert!(queue.turn_done(turned("a", &old.token)).is_some());
+        assert!(queue.turn_done(turned("a", &new.token)).is_none());
         assert!(later.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn tokens_are_of_one_queue() {
+        let (here, there) = (
+            WorkQueue::new(Limits::default()),
+            WorkQueue::new(Limits::default()),
+        );
+        let (one, two) = (here.open(), there.open());
+        let mut wanted = std::pin::pin!(here.orchestrate("a", Vec::new(), pending()));
+        let mut other = std::pin::pin!(there.orchestrate("a", Vec::new(), pending()));
+        assert!(wanted.as_mut().now_or_never().is_none());
+        assert!(other.as_mut().now_or_never().is_none());
+        let (item, foreign) = (one.next().await, two.next().await);
+        assert!(here.is_own(&item.token) && !here.is_own(&foreign.token) && !here.is_own(""));
+        let back = here.turn_done(turned("a", &foreign.token));
+        assert_eq!(back, Some(turned("a", &foreign.token)), "for who waits elsewhere");
+        assert!(here.turn_done(turned("a", &item.token)).is_none());
+        assert!(wanted.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_relay_brings_an_answer_or_gives_up() {
+        let queue = WorkQueue::new(Limits {
+            turns: Some(1),
+            activities: None,
+        });
+        let stream = queue.open();
+        let brought = {
+            let relay = async {
+                let item = stream.next().await;
+                assert!(queue.turn_done(turned("a", &item.token)).is_none());
+                pending().await
+            };
+            queue.orchestrate("a", Vec::new(), relay).await
+        };
+        assert!(brought.is_ok());
+        let lost = queue.orchestrate("a", Vec::new(), ready(Cancelled::Lost)).await;
+        assert_eq!(lost.unwrap_err(), Cancelled::Lost);
+        assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
+        let mut held = std::pin::pin!(queue.orchestrate("b", Vec::new(), pending()));
+        assert!(held.as_mut().now_or_never().is_none());
+        let waiting = queue.orchestrate("a", Vec::new(), ready(Cancelled::Lost));
+        assert!(waiting.now_or_never().is_none(), "it is not with a worker yet");
     }
 
     #[tokio::test]
@@ -469,17 +549,17 @@ mod tests {
             activities: Some(1),
         });
         let stream = queue.open();
-        let mut one = std::pin::pin!(queue.execute(activity("a", 1)));
-        let mut two = std::pin::pin!(queue.execute(activity("a", 2)));
+        let mut one = std::pin::pin!(queue.execute(activity("a", 1), pending()));
+        let mut two = std::pin::pin!(queue.execute(activity("a", 2), pending()));
         assert!(one.as_mut().now_or_never().is_none());
         assert!(two.as_mut().now_or_never().is_none());
         stream.next().await;
         assert!(stream.next().now_or_never().is_none());
-        assert!(queue.activity_done(acted("a", 1)));
+        assert!(queue.activity_done(acted("a", 1)).is_none());
         assert!(one.await.is_ok());
         assert!(two.as_mut().now_or_never().is_none());
         stream.next().await;
-        assert!(queue.activity_done(acted("a", 2)));
+        assert!(queue.activity_done(acted("a", 2)).is_none());
         assert!(two.await.is_ok());
     }
 
@@ -491,14 +571,14 @@ mod tests {
         });
         let want = |task| {
             let queue = Arc::clone(&queue);
-            let mut wanted = Box::pin(async move { queue.execute(activity("a", task)).await });
+            let mut wanted = Box::pin(async move { queue.execute(activity("a", task), pending()).await });
             wanted.as_mut().now_or_never().is_none().then_some(wanted)
         };
         let mut held: Vec<_> = (0..MAX_WORK)
             .map(|task| want(i32::try_from(task).unwrap()).unwrap())
             .collect();
         assert_eq!(queue.waiting(), 1);
-        let beyond = queue.execute(activity("b", 1)).now_or_never();
+        let beyond = queue.execute(activity("b", 1), pending()).now_or_never();
         assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
         held.pop();
         held.push(want(-1).unwrap());
@@ -509,7 +589,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_nobody_waits_for_is_not_sent() {
         let queue = WorkQueue::new(Limits::default());
-        let mut dropped = Box::pin(queue.orchestrate("a", Vec::new()));
+        let mut dropped = Box::pin(queue.orchestrate("a", Vec::new(), pending()));
         assert!(dropped.as_mut().now_or_never().is_none());
         assert_eq!(queue.waiting(), 1);
         drop(dropped);
@@ -523,7 +603,7 @@ mod tests {
         let queue = WorkQueue::new(Limits::default());
         let want = |task: i32| {
             let queue = Arc::clone(&queue);
-            let mut wanted = Box::pin(async move { queue.execute(activity("a", task)).await });
+            let mut wanted = Box::pin(async move { queue.execute(activity("a", task), pending()).await });
             assert!(wanted.as_mut().now_or_never().is_none());
             wanted
         };
@@ -555,12 +635,12 @@ mod tests {
     #[tokio::test]
     async fn an_end_cancels_everything() {
         let queue = WorkQueue::new(Limits::default());
-        let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new()));
+        let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
         assert!(waiting.as_mut().now_or_never().is_none());
         queue.end();
         assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
         assert_eq!(
-            queue.orchestrate("a", Vec::new()).await.unwrap_err(),
+            queue.orchestrate("a", Vec::new(), pending()).await.unwrap_err(),
             Cancelled::Ended
         );
     }

@@ -80,7 +80,7 @@ impl Held<'_> {
         }
         loop {
             let request = turn.request(&loaded.instance);
-            let response = match engine.queue.orchestrate(self.id, request).await {
+            let response = match engine.orchestrate(self.id, request).await {
                 Ok(response) => response,
                 Err(cancelled) => {
                     engine.metrics.execution(&workflow, Execution::Recoverable, None);

@@ -22,7 +22,7 @@ use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
 use outrigger_policy::apilist::{ApiList, ApiProtocol};
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{
-    ACTOR_STATE_TTL, Configuration, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
+    ACTOR_STATE_TTL, Configuration, WORKFLOWS_CLUSTERED, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
 };
 use outrigger_runtime::app::{App, AppProtocol};
 use outrigger_runtime::app::{AppChannel, Health};
@@ -187,6 +187,7 @@ impl Shared {
             actors: Arc::clone(actors),
             settings: self.settings.workflow,
             remote_results: features.enabled(WORKFLOWS_REMOTE_ACTIVITY_REMINDER),
+            is_clustered: features.enabled(WORKFLOWS_CLUSTERED),
             tracer: self.tracer.clone(),
             metrics: Arc::new(WorkflowMetrics::new(&self.metrics.all().registry)),
             max_message: config.api.max_body_size,

@@ -22,6 +22,9 @@ const STORE: &str = "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n 
                      type: state.sqlite\n  version: v1\n  metadata:\n  - name: connectionString\n    value: 'FILE'\n  \
                      - name: actorStateStore\n    value: 'true'\n";
 
+/// Answers of workers may reach any sidecar of the app.
+const CLUSTERED: &str = "  features:\n  - name: WorkflowsClusteredDeployment\n    enabled: true\n";
+
 /// What sidecars with workflows need.
 struct World {
     net: Net,
@@ -380,6 +383,77 @@ async fn a_worker_that_goes_during_an_activity_has_it_run_by_another() {
     gate.1.notify_all();
     assert_eq!(output(&node, "a").await, "done");
     drop(other);
+}
+
+/// Two sidecars of an app behind a load balancer.
+async fn pair(world: &World) -> (Node, Node) {
+    (
+        world.sidecar("shop").spec(CLUSTERED).start().await,
+        world.sidecar("shop").spec(CLUSTERED).start().await,
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_reaches_another_sidecar_finds_who_waits_for_it() {
+    let world = World::new().await;
+    let (one, two) = pair(&world).await;
+    let tasks = Arc::new(chain(Tasks::default()));
+    let _worker = Worker::answering(&one, &[&two], &tasks).await;
+    world.hosts("shop", 1).await;
+    assert!(world.placement.has("dapr.internal.default.shop.executor", 1));
+    start(&two, "chain", "a", "1").await;
+    assert_eq!(output(&two, "a").await, "8");
+    let _other = Worker::answering(&two, &[&one, &two], &tasks).await;
+    world.hosts("shop", 2).await;
+    let ids: Vec<_> = (0..8).map(|n| format!("b{n}")).collect();
+    for id in &ids {
+        start(&one, "chain", id, "2").await;
+    }
+    for id in &ids {
+        assert_eq!(output(&one, id).await, "16");
+    }
+    assert_eq!(tasks.ran().len(), 9 * 3, "each activity is run once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_an_answer_follows_its_executor() {
+    const INSTANCES: usize = 16;
+    let world = World::new().await;
+    let (one, two) = pair(&world).await;
+    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let tasks = || {
+        let gate = Arc::clone(&gate);
+        let tasks = Tasks::default()
+            .activity("slow", move |_| {
+                let (open, opened) = &*gate;
+                tokio::task::block_in_place(|| {
+                    drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
+                });
+                Ok("done".to_owned())
+            })
+            .workflow("w", |context| {
+                Some(End::Completed(context.activity("slow", "")?.unwrap()))
+            });
+        Arc::new(tasks)
+    };
+    let (stays, leaves) = (tasks(), tasks());
+    let _worker = Worker::answering(&one, &[&two], &stays).await;
+    let other = Worker::answering(&two, &[&one], &leaves).await;
+    world.hosts("shop", 2).await;
+    for id in 0..INSTANCES {
+        start(&one, "w", &id.to_string(), "").await;
+    }
+    eventually(async || stays.ran().len() + leaves.ran().len() == INSTANCES).await;
+    other.leave().await;
+    world.hosts("shop", 1).await;
+    // What ran there runs again; what runs here does not, wherever its executor was.
+    eventually(async || stays.ran().len() == INSTANCES).await;
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+    for id in 0..INSTANCES {
+        assert_eq!(output(&two, &id.to_string()).await, "done");
+    }
+    assert_eq!(stays.ran().len(), INSTANCES);
 }
 
 #[tokio::test(flavor = "multi_thread")]

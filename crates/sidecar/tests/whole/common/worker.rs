@@ -108,7 +108,17 @@ pub async fn stream(node: &Node) -> Incoming {
 
 impl Worker {
     pub async fn connect(node: &Node, work: &Arc<Tasks>) -> Self {
-        let port = node.ports.grpc;
+        Self::answering(node, &[node], work).await
+    }
+
+    /// A worker whose answers go to these sidecars in turn, as a load balancer has them go.
+    pub async fn answering(node: &Node, to: &[&Node], work: &Arc<Tasks>) -> Self {
+        let mut ports = to
+            .iter()
+            .map(|node| node.ports.grpc)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .cycle();
         let mut stream = stream(node).await;
         let (mut serving, work) = (JoinSet::new(), Arc::clone(work));
         serving.spawn(async move {
@@ -116,6 +126,7 @@ impl Worker {
             while let Some(message) = grpc::next(&mut stream).await {
                 let item = WorkItem::decode(message).unwrap();
                 let work = Arc::clone(&work);
+                let port = ports.next().expect("a sidecar to answer");
                 answers.spawn(async move {
                     let (method, answer) = work.run(item);
                     grpc::call(port, &format!("/TaskHubSidecarService/{method}"), &[], &[&answer]).await;

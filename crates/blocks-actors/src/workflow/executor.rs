@@ -1,0 +1,270 @@
+//! Executors: actors at which an answer of a worker meets the sidecar that waits for it, where the answer may reach any
+//! sidecar of the app. Who waits watches the executor of its piece of work; who has the answer calls it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use prost_types::Any;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::engine::methods;
+use crate::actors::{ActorCall, InternalActors, Watched};
+
+/// Pieces of work whose answers are waited for at the executors of one sidecar, at most.
+const MAX_WAITING: usize = 1 << 16;
+/// Cancelled pieces of work that nobody waited for yet, at most: the oldest is forgotten.
+const MAX_CANCELLED: usize = 1024;
+/// How long those are kept. A sidecar that loses its worker may say so before it has begun to wait.
+const CANCELLED_KEPT: Duration = Duration::from_secs(5);
+
+type Told = Result<Any, Status>;
+
+/// The executors here. Only those that somebody watches have anything in memory.
+#[derive(Default)]
+pub(super) struct Executors {
+    waiting: Arc<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    by_id: HashMap<String, Vec<(u64, oneshot::Sender<Told>)>>,
+    /// How many watch, those too that were told and have not gone yet.
+    count: usize,
+    next: u64,
+    cancelled: VecDeque<(Instant, String)>,
+}
+
+impl State {
+    /// Whether a piece of work was cancelled before anybody waited for it; asked once.
+    fn take_cancelled(&mut self, id: &str) -> bool {
+        let now = Instant::now();
+        self.cancelled.retain(|(at, _)| now - *at < CANCELLED_KEPT);
+        let place = self.cancelled.iter().position(|(_, cancelled)| cancelled == id);
+        place.is_some_and(|place| self.cancelled.remove(place).is_some())
+    }
+
+    fn cancel_later(&mut self, id: &str) {
+        if self.cancelled.len() == MAX_CANCELLED {
+            self.cancelled.pop_front();
+        }
+        self.cancelled.push_back((Instant::now(), id.to_owned()));
+    }
+}
+
+impl Waiting {
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for one thing to be told.
+    fn watch(self: &Arc<Self>, id: &str) -> Result<Watched, Status> {
+        let (told, telling) = oneshot::channel();
+        let number = {
+            let mut state = self.locked();
+            if state.take_cancelled(id) {
+                return Ok(stream::once(std::future::ready(Err(cancelled()))).boxed());
+            }
+            if state.count >= MAX_WAITING {
+                return Err(Status::resource_exhausted(format!(
+                    "{MAX_WAITING} answers are waited for here, as many as may be"
+                )));
+            }
+            state.next += 1;
+            state.count += 1;
+            let number = state.next;
+            state.by_id.entry(id.to_owned()).or_default().push((number, told));
+            number
+        };
+        let watcher = Watcher {
+            waiting: Arc::clone(self),
+            id: id.to_owned(),
+            number,
+        };
+        Ok(stream::once(async move {
+            let told = telling.await;
+            drop(watcher);
+            told.unwrap_or_else(|_| Err(Status::unavailable("the executor is not here any more")))
+        })
+        .boxed())
+    }
+
+    /// Tells all who watch an executor; whether there was one.
+    fn tell(&self, id: &str, told: &Told) -> bool {
+        let watchers = self.locked().by_id.remove(id).unwrap_or_default();
+        let sent = watchers
+            .into_iter()
+            .filter_map(|(_, watcher)| watcher.send(told.clone()).ok());
+        sent.count() > 0
+    }
+
+    fn complete(&self, call: &ActorCall) -> Result<(), Status> {
+        let answer = Any {
+            type_url: String::new(),
+            value: call.body.to_vec(),
+        };
+        match self.tell(&call.id, &Ok(answer)) {
+            true => Ok(()),
+            // Who has it keeps it, and may ask again: nothing is lost here.
+            false => Err(Status::not_found(format!("nobody waits for '{}'", call.id))),
+        }
+    }
+
+    fn cancel(&self, id: &str) {
+        if !self.tell(id, &Err(cancelled())) {
+            self.locked().cancel_later(id);
+        }
+    }
+}
+
+fn cancelled() -> Status {
+    Status::aborted("the worker that had the work disconnected")
+}
+
+/// One that watches, until it is dropped.
+struct Watcher {
+    waiting: Arc<Waiting>,
+    id: String,
+    number: u64,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let mut state = self.waiting.locked();
+        state.count -= 1;
+        let Some(watchers) = state.by_id.get_mut(&self.id) else {
+            return;
+        };
+        watchers.retain(|(number, _)| *number != self.number);
+        if watchers.is_empty() {
+            state.by_id.remove(&self.id);
+        }
+    }
+}
+
+#[async_trait]
+impl InternalActors for Executors {
+    async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status> {
+        match call.method.as_str() {
+            methods::COMPLETE => self.waiting.complete(call)?,
+            methods::CANCEL => self.waiting.cancel(&call.id),
+            other => return Err(Status::unimplemented(format!("unknown method: {other}"))),
+        }
+        Ok(Bytes::new())
+    }
+
+    async fn remind(&self, id: &str, name: &str, _data: Option<&Any>) -> Result<(), Status> {
+        Err(Status::unimplemented(format!(
+            "executor '{id}' has no reminder '{name}'"
+        )))
+    }
+
+    async fn watch(&self, call: &ActorCall) -> Result<Watched, Status> {
+        match call.method.as_str() {
+            methods::WATCH_COMPLETE => self.waiting.watch(&call.id),
+            other => Err(Status::unimplemented(format!("unknown method: {other}"))),
+        }
+    }
+
+    /// Who watches is told of the end by the actors.
+    async fn halt(&self, _id: &str) {}
+
+    /// Watchers need no active actor.
+    fn is_kept(&self, _id: &str) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use tonic::Code;
+
+    use super::*;
+
+    fn call(method: &str, id: &str, body: &'static [u8]) -> ActorCall {
+        ActorCall {
+            id: id.to_owned(),
+            method: method.to_owned(),
+            body: Bytes::from_static(body),
+            ..ActorCall::default()
+        }
+    }
+
+    async fn watch(executors: &Executors, id: &str) -> Watched {
+        executors
+            .watch(&call(methods::WATCH_COMPLETE, id, b""))
+            .await
+            .unwrap()
+    }
+
+    async fn complete(executors: &Executors, id: &str, body: &'static [u8]) -> Option<Code> {
+        let told = executors.invoke(&call(methods::COMPLETE, id, body)).await;
+        told.err().map(|error| error.code())
+    }
+
+    #[tokio::test]
+    async fn an_answer_reaches_all_who_wait_for_it_and_nobody_else() {
+        let executors = Executors::default();
+        let mut gone = watch(&executors, "a").await;
+        assert!(gone.next().now_or_never().is_none());
+        drop(gone);
+        assert_eq!(complete(&executors, "a", b"0").await, Some(Code::NotFound));
+        let (mut one, mut two) = (watch(&executors, "a").await, watch(&executors, "a").await);
+        let mut other = watch(&executors, "a/1").await;
+        assert_eq!(complete(&executors, "a", b"1").await, None);
+        for watcher in [&mut one, &mut two] {
+            assert_eq!(watcher.next().await.unwrap().unwrap().value, b"1");
+            assert!(watcher.next().await.is_none(), "each is told once");
+        }
+        assert!(other.next().now_or_never().is_none());
+        assert_eq!(complete(&executors, "a", b"2").await, Some(Code::NotFound));
+        drop(other);
+        let state = executors.waiting.locked();
+        assert!(state.by_id.is_empty() && state.count == 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cancellation_that_comes_first_is_not_lost_and_not_kept_for_long() {
+        let executors = Executors::default();
+        let cancel = async |id: &str| executors.invoke(&call(methods::CANCEL, id, b"")).await.unwrap();
+        let mut waiting = watch(&executors, "a").await;
+        cancel("a").await;
+        let told = async |watched: &mut Watched| watched.next().await.unwrap().unwrap_err().code();
+        assert_eq!(told(&mut waiting).await, Code::Aborted);
+        cancel("a").await;
+        assert_eq!(told(&mut watch(&executors, "a").await).await, Code::Aborted);
+        let mut again = watch(&executors, "a").await;
+        assert!(again.next().now_or_never().is_none(), "one is told of it");
+        cancel("b").await;
+        tokio::time::advance(CANCELLED_KEPT).await;
+        let mut late = watch(&executors, "b").await;
+        assert!(late.next().now_or_never().is_none());
+        for number in 0..=MAX_CANCELLED {
+            cancel(&number.to_string()).await;
+        }
+        assert_eq!(executors.waiting.locked().cancelled.len(), MAX_CANCELLED);
+        assert!(watch(&executors, "0").await.next().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_method_is_refused() {
+        let executors = Executors::default();
+        let asked = executors.invoke(&call("WatchComplete", "a", b"")).await;
+        assert_eq!(asked.unwrap_err().code(), Code::Unimplemented);
+        let asked = executors.watch(&call("Complete", "a", b"")).await;
+        assert_eq!(asked.err().unwrap().code(), Code::Unimplemented);
+        let reminded = executors.remind("a", "x", None).await;
+        assert_eq!(reminded.unwrap_err().code(), Code::Unimplemented);
+    }
+}
