@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use outrigger_wire::durabletask::history_event::EventType;
 use outrigger_wire::durabletask::{
@@ -415,30 +416,40 @@ async fn an_answer_that_reaches_another_sidecar_finds_who_waits_for_it() {
     assert_eq!(tasks.ran().len(), 9 * 3, "each activity is run once");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_an_answer_follows_its_executor() {
+/// Activities that take until their gate is opened.
+fn gated(gate: &Arc<(Mutex<bool>, Condvar)>) -> Arc<Tasks> {
+    let gate = Arc::clone(gate);
+    let tasks = Tasks::default()
+        .activity("slow", move |_| {
+            let (open, opened) = &*gate;
+            // Not for ever: a test that fails would wait for it.
+            let long = Duration::from_secs(60);
+            tokio::task::block_in_place(|| {
+                drop(
+                    opened
+                        .wait_timeout_while(open.lock().unwrap(), long, |open| !*open)
+                        .unwrap(),
+                );
+            });
+            Ok("done".to_owned())
+        })
+        .workflow("w", |context| {
+            Some(End::Completed(context.activity("slow", "")?.unwrap()))
+        });
+    Arc::new(tasks)
+}
+
+/// One of two workers leaves: what ran there runs again at once; what runs at the other does not.
+async fn one_of_two_workers_leaves(spec: &str, answers_cross: bool) {
     const INSTANCES: usize = 16;
     let world = World::new().await;
-    let (one, two) = pair(&world).await;
+    let one = world.sidecar("shop").spec(spec).start().await;
+    let two = world.sidecar("shop").spec(spec).start().await;
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
-    let tasks = || {
-        let gate = Arc::clone(&gate);
-        let tasks = Tasks::default()
-            .activity("slow", move |_| {
-                let (open, opened) = &*gate;
-                tokio::task::block_in_place(|| {
-                    drop(opened.wait_while(open.lock().unwrap(), |open| !*open).unwrap());
-                });
-                Ok("done".to_owned())
-            })
-            .workflow("w", |context| {
-                Some(End::Completed(context.activity("slow", "")?.unwrap()))
-            });
-        Arc::new(tasks)
-    };
-    let (stays, leaves) = (tasks(), tasks());
-    let _worker = Worker::answering(&one, &[&two], &stays).await;
-    let other = Worker::answering(&two, &[&one], &leaves).await;
+    let (stays, leaves) = (gated(&gate), gated(&gate));
+    let (of_one, of_two) = if answers_cross { (&two, &one) } else { (&one, &two) };
+    let _worker = Worker::answering(&one, &[of_one], &stays).await;
+    let other = Worker::answering(&two, &[of_two], &leaves).await;
     world.hosts("shop", 2).await;
     for id in 0..INSTANCES {
         start(&one, "w", &id.to_string(), "").await;
@@ -446,7 +457,6 @@ async fn who_waits_for_an_answer_follows_its_executor() {
     eventually(async || stays.ran().len() + leaves.ran().len() == INSTANCES).await;
     other.leave().await;
     world.hosts("shop", 1).await;
-    // What ran there runs again; what runs here does not, wherever its executor was.
     eventually(async || stays.ran().len() == INSTANCES).await;
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
@@ -454,6 +464,18 @@ async fn who_waits_for_an_answer_follows_its_executor() {
         assert_eq!(output(&two, &id.to_string()).await, "done");
     }
     assert_eq!(stays.ran().len(), INSTANCES);
+}
+
+/// Regression: reminders that the scheduler sent on a stream whose place another had taken waited for what ran already.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_worker_leaves_does_not_wait_for_what_others_run() {
+    one_of_two_workers_leaves("", false).await;
+}
+
+/// Wherever the executor was of what runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_an_answer_follows_its_executor() {
+    one_of_two_workers_leaves(CLUSTERED, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
