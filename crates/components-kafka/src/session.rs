@@ -485,7 +485,7 @@ impl Session {
     fn begins_late(&self, why: &str) {
         tracing::warn!(
             target: LOG,
-            "component {}: topic {}: the group has no position yet where it begins with the newest record: {why}",
+            "component {}: topic {}: no first offset could be committed for the group, so what is published while it has no member may be missed: {why}",
             self.shared.component,
             self.topic
         );

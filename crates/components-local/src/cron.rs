@@ -104,7 +104,7 @@ impl InputBinding for Cron {
                     if next.is_none() {
                         tracing::warn!(
                             target: LOG,
-                            "cron binding {}: the schedule has no time in the next five years; it rests",
+                            "cron binding {}: the schedule does not match any time in the next five years: the binding will not fire",
                             self.component
                         );
                         drain.cancelled().await;

@@ -27,7 +27,7 @@ use super::{
 };
 
 /// The answer to how large a transaction may be.
-const MAX_SIZE: Duration = Duration::from_secs(5);
+const MULTI_MAX_SIZE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn add(catalog: &mut Catalog, name: &str, socket: &Path, options: &Options) {
     let entry = super::entry(name, socket, options, |process, setup| async move {
@@ -86,7 +86,11 @@ impl Store {
 
     async fn ask_max_operations(&self) -> Option<usize> {
         let mut client = TransactionalStoreMultiMaxSizeClient::with_origin(self.caller(), origin());
-        let answer = timeout(MAX_SIZE, client.multi_max_size(MultiMaxSizeRequest {})).await;
+        let answer = timeout(
+            MULTI_MAX_SIZE_TIMEOUT,
+            client.multi_max_size(MultiMaxSizeRequest {}),
+        )
+        .await;
         match answer {
             Ok(Ok(answer)) => usize::try_from(answer.into_inner().max_size)
                 .ok()
@@ -99,7 +103,7 @@ impl Store {
             Err(_) => {
                 tracing::warn!(
                     target: LOG,
-                    "state store {}: no answer within {MAX_SIZE:?} to how large a transaction may be; none is \
+                    "state store {}: no answer within {MULTI_MAX_SIZE_TIMEOUT:?} to how large a transaction may be; none is \
                      refused for its size",
                     self.name
                 );

@@ -169,7 +169,7 @@ fn offset(token: &str) -> Result<i64> {
     }
     let number: Option<u32> = token.parse().ok();
     number.map(i64::from).ok_or_else(|| {
-        let text = format!("page.token {token:?} is none that a query answered with");
+        let text = format!("page.token {token:?} is invalid: use the token of the previous page");
         Error::invalid_request(text)
     })
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 /// A part of the process ended in a panic.
 #[derive(Debug, thiserror::Error)]
-#[error("a task failed: {0}")]
+#[error("internal error, please report it: a background task failed: {0}")]
 pub struct TaskFailed(#[from] JoinError);
 
 /// Waits for all tasks; the end of one is the end of all. The first error is the outcome.

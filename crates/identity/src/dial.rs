@@ -20,9 +20,9 @@ use crate::id::SpiffeId;
 use crate::identity::{anonymous_client_config, server_name};
 use crate::verify::{Expect, PeerError};
 
-/// How long one attempt knocks at a closed port; less than the time an attempt has.
+/// How long one attempt tries to connect to a closed port; less than the time an attempt has.
 const PATIENCE: Duration = Duration::from_millis(2500);
-/// Between two knocks.
+/// Between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Why one attempt failed.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use http::StatusCode;
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The kubeconfig.
-    #[error("cannot use the kubeconfig {path}: {cause} (--kubeconfig, or the variable KUBECONFIG)")]
+    #[error("cannot use the kubeconfig {path}: {cause} (--kubeconfig)")]
     Kubeconfig {
         /// The file, or how it was looked for.
         path: String,

@@ -94,7 +94,7 @@ pub(crate) async fn bind(config: &Config) -> Result<Server, ElectionError> {
     let own = config.cluster.iter().find(|replica| replica.id == config.id);
     let Some(own) = own else {
         return Err(ElectionError::Raft(format!(
-            "{:?} is none of the cluster",
+            "{:?} is not listed in --initial-cluster",
             config.id
         )));
     };

@@ -49,7 +49,7 @@ impl Expression {
                 .stack_size(STACK)
                 .spawn_scoped(scope, compile);
             let compiling =
-                compiling.map_err(|error| format!("there is no thread to compile it: {error}"))?;
+                compiling.map_err(|error| format!("cannot start a thread to compile it: {error}"))?;
             compiling
                 .join()
                 .unwrap_or_else(|_| Err("the compiler failed".to_owned()))

@@ -83,7 +83,7 @@ pub enum MigrateError {
     )]
     Incomplete(usize),
     /// A part of it ended in a panic.
-    #[error("a task failed: {0}")]
+    #[error("internal error, please report it: a background task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 

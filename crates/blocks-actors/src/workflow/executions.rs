@@ -108,8 +108,8 @@ impl Executions {
         let Some(room) = room else {
             tracing::warn!(
                 target: LOG,
-                "activity '{key}' will be run again: its result was not delivered, and with the {size} bytes of it more \
-                 than {MAX_UNDELIVERED} would wait"
+                "activity '{key}' will be run again: its result could not be delivered, and keeping its {size} bytes \
+                 would exceed the {MAX_UNDELIVERED} that undelivered results may have"
             );
             return None;
         };

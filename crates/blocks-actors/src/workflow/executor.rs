@@ -77,7 +77,7 @@ impl Waiting {
             }
             if state.count >= MAX_WAITING {
                 return Err(Status::resource_exhausted(format!(
-                    "{MAX_WAITING} answers are waited for here, as many as may be"
+                    "the limit of {MAX_WAITING} answers that are waited for is reached"
                 )));
             }
             state.next += 1;

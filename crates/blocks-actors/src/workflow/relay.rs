@@ -70,7 +70,7 @@ impl Engine {
                     Ok(true) => return pending().await,
                     Ok(false) => tracing::warn!(
                         target: LOG,
-                        "an answer to '{id}' came from another sidecar of the app, but to work of another time: ignored"
+                        "ignored a late answer for '{id}' from another sidecar of the app: the work was given out again, or is finished"
                     ),
                     Err(error) => tracing::warn!(
                         target: LOG,

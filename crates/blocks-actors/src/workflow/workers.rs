@@ -43,7 +43,7 @@ impl Workflows {
         let mut workers = self.workers.lock().await;
         if *workers >= MAX_WORKERS {
             return Err(Status::resource_exhausted(format!(
-                "{MAX_WORKERS} workers are connected, as many as may be"
+                "the limit of {MAX_WORKERS} connected workers is reached"
             )));
         }
         if *workers == 0 {

@@ -56,7 +56,7 @@ pub(super) fn wanted<'a>(pod: &'a Pod, around: &'a Surroundings) -> impl Iterato
             _ => {
                 tracing::warn!(
                     target: "dapr.injector",
-                    "the annotation {CONTAINER} of the component {name} is no container: it is left out; correct its JSON"
+                    "the annotation {CONTAINER} of the component {name} is not a valid container object: it is left out; correct its JSON"
                 );
                 return None;
             }

@@ -43,8 +43,7 @@ fn decode<'a>(items: impl IntoIterator<Item = &'a mut NameValue>, resource: &str
             Ok(text) => item.value = Some(text),
             Err(error) => tracing::error!(
                 target: LOG,
-                "{resource}: the value of {} is not what an operator makes of a secret, so it stays without value: \
-                 {error}",
+                "{resource}: the secret from the operator for {} cannot be decoded, so it stays without value: {error}",
                 item.name
             ),
         }

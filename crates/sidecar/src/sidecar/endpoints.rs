@@ -81,8 +81,8 @@ impl EndpointResolver {
             Ok(missing) => log_missing(&missing, &endpoint.source, "http endpoint", &endpoint.name),
             Err(_) => tracing::error!(
                 target: LOG,
-                "{}: http endpoint {}: {named} gave its secrets not within {SECRETS:?}; the endpoint is used without \
-                 those that are missing",
+                "{}: http endpoint {}: {named} did not answer within {SECRETS:?}; the endpoint is used without \
+                 the secrets that are missing",
                 endpoint.source,
                 endpoint.name
             ),

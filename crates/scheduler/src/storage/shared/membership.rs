@@ -103,7 +103,7 @@ impl Membership {
         while !self.stop.is_cancelled() {
             let begun = Instant::now();
             if let Err(error) = self.lease().await {
-                tracing::warn!(target: LOG, "Not a member of the schedulers of the store: {error}");
+                tracing::warn!(target: LOG, "Cannot join the group of schedulers of the store, trying again: {error}");
             }
             if begun.elapsed() > LEASE {
                 pause = FIRST_PAUSE;
@@ -186,7 +186,7 @@ impl Membership {
             match self.wait(&mut **watch).await {
                 Woken::Look => {}
                 Woken::Unwatched(error) => {
-                    tracing::debug!(target: LOG, "The entries are followed anew: {error}");
+                    tracing::debug!(target: LOG, "The entries of the group are watched again: {error}");
                     unwatched = true;
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
@@ -197,7 +197,7 @@ impl Membership {
                     return Ok(());
                 }
                 Woken::Unfollowed(error) => {
-                    tracing::warn!(target: LOG, "The stored jobs are read anew: {error}");
+                    tracing::warn!(target: LOG, "The stored jobs are read again: {error}");
                     self.let_go().await;
                     tokio::time::sleep(FIRST_PAUSE).await;
                 }
@@ -330,7 +330,7 @@ impl Member {
     fn read(pair: &Pair) -> Option<Self> {
         let id = std::str::from_utf8(pair.key.strip_prefix(LEADERSHIP.as_bytes())?).ok()?;
         let entry = Leadership::decode(pair.value.as_slice())
-            .inspect_err(|error| tracing::error!(target: LOG, "The entry of the scheduler {id:?}: {error}"))
+            .inspect_err(|error| tracing::error!(target: LOG, "Cannot decode the group entry of the scheduler {id:?}: {error}"))
             .ok()?;
         let host = entry
             .replica_data

@@ -402,5 +402,9 @@ async fn an_etcd_behind_tls_is_checked() {
     stranger.kill().unwrap();
     stranger.wait().unwrap();
     assert!(refused.is_ok(), "{}", said());
-    assert!(said().contains("Not a member of the schedulers"), "{}", said());
+    assert!(
+        said().contains("Cannot join the group of schedulers"),
+        "{}",
+        said()
+    );
 }

@@ -1,0 +1,237 @@
+use std::future::{pending, ready};
+
+use futures::FutureExt;
+use outrigger_wire::durabletask::OrchestrationInstance;
+
+use super::*;
+
+fn activity(instance: &str, task: i32) -> ActivityRequest {
+    ActivityRequest {
+        orchestration_instance: Some(OrchestrationInstance {
+            instance_id: instance.to_owned(),
+            execution_id: None,
+        }),
+        task_id: task,
+        ..ActivityRequest::default()
+    }
+}
+
+fn turned(instance: &str, token: &str) -> OrchestratorResponse {
+    OrchestratorResponse {
+        instance_id: instance.to_owned(),
+        completion_token: token.to_owned(),
+        ..OrchestratorResponse::default()
+    }
+}
+
+fn acted(instance: &str, task: i32) -> ActivityResponse {
+    ActivityResponse {
+        instance_id: instance.to_owned(),
+        task_id: task,
+        ..ActivityResponse::default()
+    }
+}
+
+#[tokio::test]
+async fn work_goes_to_one_stream_and_its_answer_back() {
+    let queue = WorkQueue::new(Limits::default());
+    let (one, two) = (queue.open(), queue.open());
+    assert_eq!(queue.streams(), 2);
+    let mut first = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    let mut second = std::pin::pin!(queue.execute(activity("a", 3), pending()));
+    assert!(first.as_mut().now_or_never().is_none());
+    assert!(second.as_mut().now_or_never().is_none());
+    assert!(queue.turn_done(turned("a", "")).is_some(), "it was not sent yet");
+    let (a, b) = (one.next().await, two.next().await);
+    assert!(matches!(a.task, Task::Turn(_)));
+    assert!(matches!(b.task, Task::Activity(_)));
+    assert!(one.next().now_or_never().is_none());
+    assert!(queue.activity_done(acted("a", 4)).is_some(), "another task");
+    assert!(queue.activity_done(acted("a", 3)).is_none());
+    assert!(queue.turn_done(turned("a", &a.token)).is_none());
+    assert!(queue.turn_done(turned("a", "")).is_some(), "once");
+    assert!(first.await.is_ok());
+    assert_eq!(second.await.unwrap().task_id, 3);
+    assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_stream_leaves_is_cancelled_and_what_it_did_not_take_is_not() {
+    let queue = WorkQueue::new(Limits::default());
+    let stream = queue.open();
+    let mut sent = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(sent.as_mut().now_or_never().is_none());
+    stream.next().await;
+    let mut unsent = std::pin::pin!(queue.orchestrate("b", Vec::new(), pending()));
+    assert!(unsent.as_mut().now_or_never().is_none());
+    drop(stream);
+    assert_eq!(sent.await.unwrap_err(), Cancelled::Disconnected);
+    assert!(unsent.as_mut().now_or_never().is_none());
+    let stream = queue.open();
+    stream.next().await;
+    assert!(queue.turn_done(turned("b", "")).is_none());
+    assert!(unsent.await.is_ok());
+}
+
+#[tokio::test]
+async fn an_answer_to_an_earlier_piece_is_none_to_a_later_one() {
+    let queue = WorkQueue::new(Limits::default());
+    let stream = queue.open();
+    let mut earlier = Box::pin(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(earlier.as_mut().now_or_never().is_none());
+    let old = stream.next().await;
+    drop(earlier);
+    let mut later = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(later.as_mut().now_or_never().is_none());
+    let new = stream.next().await;
+    assert!(queue.turn_done(turned("a", &old.token)).is_some());
+    assert!(queue.turn_done(turned("a", &new.token)).is_none());
+    assert!(later.await.is_ok());
+}
+
+#[tokio::test]
+async fn tokens_are_of_one_queue() {
+    let (here, there) = (
+        WorkQueue::new(Limits::default()),
+        WorkQueue::new(Limits::default()),
+    );
+    let (one, two) = (here.open(), there.open());
+    let mut wanted = std::pin::pin!(here.orchestrate("a", Vec::new(), pending()));
+    let mut other = std::pin::pin!(there.orchestrate("a", Vec::new(), pending()));
+    assert!(wanted.as_mut().now_or_never().is_none());
+    assert!(other.as_mut().now_or_never().is_none());
+    let (item, foreign) = (one.next().await, two.next().await);
+    assert!(here.is_own(&item.token) && !here.is_own(&foreign.token) && !here.is_own(""));
+    let back = here.turn_done(turned("a", &foreign.token));
+    assert_eq!(back, Some(turned("a", &foreign.token)), "for who waits elsewhere");
+    assert!(here.turn_done(turned("a", &item.token)).is_none());
+    assert!(wanted.await.is_ok());
+}
+
+#[tokio::test]
+async fn a_relay_brings_an_answer_or_gives_up() {
+    let queue = WorkQueue::new(Limits {
+        turns: Some(1),
+        activities: None,
+    });
+    let stream = queue.open();
+    let brought = {
+        let relay = async {
+            let item = stream.next().await;
+            assert!(queue.turn_done(turned("a", &item.token)).is_none());
+            pending().await
+        };
+        queue.orchestrate("a", Vec::new(), relay).await
+    };
+    assert!(brought.is_ok());
+    let lost = queue.orchestrate("a", Vec::new(), ready(Cancelled::Lost)).await;
+    assert_eq!(lost.unwrap_err(), Cancelled::Lost);
+    assert!(queue.locked().pieces.is_empty() && queue.locked().by_key.is_empty());
+    let mut held = std::pin::pin!(queue.orchestrate("b", Vec::new(), pending()));
+    assert!(held.as_mut().now_or_never().is_none());
+    let waiting = queue.orchestrate("a", Vec::new(), ready(Cancelled::Lost));
+    assert!(waiting.now_or_never().is_none(), "it is not with a worker yet");
+}
+
+#[tokio::test]
+async fn limits_hold_work_back() {
+    let queue = WorkQueue::new(Limits {
+        turns: None,
+        activities: Some(1),
+    });
+    let stream = queue.open();
+    let mut one = std::pin::pin!(queue.execute(activity("a", 1), pending()));
+    let mut two = std::pin::pin!(queue.execute(activity("a", 2), pending()));
+    assert!(one.as_mut().now_or_never().is_none());
+    assert!(two.as_mut().now_or_never().is_none());
+    stream.next().await;
+    assert!(stream.next().now_or_never().is_none());
+    assert!(queue.activity_done(acted("a", 1)).is_none());
+    assert!(one.await.is_ok());
+    assert!(two.as_mut().now_or_never().is_none());
+    stream.next().await;
+    assert!(queue.activity_done(acted("a", 2)).is_none());
+    assert!(two.await.is_ok());
+}
+
+#[tokio::test]
+async fn what_a_limit_holds_back_counts_as_work() {
+    let queue = WorkQueue::new(Limits {
+        turns: None,
+        activities: Some(1),
+    });
+    let want = |task| {
+        let queue = Arc::clone(&queue);
+        let mut wanted = Box::pin(async move { queue.execute(activity("a", task), pending()).await });
+        wanted.as_mut().now_or_never().is_none().then_some(wanted)
+    };
+    let mut held: Vec<_> = (0..MAX_WORK)
+        .map(|task| want(i32::try_from(task).unwrap()).unwrap())
+        .collect();
+    assert_eq!(queue.waiting(), 1);
+    let beyond = queue.execute(activity("b", 1), pending()).now_or_never();
+    assert_eq!(beyond.unwrap().unwrap_err(), Cancelled::TooMuch);
+    held.pop();
+    held.push(want(-1).unwrap());
+    drop(held);
+    assert_eq!(queue.locked().wanted, 0);
+}
+
+#[tokio::test]
+async fn work_that_nobody_waits_for_is_not_sent() {
+    let queue = WorkQueue::new(Limits::default());
+    let mut dropped = Box::pin(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(dropped.as_mut().now_or_never().is_none());
+    assert_eq!(queue.waiting(), 1);
+    drop(dropped);
+    assert_eq!(queue.waiting(), 0);
+    let stream = queue.open();
+    assert!(stream.next().now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn what_was_withdrawn_is_skipped_and_does_not_pile_up() {
+    let queue = WorkQueue::new(Limits::default());
+    let want = |task: i32| {
+        let queue = Arc::clone(&queue);
+        let mut wanted = Box::pin(async move { queue.execute(activity("a", task), pending()).await });
+        assert!(wanted.as_mut().now_or_never().is_none());
+        wanted
+    };
+    let mut held: VecDeque<_> = (0..10).map(want).collect();
+    drop(held.pop_front());
+    assert_eq!(queue.waiting(), 9);
+    assert_eq!(queue.locked().waiting.len(), 10, "it is not looked for");
+    for task in 10..1000 {
+        drop(want(task));
+        assert!(queue.locked().waiting.len() <= 2 * 10 + SLACK);
+    }
+    assert_eq!(queue.waiting(), 9);
+    let stream = queue.open();
+    for task in 1..10 {
+        let item = stream.next().now_or_never().unwrap();
+        assert!(matches!(item.task, Task::Activity(sent) if sent.task_id == task));
+    }
+    assert_eq!(queue.waiting(), 0);
+    assert!(stream.next().now_or_never().is_none());
+    drop(held);
+    assert_eq!(queue.waiting(), 0);
+    let again = want(1);
+    assert_eq!(queue.waiting(), 1);
+    queue.end();
+    drop(again);
+    assert_eq!(queue.waiting(), 0);
+}
+
+#[tokio::test]
+async fn an_end_cancels_everything() {
+    let queue = WorkQueue::new(Limits::default());
+    let mut waiting = std::pin::pin!(queue.orchestrate("a", Vec::new(), pending()));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    queue.end();
+    assert_eq!(waiting.await.unwrap_err(), Cancelled::Ended);
+    assert_eq!(
+        queue.orchestrate("a", Vec::new(), pending()).await.unwrap_err(),
+        Cancelled::Ended
+    );
+}
