@@ -96,6 +96,24 @@ impl<R> Partition<R> {
         self.blocked.values().map(|blocked| blocked.waiting.len()).sum()
     }
 
+    /// Keeps a record, and those of its key after it, until it is due.
+    fn hold(&mut self, taken: Arc<Taken<R>>, due: Instant) {
+        let blocked = self.blocked.entry(taken.key.clone());
+        let blocked = blocked.or_insert_with(|| Blocked {
+            waiting: BTreeMap::new(),
+            out: None,
+            due,
+        });
+        if blocked.out == Some(taken.offset) {
+            blocked.out = None;
+        }
+        let first = blocked.waiting.first_key_value().map(|(offset, _)| *offset);
+        if first.is_none_or(|first| taken.offset < first) {
+            blocked.due = due;
+        }
+        blocked.waiting.insert(taken.offset, taken);
+    }
+
     fn done(&mut self, offset: i64, key: &Option<Bytes>, now: Instant) {
         self.failed.remove(&offset);
         if let Some((done, _)) = self.open.get_mut(&offset) {
@@ -183,22 +201,30 @@ impl<R> Ledger<R> {
             partition.done(taken.offset, &taken.key, now);
             return Returned::PassedOver;
         };
-        let due = now + pause;
-        let blocked = partition.blocked.entry(taken.key.clone());
-        let blocked = blocked.or_insert_with(|| Blocked {
-            waiting: BTreeMap::new(),
-            out: None,
-            due,
-        });
-        if blocked.out == Some(taken.offset) {
-            blocked.out = None;
-        }
-        let first = blocked.waiting.first_key_value().map(|(offset, _)| *offset);
-        if first.is_none_or(|first| taken.offset < first) {
-            blocked.due = due;
-        }
-        blocked.waiting.insert(taken.offset, taken);
+        partition.hold(taken, now + pause);
         Returned::Again(pause)
+    }
+
+    /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Ledger::wake`] says so.
+    pub(super) fn postponed(&mut self, taken: Arc<Taken<R>>, due: Instant) {
+        if let Some(partition) = self.partitions.get_mut(&taken.partition) {
+            partition.hold(taken, due);
+        }
+    }
+
+    /// Of the records that were postponed, these come now.
+    pub(super) fn wake(&mut self, now: Instant, which: impl Fn(&R) -> bool) {
+        for partition in self.partitions.values_mut() {
+            for blocked in partition.blocked.values_mut() {
+                let first = blocked.waiting.first_key_value();
+                let is_one = |(offset, taken): (&i64, &Arc<Taken<R>>)| {
+                    !partition.failed.contains_key(offset) && which(&taken.record)
+                };
+                if first.is_some_and(is_one) {
+                    blocked.due = blocked.due.min(now);
+                }
+            }
+        }
     }
 
     /// The next record that is to be handed out again, and how often it was before.
