@@ -83,5 +83,35 @@ fn is_flat(value: &Value, most: usize) -> bool {
     }
 }
 
+/// Reads the first line as a schema, and what follows as a value and as JSON.
+///
+/// # Panics
+/// When JSON that was encoded and decoded is not encoded alike.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_avro(input: &[u8]) {
+    let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
+        return;
+    };
+    let (schema, [_, data @ ..]) = input.split_at(end) else {
+        return;
+    };
+    let Some(codec) = std::str::from_utf8(schema)
+        .ok()
+        .and_then(|text| Codec::parse(text).ok())
+    else {
+        return;
+    };
+    let encode = |json: &[u8], form| codec.encode(json, form, Vec::new(), 1024 * 1024).ok();
+    for form in [Form::Plain, Form::Tagged] {
+        let _refused = codec.decode(data, form);
+        // Plain values of unions may fit another type than before.
+        if let Some(made) = encode(data, form)
+            && let Ok(json) = codec.decode(&made, Form::Tagged)
+        {
+            assert_eq!(encode(&json, Form::Tagged).as_ref(), Some(&made), "{json:?}");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

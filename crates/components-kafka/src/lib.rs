@@ -37,6 +37,8 @@ use outrigger_component::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+#[cfg(feature = "fuzzing")]
+pub use self::avro::fuzz_avro;
 use self::{member::Member, record::Encoding, settings::Settings};
 
 const LOG: &str = "dapr.contrib";
