@@ -77,6 +77,8 @@ struct Blocked<R> {
     /// Handed out; the next one waits for it.
     out: Option<i64>,
     due: Instant,
+    /// The first one was postponed.
+    postponed: bool,
 }
 
 impl<R> Default for Partition<R> {
@@ -97,12 +99,13 @@ impl<R> Partition<R> {
     }
 
     /// Keeps a record, and those of its key after it, until it is due.
-    fn hold(&mut self, taken: Arc<Taken<R>>, due: Instant) {
+    fn hold(&mut self, taken: Arc<Taken<R>>, due: Instant, postponed: bool) {
         let blocked = self.blocked.entry(taken.key.clone());
         let blocked = blocked.or_insert_with(|| Blocked {
             waiting: BTreeMap::new(),
             out: None,
             due,
+            postponed,
         });
         if blocked.out == Some(taken.offset) {
             blocked.out = None;
@@ -110,6 +113,7 @@ impl<R> Partition<R> {
         let first = blocked.waiting.first_key_value().map(|(offset, _)| *offset);
         if first.is_none_or(|first| taken.offset < first) {
             blocked.due = due;
+            blocked.postponed = postponed;
         }
         blocked.waiting.insert(taken.offset, taken);
     }
@@ -131,6 +135,7 @@ impl<R> Partition<R> {
             if blocked.out == Some(offset) {
                 blocked.out = None;
                 blocked.due = now;
+                blocked.postponed = false;
             }
             if blocked.out.is_none() && blocked.waiting.is_empty() {
                 self.blocked.remove(key);
@@ -201,28 +206,27 @@ impl<R> Ledger<R> {
             partition.done(taken.offset, &taken.key, now);
             return Returned::PassedOver;
         };
-        partition.hold(taken, now + pause);
+        partition.hold(taken, now + pause, false);
         Returned::Again(pause)
     }
 
     /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Ledger::wake`] says so.
     pub(super) fn postponed(&mut self, taken: Arc<Taken<R>>, due: Instant) {
         if let Some(partition) = self.partitions.get_mut(&taken.partition) {
-            partition.hold(taken, due);
+            partition.hold(taken, due, true);
         }
     }
 
     /// Of the records that were postponed, these come now.
     pub(super) fn wake(&mut self, now: Instant, which: impl Fn(&R) -> bool) {
-        for partition in self.partitions.values_mut() {
-            for blocked in partition.blocked.values_mut() {
-                let first = blocked.waiting.first_key_value();
-                let is_one = |(offset, taken): (&i64, &Arc<Taken<R>>)| {
-                    !partition.failed.contains_key(offset) && which(&taken.record)
-                };
-                if first.is_some_and(is_one) {
-                    blocked.due = blocked.due.min(now);
-                }
+        let all = self
+            .partitions
+            .values_mut()
+            .flat_map(|partition| partition.blocked.values_mut());
+        for blocked in all.filter(|blocked| blocked.postponed) {
+            let first = blocked.waiting.first_key_value();
+            if first.is_some_and(|(_, taken)| which(&taken.record)) {
+                blocked.due = blocked.due.min(now);
             }
         }
     }

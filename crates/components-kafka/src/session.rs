@@ -247,7 +247,7 @@ impl Session {
                     }
                 }
                 (positions, outcome) = committed(&mut self.committing) => self.committed(&positions, outcome),
-                Some((id, failure)) = self.values.answer() => self.answered(id, failure),
+                Some(answer) = self.values.answer() => self.answered(answer),
                 () = sleep_until(commit_at.unwrap_or_else(Instant::now)),
                     if commit_at.is_some() && self.committing.is_none() => self.commit(),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.room() > 0 => {}

@@ -36,7 +36,7 @@ pub enum Trouble {
     /// It never answers.
     Hang,
     /// It answers with this status, head lines and body.
-    Answer(u16, &'static str, String),
+    Answer(u16, String, String),
 }
 
 impl SchemaRegistry {
@@ -139,14 +139,16 @@ fn answer(head: &str, state: &mut State) -> Trouble {
                 let schema = quoted(&state.schemas[*id - 1]);
                 let body =
                     format!("{{\"subject\":{subject:?},\"version\":1,\"id\":{id},\"schema\":{schema}}}");
-                Trouble::Answer(200, "", body)
+                Trouble::Answer(200, String::new(), body)
             }
         },
         ["schemas", "ids", id] => {
             let place = id.parse::<usize>().ok().and_then(|id| id.checked_sub(1));
             match place.and_then(|place| state.schemas.get(place)) {
                 None => refusal(404, 40403, "Schema not found"),
-                Some(schema) => Trouble::Answer(200, "", format!("{{\"schema\":{}}}", quoted(schema))),
+                Some(schema) => {
+                    Trouble::Answer(200, String::new(), format!("{{\"schema\":{}}}", quoted(schema)))
+                }
             }
         }
         _ => refusal(404, 404, "HTTP 404 Not Found"),
@@ -155,7 +157,7 @@ fn answer(head: &str, state: &mut State) -> Trouble {
 
 fn refusal(status: u16, code: u32, message: &str) -> Trouble {
     let body = format!("{{\"error_code\":{code},\"message\":{message:?}}}");
-    Trouble::Answer(status, "", body)
+    Trouble::Answer(status, String::new(), body)
 }
 
 /// A schema as a JSON string; schemas of tests are ASCII.

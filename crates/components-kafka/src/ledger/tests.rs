@@ -213,5 +213,12 @@ fn what_is_postponed_can_be_woken_and_what_failed_cannot() {
     assert_eq!(again(&mut ledger, now), []);
     ledger.wake(now, |()| true);
     assert_eq!(again(&mut ledger, now), [(1, 0)]);
-    assert_eq!(again(&mut ledger, now + SECOND), [(2, 1)]);
+    let (failed, _) = ledger.next_due(now + SECOND).unwrap();
+    ledger.postponed(failed, now + SECOND * 9);
+    ledger.wake(now, |()| true);
+    assert_eq!(
+        again(&mut ledger, now + SECOND),
+        [(2, 1)],
+        "it failed before it was postponed"
+    );
 }

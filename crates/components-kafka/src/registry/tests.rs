@@ -86,11 +86,8 @@ async fn the_account_goes_to_the_registry_and_nowhere_else() {
     assert!(error.to_string().contains("schemaRegistryAPIKey"), "{error}");
     assert!(!error.to_string().contains("wrong-secret"), "{error}");
     let elsewhere = SchemaRegistry::start(None).await;
-    server.trouble(Some(Trouble::Answer(
-        302,
-        "location: http://127.0.0.2:1/\r\n",
-        String::new(),
-    )));
+    let location = format!("location: {}/\r\n", elsewhere.url());
+    server.trouble(Some(Trouble::Answer(302, location, String::new())));
     let error = encode(&registry(&inside, &[]), "t", "{\"id\":1}")
         .await
         .unwrap_err();
@@ -123,7 +120,7 @@ async fn what_the_registry_lacks_is_named() {
 #[tokio::test]
 async fn what_may_pass_is_told_from_what_does_not() {
     let server = SchemaRegistry::start(None).await;
-    let answer = |status, body: &str| Some(Trouble::Answer(status, "", body.to_owned()));
+    let answer = |status, body: &str| Some(Trouble::Answer(status, String::new(), body.to_owned()));
     let large = format!("{{\"id\":1,\"schema\":\"{}\"}}", "x".repeat(ANSWER));
     for (trouble, passes, part) in [
         (

@@ -8,8 +8,7 @@ use super::{LOG, Session, Tracked};
 use crate::{
     ledger::{Returned, Taken},
     record::incoming,
-    registry::Failure,
-    values::{LATER, Read, is_of},
+    values::{Answer, LATER, Read, is_of},
 };
 
 impl Session {
@@ -69,18 +68,28 @@ impl Session {
         self.commit_soon(now);
     }
 
-    /// Records with the schema go on.
-    pub(super) fn answered(&mut self, id: u32, failure: Option<Failure>) {
-        if let Some(failure) = &failure {
-            tracing::warn!(
-                target: LOG,
-                "component {}: topic {}: {failure}; records with schema {id} wait",
-                self.shared.component,
-                self.topic
-            );
-        }
-        if failure.is_none_or(|failure| !failure.may_pass()) {
-            self.ledger.wake(Instant::now(), |record| is_of(id, record));
+    /// Records that waited for it go on.
+    pub(super) fn answered(&mut self, answer: Answer) {
+        let now = Instant::now();
+        match answer {
+            Answer::Payload(partition, offset) => {
+                let is_it =
+                    |record: &ConsumerRecord| record.partition == partition && record.offset == offset;
+                self.ledger.wake(now, is_it);
+            }
+            Answer::Schema(id, failure) => {
+                if let Some(failure) = &failure {
+                    tracing::warn!(
+                        target: LOG,
+                        "component {}: topic {}: {failure}; records with schema {id} wait",
+                        self.shared.component,
+                        self.topic
+                    );
+                }
+                if failure.is_none_or(|failure| !failure.may_pass()) {
+                    self.ledger.wake(now, |record| is_of(id, record));
+                }
+            }
         }
     }
 

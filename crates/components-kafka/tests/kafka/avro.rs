@@ -91,6 +91,15 @@ pub(super) async fn payloads_follow_the_schemas_of_the_registry(address: &str) {
     registry.register("else", "{\"type\":\"array\",\"items\":\"string\"}");
     write(address, "avro", "b", b"\0\0\0\0\x02\x02\x02z\0").await;
     assert_eq!(receive(&mut first).await, "[\"z\"]");
+    // A large one is decoded elsewhere, and keeps its place.
+    let large = format!("{{\"id\":1,\"note\":\"{}\"}}", "x".repeat(200_000));
+    let small = "{\"id\":2,\"note\":null}";
+    for json in [&large, small, &large] {
+        send(&plain, "avro", "a", json).await.unwrap();
+    }
+    for json in [&large, small, &large] {
+        assert_eq!(&receive(&mut first).await, json);
+    }
     bulks(&plain, &mut first).await;
     envelopes(&plain).await;
     for subscription in [first, second, untouched] {
@@ -196,7 +205,7 @@ pub(super) async fn nothing_is_lost_while_the_registry_is_down(address: &str) {
     let mut subscription = subscribe_avro(&broker, "down").await;
     send(&broker, "down", "a", "{\"id\":1}").await.unwrap();
     assert_eq!(receive(&mut subscription).await, "{\"id\":1,\"note\":null}");
-    registry.trouble(Some(Trouble::Answer(500, "", String::new())));
+    registry.trouble(Some(Trouble::Answer(500, String::new(), String::new())));
     write(address, "down", "a", b"\0\0\0\0\x02\x08").await;
     send(&broker, "down", "a", "{\"id\":2}").await.unwrap();
     send(&broker, "down", "b", "{\"id\":3}").await.unwrap();
@@ -218,7 +227,7 @@ pub(super) async fn nothing_is_lost_while_the_registry_is_down(address: &str) {
     assert_eq!(receive(&mut subscription).await, "{\"id\":4,\"note\":null}");
     subscription.ended().await.unwrap();
     assert_eq!(positions(address, "down", "down").await[&0], 4);
-    registry.trouble(Some(Trouble::Answer(503, "", String::new())));
+    registry.trouble(Some(Trouble::Answer(503, String::new(), String::new())));
     let other = open(address, "down", &more).await.unwrap();
     let error = send(&other, "down", "a", "{\"id\":1}").await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
