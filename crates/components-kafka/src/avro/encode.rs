@@ -12,7 +12,7 @@ use super::{
 /// is in it.
 const MOST_TRIES: usize = 16;
 /// Looks at values that are free.
-const FREE: usize = 1024;
+const FREE: usize = 4096;
 
 /// How a value of a union says its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,10 +48,15 @@ pub(super) fn encode(
         choice: Choice::Form(form),
         out: start,
         most,
-        tries: FREE.saturating_add(json.len().saturating_mul(MOST_TRIES)),
+        tries: tries(json.len()),
     };
     encoder.value(codec.root, &value, 0)?;
     encoder.finish()
+}
+
+/// Looks at values for JSON of this length.
+fn tries(json: usize) -> usize {
+    FREE.saturating_add(json.saturating_mul(MOST_TRIES))
 }
 
 /// The default of a field; `most` bytes.
@@ -61,7 +66,7 @@ pub(super) fn default_value(codec: &Codec, node: usize, json: &Value, most: usiz
         choice: Choice::FirstThatFits,
         out: Vec::new(),
         most,
-        tries: FREE.saturating_add(most),
+        tries: tries(json.to_string().len()),
     };
     encoder.value(node, json, 0)?;
     encoder.finish()

@@ -226,7 +226,8 @@ impl Building {
 /// Encodes the defaults of all fields: one that does not fit its field is a mistake of the schema.
 fn prepare_defaults(codec: &mut Codec) -> Result<(), String> {
     let mut left = MOST_DEFAULTS;
-    for node in 0..codec.nodes.len() {
+    // Types within others come after them, and their defaults are ready then.
+    for node in (0..codec.nodes.len()).rev() {
         let Node::Record(Record { fields, .. }) = &codec.nodes[node] else {
             continue;
         };

@@ -207,6 +207,17 @@ fn fields_that_are_missing_have_their_defaults() {
 }
 
 #[test]
+fn defaults_may_have_defaults() {
+    let schema = r#"{"type":"record","name":"A","fields":[{"name":"b","default":{"y":2},"type":
+        {"type":"record","name":"B","fields":[{"name":"x","type":["int","null"],"default":1},{"name":"y","type":"int"}]}},
+        {"name":"c","type":["B","null"],"default":{"x":null,"y":3}}]}"#;
+    let codec = codec(schema);
+    let made = encoded(&codec, "{}", Form::Tagged).unwrap();
+    let expected = json!({"b": {"x": 1, "y": 2}, "c": {"x": null, "y": 3}});
+    assert_eq!(decoded(&codec, &made, Form::Plain), Ok(expected));
+}
+
+#[test]
 fn types_may_contain_themselves_and_have_aliases() {
     let codec = codec(LIST);
     let json = "{\"head\":1,\"rest\":{\"head\":2,\"rest\":null}}";
