@@ -77,6 +77,8 @@ struct Blocked<R> {
     /// Handed out; the next one waits for it.
     out: Option<i64>,
     due: Instant,
+    /// The first one was postponed.
+    postponed: bool,
 }
 
 impl<R> Default for Partition<R> {
@@ -96,6 +98,26 @@ impl<R> Partition<R> {
         self.blocked.values().map(|blocked| blocked.waiting.len()).sum()
     }
 
+    /// Keeps a record, and those of its key after it, until it is due.
+    fn hold(&mut self, taken: Arc<Taken<R>>, due: Instant, postponed: bool) {
+        let blocked = self.blocked.entry(taken.key.clone());
+        let blocked = blocked.or_insert_with(|| Blocked {
+            waiting: BTreeMap::new(),
+            out: None,
+            due,
+            postponed,
+        });
+        if blocked.out == Some(taken.offset) {
+            blocked.out = None;
+        }
+        let first = blocked.waiting.first_key_value().map(|(offset, _)| *offset);
+        if first.is_none_or(|first| taken.offset < first) {
+            blocked.due = due;
+            blocked.postponed = postponed;
+        }
+        blocked.waiting.insert(taken.offset, taken);
+    }
+
     fn done(&mut self, offset: i64, key: &Option<Bytes>, now: Instant) {
         self.failed.remove(&offset);
         if let Some((done, _)) = self.open.get_mut(&offset) {
@@ -113,6 +135,7 @@ impl<R> Partition<R> {
             if blocked.out == Some(offset) {
                 blocked.out = None;
                 blocked.due = now;
+                blocked.postponed = false;
             }
             if blocked.out.is_none() && blocked.waiting.is_empty() {
                 self.blocked.remove(key);
@@ -183,22 +206,29 @@ impl<R> Ledger<R> {
             partition.done(taken.offset, &taken.key, now);
             return Returned::PassedOver;
         };
-        let due = now + pause;
-        let blocked = partition.blocked.entry(taken.key.clone());
-        let blocked = blocked.or_insert_with(|| Blocked {
-            waiting: BTreeMap::new(),
-            out: None,
-            due,
-        });
-        if blocked.out == Some(taken.offset) {
-            blocked.out = None;
-        }
-        let first = blocked.waiting.first_key_value().map(|(offset, _)| *offset);
-        if first.is_none_or(|first| taken.offset < first) {
-            blocked.due = due;
-        }
-        blocked.waiting.insert(taken.offset, taken);
+        partition.hold(taken, now + pause, false);
         Returned::Again(pause)
+    }
+
+    /// A record cannot be handed out yet, which is no attempt at it: it comes when it is due, or [`Ledger::wake`] says so.
+    pub(super) fn postponed(&mut self, taken: Arc<Taken<R>>, due: Instant) {
+        if let Some(partition) = self.partitions.get_mut(&taken.partition) {
+            partition.hold(taken, due, true);
+        }
+    }
+
+    /// Of the records that were postponed, these come now.
+    pub(super) fn wake(&mut self, now: Instant, which: impl Fn(&R) -> bool) {
+        let all = self
+            .partitions
+            .values_mut()
+            .flat_map(|partition| partition.blocked.values_mut());
+        for blocked in all.filter(|blocked| blocked.postponed) {
+            let first = blocked.waiting.first_key_value();
+            if first.is_some_and(|(_, taken)| which(&taken.record)) {
+                blocked.due = blocked.due.min(now);
+            }
+        }
     }
 
     /// The next record that is to be handed out again, and how often it was before.

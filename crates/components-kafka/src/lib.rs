@@ -4,6 +4,7 @@
 //! Each subscription is a member of the component's group. The position of the group in a partition is committed once the
 //! app is done with all records before it; records of one key, and those without a key, reach the app in their order.
 
+mod avro;
 mod bindings;
 mod client;
 mod ledger;
@@ -13,10 +14,12 @@ mod partition;
 mod positions;
 mod rebalance;
 mod record;
+mod registry;
 mod retry;
 mod security;
 mod session;
 mod settings;
+mod values;
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +37,9 @@ use outrigger_component::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{member::Member, settings::Settings};
+#[cfg(feature = "fuzzing")]
+pub use self::avro::fuzz_avro;
+use self::{member::Member, record::Encoding, settings::Settings};
 
 const LOG: &str = "dapr.contrib";
 const NAMES: &[&str] = &["kafka"];
@@ -87,10 +92,18 @@ impl Broker {
         Ok(())
     }
 
-    fn record(&self, topic: &str, data: Bytes, metadata: &Pairs) -> Result<Record> {
+    async fn record(&self, topic: &str, data: Bytes, metadata: &Pairs) -> Result<Record> {
         let settings = &self.0.settings;
-        record::check_schema(metadata)?;
-        let record = record::outgoing(topic, data, metadata, &settings.headers);
+        let value = match Encoding::of(metadata)? {
+            _ if record::is_nothing(&data) => None,
+            Encoding::None => Some(data),
+            Encoding::Avro => {
+                let registry = settings.registry()?;
+                let encoded = Box::pin(registry.encode(topic, data.clone(), settings.max_message)).await;
+                Some(encoded.map_err(|error| of_envelope(error, &data))?)
+            }
+        };
+        let record = record::outgoing(topic, value, metadata, &settings.headers);
         let size = record.estimated_size();
         if size > settings.max_message {
             let text = format!(
@@ -124,7 +137,7 @@ impl Broker {
     async fn send(&self, topic: &str, data: Bytes, metadata: &Pairs) -> Result<()> {
         self.check_open()?;
         let sending = async {
-            let handle = self.enqueue(self.record(topic, data, metadata)?).await?;
+            let handle = self.enqueue(self.record(topic, data, metadata).await?).await?;
             self.delivered(topic, handle).await
         };
         sending.await.map_err(|error: Error| error.of(&self.0.component))
@@ -150,8 +163,9 @@ impl Broker {
 
     async fn join(&self, request: Subscribe) -> Result<Subscription> {
         self.check_open()?;
-        record::check_schema(&request.metadata).map_err(|error| error.of(&self.0.component))?;
-        let member = Box::pin(Member::join(&self.0, &request)).await;
+        let values = Encoding::of(&request.metadata).and_then(|encoding| self.0.settings.values(encoding));
+        let values = values.map_err(|error| error.of(&self.0.component))?;
+        let member = Box::pin(Member::join(&self.0, &request, values)).await;
         let member = member.map_err(|error| error.of(&self.0.component))?;
         let under_way = self.0.members.token();
         Ok(Subscription::start(&request, |feed| async move {
@@ -170,6 +184,19 @@ impl Broker {
             tracing::debug!(target: LOG, "component {}: {error}", self.0.component);
         }
     }
+}
+
+/// Where it is an envelope that does not fit a schema, that is rarely what was meant.
+fn of_envelope(error: Error, data: &Bytes) -> Error {
+    let json: Option<serde_json::Value> = serde_json::from_slice(data).ok();
+    let is_envelope = json.is_some_and(|json| json.get("specversion").is_some());
+    if error.kind() != Kind::InvalidRequest || !is_envelope {
+        return error;
+    }
+    let text = format!(
+        "{error}; it is the envelope of an event: publish with rawPayload=true to encode the data alone"
+    );
+    Error::invalid_request(text)
 }
 
 #[async_trait]
@@ -192,7 +219,7 @@ impl PubSub for Broker {
         let (mut queued, mut failed) = (Vec::with_capacity(bulk.entries.len()), Vec::new());
         for entry in &bulk.entries {
             let message = bulk.message(entry);
-            let handle = match self.record(&message.topic, message.data, &message.metadata) {
+            let handle = match self.record(&message.topic, message.data, &message.metadata).await {
                 Ok(record) => self.enqueue(record).await,
                 Err(error) => Err(error),
             };

@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     LOG, Shared,
     session::{Session, Tracked},
+    values::Values,
 };
 
 /// How long the engine may take to note that partitions are gone.
@@ -26,21 +27,23 @@ struct Place {
     shared: Arc<Shared>,
     topic: Arc<str>,
     in_flight: usize,
+    values: Values,
 }
 
 impl Place {
     async fn join(&self, before: Option<usize>) -> Result<Session> {
-        Session::open(&self.shared, &self.topic, self.in_flight, before).await
+        Session::open(&self.shared, &self.topic, self.in_flight, &self.values, before).await
     }
 }
 
 impl Member {
     /// Joins the group. When this returns, the group has its positions in this member's partitions.
-    pub(super) async fn join(shared: &Arc<Shared>, request: &Subscribe) -> Result<Self> {
+    pub(super) async fn join(shared: &Arc<Shared>, request: &Subscribe, values: Values) -> Result<Self> {
         let place = Place {
             shared: Arc::clone(shared),
             topic: request.topic.as_str().into(),
             in_flight: request.in_flight.get(),
+            values,
         };
         let session = Some(place.join(None).await?);
         Ok(Self { place, session })

@@ -18,25 +18,43 @@ const KEY: &str = "__key";
 /// What a payload is encoded by, in metadata of requests and of subscriptions.
 const SCHEMA: &str = "valueSchemaType";
 
-/// Payloads go as they come: whoever wants them encoded is told that they would not be.
-///
-/// # Errors
-/// `Unsupported` for Avro, `InvalidRequest` for what is no type of schema.
-pub(super) fn check_schema(metadata: &Pairs) -> Result<()> {
-    match property(metadata, SCHEMA).map(str::to_lowercase).as_deref() {
-        None | Some("none") => Ok(()),
-        Some("avro") => Err(Error::unsupported(format!(
-            "{SCHEMA} Avro: only None is supported"
-        ))),
-        Some(other) => Err(Error::invalid_request(format!(
-            "error parsing schema type. '{other}' is not a supported value"
-        ))),
+/// The payload of a record without value.
+const NOTHING: &[u8] = b"null";
+
+/// How payloads are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// They go as they come.
+    None,
+    /// By a schema of the registry.
+    Avro,
+}
+
+impl Encoding {
+    /// What the metadata say.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for what is no type of schema.
+    pub(super) fn of(metadata: &Pairs) -> Result<Self> {
+        match property(metadata, SCHEMA).map(str::to_lowercase).as_deref() {
+            None | Some("none") => Ok(Self::None),
+            Some("avro") => Ok(Self::Avro),
+            Some(other) => Err(Error::invalid_request(format!(
+                "error parsing schema type. '{other}' is not a supported value"
+            ))),
+        }
     }
 }
 
-/// A record for `topic`. Every entry of the metadata is a header, the one with the key too.
-pub(super) fn outgoing(topic: &str, data: Bytes, metadata: &Pairs, headers: &Headers) -> Record {
-    let mut record = Record::new(topic, data);
+/// Whether a payload is published as a record without value, which is read as the same payload.
+pub(super) fn is_nothing(payload: &[u8]) -> bool {
+    payload == NOTHING
+}
+
+/// A record for `topic`; `None`: a tombstone. Every entry of the metadata is a header, the one with the key too.
+pub(super) fn outgoing(topic: &str, value: Option<Bytes>, metadata: &Pairs, headers: &Headers) -> Record {
+    let mut record = Record::new(topic, value.clone().unwrap_or_default());
+    record.value = value;
     if let Some(key) = metadata.get(PARTITION_KEY).or_else(|| metadata.get(KEY)) {
         record = record.key(key.clone());
     }
@@ -50,7 +68,7 @@ pub(super) fn outgoing(topic: &str, data: Bytes, metadata: &Pairs, headers: &Hea
 
 /// The payload; a record without one is a tombstone.
 pub(super) fn payload(record: &ConsumerRecord) -> Bytes {
-    record.value.clone().unwrap_or(Bytes::from_static(b"null"))
+    record.value.clone().unwrap_or(Bytes::from_static(NOTHING))
 }
 
 /// What apps are told of a record.
@@ -79,16 +97,17 @@ pub(super) fn metadata(record: &ConsumerRecord, headers: &Headers) -> Pairs {
     metadata
 }
 
-/// A record as a message.
+/// A record as a message with the payload `data`.
 pub(super) fn incoming(
     topic: &Arc<str>,
     record: &ConsumerRecord,
+    data: Bytes,
     headers: &Headers,
     redelivered: Option<u32>,
 ) -> Message {
     Message {
         topic: Arc::clone(topic),
-        data: payload(record),
+        data,
         content_type: None,
         metadata: metadata(record, headers),
         lane: Some(Lane {
@@ -146,22 +165,34 @@ mod tests {
     #[test]
     fn every_entry_is_a_header_and_one_of_them_the_key() {
         let metadata = pairs(&[("partitionKey", "k"), ("other", "o"), ("secret-1", "s")]);
-        let record = outgoing("t", Bytes::from_static(b"d"), &metadata, &headers("", "^secret"));
+        let record = outgoing(
+            "t",
+            Some(Bytes::from_static(b"d")),
+            &metadata,
+            &headers("", "^secret"),
+        );
         assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
         assert_eq!(names(&record), ["other", "partitionKey"]);
-        let record = outgoing("t", Bytes::new(), &pairs(&[("__key", "k")]), &Headers::default());
+        let record = outgoing(
+            "t",
+            Some(Bytes::new()),
+            &pairs(&[("__key", "k")]),
+            &Headers::default(),
+        );
         assert_eq!(record.key.as_deref(), Some(&b"k"[..]));
         assert_eq!(record.value.as_deref(), Some(&b""[..]), "empty is not none");
-        let record = outgoing("t", Bytes::new(), &Pairs::new(), &Headers::default());
-        assert!(record.key.is_none() && record.headers.is_empty());
+        let record = outgoing("t", None, &Pairs::new(), &Headers::default());
+        assert!(record.key.is_none() && record.value.is_none() && record.headers.is_empty());
+        assert!(is_nothing(b"null") && !is_nothing(b"") && !is_nothing(b"\"null\""));
     }
 
     #[test]
-    fn payloads_are_not_encoded() {
-        let kind = |value| check_schema(&pairs(&[("valueSchemaType", value)])).map_err(|error| error.kind());
-        assert_eq!((kind("None"), kind("")), (Ok(()), Ok(())));
-        assert_eq!(kind("Avro"), Err(Kind::Unsupported));
-        assert_eq!(kind("xml"), Err(Kind::InvalidRequest));
+    fn the_metadata_say_how_payloads_are_encoded() {
+        let of = |value| Encoding::of(&pairs(&[("valueSchemaType", value)])).map_err(|error| error.kind());
+        assert_eq!((of("None"), of("")), (Ok(Encoding::None), Ok(Encoding::None)));
+        assert_eq!((of("Avro"), of("AVRO")), (Ok(Encoding::Avro), Ok(Encoding::Avro)));
+        assert_eq!(of("xml"), Err(Kind::InvalidRequest));
+        assert_eq!(Encoding::of(&Pairs::new()).unwrap(), Encoding::None);
     }
 
     fn consumed(key: Option<&'static [u8]>) -> ConsumerRecord {
@@ -197,15 +228,13 @@ mod tests {
     #[test]
     fn a_message_has_its_partition_and_key_as_lane() {
         let topic: Arc<str> = "t".into();
-        let message = incoming(&topic, &consumed(Some(b"k")), &Headers::default(), Some(2));
+        let record = consumed(Some(b"k"));
+        let message = incoming(&topic, &record, payload(&record), &Headers::default(), Some(2));
         let lane = message.lane.unwrap();
         assert_eq!((lane.partition, lane.key.as_deref()), (Some(3), Some(&b"k"[..])));
         assert_eq!((message.redelivered, message.content_type), (Some(2), None));
         let mut tombstone = consumed(None);
         tombstone.value = None;
-        assert_eq!(
-            incoming(&topic, &tombstone, &Headers::default(), None).data,
-            "null"
-        );
+        assert_eq!(payload(&tombstone), "null");
     }
 }

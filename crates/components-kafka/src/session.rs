@@ -3,6 +3,8 @@
 //! The client's `poll` brings records and keeps the membership; it is never abandoned half-way. Where there is no room for
 //! more records its partitions are paused.
 
+mod hand_out;
+
 use std::{
     collections::{BTreeSet, VecDeque},
     future::Future,
@@ -24,10 +26,10 @@ use tokio::{
 
 use super::{
     LOG, PATIENCE, Shared,
-    ledger::{Ledger, Position, Returned, Taken},
+    ledger::{Ledger, Position, Taken},
     positions::{Committing, begin, committed, committing, count, known, lasting},
     rebalance::{Change, Listener, PartitionChange},
-    record::incoming,
+    values::{Reader, Values},
 };
 
 /// A record that the engine has, or that comes again.
@@ -62,6 +64,7 @@ pub(super) struct Session {
     /// Taken from the client while there was no room.
     ahead: VecDeque<ConsumerRecord>,
     ledger: Ledger<ConsumerRecord>,
+    values: Reader,
     paused: BTreeSet<i32>,
     /// Of the topic, when the group was joined.
     partitions: usize,
@@ -121,6 +124,7 @@ impl Session {
         shared: &Arc<Shared>,
         topic: &Arc<str>,
         in_flight: usize,
+        values: &Values,
         before: Option<usize>,
     ) -> Result<Self> {
         let settings = &shared.settings;
@@ -162,6 +166,7 @@ impl Session {
             commit_at: None,
             ahead: VecDeque::new(),
             ledger: Ledger::new(wanted.retry.clone()),
+            values: Reader::new(values),
             paused: BTreeSet::new(),
             partitions,
             first_partitions: before.unwrap_or(partitions),
@@ -242,6 +247,7 @@ impl Session {
                     }
                 }
                 (positions, outcome) = committed(&mut self.committing) => self.committed(&positions, outcome),
+                Some(answer) = self.values.answer() => self.answered(answer),
                 () = sleep_until(commit_at.unwrap_or_else(Instant::now)),
                     if commit_at.is_some() && self.committing.is_none() => self.commit(),
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() && feed.room() > 0 => {}
@@ -272,28 +278,6 @@ impl Session {
         match committed {
             Err(error) if tell => Err(error),
             _ => Ok(()),
-        }
-    }
-
-    /// Hands out what there is room for: first what comes again.
-    fn offer(&mut self, feed: &mut Feed<Tracked>) {
-        let now = Instant::now();
-        while feed.room() > 0 {
-            let (taken, failed) = match self.ledger.next_due(now) {
-                Some((taken, failed)) => (taken, Some(failed)),
-                None => match self.ahead.pop_front() {
-                    None => return,
-                    Some(record) => match self.ledger.take(taken(record)) {
-                        Some(taken) => (taken, None),
-                        // It waits for one before it, or is another member's.
-                        None => continue,
-                    },
-                },
-            };
-            let headers = &self.shared.settings.headers;
-            let failed = failed.filter(|failed| *failed > 0);
-            let message = incoming(&self.topic, &taken.record, headers, failed);
-            feed.offer(taken, message);
         }
     }
 
@@ -358,29 +342,12 @@ impl Session {
                 Settlement::Return => self.returned(taken, now),
             }
         }
-        if self.commit_at.is_none() && !self.ledger.to_commit().is_empty() {
-            self.commit_at = Some(now + GATHER);
-        }
+        self.commit_soon(now);
     }
 
-    fn returned(&mut self, taken: Tracked, now: Instant) {
-        let (partition, offset) = (taken.partition, taken.offset);
-        match self.ledger.returned(taken, now) {
-            Returned::Again(pause) => tracing::warn!(
-                target: LOG,
-                "component {}: the app failed record {offset} of topic {}, partition {partition}; it comes again in \
-                 {pause:?}",
-                self.shared.component,
-                self.topic
-            ),
-            Returned::PassedOver => tracing::error!(
-                target: LOG,
-                "component {}: the app failed record {offset} of topic {}, partition {partition}; it does not come \
-                 again: consumeRetryEnabled and backOffMaxRetries say so",
-                self.shared.component,
-                self.topic
-            ),
-            Returned::Gone => {}
+    fn commit_soon(&mut self, now: Instant) {
+        if self.commit_at.is_none() && !self.ledger.to_commit().is_empty() {
+            self.commit_at = Some(now + GATHER);
         }
     }
 
@@ -540,15 +507,5 @@ impl Session {
             return Err(Error::new(Kind::Unavailable, text));
         }
         Ok(())
-    }
-}
-
-fn taken(record: ConsumerRecord) -> Taken<ConsumerRecord> {
-    Taken {
-        partition: record.partition,
-        offset: record.offset,
-        key: record.key.clone(),
-        epoch: record.leader_epoch,
-        record,
     }
 }

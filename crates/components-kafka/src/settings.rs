@@ -1,15 +1,15 @@
 //! The properties of `pubsub.kafka` and `bindings.kafka`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use krafka::{
     Compression,
     consumer::{AutoOffsetReset, IsolationLevel, PartitionAssignmentStrategy},
 };
-use outrigger_component::{GoDuration, Metadata, MetadataError, Result, Setup, Unit};
+use outrigger_component::{Error, GoDuration, Kind, Metadata, MetadataError, Result, Setup, Unit};
 use regex::Regex;
 
-use super::{LOG, retry::Retry, security::Security};
+use super::{LOG, registry::Registry, retry::Retry, security::Security};
 
 /// The client id of Dapr's sidecars.
 const CLIENT_ID: &str = "sarama";
@@ -32,6 +32,8 @@ pub(super) struct Settings {
     pub(super) refresh: Duration,
     pub(super) keep_alive: Option<Duration>,
     pub(super) headers: Headers,
+    /// Of schemas; `None`: there is none.
+    pub(super) registry: Option<Arc<Registry>>,
     pub(super) consumer: ConsumerSettings,
 }
 
@@ -103,7 +105,19 @@ impl Settings {
                     .transpose()
                     .map_err(|error| metadata.wrong(&["excludeHeaderMetaRegex"], &error.to_string()))?,
             },
+            registry: Registry::read(metadata)?.map(Arc::new),
             consumer: consumer(metadata, span, retry)?,
+        })
+    }
+
+    /// Where schemas are.
+    ///
+    /// # Errors
+    /// The settings do not say.
+    pub(super) fn registry(&self) -> Result<&Arc<Registry>> {
+        self.registry.as_ref().ok_or_else(|| {
+            let text = "valueSchemaType Avro needs a schema registry: set schemaRegistryURL";
+            Error::new(Kind::Configuration, text)
         })
     }
 }
@@ -288,6 +302,8 @@ mod tests {
             ("consumeRetryInterval", "soon"),
             ("backOffPolicy", "random"),
             ("authType", "kerberos"),
+            ("schemaRegistryURL", "registry:8081"),
+            ("schemaLatestVersionCacheTTL", "soon"),
         ] {
             let error = read(&[(name, value)]).map(drop).unwrap_err().to_string();
             assert!(error.contains(name), "{name}: {error}");

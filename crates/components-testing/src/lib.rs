@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 pub mod proxy;
+pub mod registry;
 pub mod server;
 pub mod tls;
 

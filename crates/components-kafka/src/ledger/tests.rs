@@ -187,3 +187,38 @@ fn what_is_kept_is_bounded() {
     ledger.done(&open, now);
     assert!(!ledger.is_full(1));
 }
+
+#[test]
+fn what_is_postponed_holds_back_its_key_and_is_no_attempt() {
+    let (mut ledger, now) = (ledger(&[0]), Instant::now());
+    let first = ledger.take(record(0, 1, Some("a"))).unwrap();
+    ledger.postponed(first, now + SECOND);
+    assert!(
+        ledger.take(record(0, 2, Some("a"))).is_none(),
+        "it waits for the first"
+    );
+    assert!(ledger.take(record(0, 3, Some("b"))).is_some());
+    assert_eq!(again(&mut ledger, now), []);
+    assert_eq!(again(&mut ledger, now + SECOND), [(1, 0)]);
+}
+
+#[test]
+fn what_is_postponed_can_be_woken_and_what_failed_cannot() {
+    let (mut ledger, now) = (ledger(&[0]), Instant::now());
+    let postponed = ledger.take(record(0, 1, Some("a"))).unwrap();
+    ledger.postponed(postponed, now + SECOND);
+    let failed = ledger.take(record(0, 2, Some("b"))).unwrap();
+    let _again = ledger.returned(failed, now);
+    ledger.wake(now, |()| false);
+    assert_eq!(again(&mut ledger, now), []);
+    ledger.wake(now, |()| true);
+    assert_eq!(again(&mut ledger, now), [(1, 0)]);
+    let (failed, _) = ledger.next_due(now + SECOND).unwrap();
+    ledger.postponed(failed, now + SECOND * 9);
+    ledger.wake(now, |()| true);
+    assert_eq!(
+        again(&mut ledger, now + SECOND),
+        [(2, 1)],
+        "it failed before it was postponed"
+    );
+}

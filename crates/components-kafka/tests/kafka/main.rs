@@ -1,6 +1,7 @@
 //! Publish/subscribe and bindings on a real Kafka, which is started once: it takes long.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod avro;
 mod backlog;
 mod bindings;
 mod faults;
@@ -154,6 +155,10 @@ async fn kafka_keeps_the_rules() {
     group::a_rebalance_does_not_wait_for_a_retry(&address, &admin).await;
     group::a_topic_may_get_more_partitions(&address, &admin).await;
     group::rolling_restarts_lose_nothing(&address, &admin).await;
+    avro::payloads_follow_the_schemas_of_the_registry(&address).await;
+    avro::what_cannot_be_read_holds_back_its_key_alone(&address).await;
+    avro::nothing_is_lost_while_the_registry_is_down(&address).await;
+    avro::without_a_registry_there_is_no_avro(&address).await;
     security::passwords_let_in(&kafka).await;
     security::tokens_let_in(&kafka).await;
     security::certificates_let_in(&kafka, &certificates).await;
@@ -191,6 +196,10 @@ async fn wrong_settings_are_named() {
             (
                 "caCert",
                 &[brokers, ("authType", "certificate"), ("caCert", "no PEM")],
+            ),
+            (
+                "schemaRegistryURL",
+                &[brokers, none, ("schemaRegistryURL", "registry:8081")],
             ),
         ],
     )

@@ -1,0 +1,225 @@
+//! Avro to JSON.
+
+use std::io::Write as _;
+
+use serde::Serialize;
+
+use super::*;
+
+/// The largest JSON, bytes: of some types a few bytes say how many thousand there are.
+const LARGEST: usize = 32 * 1024 * 1024;
+
+struct Decoder<'c, 'd> {
+    codec: &'c Codec,
+    form: Form,
+    data: &'d [u8],
+    out: Vec<u8>,
+}
+
+pub(super) fn decode(codec: &Codec, data: &[u8], form: Form) -> Result<Bytes, Wrong> {
+    let mut decoder = Decoder {
+        codec,
+        form,
+        data,
+        out: Vec::with_capacity(data.len().saturating_mul(2)),
+    };
+    decoder.value(codec.root, 0)?;
+    if !decoder.data.is_empty() {
+        let text = format!(
+            "{} bytes follow the value: they are not of this schema",
+            decoder.data.len()
+        );
+        return Err(Wrong::new(text));
+    }
+    Ok(decoder.out.into())
+}
+
+impl<'d> Decoder<'_, 'd> {
+    /// `depth`: how deep the JSON is nested so far.
+    fn value(&mut self, node: usize, depth: usize) -> Result<(), Wrong> {
+        if self.out.len() > LARGEST {
+            return Err(Wrong::new(format!("its JSON is larger than {LARGEST} bytes")));
+        }
+        if depth > DEEPEST {
+            return Err(Wrong::new(format!("it is nested deeper than {DEEPEST} levels")));
+        }
+        let codec = self.codec;
+        match &codec.nodes[node] {
+            Node::Null => self.out.extend(b"null"),
+            Node::Boolean => match self.take(1)? {
+                [0] => self.out.extend(b"false"),
+                [1] => self.out.extend(b"true"),
+                _ => return Err(Wrong::new("a boolean is neither 0 nor 1")),
+            },
+            Node::Int => {
+                let number = self.long()?;
+                let number =
+                    i32::try_from(number).map_err(|_| Wrong::new("a number is out of the range of int"))?;
+                self.json(&number);
+            }
+            Node::Long => {
+                let number = self.long()?;
+                self.json(&number);
+            }
+            Node::Float => {
+                let mut bytes = [0; 4];
+                bytes.copy_from_slice(self.take(4)?);
+                let number = f32::from_le_bytes(bytes);
+                self.floating(f64::from(number), &number);
+            }
+            Node::Double => {
+                let mut bytes = [0; 8];
+                bytes.copy_from_slice(self.take(8)?);
+                let number = f64::from_le_bytes(bytes);
+                self.floating(number, &number);
+            }
+            Node::Bytes => {
+                let bytes = self.bytes()?;
+                self.latin_1(bytes);
+            }
+            Node::Fixed(size) => {
+                let bytes = self.take(*size)?;
+                self.latin_1(bytes);
+            }
+            Node::String => {
+                let text = self.text()?;
+                self.json(text);
+            }
+            Node::Enum(symbols) => {
+                let place = usize::try_from(self.long()?).ok();
+                let symbol = place.and_then(|place| symbols.get(place));
+                let symbol =
+                    symbol.ok_or_else(|| Wrong::new("an enum has fewer symbols than the data say"))?;
+                self.json(symbol.as_str());
+            }
+            Node::Union(union) => {
+                let place = usize::try_from(self.long()?).ok();
+                let member = place.and_then(|place| union.types.get(place));
+                let member = member.ok_or_else(|| Wrong::new("a union has fewer types than the data say"))?;
+                let plain = self.form == Form::Plain || matches!(codec.nodes[member.node], Node::Null);
+                if plain {
+                    return self.value(member.node, depth);
+                }
+                self.out.push(b'{');
+                self.json(member.tag.as_str());
+                self.out.push(b':');
+                self.value(member.node, depth + 1)?;
+                self.out.push(b'}');
+            }
+            Node::Array(items) => {
+                self.out.push(b'[');
+                self.blocks(|decoder, number| {
+                    decoder
+                        .value(*items, depth + 1)
+                        .map_err(|wrong| wrong.of_item(number))
+                })?;
+                self.out.push(b']');
+            }
+            Node::Map(values) => {
+                self.out.push(b'{');
+                self.blocks(|decoder, _| {
+                    let key = decoder.text()?;
+                    decoder.json(key);
+                    decoder.out.push(b':');
+                    decoder.value(*values, depth + 1).map_err(|wrong| wrong.of(key))
+                })?;
+                self.out.push(b'}');
+            }
+            Node::Record(record) => {
+                for (number, field) in record.fields.iter().enumerate() {
+                    self.out.push(if number == 0 { b'{' } else { b',' });
+                    self.json(field.name.as_str());
+                    self.out.push(b':');
+                    self.value(field.node, depth + 1)
+                        .map_err(|wrong| wrong.of(&field.name))?;
+                }
+                self.out.extend(if record.fields.is_empty() {
+                    &b"{}"[..]
+                } else {
+                    b"}"
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The items of an array or a map, with commas between them.
+    fn blocks(&mut self, mut item: impl FnMut(&mut Self, usize) -> Result<(), Wrong>) -> Result<(), Wrong> {
+        let mut number = 0;
+        loop {
+            let count = self.long()?;
+            if count == 0 {
+                return Ok(());
+            }
+            if count < 0 {
+                // The size of the block in bytes, for those who skip it.
+                let _size = self.long()?;
+            }
+            for _ in 0..count.unsigned_abs() {
+                if number > 0 {
+                    self.out.push(b',');
+                }
+                item(self, number)?;
+                number += 1;
+            }
+        }
+    }
+
+    fn take(&mut self, size: usize) -> Result<&'d [u8], Wrong> {
+        let (taken, rest) = self
+            .data
+            .split_at_checked(size)
+            .ok_or_else(|| Wrong::new("the data end within it"))?;
+        self.data = rest;
+        Ok(taken)
+    }
+
+    fn long(&mut self) -> Result<i64, Wrong> {
+        let mut number = 0_u64;
+        for place in 0..10 {
+            let [byte] = self.take(1)? else {
+                break;
+            };
+            let part = u64::from(byte & 0x7f);
+            // Of the tenth byte one bit has room.
+            if place == 9 && part > 1 {
+                break;
+            }
+            number |= part << (7 * place);
+            if byte & 0x80 == 0 {
+                return Ok((number >> 1).cast_signed() ^ -(number & 1).cast_signed());
+            }
+        }
+        Err(Wrong::new("a number is out of the range of long"))
+    }
+
+    fn bytes(&mut self) -> Result<&'d [u8], Wrong> {
+        let size = usize::try_from(self.long()?).map_err(|_| Wrong::new("a length is below zero"))?;
+        self.take(size)
+    }
+
+    fn text(&mut self) -> Result<&'d str, Wrong> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Wrong::new("a string is no UTF-8"))
+    }
+
+    fn latin_1(&mut self, bytes: &[u8]) {
+        let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
+        self.json(text.as_str());
+    }
+
+    fn floating(&mut self, number: f64, digits: &impl Serialize) {
+        if number.is_infinite() {
+            let sign = if number < 0.0 { "-" } else { "" };
+            // A Vec takes everything.
+            let _ = write!(self.out, "{sign}1e999");
+        } else {
+            // What is no number becomes null.
+            self.json(digits);
+        }
+    }
+
+    /// Texts and numbers can be written, and a Vec takes everything.
+    fn json<T: Serialize + ?Sized>(&mut self, value: &T) {
+        let _ = serde_json::to_writer(&mut self.out, value);
+    }
+}

@@ -1,0 +1,347 @@
+//! JSON to Avro.
+
+use serde_json::Number;
+
+use super::{
+    schema::{Default, Union},
+    wrong::shortened,
+    *,
+};
+
+/// How often values are looked at for each byte of JSON: a value of a union may be tried as several types, with all there
+/// is in it.
+const MOST_TRIES: usize = 16;
+/// Looks at values that are free.
+const FREE: usize = 4096;
+
+/// How a value of a union says its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Form(Form),
+    /// As in defaults, which the specification writes without names of types.
+    FirstThatFits,
+}
+
+struct Encoder<'c> {
+    codec: &'c Codec,
+    choice: Choice,
+    out: Vec<u8>,
+    most: usize,
+    /// Looks at values that are left.
+    tries: usize,
+}
+
+pub(super) fn encode(
+    codec: &Codec,
+    json: &[u8],
+    form: Form,
+    start: Vec<u8>,
+    most: usize,
+) -> Result<Vec<u8>, Wrong> {
+    let value: Value =
+        serde_json::from_slice(json).map_err(|error| Wrong::new(format!("it is no JSON: {error}")))?;
+    if !is_flat(&value, DEEPEST) {
+        return Err(Wrong::new(format!("it is nested deeper than {DEEPEST} levels")));
+    }
+    let mut encoder = Encoder {
+        codec,
+        choice: Choice::Form(form),
+        out: start,
+        most,
+        tries: tries(json.len()),
+    };
+    encoder.value(codec.root, &value, 0)?;
+    encoder.finish()
+}
+
+/// Looks at values for JSON of this length.
+fn tries(json: usize) -> usize {
+    FREE.saturating_add(json.saturating_mul(MOST_TRIES))
+}
+
+/// The default of a field; `most` bytes.
+pub(super) fn default_value(codec: &Codec, node: usize, json: &Value, most: usize) -> Result<Vec<u8>, Wrong> {
+    let mut encoder = Encoder {
+        codec,
+        choice: Choice::FirstThatFits,
+        out: Vec::new(),
+        most,
+        tries: tries(json.to_string().len()),
+    };
+    encoder.value(node, json, 0)?;
+    encoder.finish()
+}
+
+impl Encoder<'_> {
+    fn check_size(&self) -> Result<(), Wrong> {
+        if self.out.len() > self.most {
+            return Err(Wrong::in_the_end(format!(
+                "it takes more than {} bytes",
+                self.most
+            )));
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Vec<u8>, Wrong> {
+        self.check_size()?;
+        Ok(self.out)
+    }
+
+    /// `depth`: of records that are in each other by their defaults.
+    fn value(&mut self, node: usize, json: &Value, depth: usize) -> Result<(), Wrong> {
+        self.check_size()?;
+        self.tries = self.tries.checked_sub(1).ok_or_else(|| {
+            Wrong::in_the_end(
+                "it fits too many types of unions in part: name fewer, or such that differ more",
+            )
+        })?;
+        if depth > DEEPEST {
+            return Err(Wrong::in_the_end(format!(
+                "it is nested deeper than {DEEPEST} levels"
+            )));
+        }
+        let codec = self.codec;
+        match (&codec.nodes[node], json) {
+            (Node::Union(union), json) => return self.union(union, json, depth),
+            (Node::Null, Value::Null) => {}
+            (Node::Boolean, Value::Bool(yes)) => self.out.push(u8::from(*yes)),
+            (Node::Int, Value::Number(number)) => {
+                let number = whole(number, "int")?;
+                let number = i32::try_from(number).map_err(|_| {
+                    Wrong::new(format!("{number} is out of the range, and the schema has int"))
+                })?;
+                self.long(i64::from(number));
+            }
+            (Node::Long, Value::Number(number)) => {
+                let number = whole(number, "long")?;
+                self.long(number);
+            }
+            (Node::Float, json @ (Value::Number(_) | Value::Null)) => {
+                #[expect(clippy::cast_possible_truncation, reason = "a float has fewer digits")]
+                let float = floating(json) as f32;
+                if float.is_infinite() {
+                    return Err(Wrong::new(format!(
+                        "{json} is out of the range, and the schema has float"
+                    )));
+                }
+                self.out.extend(float.to_le_bytes());
+            }
+            (Node::Double, json @ (Value::Number(_) | Value::Null)) => {
+                self.out.extend(floating(json).to_le_bytes())
+            }
+            (Node::Bytes, Value::String(text)) => {
+                let bytes = latin_1(text)?;
+                self.bytes(&bytes);
+            }
+            (Node::Fixed(size), Value::String(text)) => {
+                let bytes = latin_1(text)?;
+                if bytes.len() != *size {
+                    let text = format!("{} bytes are given where a fixed has {size}", bytes.len());
+                    return Err(Wrong::new(text));
+                }
+                self.out.extend(bytes);
+            }
+            (Node::String, Value::String(text)) => self.bytes(text.as_bytes()),
+            (Node::Enum(symbols), Value::String(text)) => {
+                let place = symbols.iter().position(|symbol| symbol == text);
+                let place = place.ok_or_else(|| {
+                    let symbols = shortened(&symbols.join(", "));
+                    Wrong::new(format!("it is none of the symbols {symbols}"))
+                })?;
+                self.count(place);
+            }
+            (Node::Array(items), Value::Array(values)) => {
+                if !values.is_empty() {
+                    self.count(values.len());
+                }
+                for (number, value) in values.iter().enumerate() {
+                    self.value(*items, value, depth)
+                        .map_err(|wrong| wrong.of_item(number))?;
+                }
+                self.out.push(0);
+            }
+            (Node::Map(values), Value::Object(entries)) => {
+                if !entries.is_empty() {
+                    self.count(entries.len());
+                }
+                for (key, value) in entries {
+                    self.bytes(key.as_bytes());
+                    self.value(*values, value, depth).map_err(|wrong| wrong.of(key))?;
+                }
+                self.out.push(0);
+            }
+            (Node::Record(record), Value::Object(given)) => {
+                if let Some(unknown) = given.keys().find(|name| !record.by_name.contains_key(*name)) {
+                    return Err(Wrong::new("the schema has no such field").of(unknown));
+                }
+                for field in &record.fields {
+                    let written = match given.get(&field.name) {
+                        Some(value) => self.value(field.node, value, depth),
+                        None => self.default_of(field, depth + 1),
+                    };
+                    written.map_err(|wrong| wrong.of(&field.name))?;
+                }
+            }
+            (expected, json) => {
+                let text = format!("{} is given where the schema has {}", kind(json), expected.name());
+                return Err(Wrong::new(text));
+            }
+        }
+        Ok(())
+    }
+
+    fn default_of(&mut self, field: &Field, depth: usize) -> Result<(), Wrong> {
+        match &field.default {
+            None => Err(Wrong::new("it is missing, and the schema has no default for it")),
+            Some(Default::Json(json)) => self.value(field.node, json, depth),
+            Some(Default::Ready(bytes)) => {
+                self.out.extend(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    fn union(&mut self, union: &Union, json: &Value, depth: usize) -> Result<(), Wrong> {
+        if self.choice == Choice::Form(Form::Tagged) {
+            return self.tagged(union, json, depth);
+        }
+        let codec = self.codec;
+        // Like the component of Dapr: numbers and objects go by the names of the types, all else by their order.
+        let by_name = self.choice == Choice::Form(Form::Plain) && (json.is_number() || json.is_object());
+        let places = (0..union.types.len()).map(|place| if by_name { union.sorted[place] } else { place });
+        let mut candidates: Vec<usize> = places
+            .filter(|place| suits(&codec.nodes[union.types[*place].node], json))
+            .collect();
+        if json.is_null()
+            && let Some(place) = candidates
+                .iter()
+                .copied()
+                .find(|place| matches!(codec.nodes[union.types[*place].node], Node::Null))
+        {
+            candidates = vec![place];
+        }
+        let start = self.out.len();
+        let mut last = None;
+        for place in &candidates {
+            self.out.truncate(start);
+            self.count(*place);
+            match self.value(union.types[*place].node, json, depth) {
+                Ok(()) => return Ok(()),
+                Err(wrong) if wrong.is_final() => return Err(wrong),
+                Err(wrong) => last = Some(wrong),
+            }
+        }
+        match last {
+            // What is wrong inside says more.
+            Some(wrong) if candidates.len() == 1 => Err(wrong),
+            _ => Err(Wrong::new(format!("{} fits none of {}", kind(json), tags(union)))),
+        }
+    }
+
+    fn tagged(&mut self, union: &Union, json: &Value, depth: usize) -> Result<(), Wrong> {
+        let (tag, value) = match json {
+            Value::Null => ("null", json),
+            Value::Object(one) if one.len() == 1 => match one.iter().next() {
+                Some((tag, value)) => (tag.as_str(), value),
+                None => ("null", json),
+            },
+            _ => {
+                let text = format!(
+                    "{} is given where the schema has a union: with useAvroJSON it is null or an object with one of {}",
+                    kind(json),
+                    tags(union)
+                );
+                return Err(Wrong::new(text));
+            }
+        };
+        let mut types = union.types.iter();
+        let place = types.position(|member| member.tag == tag);
+        let place = place.or_else(|| union.types.iter().position(|member| member.name == tag));
+        let place = place.ok_or_else(|| Wrong::new(format!("it is none of {}", tags(union))).of(tag))?;
+        self.count(place);
+        let member = &union.types[place];
+        self.value(member.node, value, depth)
+            .map_err(|wrong| wrong.of(tag))
+    }
+
+    fn long(&mut self, number: i64) {
+        let mut rest = (number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned();
+        loop {
+            let [low, ..] = rest.to_le_bytes();
+            rest >>= 7;
+            if rest == 0 {
+                self.out.push(low & 0x7f);
+                return;
+            }
+            self.out.push(low | 0x80);
+        }
+    }
+
+    fn count(&mut self, count: usize) {
+        self.long(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.count(bytes.len());
+        self.out.extend(bytes);
+    }
+}
+
+/// Whether a value of this kind can be one of the type at all.
+fn suits(node: &Node, json: &Value) -> bool {
+    match json {
+        Value::Null => matches!(node, Node::Null | Node::Float | Node::Double),
+        Value::Bool(_) => matches!(node, Node::Boolean),
+        Value::Number(_) => matches!(node, Node::Int | Node::Long | Node::Float | Node::Double),
+        Value::String(_) => matches!(node, Node::String | Node::Bytes | Node::Fixed(_) | Node::Enum(_)),
+        Value::Array(_) => matches!(node, Node::Array(_)),
+        Value::Object(_) => matches!(node, Node::Map(_) | Node::Record(_)),
+    }
+}
+
+fn whole(number: &Number, expected: &str) -> Result<i64, Wrong> {
+    number.as_i64().ok_or_else(|| {
+        // Numbers of more than 64 bits are read as floating ones too.
+        let small = number
+            .as_f64()
+            .is_some_and(|number| number.abs() < 2_f64.powi(63));
+        let why = if number.is_f64() && small {
+            "no whole number"
+        } else {
+            "out of the range"
+        };
+        Wrong::new(format!("{number} is {why}, and the schema has {expected}"))
+    })
+}
+
+/// What is no number in Avro is null in JSON.
+fn floating(json: &Value) -> f64 {
+    json.as_f64().unwrap_or(f64::NAN)
+}
+
+/// The bytes that a text stands for: a character is one.
+fn latin_1(text: &str) -> Result<Vec<u8>, Wrong> {
+    let bytes = text.chars().map(|char| u8::try_from(u32::from(char)));
+    bytes.collect::<Result<_, _>>().map_err(|_| {
+        Wrong::new(
+            "a character beyond U+00FF is given where the schema has bytes: a character stands for one byte",
+        )
+    })
+}
+
+fn tags(union: &Union) -> String {
+    let tags: Vec<&str> = union.types.iter().map(|member| member.tag.as_str()).collect();
+    tags.join(", ")
+}
+
+fn kind(json: &Value) -> &'static str {
+    match json {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}

@@ -1,0 +1,84 @@
+use std::fmt;
+
+/// The longest name that errors repeat, characters: names may come from outside.
+const NAME: usize = 64;
+
+/// What is wrong with a value, and in which part of it.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    /// From the inside.
+    path: Vec<Step>,
+    text: String,
+    /// No other type of a union can cure it.
+    is_final: bool,
+}
+
+#[derive(Debug)]
+enum Step {
+    Name(String),
+    Item(usize),
+}
+
+impl Wrong {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self {
+            path: Vec::new(),
+            text: text.into(),
+            is_final: false,
+        }
+    }
+
+    /// Whatever type it is taken for.
+    pub(super) fn in_the_end(text: impl Into<String>) -> Self {
+        Self {
+            is_final: true,
+            ..Self::new(text)
+        }
+    }
+
+    pub(super) fn is_final(&self) -> bool {
+        self.is_final
+    }
+
+    /// It is in a field, or in the value of a key.
+    pub(super) fn of(mut self, name: &str) -> Self {
+        self.path.push(Step::Name(shortened(name)));
+        self
+    }
+
+    /// It is in an item of an array.
+    pub(super) fn of_item(mut self, number: usize) -> Self {
+        self.path.push(Step::Item(number));
+        self
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            f.write_str("field \"")?;
+            for (number, step) in self.path.iter().rev().enumerate() {
+                match step {
+                    Step::Name(name) if number == 0 => f.write_str(name)?,
+                    Step::Name(name) => write!(f, ".{name}")?,
+                    Step::Item(item) => write!(f, "[{item}]")?,
+                }
+            }
+            f.write_str("\": ")?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+/// A name as errors repeat it.
+pub(super) fn shortened(name: &str) -> String {
+    cut(name, NAME)
+}
+
+/// The first `most` characters of a text.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+    }
+}

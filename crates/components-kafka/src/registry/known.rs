@@ -1,0 +1,157 @@
+//! What is known of a registry. No I/O; time comes in as an argument.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{Failure, Schema};
+
+/// Schemas that are known at once, and questions without an answer.
+const MOST_KNOWN: usize = 1000;
+/// Bytes that they take together.
+const MOST_BYTES: usize = 32 * 1024 * 1024;
+/// Beside its schema or the text of its error, bytes.
+const ENTRY: usize = 256;
+
+/// What a schema is asked for by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Id(u32),
+    /// The latest one of a subject.
+    Subject(String),
+}
+
+/// Answers of a registry. Where there is no room, the one that was not used for the longest time goes.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    answers: HashMap<Key, Held>,
+    bytes: usize,
+    /// Counts what is used.
+    clock: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    answer: Result<Arc<Schema>, Failure>,
+    /// `None`: without end.
+    until: Option<Instant>,
+    bytes: usize,
+    used: u64,
+}
+
+impl Known {
+    pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Result<Arc<Schema>, Failure>> {
+        let until = self.answers.get(key)?.until;
+        if until.is_some_and(|until| until <= now) {
+            self.remove(key);
+            return None;
+        }
+        self.clock += 1;
+        let held = self.answers.get_mut(key)?;
+        held.used = self.clock;
+        Some(held.answer.clone())
+    }
+
+    /// `keep`: how long it is an answer; [`Duration::MAX`]: without end.
+    pub(super) fn insert(
+        &mut self,
+        key: Key,
+        answer: Result<Arc<Schema>, Failure>,
+        keep: Duration,
+        now: Instant,
+    ) {
+        self.remove(&key);
+        let size = match &answer {
+            Ok(schema) => schema.codec.weight(),
+            Err(failure) => failure.text.len(),
+        };
+        let bytes = size + ENTRY;
+        while self.answers.len() >= MOST_KNOWN
+            || (self.bytes + bytes > MOST_BYTES && !self.answers.is_empty())
+        {
+            let oldest = self.answers.iter().min_by_key(|(_, held)| held.used);
+            match oldest.map(|(key, _)| key.clone()) {
+                Some(oldest) => self.remove(&oldest),
+                None => break,
+            }
+        }
+        self.bytes += bytes;
+        self.clock += 1;
+        let held = Held {
+            answer,
+            until: now.checked_add(keep).filter(|_| keep != Duration::MAX),
+            bytes,
+            used: self.clock,
+        };
+        self.answers.insert(key, held);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(held) = self.answers.remove(key) {
+            self.bytes -= held.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{avro::Codec, registry::Kind};
+
+    const KEEP: Duration = Duration::from_secs(60);
+
+    fn schema(id: u32, text: &str) -> Result<Arc<Schema>, Failure> {
+        let codec = Codec::parse(text).unwrap();
+        Ok(Arc::new(Schema { id, codec }))
+    }
+
+    fn found(known: &mut Known, key: &Key, now: Instant) -> Option<u32> {
+        known.get(key, now).and_then(Result::ok).map(|schema| schema.id)
+    }
+
+    #[test]
+    fn answers_live_as_long_as_they_may() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let subject = Key::Subject("orders-value".to_owned());
+        known.insert(subject.clone(), schema(7, "\"int\""), KEEP, now);
+        known.insert(Key::Id(7), schema(7, "\"int\""), Duration::MAX, now);
+        let before = now + KEEP - Duration::from_millis(1);
+        assert_eq!(found(&mut known, &subject, before), Some(7));
+        assert_eq!(found(&mut known, &subject, now + KEEP), None);
+        assert_eq!(found(&mut known, &Key::Id(7), now + KEEP * 10_000), Some(7));
+        let failure = Failure::new(Kind::Unavailable, "down".to_owned());
+        known.insert(Key::Id(8), Err(failure), KEEP, now);
+        assert!(known.get(&Key::Id(8), now).unwrap().unwrap_err().may_pass());
+        known.insert(Key::Id(8), schema(8, "\"int\""), KEEP, now);
+        assert_eq!(found(&mut known, &Key::Id(8), now), Some(8));
+    }
+
+    #[test]
+    fn what_was_not_used_for_longest_makes_room() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let most = u32::try_from(MOST_KNOWN).unwrap();
+        for id in 0..most {
+            known.insert(Key::Id(id), schema(id, "\"int\""), KEEP, now);
+        }
+        assert_eq!(found(&mut known, &Key::Id(0), now), Some(0));
+        known.insert(Key::Id(most), schema(most, "\"int\""), KEEP, now);
+        assert_eq!(known.answers.len(), MOST_KNOWN);
+        assert_eq!(found(&mut known, &Key::Id(0), now), Some(0), "it was used");
+        assert_eq!(found(&mut known, &Key::Id(1), now), None);
+    }
+
+    #[test]
+    fn large_schemas_leave_room_for_fewer() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let large = format!(
+            "{{\"type\":\"string\",\"doc\":\"{}\"}}",
+            "x".repeat(MOST_BYTES / 4)
+        );
+        for id in 0..10 {
+            known.insert(Key::Id(id), schema(id, &large), KEEP, now);
+            assert!(known.bytes <= MOST_BYTES);
+        }
+        assert_eq!(known.answers.len(), 3);
+        assert_eq!(found(&mut known, &Key::Id(9), now), Some(9));
+    }
+}

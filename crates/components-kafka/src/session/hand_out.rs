@@ -1,0 +1,126 @@
+//! How records get to the engine, and what becomes of those that cannot be read or come back.
+
+use krafka::ConsumerRecord;
+use outrigger_component::pubsub::Feed;
+use tokio::time::Instant;
+
+use super::{LOG, Session, Tracked};
+use crate::{
+    ledger::{Returned, Taken},
+    record::incoming,
+    values::{Answer, LATER, Read, is_of},
+};
+
+impl Session {
+    /// Hands out what there is room for: first what comes again.
+    pub(super) fn offer(&mut self, feed: &mut Feed<Tracked>) {
+        let now = Instant::now();
+        while feed.room() > 0 {
+            let (taken, failed) = match self.ledger.next_due(now) {
+                Some((taken, failed)) => (taken, Some(failed)),
+                None => match self.ahead.pop_front() {
+                    None => return,
+                    Some(record) => match self.ledger.take(taken(record)) {
+                        Some(taken) => (taken, None),
+                        // It waits for one before it, or is another member's.
+                        None => continue,
+                    },
+                },
+            };
+            let data = match self.values.read(&taken.record) {
+                Read::Done(data) => data,
+                Read::Later => {
+                    self.ledger.postponed(taken, now + LATER);
+                    continue;
+                }
+                Read::Failed(why) => {
+                    self.unreadable(taken, &why, now);
+                    continue;
+                }
+            };
+            let headers = &self.shared.settings.headers;
+            let failed = failed.filter(|failed| *failed > 0);
+            let message = incoming(&self.topic, &taken.record, data, headers, failed);
+            feed.offer(taken, message);
+        }
+    }
+
+    /// Like a record that the app failed, it comes again as the settings say: somebody may mend the registry.
+    fn unreadable(&mut self, taken: Tracked, why: &str, now: Instant) {
+        let (partition, offset) = (taken.partition, taken.offset);
+        match self.ledger.returned(taken, now) {
+            Returned::Again(pause) => tracing::warn!(
+                target: LOG,
+                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is tried \
+                 again in {pause:?}",
+                self.shared.component,
+                self.topic
+            ),
+            Returned::PassedOver => tracing::error!(
+                target: LOG,
+                "component {}: record {offset} of topic {}, partition {partition} cannot be read: {why}; it is passed \
+                 over: consumeRetryEnabled and backOffMaxRetries say so",
+                self.shared.component,
+                self.topic
+            ),
+            Returned::Gone => {}
+        }
+        self.commit_soon(now);
+    }
+
+    /// Records that waited for it go on.
+    pub(super) fn answered(&mut self, answer: Answer) {
+        let now = Instant::now();
+        match answer {
+            Answer::Payload(partition, offset) => {
+                let is_it =
+                    |record: &ConsumerRecord| record.partition == partition && record.offset == offset;
+                self.ledger.wake(now, is_it);
+            }
+            Answer::Schema(id, failure) => {
+                if let Some(failure) = &failure {
+                    tracing::warn!(
+                        target: LOG,
+                        "component {}: topic {}: {failure}; records with schema {id} wait",
+                        self.shared.component,
+                        self.topic
+                    );
+                }
+                if failure.is_none_or(|failure| !failure.may_pass()) {
+                    self.ledger.wake(now, |record| is_of(id, record));
+                }
+            }
+        }
+    }
+
+    pub(super) fn returned(&mut self, taken: Tracked, now: Instant) {
+        let (partition, offset) = (taken.partition, taken.offset);
+        match self.ledger.returned(taken, now) {
+            Returned::Again(pause) => tracing::warn!(
+                target: LOG,
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; it comes again in \
+                 {pause:?}",
+                self.shared.component,
+                self.topic
+            ),
+            Returned::PassedOver => tracing::error!(
+                target: LOG,
+                "component {}: the app failed record {offset} of topic {}, partition {partition}; it does not come \
+                 again: consumeRetryEnabled and backOffMaxRetries say so",
+                self.shared.component,
+                self.topic
+            ),
+            Returned::Gone => {}
+        }
+    }
+}
+
+fn taken(record: ConsumerRecord) -> Taken<ConsumerRecord> {
+    Taken {
+        partition: record.partition,
+        offset: record.offset,
+        key: record.key.clone(),
+        epoch: record.leader_epoch,
+        record,
+    }
+}

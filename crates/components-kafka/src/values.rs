@@ -1,0 +1,173 @@
+//! Payloads of records that were read: as they are, or by their schemas. While a registry is asked, and while a large
+//! payload is decoded, other records go on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use krafka::ConsumerRecord;
+use outrigger_component::{
+    Result,
+    offload::{INLINE, offload},
+};
+
+use super::{
+    record::{Encoding, payload},
+    registry::{Failure, Registry, Schema, schema_id},
+    settings::Settings,
+};
+
+/// Schemas that a subscription asks for at once; records with others wait.
+const MOST_ASKED: usize = 4;
+/// Large payloads that a subscription decodes at once, and those that wait decoded.
+const MOST_DECODED: usize = 2;
+/// How long a record waits for a registry that has no answer.
+pub(super) const LATER: Duration = Duration::from_secs(1);
+
+/// How a subscription reads payloads.
+#[derive(Clone)]
+pub(super) enum Values {
+    /// As they are.
+    Plain,
+    /// By schemas.
+    Encoded(Arc<Registry>),
+}
+
+impl Settings {
+    /// # Errors
+    /// They do not say where schemas are.
+    pub(super) fn values(&self, encoding: Encoding) -> Result<Values> {
+        match encoding {
+            Encoding::None => Ok(Values::Plain),
+            Encoding::Avro => Ok(Values::Encoded(Arc::clone(self.registry()?))),
+        }
+    }
+}
+
+/// What there is of a payload.
+pub(super) enum Read {
+    Done(Bytes),
+    /// Its schema is on its way, or it is being decoded, or the registry has no answer now.
+    Later,
+    /// It cannot be read, as far as anybody knows; why.
+    Failed(String),
+}
+
+/// What a record may have waited for.
+pub(super) enum Answer {
+    /// A schema: its id, and why it cannot be used.
+    Schema(u32, Option<Failure>),
+    /// The payload of a record; its partition and offset.
+    Payload(i32, i64),
+}
+
+/// Partition and offset of a record.
+type Place = (i32, i64);
+
+enum Work {
+    Asked(u32, Option<Failure>),
+    Decoded(Place, Result<Bytes, String>),
+}
+
+/// Reads the payloads of one session.
+pub(super) struct Reader {
+    values: Values,
+    asked: BTreeSet<u32>,
+    decoding: BTreeSet<Place>,
+    decoded: BTreeMap<Place, Result<Bytes, String>>,
+    work: FuturesUnordered<BoxFuture<'static, Work>>,
+}
+
+impl Reader {
+    pub(super) fn new(values: &Values) -> Self {
+        Self {
+            values: values.clone(),
+            asked: BTreeSet::new(),
+            decoding: BTreeSet::new(),
+            decoded: BTreeMap::new(),
+            work: FuturesUnordered::new(),
+        }
+    }
+
+    /// Reads a payload, or begins what that needs: [`Reader::answer`].
+    pub(super) fn read(&mut self, record: &ConsumerRecord) -> Read {
+        let (Values::Encoded(registry), Some(value)) = (&self.values, &record.value) else {
+            return Read::Done(payload(record));
+        };
+        let id = match schema_id(value) {
+            Ok(id) => id,
+            Err(why) => return Read::Failed(why.to_owned()),
+        };
+        let registry = Arc::clone(registry);
+        match registry.known(id) {
+            Some(Ok(schema)) => match self.decode(registry, schema, record, value) {
+                Some(Ok(data)) => Read::Done(data),
+                Some(Err(why)) => Read::Failed(why),
+                None => Read::Later,
+            },
+            Some(Err(failure)) if failure.may_pass() => Read::Later,
+            Some(Err(failure)) => Read::Failed(failure.to_string()),
+            None => {
+                if self.asked.len() < MOST_ASKED && self.asked.insert(id) {
+                    let asking = async move { Work::Asked(id, registry.by_id(id).await.err()) };
+                    self.work.push(asking.boxed());
+                }
+                Read::Later
+            }
+        }
+    }
+
+    /// `None`: it is large, and on its way.
+    fn decode(
+        &mut self,
+        registry: Arc<Registry>,
+        schema: Arc<Schema>,
+        record: &ConsumerRecord,
+        value: &Bytes,
+    ) -> Option<Result<Bytes, String>> {
+        if value.len() <= INLINE {
+            return Some(registry.decode(&schema, value));
+        }
+        let place = (record.partition, record.offset);
+        if let Some(decoded) = self.decoded.remove(&place) {
+            return Some(decoded);
+        }
+        if self.decoding.len() < MOST_DECODED && self.decoding.insert(place) {
+            let value = value.clone();
+            let work = async move {
+                let decoded = offload(value.len(), move || registry.decode(&schema, &value));
+                Work::Decoded(place, decoded.await)
+            };
+            self.work.push(work.boxed());
+        }
+        None
+    }
+
+    /// Waits until something is there that records wait for. `None`: they wait for nothing.
+    pub(super) async fn answer(&mut self) -> Option<Answer> {
+        Some(match self.work.next().await? {
+            Work::Asked(id, failure) => {
+                self.asked.remove(&id);
+                Answer::Schema(id, failure)
+            }
+            Work::Decoded(place, decoded) => {
+                self.decoding.remove(&place);
+                // Those of partitions that are gone are not fetched. Where it was another, it is decoded again.
+                while self.decoded.len() >= MOST_DECODED {
+                    self.decoded.pop_first();
+                }
+                self.decoded.insert(place, decoded);
+                Answer::Payload(place.0, place.1)
+            }
+        })
+    }
+}
+
+/// Whether a record was encoded by this schema.
+pub(super) fn is_of(id: u32, record: &ConsumerRecord) -> bool {
+    record.value.as_deref().map(schema_id) == Some(Ok(id))
+}
