@@ -2,23 +2,57 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
-use outrigger_component::conversation::Response;
+use outrigger_component::conversation::{Choice, Response, ToolCall};
 use tokio::time::Instant;
 
 /// Most answers that are kept.
 const MOST: usize = 1024;
+/// Their bytes together.
+const MOST_BYTES: usize = 64 << 20;
+/// What an answer takes beside its texts, about.
+const BESIDE: usize = 512;
 
 /// What identifies a question: the hash of all that is sent.
 pub(super) type Key = [u8; 32];
 
 pub(super) struct Cache {
     ttl: Duration,
-    answers: Mutex<HashMap<Key, (Instant, Response)>>,
+    answers: Mutex<Answers>,
+}
+
+#[derive(Default)]
+struct Answers {
+    by_key: HashMap<Key, Kept>,
+    bytes: usize,
+}
+
+struct Kept {
+    since: Instant,
+    bytes: usize,
+    answer: Response,
+}
+
+impl Answers {
+    fn remove(&mut self, key: &Key) {
+        if let Some(kept) = self.by_key.remove(key) {
+            self.bytes -= kept.bytes;
+        }
+    }
+
+    fn forget_old(&mut self, ttl: Duration) {
+        self.by_key.retain(|_, kept| kept.since.elapsed() < ttl);
+        self.bytes = self.by_key.values().map(|kept| kept.bytes).sum();
+    }
+
+    fn oldest(&self) -> Option<Key> {
+        let oldest = self.by_key.iter().min_by_key(|(_, kept)| kept.since);
+        oldest.map(|(key, _)| *key)
+    }
 }
 
 impl Cache {
@@ -36,24 +70,50 @@ impl Cache {
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<Response> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, answer) = answers.get(key)?;
-        (at.elapsed() < self.ttl).then(|| answer.clone())
+        let mut answers = self.locked();
+        let kept = answers.by_key.get(key)?;
+        if kept.since.elapsed() < self.ttl {
+            return Some(kept.answer.clone());
+        }
+        answers.remove(key);
+        None
     }
 
-    /// Keeps an answer; when there is no room, without those that are too old, and then the oldest.
+    /// Keeps an answer; when there is no room, without those that are too old, and then the oldest. One that is larger
+    /// than all room is not kept.
     pub(super) fn put(&self, key: Key, answer: Response) {
-        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if answers.len() >= MOST {
-            answers.retain(|_, (at, _)| at.elapsed() < self.ttl);
+        let bytes = size(&answer);
+        if bytes > MOST_BYTES {
+            return;
         }
-        if answers.len() >= MOST
-            && let Some(oldest) = answers.iter().min_by_key(|(_, (at, _))| *at).map(|(key, _)| *key)
+        let mut answers = self.locked();
+        answers.remove(&key);
+        let full = |answers: &Answers| answers.by_key.len() >= MOST || answers.bytes + bytes > MOST_BYTES;
+        if full(&answers) {
+            answers.forget_old(self.ttl);
+        }
+        while full(&answers)
+            && let Some(oldest) = answers.oldest()
         {
             answers.remove(&oldest);
         }
-        answers.insert(key, (Instant::now(), answer));
+        answers.bytes += bytes;
+        let since = Instant::now();
+        answers.by_key.insert(key, Kept { since, bytes, answer });
     }
+
+    fn locked(&self) -> MutexGuard<'_, Answers> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an answer takes in memory, about.
+fn size(answer: &Response) -> usize {
+    let choice = |choice: &Choice| {
+        let call = |call: &ToolCall| call.id.len() + call.name.len() + call.arguments.len() + BESIDE;
+        choice.content.len() + choice.calls.iter().map(call).sum::<usize>() + BESIDE
+    };
+    answer.model.len() + answer.choices.iter().map(choice).sum::<usize>() + BESIDE
 }
 
 #[cfg(test)]
@@ -85,9 +145,35 @@ mod tests {
             cache.put(Cache::key(&index.to_be_bytes()), answer(""));
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        let size = cache.answers.lock().map(|answers| answers.len());
+        let size = cache.answers.lock().map(|answers| answers.by_key.len());
         assert!(matches!(size, Ok(MOST)));
         assert_eq!(cache.get(&Cache::key(&0_usize.to_be_bytes())), None);
         assert!(cache.get(&Cache::key(&1_usize.to_be_bytes())).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_limited_too() {
+        let cache = Cache::new(Duration::from_secs(3600));
+        let large = "x".repeat(MOST_BYTES / 2);
+        for name in [b"a", b"b", b"c"] {
+            cache.put(Cache::key(name), answer(&large));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert!(cache.locked().bytes <= MOST_BYTES);
+        assert!(
+            cache.get(&Cache::key(b"b")).is_none(),
+            "two and what is beside them are too many"
+        );
+        assert!(cache.get(&Cache::key(b"c")).is_some());
+        cache.put(Cache::key(b"d"), answer(&"x".repeat(MOST_BYTES + 1)));
+        assert!(cache.get(&Cache::key(b"d")).is_none());
+        assert!(cache.get(&Cache::key(b"c")).is_some());
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert!(cache.get(&Cache::key(b"c")).is_none());
+        assert_eq!(
+            cache.locked().bytes,
+            0,
+            "what is too old is dropped when it is asked for"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! A model behind an HTTP API: what both protocols have in common.
 
-use std::{borrow::Cow, env, sync::Arc};
+use std::{borrow::Cow, env, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use outrigger_component::{
@@ -19,6 +19,8 @@ use super::cache::{Cache, Key};
 
 /// The largest answer that is read, bytes.
 const LARGEST: usize = 16 << 20;
+/// The longest wait for an answer, to its end.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// The longest part of a provider's error text that is shown, bytes.
 const SHOWN: usize = 1024;
 
@@ -81,7 +83,11 @@ impl<P: Protocol> Remote<P> {
     }
 
     async fn ask(&self, question: Vec<u8>) -> Result<Response> {
-        let request = self.client.post(self.url.clone()).headers(self.headers.clone());
+        let request = self
+            .client
+            .post(self.url.clone())
+            .headers(self.headers.clone())
+            .timeout(PATIENCE);
         let response = request
             .body(question)
             .send()

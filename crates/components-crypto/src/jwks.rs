@@ -25,6 +25,8 @@ use super::{
 
 /// The largest key set, bytes.
 const LARGEST: usize = 1 << 20;
+/// A set that could not be loaded from its URL is asked for again after this time, or the shorter interval.
+const RETRY: Duration = Duration::from_secs(60);
 
 pub(super) fn add(catalog: &mut Catalog) {
     catalog
@@ -100,7 +102,13 @@ impl KeySet {
         (loaded.at, loaded.version) = (Instant::now(), version);
         match self.source.load().await {
             Ok(keys) => self.keys.store(Arc::new(keys)),
-            Err(error) => tracing::warn!("error while refreshing the JSON Web Key set: {error}"),
+            Err(error) => {
+                if let Source::Url { interval, .. } = &self.source {
+                    let early = interval.saturating_sub(RETRY);
+                    loaded.at = loaded.at.checked_sub(early).unwrap_or(loaded.at);
+                }
+                tracing::warn!("error while refreshing the JSON Web Key set: {error}");
+            }
         }
     }
 }

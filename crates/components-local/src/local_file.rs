@@ -66,8 +66,15 @@ fn multiple(document: Map<String, Value>, separator: &str) -> HashMap<String, Pa
             }
             Value::Object(members) => {
                 let mut secret = Pairs::new();
-                // Two paths of the same text: the first stays.
-                let _ = visit("", separator, Value::Object(members), &mut secret);
+                for (member, value) in members {
+                    // Two paths of the same text: the first stays, and what follows is read all the same.
+                    if let Err(path) = visit(&member, separator, value, &mut secret) {
+                        tracing::warn!(
+                            target: "dapr.contrib",
+                            "local secret file: the path {path} of the secret {name} is there twice; the first one counts"
+                        );
+                    }
+                }
                 secrets.insert(name, secret);
             }
             _ => {}

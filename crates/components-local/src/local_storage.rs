@@ -27,6 +27,8 @@ use self::confine::Root;
 
 const OPERATIONS: &[&str] = &["create", "get", "list", "delete"];
 const FILE_NAME: &str = "fileName";
+/// The largest file that is read, bytes.
+const LARGEST: u64 = 256 << 20;
 /// Most entries that a list may have.
 const MOST: usize = 1_000_000;
 
@@ -107,11 +109,17 @@ fn write(path: &Path, data: &[u8]) -> std::io::Result<()> {
 fn get(root: &Root, name: &str) -> Result<Option<Invoked>> {
     let path = root.inside(name)?;
     let mut data = Vec::new();
-    let read = outrigger_files::open(&path).and_then(|mut file| file.read_to_end(&mut data));
+    let read = outrigger_files::open(&path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut data));
     read.map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(Kind::NotFound, format!("file not found: {}", path.display())),
         _ => failure("reading file", &path, error),
     })?;
+    if data.len() as u64 > LARGEST {
+        return Err(Error::invalid_request(format!(
+            "the file {} is larger than {LARGEST} bytes, the most that is read",
+            path.display()
+        )));
+    }
     Ok(Some(Invoked {
         data: Bytes::from(data),
         ..Invoked::default()

@@ -98,6 +98,21 @@ async fn a_multi_valued_file_keeps_its_first_level() {
 }
 
 #[tokio::test]
+async fn what_follows_a_path_that_is_there_twice_is_not_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secrets.json");
+    fs::write(&path, r#"{"db":{"a":{"b":"1"},"a:b":"2","password":"x"}}"#).unwrap();
+    let properties = [("secretsFile", path.to_str().unwrap()), ("multiValued", "true")];
+    let store = components()
+        .secrets("secretstores.local.file", "v1", &properties)
+        .await
+        .unwrap();
+    let secret = store.get("db", &Default::default()).await.unwrap();
+    assert_eq!(secret.get("a:b").map(String::as_str), Some("1"));
+    assert_eq!(secret.get("password").map(String::as_str), Some("x"));
+}
+
+#[tokio::test]
 async fn an_unusable_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secrets.json");

@@ -22,12 +22,7 @@ use outrigger_component::{
 use tokio::time::sleep;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{
-    consumer::Consumer,
-    link::{Link, failure},
-    settings::Options,
-    topology::Queue,
-};
+use self::{consumer::Consumer, link::Link, settings::Options, topology::Queue};
 
 const LOG: &str = "dapr.contrib";
 /// Attempts at one message, and the pause between them, as in Dapr.
@@ -87,11 +82,8 @@ impl Rabbit {
             &message.data,
             outgoing.properties.clone(),
         );
-        let confirmation = match sent.await {
-            Ok(confirmation) => confirmation.await,
-            Err(error) => Err(error),
-        };
-        match confirmation {
+        // A broker with an alarm confirms nothing while it lasts.
+        match link::call(async { sent.await?.await }).await {
             Ok(confirmed) if confirmed.is_nack() => Err(Error::new(
                 Kind::Unavailable,
                 format!(
@@ -102,7 +94,7 @@ impl Rabbit {
             Ok(_) => Ok(()),
             Err(error) => {
                 shared.link.forget_publisher(&publisher).await;
-                Err(failure(&error))
+                Err(error)
             }
         }
     }
@@ -171,7 +163,8 @@ impl PubSub for Rabbit {
         let outgoing = Outgoing::new(message, &self.0.options).map_err(named)?;
         for _ in 1..ATTEMPTS {
             match self.once(message, &outgoing).await {
-                Err(error) if error.retryable() => {
+                // Without an answer the message may be there: another attempt would be a second one.
+                Err(error) if error.retryable() && error.kind() != Kind::Timeout => {
                     let closed = self.0.closed.run_until_cancelled(sleep(PAUSE)).await;
                     closed.ok_or_else(|| named(Error::closed()))?;
                 }

@@ -90,6 +90,7 @@ async fn rabbitmq_keeps_the_rules() {
     tls_protects_the_connection(&rabbit.tls_url(), &certificates).await;
     let mut proxy = Proxy::start(rabbit.port()).await;
     let through = format!("amqp://guest:guest@127.0.0.1:{}", proxy.port);
+    a_broker_that_confirms_nothing_fails_the_call(&through, &proxy).await;
     let opener = async |group: &str| open(&through, group, &LASTING).await;
     conformance::pubsub_outlives(RULES, &opener, &mut proxy).await;
     conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
@@ -116,6 +117,29 @@ async fn by_default_queues_go_with_their_consumers(url: &str) {
     assert_eq!(delivery.message.data, "somebody");
     delivery.receipt.acknowledge();
     second.ended().await.unwrap();
+    broker.close().await;
+}
+
+/// As while it has an alarm of memory or disk: heartbeats would go on, confirmations would not come.
+async fn a_broker_that_confirms_nothing_fails_the_call(url: &str, proxy: &Proxy) {
+    let mut settings = LASTING.to_vec();
+    settings.push(("heartBeat", "0"));
+    let broker = open(url, "unconfirmed", &settings).await.unwrap();
+    broker
+        .publish(&message("unconfirmed", "before", &[]))
+        .await
+        .unwrap();
+    proxy.hold();
+    let unconfirmed = message("unconfirmed", "meanwhile", &[]);
+    let error = tokio::time::timeout(SOON, broker.publish(&unconfirmed)).await;
+    proxy.go_on();
+    let error = error.unwrap().unwrap_err();
+    assert_eq!(error.kind(), Kind::Timeout, "{error}");
+    let after = message("unconfirmed", "after", &[]);
+    tokio::time::timeout(SOON, broker.publish(&after))
+        .await
+        .unwrap()
+        .unwrap();
     broker.close().await;
 }
 

@@ -172,8 +172,21 @@ impl Values {
             let (mut asking, mut messages) = pubsub.split();
             while let Some(message) = next(&mut asking, &mut messages, self.heartbeat()).await {
                 pause = LEAST_PAUSE;
-                let Some((key, item)) = self.changed(&message).await else {
+                let Some(key) = message.get_channel_name().strip_prefix(&self.channel_prefix()) else {
                     continue;
+                };
+                let (key, item) = match self.one(key).await {
+                    Ok(item) => (key.to_owned(), item),
+                    // No other event may come for it: all are read again when the server answers, and compared.
+                    Err(error) if error.retryable() => {
+                        tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}; trying again");
+                        break;
+                    }
+                    // A key of another type, for example: it must not hold up the others.
+                    Err(error) => {
+                        tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}");
+                        continue;
+                    }
                 };
                 match &item {
                     Some(item) => known.insert(key.clone(), item.clone()),
@@ -214,18 +227,6 @@ impl Values {
 
     fn heartbeat(&self) -> Duration {
         self.link.settings.read_timeout.unwrap_or(HEARTBEAT)
-    }
-
-    /// The key of an event, and what it has now.
-    async fn changed(&self, message: &Msg) -> Option<(String, Option<Item>)> {
-        let key = message.get_channel_name().strip_prefix(&self.channel_prefix())?;
-        match self.one(key).await {
-            Ok(item) => Some((key.to_owned(), item)),
-            Err(error) => {
-                tracing::warn!(target: "dapr.contrib", "Reading the changed key {key}: {error}");
-                None
-            }
-        }
     }
 }
 

@@ -43,23 +43,13 @@ pub(super) fn reported(expires: Option<SystemTime>) -> Pairs {
     Pairs::from([(TTL_EXPIRES.to_owned(), rfc3339(since.as_secs()))])
 }
 
-/// Seconds since 1970 as RFC 3339 in UTC, after Howard Hinnant's `civil_from_days`.
+/// Seconds since 1970 as RFC 3339 in UTC; the last time that can be written for what is later.
 fn rfc3339(seconds: u64) -> String {
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (time / 3600, time / 60 % 60, time % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let second = i64::try_from(seconds).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(second)
+        .unwrap_or(jiff::Timestamp::MAX)
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
 }
 
 #[cfg(test)]

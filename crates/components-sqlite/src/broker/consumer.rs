@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use outrigger_component::{
-    Result,
+    Error, Result,
     pubsub::{Feed, Lane, Message, Settlement},
 };
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -18,6 +18,8 @@ const MOST_LEASED: usize = 256;
 const SWEEP: Duration = Duration::from_secs(60);
 /// How often a settlement is tried that the database does not take, while the component is closed.
 const LAST_TRIES: u32 = 3;
+/// The longest pause after a failure of the database.
+const MOST_PAUSE: Duration = Duration::from_secs(5);
 
 /// A member of a consumer group.
 pub(super) struct Consumer {
@@ -58,6 +60,8 @@ impl Consumer {
         let mut owed: Vec<(i64, Settlement)> = Vec::new();
         // Whether it is likely that something waits.
         let mut likely = true;
+        // Failures since the database worked last: each pause is longer than the one before it.
+        let mut failures = 0_u32;
         loop {
             // Heard from here on: what is published while the database is asked is not missed.
             let published = self.shared.published.notified();
@@ -69,6 +73,7 @@ impl Consumer {
                 match self.exchange(&owed, room).await {
                     Ok(leased) => {
                         owed.clear();
+                        failures = 0;
                         likely = room.messages > 0 && leased.len() == room.messages;
                         for message in leased {
                             feed.offer(message.id, self.message(message));
@@ -76,10 +81,8 @@ impl Consumer {
                     }
                     Err(error) => {
                         likely = false;
-                        tracing::warn!(
-                            target: "dapr.contrib",
-                            "component {}: topic {}: {error}; it is tried again", self.shared.component, self.topic
-                        );
+                        self.report(failures, &error);
+                        failures += 1;
                     }
                 }
             }
@@ -92,11 +95,21 @@ impl Consumer {
                 () = drain.cancelled(), if !feed.draining() => {}
                 settled = feed.settled() => owed.extend(settled),
                 () = published, if waits => likely = true,
-                () = sleep(options.poll), if waits && !likely => {}
+                () = sleep(pause(options.poll, failures)), if waits && !likely => {}
                 () = std::future::ready(()), if waits && likely => {}
                 _ = renewal.tick() => self.renew(&feed).await,
                 _ = sweep.tick() => self.sweep().await,
             }
+        }
+    }
+
+    /// Reports the first of some failures one after another; the others only to who debugs.
+    fn report(&self, failures: u32, error: &Error) {
+        let (component, topic) = (&self.shared.component, &self.topic);
+        if failures == 0 {
+            tracing::warn!(target: "dapr.contrib", "component {component}: topic {topic}: {error}; trying again");
+        } else {
+            tracing::debug!(target: "dapr.contrib", "component {component}: topic {topic}: {error}");
         }
     }
 
@@ -193,5 +206,27 @@ impl Consumer {
             }
         }
         outcome
+    }
+}
+
+/// How long to wait before the database is asked again, after so many failures one after another.
+fn pause(poll: Duration, failures: u32) -> Duration {
+    poll.saturating_mul(2_u32.saturating_pow(failures))
+        .min(MOST_PAUSE.max(poll))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_the_database_fails() {
+        let poll = Duration::from_millis(50);
+        let pauses: Vec<u128> = [0, 1, 2, 6, 7, 40]
+            .map(|failures| pause(poll, failures).as_millis())
+            .into();
+        assert_eq!(pauses, [50, 100, 200, 3200, 5000, 5000]);
+        let rare = Duration::from_secs(30);
+        assert_eq!(pause(rare, 3), rare);
     }
 }
