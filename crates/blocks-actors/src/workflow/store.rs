@@ -73,15 +73,10 @@ impl Engine {
             let deletes = change.deletes.into_iter().map(deleted);
             // Nothing is deleted before what takes its place is there, where a store works in order.
             let operations = upserts.chain(deletes).collect();
-            actors
-                .change_state(kind, id, operations)
-                .await
-                .map_err(|error| failed(&error))?;
-            let stored = actors
-                .state(kind, id, METADATA)
-                .await
-                .map_err(|error| failed(&error))?;
-            loaded.etag = stored.and_then(|stored| stored.etag);
+            // Most stores tell the ETag with the transaction. That is cheaper than to read it, and it is never the one of a
+            // host that has taken the instance over meanwhile.
+            let etag = actors.change_state_etag(kind, id, operations, METADATA).await;
+            loaded.etag = etag.map_err(|error| failed(&error))?;
         }
         Ok(())
     }
