@@ -1,6 +1,8 @@
 //! Workflows on whole sidecars, run by a worker: activities, timers, events, children, what continues as new, other apps;
 //! and what becomes of them when workers and sidecars go.
 
+mod counts;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
