@@ -1,5 +1,7 @@
 //! What instances cost: how often the store is asked, and what for.
 
+use std::sync::atomic::AtomicBool;
+
 use outrigger_wire::scheduler::v1::job_target_metadata::Type;
 use outrigger_wire::scheduler::v1::{
     Job, JobMetadata, JobTargetMetadata, ScheduleJobRequest, ScheduleJobResponse, TargetActorReminder,
@@ -138,4 +140,56 @@ async fn a_chain_reads_nothing_between_its_steps() {
     assert_eq!(transactions, 8.0);
     // To see that there is none yet; and by who waits for the end, where that comes first.
     assert!(reads <= 2.0 && histories <= 1.0, "{reads} {histories}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_wait_together_are_taken_in_together() {
+    const ACTIVITIES: usize = 50;
+    let closed = || Arc::new((Mutex::new(false), Condvar::new()));
+    let (of_activities, of_turn) = (closed(), closed());
+    let (waits, is_in_turn) = (Arc::clone(&of_turn), Arc::new(AtomicBool::new(false)));
+    let begun = Arc::clone(&is_in_turn);
+    let tasks = gated_activities(&of_activities).workflow("fan", move |context| {
+        let all: Vec<_> = (0..ACTIVITIES)
+            .map(|_| context.begin_activity("slow", ""))
+            .collect();
+        context.event("go")?;
+        begun.store(true, Ordering::SeqCst);
+        wait_for(&waits);
+        for id in all {
+            context.wait(id)?.unwrap();
+        }
+        Some(End::Completed("all".to_owned()))
+    });
+    let world = World::new().await;
+    let (node, _worker, tasks) = world.with_worker("shop", tasks).await;
+    start(&node, "fan", "a", "").await;
+    eventually(async || tasks.ran().len() == ACTIVITIES && reminded(&node).await >= 1.0).await;
+    raise(&node, "a", "go", "1").await;
+    eventually(async || is_in_turn.load(Ordering::SeqCst)).await;
+    let (before, already) = (asked(&node).await, reminded(&node).await);
+    open(&of_activities);
+    // All of them wait behind the turn.
+    let labels = [&format!("actor_type=\"{WORKFLOW}\"") as &str];
+    let pending = "dapr_runtime_actor_pending_actor_calls";
+    node.counts(pending, &labels, ACTIVITIES as f64).await;
+    open(&of_turn);
+    assert_eq!(output(&node, "a").await, "all");
+    let [.., transactions] = asked_since(&node, before).await;
+    // The turn, all results, and the turn that takes them.
+    assert_eq!(transactions, 3.0);
+    eventually(async || reminded(&node).await - already >= 2.0).await;
+    assert_eq!(reminded(&node).await - already, 2.0);
+    let results = history(&node, "a")
+        .await
+        .into_iter()
+        .filter_map(|event| match event.event_type {
+            Some(EventType::TaskCompleted(done)) => Some(done.task_scheduled_id),
+            _ => None,
+        });
+    let mut results: Vec<_> = results.collect();
+    results.sort_unstable();
+    assert_eq!(results.len(), ACTIVITIES);
+    results.dedup();
+    assert_eq!(results.len(), ACTIVITIES);
 }
