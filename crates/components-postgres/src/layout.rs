@@ -193,7 +193,8 @@ impl Layout {
         }
     }
 
-    /// A whole transaction as one statement, which happens or does not without a `BEGIN`.
+    /// A whole transaction as one statement, which happens or does not without a `BEGIN`: the guard first, then writes, then
+    /// removals.
     pub(super) fn whole(&self, shape: Shape) -> &str {
         &self.whole[shape.index()]
     }
@@ -247,7 +248,9 @@ impl Columns {
             ));
         }
         let answer = match (shape.guard, shape.writes) {
-            (true, _) => "SELECT told FROM guard".to_owned(),
+            // What the answer needs happens before all else.
+            (true, true) => "SELECT told, (SELECT count(*) FROM written) FROM guard".to_owned(),
+            (true, false) => "SELECT told FROM guard".to_owned(),
             (false, true) => format!("SELECT told FROM written WHERE key = {}", parameter("text")),
             (false, false) => "SELECT NULL::text".to_owned(),
         };

@@ -318,6 +318,7 @@ mod tests {
     #[test]
     fn events_that_come_together_are_one_change_and_one_run() {
         let mut instance = began();
+        drop(instance.change());
         let names = |additions: &Additions| {
             let run = additions.run.as_ref().map(|run| run.reminder.clone());
             let keys = additions.change.upserts.iter().map(|(key, _)| key.clone());

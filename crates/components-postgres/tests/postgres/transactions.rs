@@ -140,6 +140,21 @@ async fn what_does_not_depend_on_an_order_is_one_statement() {
         assert_eq!((count, done.unwrap()), (1, None), "{name}");
         assert_eq!(text(&store, "new-0").await, None);
 
+        // Whoever does not ask for an ETag has the rows locked in its order.
+        let read = async || {
+            let item = store.get(&Get::key("metadata")).await.unwrap();
+            item.unwrap().etag.unwrap()
+        };
+        for (guard_first, expected) in [(true, 1), (false, 5)] {
+            let mut operations = vec![write("b", "1"), removal("c")];
+            let guard = guarded("metadata", "5", &read().await);
+            operations.insert(usize::from(!guard_first), guard);
+            let before = carried_out(&server);
+            store.transact(&of(operations)).await.unwrap();
+            assert_eq!(carried_out(&server) - before, expected, "{name}");
+            assert_eq!(text(&store, "b").await.as_deref(), Some("1"));
+        }
+
         // One whose operations need their order has a beginning and an end.
         let operations = vec![write("a", "1"), removal("a"), write("a", "2")];
         let (count, done) = statements(operations, "a").await;
