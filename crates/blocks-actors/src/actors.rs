@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use call::ActorCall;
 pub use error::ActorError;
-pub use internal::{InternalActors, Watched};
+pub use internal::{Arrived, InternalActors, Watched};
 pub use placement::Placement;
 pub use reminders::{KnownReminder, ReminderError, ReminderRequest};
 pub use serve::Served;

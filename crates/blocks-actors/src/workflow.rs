@@ -4,6 +4,7 @@
 //! ([`queue`]); while there is one, this sidecar hosts the actors of its app's workflows.
 
 mod activity;
+mod arrivals;
 mod dispatch;
 mod engine;
 mod executions;

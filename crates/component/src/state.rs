@@ -260,6 +260,12 @@ pub trait StateStore: Send + Sync {
         Err(Error::unsupported("the state store has no transactions"))
     }
 
+    /// As [`StateStore::transact`], and the ETag that `key` has after it: one of the keys that are written. `None` where the
+    /// store cannot tell; then it has to be read, and may be of a later write.
+    async fn transact_etag(&self, transaction: &Transaction, _key: &str) -> Result<Option<String>> {
+        self.transact(transaction).await.map(|()| None)
+    }
+
     /// The most operations a transaction may have; `None` = no limit.
     async fn max_operations(&self) -> Option<usize> {
         None

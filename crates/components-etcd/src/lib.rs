@@ -181,12 +181,12 @@ impl Etcd {
         }
     }
 
-    /// Does all, where all conditions hold.
-    async fn commit(&self, compare: Vec<Compare>, success: Vec<RequestOp>) -> Result<()> {
+    /// Does all, where all conditions hold; the ETag of what is written.
+    async fn commit(&self, compare: Vec<Compare>, success: Vec<RequestOp>) -> Result<Option<String>> {
         let request = TxnRequest { compare, success };
         let answer: TxnResponse = self.link.call("/etcdserverpb.KV/Txn", request).await?;
         if answer.succeeded {
-            Ok(())
+            Ok(answer.header.map(|header| header.revision.to_string()))
         } else {
             Err(Error::new(Kind::EtagMismatch, "somebody else wrote in between"))
         }
@@ -217,7 +217,9 @@ impl Etcd {
         set.check()?;
         let condition = self.condition(&set.key, set.etag(), set.concurrency)?;
         let put = self.put(set).await?;
-        self.commit(condition.into_iter().collect(), vec![put]).await
+        self.commit(condition.into_iter().collect(), vec![put])
+            .await
+            .map(drop)
     }
 
     async fn remove(&self, delete: &Delete) -> Result<()> {
@@ -227,10 +229,12 @@ impl Etcd {
             None => None,
         };
         let removal = self.removal(&delete.key);
-        self.commit(condition.into_iter().collect(), vec![removal]).await
+        self.commit(condition.into_iter().collect(), vec![removal])
+            .await
+            .map(drop)
     }
 
-    async fn all(&self, transaction: &Transaction) -> Result<()> {
+    async fn all(&self, transaction: &Transaction) -> Result<Option<String>> {
         // A transaction of etcd names a key once: what is done to it last counts, and what was expected first.
         let mut steps: Vec<(Option<Compare>, RequestOp)> = Vec::new();
         let mut by_key: HashMap<&str, usize> = HashMap::new();
@@ -259,7 +263,7 @@ impl Etcd {
             }
         }
         if steps.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let (compare, success): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
         self.commit(compare.into_iter().flatten().collect(), success)
@@ -290,7 +294,17 @@ impl StateStore for Etcd {
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<()> {
-        self.named(self.all(transaction).await)
+        self.named(self.all(transaction).await.map(drop))
+    }
+
+    async fn transact_etag(&self, transaction: &Transaction, key: &str) -> Result<Option<String>> {
+        let etag = self.named(self.all(transaction).await)?;
+        let mut of_key = transaction
+            .operations
+            .iter()
+            .filter(|operation| operation.key() == key);
+        let is_written = matches!(of_key.next_back(), Some(Operation::Set(_)));
+        Ok(etag.filter(|_| is_written))
     }
 
     async fn max_operations(&self) -> Option<usize> {

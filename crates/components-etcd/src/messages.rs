@@ -92,7 +92,16 @@ pub(super) struct TxnRequest {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct ResponseHeader {
+    /// Of the store after the request.
+    #[prost(int64, tag = "3")]
+    pub(super) revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct TxnResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<ResponseHeader>,
     #[prost(bool, tag = "2")]
     pub(super) succeeded: bool,
 }

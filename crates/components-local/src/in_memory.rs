@@ -215,6 +215,10 @@ impl StateStore for InMemory {
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        self.transact_etag(transaction, "").await.map(drop)
+    }
+
+    async fn transact_etag(&self, transaction: &Transaction, key: &str) -> Result<Option<String>> {
         let prepared = transaction.operations.iter().map(|operation| match operation {
             Operation::Set(set) => Prepared::of(set).map(Some),
             Operation::Delete(delete) => delete.check().map(|()| None),
@@ -234,7 +238,7 @@ impl StateStore for InMemory {
                 None => drop(shelf.values.remove(operation.key())),
             }
         }
-        Ok(())
+        Ok(shelf.values.get(key).map(|stored| self.etag(stored.version)))
     }
 
     async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {

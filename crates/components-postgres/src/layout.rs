@@ -11,6 +11,7 @@ pub(super) enum Generation {
 
 /// The statements, with table and column names in place. Parameters: $1 key (or keys); for writes $2 value,
 /// $3 the TTL in seconds or NULL, in the first generation $4 whether it is binary; last the expected ETag as text.
+/// Each statement that changes one row answers with the row's new ETag, or NULL where it cannot be told.
 pub(super) struct Layout {
     pub(super) table: String,
     pub(super) get: String,
@@ -20,10 +21,38 @@ pub(super) struct Layout {
     pub(super) update: String,
     pub(super) delete: String,
     pub(super) delete_version: String,
+    /// Whole transactions, by their [`Shape`].
+    whole: [String; 8],
     pub(super) keys: String,
     pub(super) sweep: String,
     /// Steps that make the table, oldest first.
     pub(super) steps: Vec<Step>,
+}
+
+/// What is in a transaction that is one statement. Its parameters are those of the parts that there are, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// One write that needs its ETag, and on which all else depends: the parameters of an update.
+    pub(super) guard: bool,
+    /// Writes without conditions: the parameters of a write, each as an array. Without a guard the last parameter of all is
+    /// the key whose new ETag is told.
+    pub(super) writes: bool,
+    /// Removals without conditions: an array of keys.
+    pub(super) removals: bool,
+}
+
+impl Shape {
+    fn all() -> [Self; 8] {
+        std::array::from_fn(|bits| Self {
+            writes: bits & 1 != 0,
+            removals: bits & 2 != 0,
+            guard: bits & 4 != 0,
+        })
+    }
+
+    fn index(self) -> usize {
+        usize::from(self.writes) | usize::from(self.removals) << 1 | usize::from(self.guard) << 2
+    }
 }
 
 /// A step of the layout's history.
@@ -48,6 +77,15 @@ struct Columns {
     /// Further columns of a write: names, values, and assignments.
     more: (&'static str, &'static str, &'static str),
     read_binary: &'static str,
+    /// The new ETag of a row that may have been inserted, and of one that was updated. A table that is divided into
+    /// partitions does not tell `xmin` of what is inserted.
+    told: &'static str,
+    told_updated: &'static str,
+    /// How many rows are written at once: the types of the arrays, one for each parameter of a write, the names of their
+    /// columns, what is the value, and further values.
+    rows: (&'static [&'static str], &'static str, &'static str, &'static str),
+    /// The assignment of the column that only this generation has.
+    assigned: &'static str,
 }
 
 const V1: Columns = Columns {
@@ -60,6 +98,15 @@ const V1: Columns = Columns {
     etag_deleted: "xmin = $2::text::xid",
     more: (", isbinary", ", $4::bool", ", isbinary = $4::bool"),
     read_binary: "isbinary",
+    told: "NULL::text",
+    told_updated: "xmin::text",
+    rows: (
+        &["text[]", "text[]", "int4[]", "bool[]"],
+        "key, value, ttl, isbinary",
+        "given.value::jsonb",
+        ", given.isbinary",
+    ),
+    assigned: "isbinary = EXCLUDED.isbinary",
 };
 
 const V2: Columns = Columns {
@@ -72,6 +119,15 @@ const V2: Columns = Columns {
     etag_deleted: "etag = $2::text::uuid",
     more: (", etag", ", gen_random_uuid()", ", etag = gen_random_uuid()"),
     read_binary: "false",
+    told: "etag::text",
+    told_updated: "etag::text",
+    rows: (
+        &["text[]", "bytea[]", "int4[]"],
+        "key, value, ttl",
+        "given.value",
+        ", gen_random_uuid()",
+    ),
+    assigned: "etag = EXCLUDED.etag",
 };
 
 impl Layout {
@@ -90,6 +146,9 @@ impl Layout {
             etag_deleted,
             more: (names, values, assignments),
             read_binary,
+            told,
+            told_updated,
+            ..
         } = columns;
         let ttl = "CURRENT_TIMESTAMP + $3::int4 * interval '1 second'";
         let alive = format!("({expires} IS NULL OR {expires} >= CURRENT_TIMESTAMP)");
@@ -104,29 +163,100 @@ impl Layout {
              ON CONFLICT (key) DO UPDATE
              SET value = {write}, {updated} = CURRENT_TIMESTAMP, {expires} = {ttl}{assignments}"
         );
+        let update = format!(
+            "UPDATE {table} SET value = {write}, {updated} = CURRENT_TIMESTAMP, {expires} = {ttl}{assignments}
+             WHERE key = $1::text AND {etag_updated} AND {alive} RETURNING {told_updated} AS told"
+        );
         Self {
             table: table.to_owned(),
             get: format!("{select} WHERE key = $1::text AND {alive}"),
             bulk_get: format!("{select} WHERE key = ANY($1::text[]) AND {alive}"),
             // A row that expired and is still there does not count.
             first_write: format!(
-                "{upsert} WHERE t.{expires} IS NOT NULL AND t.{expires} < CURRENT_TIMESTAMP RETURNING 1"
+                "{upsert} WHERE t.{expires} IS NOT NULL AND t.{expires} < CURRENT_TIMESTAMP RETURNING {told}"
             ),
-            upsert: format!("{upsert} RETURNING 1"),
-            update: format!(
-                "UPDATE {table} SET value = {write}, {updated} = CURRENT_TIMESTAMP, {expires} = {ttl}{assignments}
-                 WHERE key = $1::text AND {etag_updated} AND {alive} RETURNING 1"
-            ),
-            delete: format!("DELETE FROM {table} WHERE key = $1::text RETURNING 1"),
+            upsert: format!("{upsert} RETURNING {told}"),
+            delete: format!("DELETE FROM {table} WHERE key = $1::text RETURNING NULL::text"),
             delete_version: format!(
-                "DELETE FROM {table} WHERE key = $1::text AND {etag_deleted} RETURNING 1"
+                "DELETE FROM {table} WHERE key = $1::text AND {etag_deleted} RETURNING NULL::text"
             ),
+            whole: Shape::all().map(|shape| columns.whole(table, &update, shape)),
+            update,
             keys: format!(
                 "SELECT key, row_id FROM {table} WHERE key LIKE $1::text ESCAPE '\\' AND {alive}
                  AND row_id > $2::int8 ORDER BY row_id LIMIT $3::int8"
             ),
-            sweep: format!("DELETE FROM {table} WHERE {expires} IS NOT NULL AND {expires} < CURRENT_TIMESTAMP"),
+            sweep: format!(
+                "DELETE FROM {table} WHERE {expires} IS NOT NULL AND {expires} < CURRENT_TIMESTAMP"
+            ),
             steps,
+        }
+    }
+
+    /// A whole transaction as one statement, which happens or does not without a `BEGIN`: the guard first, then writes, then
+    /// removals.
+    pub(super) fn whole(&self, shape: Shape) -> &str {
+        &self.whole[shape.index()]
+    }
+}
+
+impl Columns {
+    fn whole(&self, table: &str, update: &str, shape: Shape) -> String {
+        let Self {
+            expires,
+            updated,
+            told,
+            assigned,
+            ..
+        } = self;
+        let (types, columns, value, values) = self.rows;
+        let names = self.more.0;
+        let mut parts = Vec::new();
+        let mut taken = 0;
+        let mut parameter = |kind: &str| {
+            taken += 1;
+            format!("${taken}::{kind}")
+        };
+        if shape.guard {
+            // It has those of an update: those of a write and the ETag.
+            for kind in types.iter().chain(&["text"]) {
+                drop(parameter(kind));
+            }
+            parts.push(format!("guard AS ({update})"));
+        }
+        // A part that reads the guard runs after it, and does nothing where the guard has changed nothing.
+        let guarded = match shape.guard {
+            true => "EXISTS (SELECT 1 FROM guard)",
+            false => "true",
+        };
+        if shape.writes {
+            let arrays: Vec<_> = types.iter().map(|kind| parameter(kind)).collect();
+            let arrays = arrays.join(", ");
+            parts.push(format!(
+                "written AS (INSERT INTO {table} AS t (key, value{names}, {expires})
+                 SELECT given.key, {value}{values}, CURRENT_TIMESTAMP + given.ttl * interval '1 second'
+                 FROM unnest({arrays}) AS given ({columns}) WHERE {guarded}
+                 ON CONFLICT (key) DO UPDATE
+                 SET value = EXCLUDED.value, {updated} = CURRENT_TIMESTAMP, {expires} = EXCLUDED.{expires}, {assigned}
+                 RETURNING t.key, {told} AS told)"
+            ));
+        }
+        if shape.removals {
+            let keys = parameter("text[]");
+            parts.push(format!(
+                "removed AS (DELETE FROM {table} WHERE key = ANY({keys}) AND {guarded})"
+            ));
+        }
+        let answer = match (shape.guard, shape.writes) {
+            // What the answer needs happens before all else.
+            (true, true) => "SELECT told, (SELECT count(*) FROM written) FROM guard".to_owned(),
+            (true, false) => "SELECT told FROM guard".to_owned(),
+            (false, true) => format!("SELECT told FROM written WHERE key = {}", parameter("text")),
+            (false, false) => "SELECT NULL::text".to_owned(),
+        };
+        match parts.is_empty() {
+            true => answer,
+            false => format!("WITH {} {answer}", parts.join(", ")),
         }
     }
 }
@@ -168,4 +298,30 @@ fn v2_steps(table: &str) -> Vec<Step> {
             ordered_by: "created_at",
         },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parameters_of_a_whole_transaction_follow_each_other() {
+        for generation in [Generation::V1, Generation::V2] {
+            let layout = Layout::new(generation, "state");
+            let of_write = if generation == Generation::V1 { 4 } else { 3 };
+            for shape in Shape::all() {
+                let sql = layout.whole(shape);
+                let of_guard = match (shape.guard, shape.writes) {
+                    (true, _) => of_write + 1,
+                    (false, true) => 1,
+                    (false, false) => 0,
+                };
+                let count = usize::from(shape.writes) * of_write + usize::from(shape.removals) + of_guard;
+                for number in 1..=12 {
+                    let is_there = sql.contains(&format!("${number}:"));
+                    assert_eq!(is_there, number <= count, "{shape:?} ${number}: {sql}");
+                }
+            }
+        }
+    }
 }

@@ -216,6 +216,18 @@ impl Pool {
         rows.map_err(failure)
     }
 
+    /// Has a statement prepared by now, where statements may be.
+    pub(super) async fn prepared(&self, session: &impl AsSession, sql: &str) -> Result<()> {
+        if !self.prepare {
+            return Ok(());
+        }
+        let prepared = match session.as_session()? {
+            Session::Connection(connection) => connection.prepare_cached(sql).await,
+            Session::Transaction(transaction) => transaction.prepare_cached(sql).await,
+        };
+        prepared.map(drop).map_err(failure)
+    }
+
     /// Whether statements may be prepared.
     pub(super) fn prepares(&self) -> bool {
         self.prepare

@@ -1,3 +1,8 @@
+//! `state.postgresql` in its two generations.
+
+mod call;
+mod transaction;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
@@ -8,10 +13,9 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use outrigger_component::{
     Error, Kind, Metadata, Pairs, Result, StateStore,
-    go_json::Html,
     state::{
-        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Operation, Query, QueryItem,
-        QueryPage, Set, TTL_EXPIRES, Transaction, Value,
+        BulkItem, Concurrency, Delete, Feature, Get, Item, KeyPage, KeysLike, Query, QueryItem, QueryPage,
+        Set, TTL_EXPIRES, Transaction,
     },
 };
 use tokio_postgres::{
@@ -20,12 +24,13 @@ use tokio_postgres::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
+use self::call::{Call, Change};
 use super::{
     layout::{Generation, Layout},
     migration::migrate,
-    pool::{Parameter, Pool, failure},
+    pool::{Parameter, Pool},
     query::Select,
-    session::AsSession,
+    session::OwnedSession,
     settings::{Settings, check_table, cleanup_interval, table},
     sweep::Sweep,
 };
@@ -80,123 +85,18 @@ pub(super) async fn open(metadata: &Metadata, generation: Generation) -> Result<
     })
 }
 
-type Owned = Box<dyn ToSql + Sync + Send>;
-
-/// A statement with its parameters, ready to run.
-struct Call<'a> {
-    sql: &'a str,
-    parameters: Vec<(Owned, Type)>,
-    /// No row changed means: somebody else wrote.
-    guarded: bool,
-}
-
-impl Call<'_> {
-    async fn run(&self, pool: &Pool, session: &impl AsSession) -> Result<()> {
-        let parameters: Vec<Parameter<'_>> = self
-            .parameters
-            .iter()
-            .map(|(value, kind)| (value.as_ref() as &(dyn ToSql + Sync), kind.clone()))
-            .collect();
-        let rows = pool.rows(session, self.sql, &parameters).await?;
-        if rows.is_empty() && self.guarded {
-            return Err(Error::etag_mismatch());
-        }
-        Ok(())
-    }
-}
-
-fn boxed(value: impl ToSql + Sync + Send + 'static, kind: Type) -> (Owned, Type) {
-    (Box::new(value), kind)
-}
-
 impl PostgresState {
-    /// The ETag as a parameter.
-    fn etag(&self, etag: &str) -> Result<(Owned, Type)> {
-        let fits = match self.generation {
-            Generation::V1 => etag
-                .parse::<u32>()
-                .map(drop)
-                .map_err(|error| Error::invalid_etag(format!("{etag:?} is no 32-bit number: {error}"))),
-            // Not the other kind of error, as in Dapr.
-            Generation::V2 => uuid::Uuid::parse_str(etag)
-                .map(drop)
-                .map_err(|error| Error::new(Kind::EtagMismatch, error.to_string())),
-        };
-        fits.map(|()| boxed(etag.to_owned(), Type::TEXT))
-    }
-
-    fn value(&self, value: &Value) -> Result<((Owned, Type), bool)> {
-        Ok(match (self.generation, value) {
-            (Generation::V2, value) => {
-                let bytes = value.stored(Html::Escape)?;
-                (boxed(bytes.to_vec(), Type::BYTEA), false)
-            }
-            (Generation::V1, Value::Bytes(bytes)) => {
-                let text = format!("\"{}\"", BASE64_STANDARD.encode(bytes));
-                (boxed(text, Type::TEXT), true)
-            }
-            (Generation::V1, json @ (Value::Json(_) | Value::Canonical(_))) => {
-                let text = json.stored(Html::Escape)?;
-                let text = String::from_utf8_lossy(&text).into_owned();
-                (boxed(text, Type::TEXT), false)
-            }
-        })
-    }
-
-    fn set_call(&self, set: &Set) -> Result<Call<'_>> {
-        let ttl = set.checked_ttl()?.filter(|seconds| *seconds > 0);
-        let (value, binary) = self.value(&set.value)?;
-        let mut parameters = vec![boxed(set.key.clone(), Type::TEXT), value, boxed(ttl, Type::INT4)];
-        if self.generation == Generation::V1 {
-            parameters.push(boxed(binary, Type::BOOL));
-        }
-        let sql = match set.etag() {
-            Some(etag) => {
-                parameters.push(self.etag(etag)?);
-                &self.layout.update
-            }
-            None if set.concurrency == Concurrency::FirstWrite => &self.layout.first_write,
-            None => &self.layout.upsert,
-        };
-        Ok(Call {
-            sql,
-            parameters,
-            guarded: true,
-        })
-    }
-
-    fn delete_call(&self, delete: &Delete) -> Result<Call<'_>> {
-        delete.check()?;
-        let mut parameters = vec![boxed(delete.key.clone(), Type::TEXT)];
-        let sql = match delete.etag() {
-            Some(etag) => {
-                parameters.push(self.etag(etag)?);
-                &self.layout.delete_version
-            }
-            None => &self.layout.delete,
-        };
-        Ok(Call {
-            sql,
-            guarded: parameters.len() > 1,
-            parameters,
-        })
-    }
-
-    fn call(&self, operation: &Operation) -> Result<Call<'_>> {
-        match operation {
-            Operation::Set(set) => self.set_call(set),
-            Operation::Delete(delete) => self.delete_call(delete),
-        }
-    }
-
     /// Runs one call. `repeatable`: happening twice is as good as once.
     async fn run(&self, call: &Call<'_>, repeatable: bool) -> Result<()> {
         if repeatable {
-            return self
-                .pool
-                .repeated(|session| async move { call.run(&self.pool, &*session).await })
-                .await;
+            let run = |session: Arc<OwnedSession>| async move { call.run(&self.pool, &*session).await };
+            return self.pool.repeated(run).await.map(drop);
         }
+        self.once(call).await.map(drop)
+    }
+
+    /// Runs one call; the new ETag of its row, where it can be told.
+    async fn once(&self, call: &Call<'_>) -> Result<Option<String>> {
         let once = async {
             let session = self.pool.session().await?;
             let result = call.run(&self.pool, &session).await;
@@ -287,40 +187,22 @@ impl StateStore for PostgresState {
     }
 
     async fn set(&self, request: &Set) -> Result<()> {
-        let call = self.set_call(request)?;
+        let call = Change::set(request, self.generation)?.call(&self.layout, self.generation);
         let last_write = request.etag().is_none() && request.concurrency != Concurrency::FirstWrite;
         self.run(&call, last_write).await
     }
 
     async fn delete(&self, request: &Delete) -> Result<()> {
-        let call = self.delete_call(request)?;
+        let call = Change::delete(request, self.generation)?.call(&self.layout, self.generation);
         self.run(&call, request.etag().is_none()).await
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<()> {
-        let calls = transaction
-            .operations
-            .iter()
-            .map(|operation| self.call(operation))
-            .collect::<Result<Vec<_>>>()?;
-        if calls.is_empty() {
-            return Ok(());
-        }
-        let all = async {
-            let mut session = self.pool.session().await?;
-            // Dropped on an error, the transaction is rolled back before the next statement.
-            let result = async {
-                let transaction = session.client_mut()?.transaction().await.map_err(failure)?;
-                for call in &calls {
-                    call.run(&self.pool, &transaction).await?;
-                }
-                transaction.commit().await.map_err(failure)
-            }
-            .await;
-            session.settle();
-            result
-        };
-        self.pool.bound(all).await
+        self.change(transaction, None).await.map(drop)
+    }
+
+    async fn transact_etag(&self, transaction: &Transaction, key: &str) -> Result<Option<String>> {
+        self.change(transaction, Some(key)).await
     }
 
     async fn query(&self, query: &Query, _metadata: &Pairs) -> Result<QueryPage> {

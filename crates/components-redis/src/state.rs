@@ -38,7 +38,8 @@ const FEATURES: &[Feature] = &[
 const CLUSTER_FEATURES: &[Feature] = &[Feature::Etag, Feature::Transactional, Feature::Ttl];
 
 /// Per key five arguments: `s`et or `d`elete, the expected version (`0` = any), the value, `0` for first-write,
-/// the TTL (empty = leave it). Answers the number of the first operation that must not happen, or 0.
+/// the TTL (empty = leave it). Answers the number of the first operation that must not happen; or 0, and for each
+/// operation the new version of its key, 0 where it removes it.
 const OPERATE: &str = r#"
 local function version_of(key)
   local version = redis.pcall("HGET", key, "version")
@@ -51,26 +52,28 @@ for i, key in ipairs(KEYS) do
   if version and version ~= expected then
     local free = expected == "0"
     if free and ARGV[at + 1] == "s" then free = not redis.call("HGET", key, "first-write") end
-    if not free then return i end
+    if not free then return {i} end
   end
 end
+local answer = {0}
 for i, key in ipairs(KEYS) do
   local at = (i - 1) * 5
   if ARGV[at + 1] == "d" then
     redis.call("DEL", key)
+    answer[i + 1] = 0
   else
     local kind = redis.call("TYPE", key).ok
     if kind ~= "hash" and kind ~= "none" then redis.call("DEL", key) end
     redis.call("HSET", key, "data", ARGV[at + 3])
     if ARGV[at + 4] == "0" then redis.call("HSET", key, "first-write", 0) end
-    redis.call("HINCRBY", key, "version", 1)
+    answer[i + 1] = redis.call("HINCRBY", key, "version", 1)
     local ttl = ARGV[at + 5]
     if ttl ~= "" then
       if tonumber(ttl) > 0 then redis.call("EXPIRE", key, ttl) else redis.call("PERSIST", key) end
     end
   end
 end
-return 0
+return answer
 "#;
 
 pub(super) struct RedisState {
@@ -183,8 +186,8 @@ impl<'a> Step<'a> {
 }
 
 impl RedisState {
-    /// Runs the steps as one, and waits for replicas where asked to.
-    async fn operate(&self, steps: &[&Step<'_>], consistency: Consistency) -> Result<()> {
+    /// Runs the steps as one, and waits for replicas where asked to. The new version of each key, 0 of what is removed.
+    async fn operate(&self, steps: &[&Step<'_>], consistency: Consistency) -> Result<Vec<i64>> {
         let strong = consistency == Consistency::Strong && self.replicas > 0;
         let link = match &self.strong {
             Some(apart) if strong => apart,
@@ -204,9 +207,11 @@ impl RedisState {
         // Running twice is harmless unless the first run changes what the second one finds.
         let unguarded = steps.iter().all(|step| step.version == "0" && step.first == b"1");
         let repeat = if unguarded { Repeat::Yes } else { Repeat::No };
-        let refused: usize = self.operate.run(link, &keys, &arguments, repeat).await?;
-        if refused > 0 {
-            let key = steps.get(refused - 1).map_or("", |step| step.key);
+        let mut answer: Vec<i64> = self.operate.run(link, &keys, &arguments, repeat).await?;
+        let versions = answer.split_off(answer.len().min(1));
+        let refused = answer.first().and_then(|number| usize::try_from(*number).ok());
+        if let Some(before) = refused.and_then(|number| number.checked_sub(1)) {
+            let key = steps.get(before).map_or("", |step| step.key);
             let text = format!("failed to write key {key}");
             return Err(Error::new(Kind::EtagMismatch, text));
         }
@@ -215,7 +220,7 @@ impl RedisState {
             wait.arg(self.replicas).arg(1000);
             link.call::<u32>(&wait, Repeat::No).await?;
         }
-        Ok(())
+        Ok(versions)
     }
 
     /// Values that Dapr's first releases wrote are plain strings.
@@ -272,26 +277,36 @@ impl StateStore for RedisState {
 
     async fn set(&self, request: &Set) -> Result<()> {
         let step = Step::set(request, self.default_ttl)?;
-        self.operate(&[&step], request.consistency).await
+        self.operate(&[&step], request.consistency).await.map(drop)
     }
 
     async fn delete(&self, request: &Delete) -> Result<()> {
         let step = Step::delete(request)?;
-        self.operate(&[&step], request.consistency).await
+        self.operate(&[&step], request.consistency).await.map(drop)
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        self.transact_etag(transaction, "").await.map(drop)
+    }
+
+    async fn transact_etag(&self, transaction: &Transaction, key: &str) -> Result<Option<String>> {
         let steps = transaction
             .operations
             .iter()
             .map(|operation| Step::of(operation, self.default_ttl))
             .collect::<Result<Vec<_>>>()?;
+        let told = |group: &[&Step<'_>], versions: &[i64]| {
+            let at = group.iter().rposition(|step| step.key == key)?;
+            let version = versions.get(at).filter(|version| **version > 0)?;
+            Some(version.to_string())
+        };
         if self.link.settings.topology != Topology::Cluster {
             let all: Vec<&Step<'_>> = steps.iter().collect();
-            return match all.is_empty() {
-                true => self.link.check_open(),
-                false => self.operate(&all, Consistency::Unspecified).await,
-            };
+            if all.is_empty() {
+                return self.link.check_open().map(|()| None);
+            }
+            let versions = self.operate(&all, Consistency::Unspecified).await?;
+            return Ok(told(&all, &versions));
         }
         let mut slots: Vec<(u16, Vec<&Step<'_>>)> = Vec::new();
         for step in &steps {
@@ -301,10 +316,12 @@ impl StateStore for RedisState {
                 None => slots.push((slot, vec![step])),
             }
         }
+        let mut etag = None;
         for (_, group) in slots {
-            self.operate(&group, Consistency::Unspecified).await?;
+            let versions = self.operate(&group, Consistency::Unspecified).await?;
+            etag = etag.or_else(|| told(&group, &versions));
         }
-        Ok(())
+        Ok(etag)
     }
 
     async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {

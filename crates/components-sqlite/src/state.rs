@@ -193,7 +193,8 @@ impl Ready {
         })
     }
 
-    fn write(&self, connection: &Connection, sql: &Sql) -> Result<()> {
+    /// Writes it; its new ETag.
+    fn write(&self, connection: &Connection, sql: &Sql) -> Result<String> {
         let Self {
             key,
             value,
@@ -214,7 +215,7 @@ impl Ready {
         };
         match rows.map_err(failure)? {
             0 => Err(Error::etag_mismatch()),
-            _ => Ok(()),
+            _ => Ok(version),
         }
     }
 }
@@ -249,10 +250,18 @@ impl Step {
         })
     }
 
-    fn run(&self, connection: &Connection, sql: &Sql) -> Result<()> {
+    /// Carries it out; the new ETag of what it writes.
+    fn run(&self, connection: &Connection, sql: &Sql) -> Result<Option<String>> {
         match self {
-            Self::Set(ready) => ready.write(connection, sql),
-            Self::Delete { key, etag } => delete(connection, sql, key, etag.as_deref()),
+            Self::Set(ready) => ready.write(connection, sql).map(Some),
+            Self::Delete { key, etag } => delete(connection, sql, key, etag.as_deref()).map(|()| None),
+        }
+    }
+
+    fn key(&self) -> &str {
+        match self {
+            Self::Set(ready) => &ready.key,
+            Self::Delete { key, .. } => key,
         }
     }
 }
@@ -286,7 +295,7 @@ impl StateStore for SqliteState {
     async fn set(&self, request: &Set) -> Result<()> {
         let (ready, sql) = (Ready::of(request)?, self.sql.clone());
         self.pool
-            .write(move |connection| ready.write(connection, &sql))
+            .write(move |connection| ready.write(connection, &sql).map(drop))
             .await
     }
 
@@ -300,15 +309,27 @@ impl StateStore for SqliteState {
     }
 
     async fn transact(&self, transaction: &Transaction) -> Result<()> {
+        self.transact_etag(transaction, "").await.map(drop)
+    }
+
+    async fn transact_etag(&self, transaction: &Transaction, key: &str) -> Result<Option<String>> {
         let steps = transaction
             .operations
             .iter()
             .map(Step::of)
             .collect::<Result<Vec<_>>>()?;
-        let sql = self.sql.clone();
-        self.pool
-            .write(move |connection| steps.iter().try_for_each(|step| step.run(connection, &sql)))
-            .await
+        let (key, sql) = (key.to_owned(), self.sql.clone());
+        let all = move |connection: &Connection| {
+            let mut told = None;
+            for step in &steps {
+                let etag = step.run(connection, &sql)?;
+                if step.key() == key {
+                    told = etag;
+                }
+            }
+            Ok(told)
+        };
+        self.pool.write(all).await
     }
 
     async fn keys_like(&self, request: &KeysLike) -> Result<KeyPage> {

@@ -10,6 +10,7 @@ use crate::error::{AddError, PurgeError};
 use crate::event::{ends, is_timer};
 use crate::facts::Facts;
 use crate::history::History;
+use crate::names::event_reminder;
 use crate::stored::{Change, Counts};
 
 /// An instance.
@@ -37,6 +38,26 @@ pub enum Added {
     Repeated,
     /// It belongs to an execution that is over: nothing is to be done.
     Foreign,
+}
+
+/// What becomes of events that are added together.
+#[derive(Debug)]
+pub struct Additions {
+    /// Of each of them.
+    pub added: Vec<Result<Added, AddError>>,
+    /// The run that takes them in: it has to be ensured before the change is stored. `None` where nothing is to be done.
+    pub run: Option<Run>,
+    /// What has to be stored.
+    pub change: Change,
+}
+
+/// A run that has to be ensured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The name of its reminder.
+    pub reminder: String,
+    /// When it is due.
+    pub due: Option<Timestamp>,
 }
 
 impl Instance {
@@ -162,12 +183,43 @@ impl Instance {
         Ok(if repeated { Added::Repeated } else { Added::New })
     }
 
-    /// Adds an event to the inbox, and says what has to be stored.
-    pub fn push(&mut self, event: HistoryEvent) -> Change {
-        debug_assert!(
-            !is_timer(&event),
-            "timers that fired are never stored in an inbox"
-        );
+    /// Adds those of `events` that may be added. Who cannot ensure the run, or store the change, has to read the instance
+    /// anew.
+    pub fn add(&mut self, events: Vec<HistoryEvent>) -> Additions {
+        let mut additions = Additions {
+            added: Vec::with_capacity(events.len()),
+            run: None,
+            change: Change::default(),
+        };
+        let before = self.inbox.len();
+        for event in events {
+            let checked = self.check(&event);
+            // Who has ended takes nothing in any more.
+            let is_idle = self.is_completed() || checked == Ok(Added::Foreign);
+            if !is_idle && checked.is_ok() {
+                additions.run.get_or_insert_with(|| Run {
+                    reminder: event_reminder(&event),
+                    due: self.first_at().or(event.timestamp),
+                });
+                if checked == Ok(Added::New) {
+                    debug_assert!(
+                        !is_timer(&event),
+                        "timers that fired are never stored in an inbox"
+                    );
+                    self.inbox.push(event);
+                }
+            }
+            additions.added.push(checked);
+        }
+        if self.inbox.len() > before {
+            additions.change = self.change();
+        }
+        additions
+    }
+
+    /// Adds an event without a look at it.
+    #[cfg(test)]
+    pub(crate) fn push(&mut self, event: HistoryEvent) -> Change {
         self.inbox.push(event);
         self.change()
     }
@@ -261,6 +313,36 @@ mod tests {
         // Events that are raised twice are two events.
         instance.push(raised());
         assert_eq!(instance.check(&raised()), Ok(Added::New));
+    }
+
+    #[test]
+    fn events_that_come_together_are_one_change_and_one_run() {
+        let mut instance = began();
+        drop(instance.change());
+        let names = |additions: &Additions| {
+            let run = additions.run.as_ref().map(|run| run.reminder.clone());
+            let keys = additions.change.upserts.iter().map(|(key, _)| key.clone());
+            (run, keys.collect::<Vec<_>>())
+        };
+        let added = instance.add(vec![result(2), result(3), result(2), raised()]);
+        let (new, repeated) = (Ok(Added::New), Ok(Added::Repeated));
+        assert_eq!(added.added, [new, new, repeated, new]);
+        let keys = ["inbox-000000", "inbox-000001", "inbox-000002", "metadata"].map(str::to_owned);
+        assert_eq!(names(&added), (Some("new-event-tc-2".to_owned()), keys.to_vec()));
+        assert_eq!(added.run.unwrap().due, Some(AT));
+        assert_eq!(instance.inbox().len(), 3);
+        // What is there already has its run ensured, and nothing stored.
+        let added = instance.add(vec![result(3)]);
+        assert_eq!(added.added, [repeated]);
+        assert_eq!(names(&added), (Some("new-event-tc-3".to_owned()), vec![]));
+        // Who has ended takes nothing in.
+        let completed = ExecutionCompletedEvent::default();
+        instance.append(&event(1, AT, EventType::ExecutionCompleted(completed)));
+        let added = instance.add(vec![result(4)]);
+        assert_eq!(names(&added), (None, vec![]));
+        let added = Instance::new("x").add(vec![result(4)]);
+        assert_eq!(added.added, [Err(AddError::Unknown)]);
+        assert_eq!(names(&added), (None, vec![]));
     }
 
     #[test]

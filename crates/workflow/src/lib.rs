@@ -18,7 +18,7 @@ mod turn;
 mod waits;
 
 pub use create::Creation;
-pub use instance::{Added, Instance};
+pub use instance::{Added, Additions, Instance, Run};
 pub use payload::Limit;
 pub use rerun::Rerun;
 pub use stored::{Change, Counts};

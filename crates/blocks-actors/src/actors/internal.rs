@@ -38,6 +38,12 @@ pub trait InternalActors: Send + Sync {
     /// Calls a method; what comes back is the payload of the answer.
     async fn invoke(&self, call: &ActorCall) -> Result<Bytes, Status>;
 
+    /// A call comes, and waits for the turn of its actor from now on. What comes back has the turn instead of
+    /// [`InternalActors::invoke`], and is dropped when the call has ended, however it ends.
+    fn arrive<'a>(&'a self, _call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+        None
+    }
+
     /// A reminder is due; one that fails comes again.
     async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status>;
 
@@ -59,6 +65,13 @@ pub trait InternalActors: Send + Sync {
     fn reminders_take_turns(&self) -> bool {
         true
     }
+}
+
+/// A call that is known to its actor before it has the turn.
+#[async_trait]
+pub trait Arrived: Send + Sync {
+    /// Its turn has come; what comes back is the payload of the answer.
+    async fn in_turn(&self) -> Result<Bytes, Status>;
 }
 
 /// What an internal type has beside the turns of its actors.
@@ -92,11 +105,15 @@ impl Internal {
         let sent = async {
             match message {
                 Message::Call(call) => {
+                    let arrived = self.actors.arrive(call);
                     let Some(turn) = kind.turn(id, None, entrance).await? else {
                         return Ok(None);
                     };
                     let leaving = self.leaving(turn, id);
-                    let answer = self.actors.invoke(call).await;
+                    let answer = match &arrived {
+                        Some(arrived) => arrived.in_turn().await,
+                        None => self.actors.invoke(call).await,
+                    };
                     drop(leaving);
                     let mut reply = super::remote::empty();
                     reply.body = answer.map_err(ActorError::Internal)?.into();

@@ -76,6 +76,35 @@ impl Actors {
         id: &str,
         operations: Vec<StateOperation>,
     ) -> Result<(), ActorError> {
+        self.change(kind, id, operations, None).await.map(drop)
+    }
+
+    /// As [`Actors::change_state`], and the ETag that `key` has afterwards, one of the keys that are written. A store that
+    /// cannot tell is asked for it.
+    ///
+    /// # Errors
+    /// [`ActorError`].
+    pub async fn change_state_etag(
+        &self,
+        kind: &str,
+        id: &str,
+        operations: Vec<StateOperation>,
+        key: &str,
+    ) -> Result<Option<String>, ActorError> {
+        if let Some(etag) = self.change(kind, id, operations, Some(key)).await? {
+            return Ok(Some(etag));
+        }
+        let stored = self.state(kind, id, key).await?;
+        Ok(stored.and_then(|stored| stored.etag))
+    }
+
+    async fn change(
+        &self,
+        kind: &str,
+        id: &str,
+        operations: Vec<StateOperation>,
+        told: Option<&str>,
+    ) -> Result<Option<String>, ActorError> {
         check(kind, id)?;
         let hosted = self.known(kind).await?;
         let active = hosted.get(kind).filter(|kind| kind.is_active(id));
@@ -90,8 +119,9 @@ impl Actors {
             .map(|operation| self.operation(operation, &partition))
             .collect::<Result<Vec<_>, _>>()
             .map_err(ActorError::StateSave)?;
+        let told = told.map(|key| format!("{partition}{SEPARATOR}{key}"));
         let metadata = Pairs::from([("partitionKey".to_owned(), partition)]);
-        let saved = store.transact_whole(operations, metadata);
+        let saved = store.transact_whole(operations, metadata, told.as_deref());
         tokio::select! {
             saved = saved => saved.map_err(|cause| ActorError::StateSave(cause.to_string())),
             () = claim.cancelled() => Err(ActorError::StateSave(ActorError::Disseminating.to_string())),
@@ -166,7 +196,7 @@ impl Actors {
             let operations = keys.iter().map(|key| self.operation(delete(key), &partition));
             let operations = operations.collect::<Result<Vec<_>, _>>();
             let operations = operations.map_err(ActorError::StateSave)?;
-            let saved = store.transact_whole(operations, metadata.clone()).await;
+            let saved = store.transact_whole(operations, metadata.clone(), None).await;
             saved.map_err(|cause| ActorError::StateSave(cause.to_string()))?;
         }
         Ok(())

@@ -9,17 +9,19 @@ use outrigger_wire::durabletask::HistoryEvent;
 use outrigger_wire::durabletask::RerunWorkflowFromEventRequest;
 use outrigger_wire::durabletask::backend::v1::{CreateWorkflowInstanceRequest, DurableTimer, WorkflowState};
 use outrigger_workflow::error::{AddError, RerunError};
+use outrigger_workflow::event::Awaited;
 use outrigger_workflow::names::{self, Purpose};
-use outrigger_workflow::{Added, Change, Counts, Creation, Instance, Rerun, create};
+use outrigger_workflow::{Additions, Change, Counts, Creation, Instance, Rerun, create};
 use prost::Message as _;
 use prost_types::Any;
 use tonic::{Code, Status};
 
 use super::LOG;
+use super::arrivals::{Arrivals, Arriving};
 use super::engine::{Engine, RETENTION_CALL, decode, methods, new_id, now, plain};
 use super::store::Loaded;
 use super::watching::Watchers;
-use crate::actors::{ActorCall, InternalActors, Watched};
+use crate::actors::{ActorCall, Arrived, InternalActors, Watched};
 
 /// Instances that stay in memory between their turns, at most. Others are read anew.
 const MAX_KEPT: usize = 4096;
@@ -68,6 +70,7 @@ pub(super) struct Instances {
     pub(super) engine: Arc<Engine>,
     /// Only who has the turn of an instance takes its slot out.
     slots: Mutex<Slots>,
+    pub(super) arrivals: Arrivals,
     watchers: Arc<Watchers>,
 }
 
@@ -90,6 +93,7 @@ impl Instances {
         Self {
             engine,
             slots: Mutex::default(),
+            arrivals: Arrivals::default(),
             watchers: Arc::default(),
         }
     }
@@ -98,7 +102,7 @@ impl Instances {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold<'a>(&'a self, id: &'a str) -> Held<'a> {
+    pub(super) fn hold<'a>(&'a self, id: &'a str) -> Held<'a> {
         let slot = self.locked().0.remove(id).unwrap_or_default();
         Held { all: self, id, slot }
     }
@@ -127,7 +131,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    fn check_stalled(&self) -> Result<(), Status> {
+    pub(super) fn check_stalled(&self) -> Result<(), Status> {
         if self.slot.is_stalled {
             return Err(Status::failed_precondition("workflow is stalled"));
         }
@@ -169,39 +173,50 @@ impl Held<'_> {
         self.save(loaded, change).await
     }
 
+    /// Adds events; what becomes of each. One reminder has all of them taken in.
+    ///
+    /// # Errors
+    /// The store did not take them: one of them may be the reason.
+    pub(super) async fn add_events(
+        &mut self,
+        events: Vec<HistoryEvent>,
+    ) -> Result<Vec<Result<(), Status>>, Status> {
+        let count = events.len();
+        let all = |error: Status| Ok(vec![Err(error); count]);
+        let mut loaded = match self.take().await {
+            Ok(Some(loaded)) => loaded,
+            Ok(None) => return all(Status::not_found(AddError::Unknown.to_string())),
+            Err(error) => return all(error),
+        };
+        for event in &events {
+            if let Some((Awaited::Task, task)) = outrigger_workflow::event::ends(event) {
+                self.slot.awaited.remove(&task);
+            }
+        }
+        let Additions { added, run, change } = loaded.instance.add(events);
+        if let Some(run) = run {
+            let engine = Arc::clone(&self.all.engine);
+            let kind = &engine.types.workflow;
+            // Who fails here reads the instance anew: nothing was added then.
+            if let Err(error) = engine.remind(kind, self.id, &run.reminder, run.due, None).await {
+                return all(error);
+            }
+            self.save(loaded, change).await?;
+        } else {
+            self.keep(loaded);
+        }
+        let answers = added.into_iter().map(|added| match added {
+            Ok(_) => Ok(()),
+            Err(error @ AddError::Unknown) => Err(Status::not_found(error.to_string())),
+            Err(error @ AddError::Stalled) => Err(Status::failed_precondition(error.to_string())),
+        });
+        Ok(answers.collect())
+    }
+
     async fn add_event(&mut self, body: &[u8]) -> Result<(), Status> {
         let event: HistoryEvent = decode("the event", body)?;
-        let mut loaded = self
-            .take()
-            .await?
-            .ok_or_else(|| Status::not_found(AddError::Unknown.to_string()))?;
-        if let Some((outrigger_workflow::event::Awaited::Task, task)) =
-            outrigger_workflow::event::ends(&event)
-        {
-            self.slot.awaited.remove(&task);
-        }
-        let instance = &loaded.instance;
-        let checked = instance.check(&event);
-        // Who has ended takes nothing in any more.
-        let is_idle = instance.is_completed() || checked == Ok(Added::Foreign);
-        if is_idle || checked.is_err() {
-            self.keep(loaded);
-            return checked.map(|_| ()).map_err(|error| match error {
-                AddError::Unknown => Status::not_found(error.to_string()),
-                AddError::Stalled => Status::failed_precondition(error.to_string()),
-            });
-        }
-        let engine = Arc::clone(&self.all.engine);
-        let due = instance.first_at().or(event.timestamp);
-        let name = names::event_reminder(&event);
-        engine
-            .remind(&engine.types.workflow, self.id, &name, due, None)
-            .await?;
-        let change = match checked {
-            Ok(Added::New) => loaded.instance.push(event),
-            _ => Change::default(),
-        };
-        self.save(loaded, change).await
+        let answers = self.add_events(vec![event]).await?;
+        answers.into_iter().collect()
     }
 
     async fn purge(&mut self, by_retention: bool) -> Result<(), Status> {
@@ -321,10 +336,6 @@ impl InternalActors for Instances {
         let mut held = self.hold(&call.id);
         match call.method.as_str() {
             methods::CREATE => held.create(&call.body).await?,
-            methods::ADD_EVENT => {
-                held.check_stalled()?;
-                held.add_event(&call.body).await?;
-            }
             methods::PURGE => {
                 held.check_stalled()?;
                 let of_retention = call.metadata.get(RETENTION_CALL);
@@ -336,6 +347,10 @@ impl InternalActors for Instances {
             other => return Err(Status::unimplemented(format!("no such method: {other}"))),
         }
         Ok(Bytes::new())
+    }
+
+    fn arrive<'a>(&'a self, call: &'a ActorCall) -> Option<Box<dyn Arrived + 'a>> {
+        (call.method == methods::ADD_EVENT).then(|| Box::new(Arriving::new(self, call)) as Box<dyn Arrived>)
     }
 
     async fn remind(&self, id: &str, name: &str, data: Option<&Any>) -> Result<(), Status> {

@@ -23,8 +23,10 @@ use super::store::Loaded;
 impl Held<'_> {
     /// Runs the instance; `timer` is one that has fired.
     pub(super) async fn run(&mut self, timer: Option<DurableTimer>) -> Result<(), Status> {
+        if self.slot.loaded.is_none() && self.is_over(timer.as_ref()).await? {
+            return Ok(());
+        }
         let Some(mut loaded) = self.take().await? else {
-            tracing::warn!(target: LOG, "workflow '{}' has no state any more: its reminder ends", self.id);
             return Ok(());
         };
         let is_old = |timer: &DurableTimer| timer.generation < loaded.instance.generation;
@@ -44,6 +46,36 @@ impl Held<'_> {
             Begun::Stalled(outcome) => self.finish(loaded, *outcome).await,
             Begun::Turn(turn) => self.turn(loaded, *turn).await,
         }
+    }
+
+    /// Whether there is nothing to run, where one key or two are enough to see it: instances that have ended have
+    /// reminders left, one for each event that came with others. What has to be read for a run is kept.
+    async fn is_over(&mut self, timer: Option<&DurableTimer>) -> Result<bool, Status> {
+        let engine = Arc::clone(&self.all.engine);
+        let Some(found) = engine.find(self.id).await? else {
+            tracing::warn!(target: LOG, "workflow '{}' has no state any more: its reminder ends", self.id);
+            return Ok(true);
+        };
+        if timer.is_some_and(|timer| timer.generation < found.counts.generation) {
+            return Ok(true);
+        }
+        // Nothing waits: nothing runs, whether it has ended or not.
+        if timer.is_none() && found.counts.inbox == 0 {
+            if engine.retention.is_none() {
+                return Ok(true);
+            }
+            // Whoever ended and was not told when to go is told now.
+            if let Some(last) = engine.last_event(self.id, &found).await?
+                && let Some(EventType::ExecutionCompleted(completed)) = &last.event_type
+            {
+                let status = completed.orchestration_status();
+                engine.retain(self.id, status, last.timestamp).await?;
+                return Ok(true);
+            }
+        }
+        let loaded = engine.read(self.id, found).await?;
+        self.keep(loaded);
+        Ok(false)
     }
 
     /// Whoever ended and was not told when to go is told now.

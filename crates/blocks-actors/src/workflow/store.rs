@@ -2,11 +2,12 @@
 
 use outrigger_component::Pairs;
 use outrigger_component::state::Value;
-use outrigger_workflow::names::METADATA;
+use outrigger_wire::durabletask::HistoryEvent;
+use outrigger_workflow::names::{METADATA, history_key};
 use outrigger_workflow::{Change, Counts, Instance};
 use tonic::Status;
 
-use super::engine::{Engine, again, plain};
+use super::engine::{Engine, again, decode, plain};
 use crate::actors::{ActorError, StateOperation, StateStep};
 
 /// An instance that is in memory.
@@ -31,31 +32,59 @@ impl Loaded {
     }
 }
 
+/// What the metadata of an instance say, without its history.
+pub(super) struct Found {
+    pub(super) counts: Counts,
+    etag: Option<String>,
+}
+
 impl Engine {
-    /// Reads an instance; `None` if there is none.
-    pub(super) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
+    /// Reads what there is of an instance, but not its history: one key. `None` if there is none.
+    pub(super) async fn find(&self, id: &str) -> Result<Option<Found>, Status> {
         let actors = self.actors().map_err(|error| failed(&error))?;
-        let kind = &self.types.workflow;
-        let Some(metadata) = actors
-            .state(kind, id, METADATA)
-            .await
-            .map_err(|error| failed(&error))?
-        else {
+        let metadata = actors.state(&self.types.workflow, id, METADATA).await;
+        let metadata = metadata.map_err(|error| failed(&error))?;
+        let Some(metadata) = metadata.filter(|metadata| !metadata.data.is_empty()) else {
             return Ok(None);
         };
-        if metadata.data.is_empty() {
-            return Ok(None);
-        }
-        let counts = Counts::read(id, &metadata.data).map_err(plain)?;
-        let mut values = actors
-            .states(kind, id, counts.keys().collect())
-            .await
-            .map_err(|error| failed(&error))?;
-        let instance = Instance::read(id, counts, |key| values.remove(key)).map_err(plain)?;
-        Ok(Some(Loaded {
-            instance,
+        Ok(Some(Found {
+            counts: Counts::read(id, &metadata.data).map_err(plain)?,
             etag: metadata.etag,
         }))
+    }
+
+    /// Reads an instance that was found.
+    pub(super) async fn read(&self, id: &str, found: Found) -> Result<Loaded, Status> {
+        let actors = self.actors().map_err(|error| failed(&error))?;
+        let keys = found.counts.keys().collect();
+        let values = actors.states(&self.types.workflow, id, keys).await;
+        let mut values = values.map_err(|error| failed(&error))?;
+        let instance = Instance::read(id, found.counts, |key| values.remove(key)).map_err(plain)?;
+        Ok(Loaded {
+            instance,
+            etag: found.etag,
+        })
+    }
+
+    /// Reads an instance; `None` if there is none.
+    pub(super) async fn load(&self, id: &str) -> Result<Option<Loaded>, Status> {
+        match self.find(id).await? {
+            Some(found) => self.read(id, found).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The last event of an instance that was found; `None` where it has none.
+    pub(super) async fn last_event(&self, id: &str, found: &Found) -> Result<Option<HistoryEvent>, Status> {
+        let Some(last) = found.counts.history.checked_sub(1) else {
+            return Ok(None);
+        };
+        let actors = self.actors().map_err(|error| failed(&error))?;
+        let entry = actors.state(&self.types.workflow, id, &history_key(last)).await;
+        let entry = entry.map_err(|error| failed(&error))?;
+        entry
+            .map(|entry| decode("the last event of the workflow", entry.data))
+            .transpose()
     }
 
     /// Stores a change. Who fails has to read the instance anew.
@@ -73,15 +102,10 @@ impl Engine {
             let deletes = change.deletes.into_iter().map(deleted);
             // Nothing is deleted before what takes its place is there, where a store works in order.
             let operations = upserts.chain(deletes).collect();
-            actors
-                .change_state(kind, id, operations)
-                .await
-                .map_err(|error| failed(&error))?;
-            let stored = actors
-                .state(kind, id, METADATA)
-                .await
-                .map_err(|error| failed(&error))?;
-            loaded.etag = stored.and_then(|stored| stored.etag);
+            // Most stores tell the ETag with the transaction. That is cheaper than to read it, and it is never the one of a
+            // host that has taken the instance over meanwhile.
+            let etag = actors.change_state_etag(kind, id, operations, METADATA).await;
+            loaded.etag = etag.map_err(|error| failed(&error))?;
         }
         Ok(())
     }

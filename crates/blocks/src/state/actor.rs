@@ -69,13 +69,19 @@ impl Store {
         self.outbound.run(&self.operations.query, attempt).await
     }
 
-    /// All steps or none, by whole keys; nothing is encrypted.
+    /// All steps or none, by whole keys; nothing is encrypted. What comes back is the ETag that `told` has afterwards, one
+    /// of the keys that are written, where the store can tell.
     ///
     /// # Errors
     /// [`Cause`].
-    pub async fn transact_whole(&self, operations: Vec<Step>, metadata: Pairs) -> Result<(), Cause> {
+    pub async fn transact_whole(
+        &self,
+        operations: Vec<Step>,
+        metadata: Pairs,
+        told: Option<&str>,
+    ) -> Result<Option<String>, Cause> {
         if operations.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         if let Some(most) = self.component.max_operations().await
             && operations.len() > most
@@ -85,7 +91,12 @@ impl Store {
             ));
         }
         let transaction = &Transaction { operations, metadata };
-        let attempt = || self.component.transact(transaction);
+        let attempt = || async {
+            match told {
+                Some(key) => self.component.transact_etag(transaction, key).await,
+                None => self.component.transact(transaction).await.map(|()| None),
+            }
+        };
         self.outbound.run(&self.operations.transaction, attempt).await
     }
 }

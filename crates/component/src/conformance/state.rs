@@ -187,6 +187,7 @@ pub async fn state(store: &Arc<dyn StateStore>, rules: StateRules) {
             transaction::all_operations_happen,
             transaction::none_happens_when_one_fails,
             transaction::operations_keep_their_order,
+            transaction::it_may_tell_an_etag,
             transaction::an_empty_one_succeeds,
             transaction::values_expire,
             transaction::readers_see_all_or_nothing,

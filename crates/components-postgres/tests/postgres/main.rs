@@ -3,6 +3,7 @@
 
 mod binding;
 mod queries;
+mod transactions;
 
 use std::time::Duration;
 

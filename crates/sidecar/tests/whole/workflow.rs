@@ -1,6 +1,8 @@
 //! Workflows on whole sidecars, run by a worker: activities, timers, events, children, what continues as new, other apps;
 //! and what becomes of them when workers and sidecars go.
 
+mod counts;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -416,27 +418,39 @@ async fn an_answer_that_reaches_another_sidecar_finds_who_waits_for_it() {
     assert_eq!(tasks.ran().len(), 9 * 3, "each activity is run once");
 }
 
+type Gate = Arc<(Mutex<bool>, Condvar)>;
+
+fn wait_for(gate: &Gate) {
+    let (open, opened) = &**gate;
+    // Not for ever: a test that fails would wait for it.
+    let long = Duration::from_secs(60);
+    tokio::task::block_in_place(|| {
+        drop(
+            opened
+                .wait_timeout_while(open.lock().unwrap(), long, |open| !*open)
+                .unwrap(),
+        );
+    });
+}
+
+fn open(gate: &Gate) {
+    *gate.0.lock().unwrap() = true;
+    gate.1.notify_all();
+}
+
 /// Activities that take until their gate is opened.
-fn gated(gate: &Arc<(Mutex<bool>, Condvar)>) -> Arc<Tasks> {
+fn gated_activities(gate: &Gate) -> Tasks {
     let gate = Arc::clone(gate);
-    let tasks = Tasks::default()
-        .activity("slow", move |_| {
-            let (open, opened) = &*gate;
-            // Not for ever: a test that fails would wait for it.
-            let long = Duration::from_secs(60);
-            tokio::task::block_in_place(|| {
-                drop(
-                    opened
-                        .wait_timeout_while(open.lock().unwrap(), long, |open| !*open)
-                        .unwrap(),
-                );
-            });
-            Ok("done".to_owned())
-        })
-        .workflow("w", |context| {
-            Some(End::Completed(context.activity("slow", "")?.unwrap()))
-        });
-    Arc::new(tasks)
+    Tasks::default().activity("slow", move |_| {
+        wait_for(&gate);
+        Ok("done".to_owned())
+    })
+}
+
+fn gated(gate: &Gate) -> Arc<Tasks> {
+    Arc::new(gated_activities(gate).workflow("w", |context| {
+        Some(End::Completed(context.activity("slow", "")?.unwrap()))
+    }))
 }
 
 /// One of two workers leaves: what ran there runs again at once; what runs at the other does not.
@@ -458,8 +472,7 @@ async fn one_of_two_workers_leaves(spec: &str, answers_cross: bool) {
     other.leave().await;
     world.hosts("shop", 1).await;
     eventually(async || stays.ran().len() == INSTANCES).await;
-    *gate.0.lock().unwrap() = true;
-    gate.1.notify_all();
+    open(&gate);
     for id in 0..INSTANCES {
         assert_eq!(output(&two, &id.to_string()).await, "done");
     }

@@ -12,9 +12,9 @@ use outrigger_wire::durabletask::{
     TaskFailureDetails,
 };
 use outrigger_workflow::event::event;
-use outrigger_workflow::names::{METADATA, event_reminder, timer_reminder};
+use outrigger_workflow::names::{METADATA, timer_reminder};
 use outrigger_workflow::{
-    Added, Answered, Begun, Change, Counts, Creation, Instance, Limit, Message, Outcome, Outside, Timer,
+    Additions, Answered, Begun, Change, Counts, Creation, Instance, Limit, Message, Outcome, Outside, Timer,
 };
 use prost::Message as _;
 use prost_types::Timestamp;
@@ -69,6 +69,8 @@ const ROOT: &str = "root";
 /// The instance that goes on from an event of the root.
 const AGAIN: &str = "again";
 const LIMIT: Limit = Limit(4 << 20);
+/// Results that come together at most.
+const TOGETHER: usize = 3;
 
 impl World {
     pub(crate) fn new(program: Program, crashing: Crashes) -> Self {
@@ -150,7 +152,7 @@ impl World {
                 input: Some(format!("raised {number}")),
             };
             let raised = event(-1, self.at(), EventType::EventRaised(raised));
-            self.add(ROOT, raised)?;
+            self.add(ROOT, vec![raised])?;
             self.to_raise.retain(|other| *other != number);
             return Ok(true);
         }
@@ -170,7 +172,10 @@ impl World {
         let handled = match due {
             Due::Run => self.run_instance(&key.1, None)?,
             Due::Timer(fired, generation) => self.run_instance(&key.1, Some((fired, generation)))?,
-            Due::Activity(task) => self.run_activity(&key.1, &task)?,
+            Due::Activity(_) => {
+                self.run_activities(&key)?;
+                return Ok(true);
+            }
             Due::Rerun(made) => self.begin_rerun(&key.1, made)?,
         };
         if handled {
@@ -340,34 +345,52 @@ impl World {
             if message.creates() {
                 self.create(&message.target, message.event.clone())?;
             } else {
-                self.add(&message.target, message.event.clone())?;
+                self.add(&message.target, vec![message.event.clone()])?;
             }
         }
         Ok(unsent)
     }
 
-    fn add(&mut self, id: &str, event: HistoryEvent) -> Result<(), Crash> {
+    /// Adds events that come together.
+    fn add(&mut self, id: &str, events: Vec<HistoryEvent>) -> Result<(), Crash> {
         let mut instance = self.load(id).expect("somebody has created it");
-        let checked = instance.check(&event).expect("it can go on");
-        if instance.is_completed() || checked == Added::Foreign {
+        let Additions { added, run, change } = instance.add(events);
+        assert!(added.iter().all(Result::is_ok), "it can go on: {added:?}");
+        if let Some(run) = run {
+            self.remind(self.now, id, &run.reminder, Due::Run);
+            self.may_crash()?;
+        }
+        if change.is_empty() {
             self.memory.insert(id.to_owned(), instance);
             return Ok(());
         }
-        self.remind(self.now, id, &event_reminder(&event), Due::Run);
-        self.may_crash()?;
-        match checked {
-            Added::New => {
-                let change = instance.push(event);
-                self.save(instance, change)
-            }
-            _ => {
-                self.memory.insert(id.to_owned(), instance);
-                Ok(())
-            }
-        }
+        self.save(instance, change)
     }
 
-    fn run_activity(&mut self, actor: &str, task: &HistoryEvent) -> Result<bool, Crash> {
+    /// Runs an activity, and others of its workflow that are due too: their results come together.
+    fn run_activities(&mut self, first: &(i64, String, String)) -> Result<(), Crash> {
+        let workflow = |actor: &str| actor.split_once("::").unwrap().0.to_owned();
+        let id = workflow(&first.1);
+        let due = self.reminders.iter().filter_map(|(key, due)| match due {
+            Due::Activity(task) if key.0 <= self.now && workflow(&key.1) == id => {
+                Some((key.clone(), task.clone()))
+            }
+            _ => None,
+        });
+        let due: Vec<_> = due.take(TOGETHER).collect();
+        let mut results = Vec::new();
+        for (_, task) in &due {
+            results.push(self.run_activity(task)?);
+        }
+        self.add(&id, results)?;
+        for (key, _) in due {
+            self.may_crash()?;
+            self.reminders.remove(&key);
+        }
+        Ok(())
+    }
+
+    fn run_activity(&mut self, task: &HistoryEvent) -> Result<HistoryEvent, Crash> {
         let Some(EventType::TaskScheduled(scheduled)) = &task.event_type else {
             panic!()
         };
@@ -388,10 +411,7 @@ impl World {
             }),
         };
         self.may_crash()?;
-        let (workflow, _) = actor.split_once("::").unwrap();
-        let result = event(-1, self.at(), result);
-        self.add(workflow, result)?;
-        Ok(true)
+        Ok(event(-1, self.at(), result))
     }
 
     /// `false`: it has to be tried again.

@@ -80,6 +80,64 @@ pub(super) async fn operations_keep_their_order(subject: &Subject<'_>) -> Outcom
     subject.holds("c", Some("1")).await
 }
 
+pub(super) async fn it_may_tell_an_etag(subject: &Subject<'_>) -> Outcome {
+    if !subject.has(Feature::Etag) {
+        return Ok(());
+    }
+    subject.put("old", "1").await?;
+    let key = subject.key("counted");
+    let mut etag = None;
+    // First of what is not there, then over what is; alone, beside others, and twice.
+    for (round, more) in [
+        vec![],
+        vec![],
+        vec![
+            Operation::Set(subject.write("other", "2")),
+            Operation::Delete(subject.removal("old", None)),
+        ],
+        vec![Operation::Set(subject.write("other", "3"))],
+        vec![Operation::Delete(subject.removal("other", None))],
+        vec![
+            Operation::Set(subject.write("twice", "1")),
+            Operation::Set(subject.write("twice", "2")),
+        ],
+        vec![Operation::Set(subject.write("counted", "0"))],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut counted = subject.write("counted", &round.to_string());
+        counted.etag.clone_from(&etag);
+        let mut operations = more;
+        let first = usize::from(!operations.is_empty() && round % 2 == 0);
+        // The one with the ETag is first where the key comes twice, and in the midst otherwise.
+        let at = if round == 6 { 0 } else { first };
+        operations.insert(at, Operation::Set(counted));
+        let told = subject
+            .store
+            .transact_etag(&of(operations), &key)
+            .await
+            .step("transact")?;
+        let now = subject.etag("counted").await?;
+        ensure!(
+            told.as_ref().is_none_or(|told| *told == now),
+            "round {round}: the transaction told {told:?}, a read tells {now:?}"
+        );
+        etag = Some(now);
+    }
+    let mut stale = subject.write("counted", "x");
+    stale.etag = etag;
+    subject.put("counted", "9").await?;
+    let operations = of(vec![
+        Operation::Set(subject.write("new", "1")),
+        Operation::Set(stale),
+    ]);
+    let result = subject.store.transact_etag(&operations, &key).await;
+    refused("a stale etag", result, Kind::EtagMismatch)?;
+    subject.holds("new", None).await?;
+    subject.holds("counted", Some("9")).await
+}
+
 pub(super) async fn an_empty_one_succeeds(subject: &Subject<'_>) -> Outcome {
     subject.store.transact(&of(vec![])).await.step("no operations")?;
     let one = of(vec![Operation::Set(subject.write("one", "1"))]);

@@ -1,0 +1,297 @@
+//! Transactions in few round trips: one statement where the operations do not depend on each other, and else all
+//! statements at once.
+
+use std::{
+    collections::HashSet,
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
+
+use outrigger_component::{Result, state::Transaction};
+use tokio_postgres::types::Type;
+
+use super::{
+    super::{
+        layout::{Generation, Shape},
+        pool::failure,
+    },
+    PostgresState,
+    call::{Call, Change, Owned, Stored, Write, boxed},
+};
+
+/// Bytes of values that go into one statement: the server takes no message of a gibibyte.
+const MOST_AT_ONCE: usize = 64 * 1024 * 1024;
+
+impl PostgresState {
+    /// All or nothing; and the new ETag of `told`, where it can be told.
+    pub(super) async fn change(
+        &self,
+        transaction: &Transaction,
+        told: Option<&str>,
+    ) -> Result<Option<String>> {
+        let operations = transaction.operations.iter();
+        let mut changes = operations
+            .map(|operation| Change::of(operation, self.generation))
+            .collect::<Result<Vec<_>>>()?;
+        let (call, is_told) = match changes.len() {
+            0 => return Ok(None),
+            1 => {
+                let change = changes.remove(0);
+                let is_told = told == Some(change.key.as_str());
+                (change.call(&self.layout, self.generation), is_told)
+            }
+            // Who asks for an ETag keeps others out of these keys: no one else waits for them in another order.
+            _ if are_independent(&changes) && (told.is_some() || are_in_order(&changes)) => {
+                self.whole(changes, told)
+            }
+            _ => return self.one_by_one(changes, told).await,
+        };
+        let etag = self.once(&call).await?;
+        Ok(etag.filter(|_| is_told))
+    }
+
+    /// One statement, and whether what it answers is about `told`. The changes are independent.
+    fn whole(&self, changes: Vec<Change>, told: Option<&str>) -> (Call<'_>, bool) {
+        let mut rows = Rows::default();
+        let mut removed = Vec::new();
+        let mut guard = None;
+        for change in changes {
+            match change {
+                Change { etag: Some(_), .. } => guard = Some(change),
+                Change {
+                    key,
+                    write: Some(write),
+                    ..
+                } => rows.push(key, write),
+                Change { key, .. } => removed.push(key),
+            }
+        }
+        let shape = Shape {
+            writes: !rows.keys.is_empty(),
+            removals: !removed.is_empty(),
+            guard: guard.is_some(),
+        };
+        let (mut parameters, is_told) = match guard {
+            Some(guard) => {
+                let is_told = told == Some(guard.key.as_str());
+                (guard.call(&self.layout, self.generation).parameters, is_told)
+            }
+            None => (Vec::new(), told.is_some()),
+        };
+        if shape.writes {
+            parameters.extend(rows.parameters(self.generation));
+        }
+        if shape.removals {
+            parameters.push(boxed(removed, Type::TEXT_ARRAY));
+        }
+        if shape.writes && !shape.guard {
+            parameters.push(boxed(told.unwrap_or_default().to_owned(), Type::TEXT));
+        }
+        let call = Call {
+            sql: self.layout.whole(shape),
+            parameters,
+            guarded: shape.guard,
+        };
+        (call, is_told)
+    }
+
+    /// In their order, each in a statement of its own; they are sent without waiting for answers in between.
+    async fn one_by_one(&self, changes: Vec<Change>, told: Option<&str>) -> Result<Option<String>> {
+        let last = changes
+            .iter()
+            .rposition(|change| told == Some(change.key.as_str()));
+        let calls: Vec<Call<'_>> = changes
+            .into_iter()
+            .map(|change| change.call(&self.layout, self.generation))
+            .collect();
+        let all = async {
+            let mut session = self.pool.session().await?;
+            // Dropped on an error, the transaction is rolled back before the next statement. What follows its beginning
+            // is sent once that has been answered: without it each statement would count for itself.
+            let result = async {
+                let transaction = session.client_mut()?.transaction().await.map_err(failure)?;
+                // A statement that is prepared only when it is its turn would be sent behind later ones.
+                for call in &calls {
+                    self.pool.prepared(&transaction, call.sql).await?;
+                }
+                let sent = calls
+                    .iter()
+                    .map(|call| Box::pin(call.run(&self.pool, &transaction)));
+                let told = at_once(sent.collect()).await;
+                // The first failure is the reason of those behind it.
+                let told = told.into_iter().collect::<Result<Vec<_>>>()?;
+                transaction.commit().await.map_err(failure)?;
+                Ok(last.and_then(|last| told.into_iter().nth(last)).flatten())
+            }
+            .await;
+            session.settle();
+            result
+        };
+        self.pool.bound(all).await
+    }
+}
+
+/// Whether all changes can happen in one moment: no key comes twice, and no more than one write has a condition.
+fn are_independent(changes: &[Change]) -> bool {
+    let mut keys = HashSet::with_capacity(changes.len());
+    let mut guards = 0;
+    let mut size = 0usize;
+    changes.iter().all(|change| {
+        guards += usize::from(change.etag.is_some());
+        let fits = match &change.write {
+            None => change.etag.is_none(),
+            Some(write) => {
+                size = size.saturating_add(write.value.size());
+                !write.first || change.etag.is_some()
+            }
+        };
+        fits && keys.insert(change.key.as_str()) && guards <= 1 && size <= MOST_AT_ONCE
+    })
+}
+
+/// Whether one statement locks the rows in the order of the changes: transactions that lock the same rows in different orders
+/// may wait for each other, and one of them fails then.
+fn are_in_order(changes: &[Change]) -> bool {
+    changes.is_sorted_by_key(|change| (change.etag.is_none(), change.write.is_none()))
+}
+
+/// Rows to be written, column by column.
+#[derive(Default)]
+struct Rows {
+    keys: Vec<String>,
+    texts: Vec<String>,
+    bytes: Vec<Vec<u8>>,
+    ttls: Vec<Option<i32>>,
+    binary: Vec<bool>,
+}
+
+impl Rows {
+    fn push(&mut self, key: String, write: Write) {
+        self.keys.push(key);
+        match write.value {
+            Stored::Text(text) => self.texts.push(text),
+            Stored::Bytes(bytes) => self.bytes.push(bytes),
+        }
+        self.ttls.push(write.ttl);
+        self.binary.push(write.binary);
+    }
+
+    fn parameters(self, generation: Generation) -> Vec<(Owned, Type)> {
+        let keys = boxed(self.keys, Type::TEXT_ARRAY);
+        let ttls = boxed(self.ttls, Type::INT4_ARRAY);
+        match generation {
+            Generation::V1 => vec![
+                keys,
+                boxed(self.texts, Type::TEXT_ARRAY),
+                ttls,
+                boxed(self.binary, Type::BOOL_ARRAY),
+            ],
+            Generation::V2 => vec![keys, boxed(self.bytes, Type::BYTEA_ARRAY), ttls],
+        }
+    }
+}
+
+/// Has each of `futures` begin, in their order, before it waits for any of them; the answers are in that order too.
+async fn at_once<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
+    let mut begun: Vec<Option<F::Output>> = Vec::with_capacity(futures.len());
+    poll_fn(|context| {
+        for future in &mut futures {
+            begun.push(match future.as_mut().poll(context) {
+                Poll::Ready(output) => Some(output),
+                Poll::Pending => None,
+            });
+        }
+        Poll::Ready(())
+    })
+    .await;
+    let mut outputs = Vec::with_capacity(futures.len());
+    for (future, output) in futures.into_iter().zip(begun) {
+        outputs.push(match output {
+            Some(output) => output,
+            None => future.await,
+        });
+    }
+    outputs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, PoisonError};
+
+    use tokio::sync::watch;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_are_sent_in_order_before_an_answer_is_waited_for() {
+        let sent = Mutex::new(Vec::new());
+        let (answers, _) = watch::channel(false);
+        let futures = (0..100).map(|number| {
+            let mut answered = answers.subscribe();
+            let (sent, answers) = (&sent, &answers);
+            Box::pin(async move {
+                let count = {
+                    let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+                    sent.push(number);
+                    sent.len()
+                };
+                if count == 100 {
+                    answers.send_replace(true);
+                } else {
+                    answered.wait_for(|answered| *answered).await.unwrap();
+                }
+                number
+            })
+        });
+        let expected: Vec<_> = (0..100).collect();
+        assert_eq!(at_once(futures.collect()).await, expected);
+        assert_eq!(*sent.lock().unwrap(), expected);
+    }
+
+    #[test]
+    fn what_depends_on_an_order_is_not_one_statement() {
+        let write = |key: &str, etag: Option<&str>, first| Change {
+            key: key.to_owned(),
+            write: Some(Write {
+                value: Stored::Text("1".to_owned()),
+                binary: false,
+                ttl: None,
+                first,
+            }),
+            etag: etag.map(str::to_owned),
+        };
+        let removal = |key: &str, etag: Option<&str>| Change {
+            key: key.to_owned(),
+            write: None,
+            etag: etag.map(str::to_owned),
+        };
+        for (changes, expected) in [
+            (vec![write("a", None, false), removal("b", None)], true),
+            (vec![write("a", None, false), write("b", Some("1"), false)], true),
+            (vec![write("a", None, false), removal("a", None)], false),
+            (
+                vec![write("a", Some("1"), false), write("b", Some("1"), false)],
+                false,
+            ),
+            (vec![write("a", None, true), write("b", None, false)], false),
+            (vec![write("a", None, false), removal("b", Some("1"))], false),
+        ] {
+            assert_eq!(are_independent(&changes), expected);
+        }
+        for (changes, expected) in [
+            (
+                vec![
+                    write("a", Some("1"), false),
+                    write("b", None, false),
+                    removal("c", None),
+                ],
+                true,
+            ),
+            (vec![write("a", None, false), write("b", Some("1"), false)], false),
+            (vec![removal("a", None), write("b", None, false)], false),
+        ] {
+            assert_eq!(are_in_order(&changes), expected);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What instances cost: how often the store is asked, and what for.
+
+use std::sync::atomic::AtomicBool;
+
+use outrigger_wire::scheduler::v1::job_target_metadata::Type;
+use outrigger_wire::scheduler::v1::{
+    Job, JobMetadata, JobTargetMetadata, ScheduleJobRequest, ScheduleJobResponse, TargetActorReminder,
+};
+
+use super::*;
+
+const WORKFLOW: &str = "dapr.internal.default.shop.workflow";
+
+/// How often each operation was done to the store: a key was read, several were, a transaction was stored.
+async fn asked(node: &Node) -> [f64; 3] {
+    let mut asked = [0.0; 3];
+    for (operation, count) in ["get", "bulk_get", "transaction"].iter().zip(&mut asked) {
+        let labels = [
+            &format!("operation=\"{operation}\"") as &str,
+            "component=\"store\"",
+            "success=\"true\"",
+        ];
+        let counted = node.metric("dapr_component_state_count", &labels).await;
+        *count = counted.unwrap_or_default();
+    }
+    asked
+}
+
+/// How often it was since.
+async fn asked_since(node: &Node, before: [f64; 3]) -> [f64; 3] {
+    let now = asked(node).await;
+    std::array::from_fn(|index| now[index] - before[index])
+}
+
+/// Reminders of instances that were carried out.
+async fn reminded(node: &Node) -> f64 {
+    let labels = [&format!("actor_type=\"{WORKFLOW}\"") as &str, "success=\"true\""];
+    let counted = node
+        .metric("dapr_runtime_actor_reminders_fired_total", &labels)
+        .await;
+    counted.unwrap_or_default()
+}
+
+/// Reminders of runs as they are left when several events are taken in by one turn.
+async fn leave_behind(world: &World, instance: &str, count: usize) {
+    for number in 0..count {
+        let request = ScheduleJobRequest {
+            name: format!("new-event-tc-{number}"),
+            job: Some(Job {
+                due_time: Some("0s".to_owned()),
+                ..Job::default()
+            }),
+            metadata: Some(JobMetadata {
+                app_id: "shop".to_owned(),
+                namespace: "default".to_owned(),
+                target: Some(JobTargetMetadata {
+                    r#type: Some(Type::Actor(TargetActorReminder {
+                        r#type: WORKFLOW.to_owned(),
+                        id: instance.to_owned(),
+                    })),
+                }),
+            }),
+            overwrite: true,
+        };
+        let path = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
+        grpc::unary(world.control.scheduler.port(), path, &[], &request)
+            .await
+            .message::<ScheduleJobResponse>();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reminders_that_an_instance_has_left_read_no_history() {
+    const LEFT: usize = 10;
+    for (spec, keys) in [
+        ("", 1),
+        ("  workflow:\n    stateRetentionPolicy:\n      completed: 1h\n", 2),
+    ] {
+        let world = World::new().await;
+        let node = world.sidecar("shop").spec(spec).start().await;
+        let _worker = Worker::connect(&node, &Arc::new(chain(Tasks::default()))).await;
+        world.hosts("shop", 1).await;
+        start(&node, "chain", "a", "5").await;
+        assert_eq!(output(&node, "a").await, "40");
+        // The first of these were for its turns.
+        let of_turns = 4.0;
+        eventually(async || reminded(&node).await >= of_turns).await;
+        for (instance, keys) in [("a", keys), ("never-was", 1)] {
+            let (before, already) = (asked(&node).await, reminded(&node).await);
+            leave_behind(&world, instance, LEFT).await;
+            eventually(async || reminded(&node).await - already >= LEFT as f64).await;
+            let reads = (LEFT * keys) as f64;
+            assert_eq!(
+                asked_since(&node, before).await,
+                [reads, 0.0, 0.0],
+                "{instance} {spec}"
+            );
+        }
+        assert_eq!(output(&node, "a").await, "40");
+    }
+}
+
+/// An instance that waits, but is not in memory, has its run all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_is_run_by_a_reminder_that_finds_nothing_in_memory() {
+    let world = World::new().await;
+    let tasks = || {
+        Arc::new(Tasks::default().workflow("waits", |context| {
+            let first = context.event("go")?;
+            Some(End::Completed(first))
+        }))
+    };
+    let node = world.sidecar("shop").start().await;
+    let worker = Worker::connect(&node, &tasks()).await;
+    world.hosts("shop", 1).await;
+    start(&node, "waits", "a", "").await;
+    eventually(async || status(&node, "a").await == "RUNNING").await;
+    worker.leave().await;
+    world.hosts("shop", 0).await;
+    let _worker = Worker::connect(&node, &tasks()).await;
+    world.hosts("shop", 1).await;
+    // Nothing waits for it yet: this one is superfluous.
+    let already = reminded(&node).await;
+    leave_behind(&world, "a", 1).await;
+    eventually(async || reminded(&node).await > already).await;
+    assert_eq!(status(&node, "a").await, "RUNNING");
+    raise(&node, "a", "go", "1").await;
+    assert_eq!(output(&node, "a").await, "1");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chain_reads_nothing_between_its_steps() {
+    let world = World::new().await;
+    let (node, _worker, _) = world.with_worker("shop", chain(Tasks::default())).await;
+    let before = asked(&node).await;
+    start(&node, "chain", "a", "5").await;
+    assert_eq!(output(&node, "a").await, "40");
+    let [reads, histories, transactions] = asked_since(&node, before).await;
+    // The start, four turns and three results.
+    assert_eq!(transactions, 8.0);
+    // To see that there is none yet; and by who waits for the end, where that comes first.
+    assert!(reads <= 2.0 && histories <= 1.0, "{reads} {histories}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_wait_together_are_taken_in_together() {
+    const ACTIVITIES: usize = 50;
+    let closed = || Arc::new((Mutex::new(false), Condvar::new()));
+    let (of_activities, of_turn) = (closed(), closed());
+    let (waits, is_in_turn) = (Arc::clone(&of_turn), Arc::new(AtomicBool::new(false)));
+    let begun = Arc::clone(&is_in_turn);
+    let tasks = gated_activities(&of_activities).workflow("fan", move |context| {
+        let all: Vec<_> = (0..ACTIVITIES)
+            .map(|_| context.begin_activity("slow", ""))
+            .collect();
+        context.event("go")?;
+        begun.store(true, Ordering::SeqCst);
+        wait_for(&waits);
+        for id in all {
+            context.wait(id)?.unwrap();
+        }
+        Some(End::Completed("all".to_owned()))
+    });
+    let world = World::new().await;
+    let (node, _worker, tasks) = world.with_worker("shop", tasks).await;
+    start(&node, "fan", "a", "").await;
+    eventually(async || tasks.ran().len() == ACTIVITIES && reminded(&node).await >= 1.0).await;
+    raise(&node, "a", "go", "1").await;
+    eventually(async || is_in_turn.load(Ordering::SeqCst)).await;
+    let (before, already) = (asked(&node).await, reminded(&node).await);
+    open(&of_activities);
+    // All of them wait behind the turn.
+    let labels = [&format!("actor_type=\"{WORKFLOW}\"") as &str];
+    let pending = "dapr_runtime_actor_pending_actor_calls";
+    node.counts(pending, &labels, ACTIVITIES as f64).await;
+    open(&of_turn);
+    assert_eq!(output(&node, "a").await, "all");
+    let [.., transactions] = asked_since(&node, before).await;
+    // The turn, all results, and the turn that takes them.
+    assert_eq!(transactions, 3.0);
+    eventually(async || reminded(&node).await - already >= 2.0).await;
+    assert_eq!(reminded(&node).await - already, 2.0);
+    let results = history(&node, "a")
+        .await
+        .into_iter()
+        .filter_map(|event| match event.event_type {
+            Some(EventType::TaskCompleted(done)) => Some(done.task_scheduled_id),
+            _ => None,
+        });
+    let mut results: Vec<_> = results.collect();
+    results.sort_unstable();
+    assert_eq!(results.len(), ACTIVITIES);
+    results.dedup();
+    assert_eq!(results.len(), ACTIVITIES);
+}
