@@ -105,7 +105,7 @@ async fn envoy_lets_the_caller_in_and_nobody_else_and_to_one_path() {
             _ => Call::unary(chain.port(), "/fgrpc.PingServer/Other", 0),
         };
         let refused = attempt(&elsewhere.unwrap()).await.unwrap_err();
-        assert!(refused.ends_with(refusal), "{refused}");
+        assert!(refused.contains(refusal), "{refused}");
 
         // Of the same authority: its certificate is good, its name is not the caller's.
         let maker = &mut chain.maker;
@@ -117,7 +117,7 @@ async fn envoy_lets_the_caller_in_and_nobody_else_and_to_one_path() {
         let mut stranger = prepared.start().unwrap();
         stranger.process.listening(stranger.port).await.unwrap();
         let refused = attempt(&call(protocol, stranger.port)).await.unwrap_err();
-        assert!(refused.ends_with(refusal), "{refused}");
+        assert!(refused.contains(refusal), "{refused}");
 
         attempt(&allowed).await.unwrap();
         stranger.process.stop().await.unwrap();
