@@ -77,11 +77,12 @@ measure: build ## CPU, memory and latency under Fortio, beside Dapr in the same 
 	conformance/build fortio reference
 	scripts/measure $(RELEASE) $(PEER_BIN)
 
-bench: ## the report, in one run with Dapr and nginx where they are (an hour and a half; BENCH=--quick: 2 minutes)
+bench: ## the report, in one run with Dapr, Envoy and nginx where they are (two hours; BENCH=--quick: 3 minutes)
 	@scripts/need cargo cc make
+	@test -x $(PEER_BIN)/envoy || command -v envoy >/dev/null || echo "without Envoy: conformance/build envoy"
 	@command -v nginx >/dev/null || echo "without nginx: apt-get update && apt-get install nginx-light, for the floor"
 	@scripts/dist
-	$(DIST)/outrigger-bench run --reference $(PEER_BIN) $(BENCH)
+	$(DIST)/outrigger-bench run --reference $(PEER_BIN) $(if $(wildcard $(PEER_BIN)/envoy),--envoy $(PEER_BIN)/envoy) $(BENCH)
 
 benchstate: ## get and save of state, in one run with Dapr where it is (45 minutes; BENCH=--quick: 2 minutes)
 	@scripts/need cargo cc make

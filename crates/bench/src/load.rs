@@ -24,7 +24,7 @@ mod queue;
 mod record;
 mod wire;
 
-pub(crate) use call::{Call, STORE, Wire};
+pub(crate) use call::{Call, ON_INVOKE, STORE, Wire};
 pub(crate) use connection::Connection;
 pub(crate) use pacer::Pacer;
 pub(crate) use record::{Latencies, Record};

@@ -1,5 +1,5 @@
-//! `outrigger-bench`: what a call through two sidecars costs, beside the direct call, Dapr's own sidecars and an
-//! nginx chain, measured in the same run and written as a report that others can repeat.
+//! `outrigger-bench`: what a call through two sidecars costs, beside the direct call, Dapr's own sidecars and chains of
+//! Envoy and of nginx, measured in the same run and written as a report that others can repeat.
 
 mod app;
 mod fortio;

@@ -69,7 +69,10 @@ const RUN: &[Flag] = &[
     REFERENCE,
     Flag::text("output", "bench-report", "folder the report is written to"),
     Flag::list("protocols", "http, grpc (InvokeService), proxy (default all)"),
-    Flag::list("systems", "direct, outrigger, reference, nginx (default all)"),
+    Flag::list(
+        "systems",
+        "direct, outrigger, reference, envoy, nginx (default all)",
+    ),
     Flag::text("driver", "own", "load generator of the rounds: own or fortio"),
     Flag::text("fortio", "fortio", "path of Fortio, for --driver fortio"),
     RESOLVER,
@@ -87,6 +90,8 @@ const RUN: &[Flag] = &[
     STARTS,
     IDLE_CONNECTIONS,
     SETTLE,
+    Flag::text("envoy", "envoy", "path of Envoy"),
+    Flag::text("envoy-workers", "", "worker threads of each Envoy"),
     Flag::text("nginx-workers", "", "worker processes of each nginx"),
 ];
 const STATE: &[Flag] = &[
@@ -188,6 +193,8 @@ fn run(values: &Values) -> Result<Plan, String> {
     } else {
         Plan::full()
     };
+    plan.envoy = values.text("envoy").into();
+    set(values, "envoy-workers", &mut plan.envoy_workers)?;
     set(values, "nginx-workers", &mut plan.nginx_workers)?;
     set_list(values, "protocols", &mut plan.protocols, |text| {
         by_name(Protocol::INVOCATION, |protocol| protocol.name() == text)
@@ -260,6 +267,9 @@ fn by_name<T, const N: usize>(all: [T; N], named: impl Fn(&T) -> bool) -> Option
 fn check(plan: &Plan) -> Result<(), String> {
     if plan.rounds == 0 || plan.requests == 0 || plan.connections == 0 {
         return Err("--rounds, --requests and --connections must be at least 1".to_owned());
+    }
+    if plan.envoy_workers == 0 || plan.nginx_workers == 0 {
+        return Err("--envoy-workers and --nginx-workers must be at least 1".to_owned());
     }
     if !(0.1..=1e6).contains(&plan.qps) {
         return Err("--qps must be between 0.1 and 1000000".to_owned());
@@ -390,7 +400,7 @@ fn wrong(text: String) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::{Command, parse};
-    use crate::plan::{Driver, Protocol};
+    use crate::plan::{Driver, Protocol, System};
 
     fn read(line: &str) -> Result<Command, super::Refusal> {
         parse(line.split_whitespace().map(String::from))
@@ -405,6 +415,17 @@ mod tests {
         assert_eq!(plan.protocols, [Protocol::Http, Protocol::Proxy]);
         assert_eq!((plan.qps, plan.rounds), (50.0, 2));
         assert_eq!(plan.driver, Driver::Fortio("fortio".into()));
+    }
+
+    #[test]
+    fn systems_are_chosen_by_name_and_envoy_by_its_program() {
+        let Ok(Command::Run(plan)) =
+            read("run --systems direct,envoy,nginx --envoy bin/envoy --envoy-workers 2")
+        else {
+            panic!("refused");
+        };
+        assert_eq!(plan.systems, [System::Direct, System::Envoy, System::Nginx]);
+        assert_eq!((plan.envoy, plan.envoy_workers), ("bin/envoy".into(), 2));
     }
 
     #[test]
@@ -428,6 +449,7 @@ mod tests {
         for (line, named) in [
             ("run --protocols smtp", "--protocols"),
             ("run --qps 0", "--qps"),
+            ("run --envoy-workers 0", "--envoy-workers"),
             ("run --driver wrk", "--driver"),
             ("run --protocols state-memory-get-http", "--protocols"),
             ("state --stores etcd", "--stores"),

@@ -56,7 +56,7 @@ impl Protocol {
     /// Whether a system can make the call: no proxy keeps state, and nothing but a sidecar reaches its own memory.
     pub(crate) fn is_made_by(self, system: System) -> bool {
         match (self, system) {
-            (Self::State(_), System::Nginx) => false,
+            (Self::State(_), System::Envoy | System::Nginx) => false,
             (Self::State(call), System::Direct) => call.store != Store::Memory,
             _ => true,
         }
@@ -91,12 +91,22 @@ pub(crate) enum System {
     Outrigger,
     /// As many of Dapr's.
     Reference,
+    /// Two Envoy processes with mTLS between them, and a rule of access.
+    Envoy,
     /// Two nginx processes with mTLS between them.
     Nginx,
 }
 
 impl System {
-    pub(crate) const ALL: [Self; 4] = [Self::Direct, Self::Outrigger, Self::Reference, Self::Nginx];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Direct,
+        Self::Outrigger,
+        Self::Reference,
+        Self::Envoy,
+        Self::Nginx,
+    ];
+    /// Those that ours is compared with.
+    pub(crate) const PEERS: [Self; 3] = [Self::Reference, Self::Envoy, Self::Nginx];
 
     /// As in flags and JSON.
     pub(crate) fn name(self) -> &'static str {
@@ -104,6 +114,7 @@ impl System {
             Self::Direct => "direct",
             Self::Outrigger => "outrigger",
             Self::Reference => "reference",
+            Self::Envoy => "envoy",
             Self::Nginx => "nginx",
         }
     }
@@ -114,6 +125,7 @@ impl System {
             Self::Direct => "direct",
             Self::Outrigger => "Outrigger",
             Self::Reference => "Dapr",
+            Self::Envoy => "Envoy",
             Self::Nginx => "nginx",
         }
     }
@@ -166,8 +178,14 @@ pub(crate) struct Plan {
     /// Wait after saturation before memory is read once more.
     pub(crate) settle: f64,
     pub(crate) nginx_workers: usize,
+    /// Results from before Envoy took part do not have it.
+    #[serde(default)]
+    pub(crate) envoy_workers: usize,
     #[serde(skip)]
     pub(crate) bin_dir: PathBuf,
+    /// Envoy's program.
+    #[serde(skip)]
+    pub(crate) envoy: PathBuf,
     #[serde(skip)]
     pub(crate) reference: Option<PathBuf>,
     #[serde(skip)]
@@ -175,7 +193,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The load of Dapr's published report, five times; about an hour and a half.
+    /// The load of Dapr's published report, five times; about two hours.
     pub(crate) fn full() -> Self {
         Self {
             profile: "full".to_owned(),
@@ -199,7 +217,9 @@ impl Plan {
             idle_connections: 1_000,
             settle: 300.0,
             nginx_workers: 1,
+            envoy_workers: 1,
             bin_dir: PathBuf::new(),
+            envoy: PathBuf::new(),
             reference: None,
             output: PathBuf::new(),
         }

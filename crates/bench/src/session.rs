@@ -14,7 +14,7 @@ use crate::plan::{Driver, Plan, Protocol, System};
 use crate::procfs::Machine;
 use crate::report;
 use crate::results::{ProtocolResults, Results, SCHEMA, SystemResults};
-use crate::systems::{Backend, Stack, nginx_version, sidecar_version};
+use crate::systems::{Backend, Stack, envoy_version, nginx_version, sidecar_version};
 
 mod steps;
 
@@ -157,6 +157,12 @@ fn available(plan: &Plan, results: &mut Results) -> Vec<System> {
                     .ok_or_else(|| format!("Dapr: no daprd that runs in {}", folder.display())),
                 None => Err("Dapr: no folder with its binaries was given (--reference DIR)".to_owned()),
             },
+            System::Envoy => envoy_version(&plan.envoy).ok_or_else(|| {
+                format!(
+                    "Envoy: {} does not run (conformance/build envoy fetches it; --envoy FILE names it)",
+                    plan.envoy.display()
+                )
+            }),
             System::Nginx => nginx_version().ok_or_else(|| {
                 "nginx: it is not installed (apt-get update && apt-get install nginx-light)".to_owned()
             }),

@@ -1,4 +1,4 @@
-//! What is measured: the app alone, or behind two sidecars of a build, or behind two nginx processes; a store
+//! What is measured: the app alone, or behind two sidecars of a build, or behind two processes of a proxy; a store
 //! alone, or behind a sidecar.
 
 use std::path::Path;
@@ -15,17 +15,23 @@ use crate::procfs::Watched;
 
 mod backend;
 mod certificates;
+mod envoy;
 mod keeper;
 mod launch;
 mod nginx;
+mod proxies;
 mod servers;
 mod sidecars;
 
 pub(crate) use backend::Backend;
+pub(crate) use envoy::version as envoy_version;
 pub(crate) use launch::version as sidecar_version;
 pub(crate) use nginx::version as nginx_version;
 
+use envoy::Envoy;
 use keeper::Keeper;
+use nginx::Nginx;
+use proxies::{Product, Proxies};
 use sidecars::Sidecars;
 
 /// Path and method of calls that a proxy passes on as they are. Fortio's client calls the same method.
@@ -49,7 +55,7 @@ impl Chain {
         match self {
             Self::Sidecars(pair) => Some(pair.prepare_caller()),
             Self::Keeper(one) => Some(one.prepare()),
-            Self::Direct | Self::Nginx(_) => None,
+            Self::Direct | Self::Proxies(_) => None,
         }
     }
 }
@@ -58,7 +64,7 @@ enum Chain {
     Direct,
     Keeper(Box<Keeper>),
     Sidecars(Box<Sidecars>),
-    Nginx(Box<nginx::Proxies>),
+    Proxies(Box<Proxies>),
 }
 
 impl Stack {
@@ -90,10 +96,20 @@ impl Stack {
                     (Chain::Sidecars(Box::new(pair)), processes, port)
                 }
             }
-            System::Nginx => {
-                let pair = nginx::Proxies::start(protocol, port, plan.nginx_workers, &dir).await?;
+            System::Envoy | System::Nginx => {
+                let product: Box<dyn Product> = if system == System::Envoy {
+                    Box::new(Envoy {
+                        program: plan.envoy.clone(),
+                        workers: plan.envoy_workers,
+                    })
+                } else {
+                    Box::new(Nginx {
+                        workers: plan.nginx_workers,
+                    })
+                };
+                let pair = Proxies::start(product, protocol, port, &dir).await?;
                 let (processes, port) = (pair.processes(), pair.port());
-                (Chain::Nginx(Box::new(pair)), processes, port)
+                (Chain::Proxies(Box::new(pair)), processes, port)
             }
         };
         processes.extend(backend.processes());
@@ -114,7 +130,7 @@ impl Stack {
             Chain::Direct => attempt(&call).await?,
             Chain::Keeper(one) => one.sidecar().process.ready(|| attempt(&call)).await?,
             Chain::Sidecars(pair) => pair.caller().process.ready(|| attempt(&call)).await?,
-            Chain::Nginx(pair) => pair.caller().process.ready(|| attempt(&call)).await?,
+            Chain::Proxies(pair) => pair.caller().process.ready(|| attempt(&call)).await?,
         }
         Ok(())
     }
@@ -191,7 +207,7 @@ impl Stack {
     pub(crate) async fn spare(&mut self) -> Result<Option<Spare>, Failure> {
         // The clock starts with the process: files and command lines are written before.
         let (started, process, port, health) = match &mut self.chain {
-            Chain::Nginx(pair) => {
+            Chain::Proxies(pair) => {
                 let prepared = pair.prepare_caller()?;
                 let started = Instant::now();
                 let hop = prepared.start()?;
@@ -226,7 +242,7 @@ impl Stack {
             Chain::Direct => Ok(()),
             Chain::Keeper(one) => one.stop().await,
             Chain::Sidecars(pair) => pair.stop().await,
-            Chain::Nginx(pair) => pair.stop().await,
+            Chain::Proxies(pair) => pair.stop().await,
         }
     }
 }

@@ -19,6 +19,8 @@ pub(crate) use state::STORE;
 pub(super) use state::name_of;
 
 const KIND: &str = "application/octet-stream";
+/// The path of `OnInvoke`.
+pub(crate) const ON_INVOKE: &str = "/dapr.proto.runtime.v1.AppCallback/OnInvoke";
 
 /// What the calls are spoken in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +95,7 @@ impl Call {
     /// `OnInvoke`, as a sidecar calls an app.
     pub(crate) fn on_invoke(port: u16, payload: usize) -> Result<Self, Failure> {
         let body = frame::message(&invocation(payload));
-        Self::grpc(port, "/dapr.proto.runtime.v1.AppCallback/OnInvoke", payload, body)
+        Self::grpc(port, ON_INVOKE, payload, body)
     }
 
     /// `InvokeService`, as an app calls its sidecar.

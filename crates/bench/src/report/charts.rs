@@ -99,6 +99,7 @@ pub(super) fn colour(system: System) -> &'static str {
         System::Direct => "#9aa5b1",
         System::Outrigger => "#0b7a75",
         System::Reference => "#d9822b",
+        System::Envoy => "#b5367a",
         System::Nginx => "#5b5bd6",
     }
 }

@@ -26,6 +26,8 @@ const READING: &str = "
 * One machine with few cores shows what calls *cost*, and how systems compare. It does not show latency across a network,
   or how a system scales with cores, and its tails belong to the scheduler as much as to the systems.";
 const READING_INVOCATION: &str = "
+* Envoy is two hops as in a service mesh: mTLS and HTTP/2 between them, statistics, and a rule at the callee's that only
+  the caller's certificate meets. They do no tracing or discovery.
 * nginx is the floor: two hops with mTLS that do no tracing, metrics, policy or discovery.
 ";
 const READING_STATE: &str = "
@@ -91,7 +93,7 @@ fn head(page: &mut String, results: &Results) {
 | load | {payload}, {connections} connections, {qps} requests/s, {rounds} rounds of {requests} requests |
 | load generator | {driver} |
 | versions | {versions} |
-| sidecars | {sidecars} |
+| sidecars | {sidecars} |{proxies}
 ",
         profile = plan.profile,
         started = results.started,
@@ -106,6 +108,7 @@ fn head(page: &mut String, results: &Results) {
         rounds = plan.rounds,
         requests = tick(plan.requests as f64),
         versions = versions.join(", "),
+        proxies = proxies(results),
     );
     if plan.profile != "full" {
         let _ = writeln!(
@@ -113,6 +116,24 @@ fn head(page: &mut String, results: &Results) {
             "This profile shows that everything works; its figures are not to be quoted.\n"
         );
     }
+}
+
+/// One more row of the head, for the proxies that took part; nothing when none did.
+fn proxies(results: &Results) -> String {
+    let plan = &results.plan;
+    let workers = [
+        (System::Envoy, "worker threads", plan.envoy_workers),
+        (System::Nginx, "worker processes", plan.nginx_workers),
+    ];
+    let parts: Vec<String> = workers
+        .into_iter()
+        .filter(|(system, ..)| results.protocols.iter().any(|found| found.of(*system).is_some()))
+        .map(|(system, kind, count)| format!("{}, {kind} of a hop: {count}", system.title()))
+        .collect();
+    if parts.is_empty() {
+        return String::new();
+    }
+    format!("\n| proxies | {} |", parts.join("; "))
 }
 
 fn highlights(page: &mut String, results: &Results) {
@@ -149,7 +170,7 @@ fn highlights(page: &mut String, results: &Results) {
             tick(ours.total.planned as f64)
         ));
         let _ = writeln!(page, "* **{}**: {}.", found.protocol.title(), parts.join(", "));
-        for peer in [System::Reference, System::Nginx] {
+        for peer in System::PEERS {
             if let Some(line) = against(found, peer) {
                 let _ = writeln!(page, "  * {line}");
             }
@@ -217,7 +238,7 @@ fn protocol(page: &mut String, results: &Results, found: &ProtocolResults) {
 }
 
 fn side_by_side(page: &mut String, found: &ProtocolResults) {
-    let peers: Vec<System> = [System::Reference, System::Nginx]
+    let peers: Vec<System> = System::PEERS
         .into_iter()
         .filter(|peer| found.of(*peer).is_some())
         .collect();

@@ -84,6 +84,8 @@ fn a_report_can_be_written_again_from_its_results() {
         system(System::Direct, 0.2),
         system(System::Outrigger, 1.0),
         system(System::Reference, 5.0),
+        system(System::Envoy, 4.0),
+        system(System::Nginx, 0.5),
     ];
     super::write(&results(all), folder.path()).unwrap();
     let first = std::fs::read_to_string(folder.path().join("summary.md")).unwrap();
@@ -96,6 +98,27 @@ fn a_report_can_be_written_again_from_its_results() {
     let shown = charts_shown(&first, again.path());
     assert!(shown >= 15, "{shown} charts");
     assert!(first.contains("nginx: it is not installed"));
+}
+
+#[test]
+fn each_peer_has_a_column_and_a_ratio() {
+    let all = vec![
+        system(System::Direct, 0.2),
+        system(System::Outrigger, 1.0),
+        system(System::Reference, 5.0),
+        system(System::Envoy, 4.0),
+        system(System::Nginx, 0.5),
+    ];
+    let page = super::summary::markdown(&results(all));
+    for line in [
+        "|  | unit | Outrigger | Dapr | Envoy | nginx | ratio to Dapr | ratio to Envoy | ratio to nginx |",
+        "| proxies | Envoy, worker threads of a hop: 1; nginx, worker processes of a hop: 1 |",
+        "  * against Envoy: 0.33 times its CPU time per call, 1 times its calls per second at saturation",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}\n{page}");
+    }
+    let page = super::summary::markdown(&results(vec![system(System::Outrigger, 1.0)]));
+    assert!(!page.contains("| proxies |"), "{page}");
 }
 
 /// Checks that every chart of a page is there, in both forms; returns their number.

@@ -1,64 +1,69 @@
-//! Certificates for the chain of nginx processes: an authority, a server, a client.
+//! Certificates for chains of proxies: an authority, a server, a client.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    SanType,
 };
 
 use crate::Failure;
 
-/// The name the callee's certificate carries.
+/// The names that certificates carry, as DNS names and in their [`uri`].
 pub(super) const CALLEE: &str = "callee.bench";
-const CALLER: &str = "caller.bench";
+pub(super) const CALLER: &str = "caller.bench";
 
-/// Files in PEM.
+/// The identity of whoever has a name, as rules of access know it: of the form that sidecars have.
+pub(super) fn uri(name: &str) -> String {
+    format!("spiffe://bench/ns/default/{name}")
+}
+
+/// Files in PEM, and what issues more of them.
 pub(super) struct Certificates {
     dir: PathBuf,
+    authority: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Certificates {
-    /// Issues them into a folder. Keys are P-256, as those of sidecars.
+    /// Issues those of the two hops into a folder. Keys are P-256, as those of sidecars.
     pub(super) fn issue(dir: &Path) -> Result<Self, Failure> {
         let mut authority = CertificateParams::default();
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority
             .distinguished_name
             .push(DnType::CommonName, "outrigger-bench");
-        let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
-        let certificates = Self { dir: dir.to_owned() };
-        std::fs::write(certificates.authority(), authority.pem())?;
-        for (name, usage) in [
-            (CALLEE, ExtendedKeyUsagePurpose::ServerAuth),
-            (CALLER, ExtendedKeyUsagePurpose::ClientAuth),
-        ] {
-            let mut params = CertificateParams::new(vec![name.to_owned()])?;
-            params.distinguished_name.push(DnType::CommonName, name);
-            params.extended_key_usages.push(usage);
-            let key = KeyPair::generate()?;
-            let certificate = params.signed_by(&key, &authority)?;
-            std::fs::write(dir.join(format!("{name}.crt")), certificate.pem())?;
-            std::fs::write(dir.join(format!("{name}.key")), key.serialize_pem())?;
-        }
+        let certificates = Self {
+            dir: dir.to_owned(),
+            authority: CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?,
+        };
+        std::fs::write(certificates.authority(), certificates.authority.pem())?;
+        certificates.add(CALLEE, ExtendedKeyUsagePurpose::ServerAuth)?;
+        certificates.add(CALLER, ExtendedKeyUsagePurpose::ClientAuth)?;
         Ok(certificates)
+    }
+
+    /// Issues one more.
+    pub(super) fn add(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> Result<(), Failure> {
+        let mut params = CertificateParams::new(vec![name.to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.subject_alt_names.push(SanType::URI(uri(name).try_into()?));
+        params.extended_key_usages.push(usage);
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.authority)?;
+        std::fs::write(self.certificate(name), certificate.pem())?;
+        std::fs::write(self.key(name), key.serialize_pem())?;
+        Ok(())
     }
 
     pub(super) fn authority(&self) -> PathBuf {
         self.dir.join("authority.crt")
     }
 
-    pub(super) fn callee(&self) -> (PathBuf, PathBuf) {
-        self.pair(CALLEE)
+    pub(super) fn certificate(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.crt"))
     }
 
-    pub(super) fn caller(&self) -> (PathBuf, PathBuf) {
-        self.pair(CALLER)
-    }
-
-    fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
-        (
-            self.dir.join(format!("{name}.crt")),
-            self.dir.join(format!("{name}.key")),
-        )
+    pub(super) fn key(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.key"))
     }
 }

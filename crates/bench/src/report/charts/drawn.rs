@@ -37,7 +37,7 @@ impl Page<'_> {
             charts.push(("payload_sweep", self.payload_sweep()));
             charts.push(("connection_sweep", self.connection_sweep()));
         }
-        if any(|system| matches!(system.system, System::Reference | System::Nginx)) {
+        if any(|system| System::PEERS.contains(&system.system)) {
             charts.push(("side_by_side", self.side_by_side()));
         }
         charts
@@ -250,8 +250,7 @@ impl Page<'_> {
         .filter(|(at, _)| self.is_told(*at))
         .filter_map(|(at, name)| FIGURES.get(at).map(|figure| (figure, name)))
         .collect();
-        let peers = [System::Reference, System::Nginx];
-        let series = peers
+        let series = System::PEERS
             .into_iter()
             .filter(|peer| self.found.of(*peer).is_some())
             .map(|peer| Series {
