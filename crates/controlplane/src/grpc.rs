@@ -113,7 +113,13 @@ where
         permit,
         drain,
     } = accepted;
-    let Some(stream) = outrigger_accept::handshake(stream, identity.server_config(), &drain).await else {
+    // Its room is given back before that of the connection is taken.
+    let handshake = Box::pin(outrigger_accept::handshake(
+        stream,
+        identity.server_config(),
+        &drain,
+    ));
+    let Some(stream) = handshake.await else {
         return;
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -137,13 +143,16 @@ where
     http2(stream, limits, service, (Caller::Workload(id), permit), end).await;
 }
 
-async fn http2<I, S>(
+/// Drives a connection to its end. Not an `async fn`: that would have room for what it is given beside the connection made of
+/// it.
+fn http2<I, S>(
     io: I,
     limits: ServerLimits,
     service: S,
     (caller, permit): (Caller, Arc<Permit>),
     end: impl Future<Output = ()>,
-) where
+) -> impl Future<Output = ()>
+where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -165,13 +174,13 @@ async fn http2<I, S>(
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(MAX_HEADER)
         .serve_connection(TokioIo::new(io), calls);
-    let end = async {
+    let end = async move {
         tokio::select! {
             () = end => {}
             () = silent(&called) => tracing::debug!(target: LOG, "closed a connection without a call"),
         }
     };
-    outrigger_accept::finish(connection, end).await;
+    outrigger_accept::finish(Box::pin(connection), end)
 }
 
 /// Ends when there was no call in time.
