@@ -1,10 +1,13 @@
 //! Serving gRPC: with the identities of the control plane, or in plain text.
 
+mod written;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,6 +18,8 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::{Service, ServiceExt};
+use written::written;
+pub use written::{list, stream};
 
 const LOG: &str = "dapr.grpc";
 /// Time until the first byte of a connection in plain text.
@@ -25,6 +30,8 @@ const FIRST_CALL: Duration = Duration::from_secs(20);
 const PART: usize = 2;
 /// Largest header of a request, in bytes.
 const MAX_HEADER: u32 = 16 << 10;
+/// What is taken of an answer before the client has read it, in bytes.
+const SEND_BUFFER: usize = 32 << 10;
 
 /// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
@@ -165,7 +172,7 @@ where
         permit.prove();
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Arc::clone(&permit));
-        service.clone().oneshot(request)
+        service.clone().oneshot(request).map_ok(written)
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -173,6 +180,7 @@ where
         .keep_alive_timeout(limits.ping_timeout)
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(MAX_HEADER)
+        .max_send_buf_size(SEND_BUFFER)
         .serve_connection(TokioIo::new(io), calls);
     let end = async move {
         tokio::select! {
