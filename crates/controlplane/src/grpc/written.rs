@@ -20,8 +20,8 @@ const PIECE: usize = 16 << 10;
 const PREFIX: usize = 5;
 /// The only field of a list.
 const FIELD: u32 = 1;
-/// Its longest key and length, in bytes.
-const MAX_HEAD: usize = 11;
+/// Of its key and the length of an item, in bytes: as many as they can have.
+const HEAD: usize = 11;
 
 /// The body that takes the place of that of an answer, once [`super::serve`] has it.
 #[derive(Clone)]
@@ -127,7 +127,7 @@ impl Iterator for List {
             let fits = self.begun.len().min(PIECE - piece.len());
             piece.put_slice(&self.begun.split_to(fits));
             // The head of the next item is written whole.
-            if !self.begun.is_empty() || PIECE - piece.len() < MAX_HEAD {
+            if !self.begun.is_empty() || PIECE - piece.len() < HEAD {
                 break;
             }
             let Some(item) = self.items.next() else { break };
@@ -222,7 +222,7 @@ mod tests {
         }
         let length: usize = 1000 * 1403 + PREFIX;
         assert!(
-            (length.div_ceil(PIECE)..=length.div_ceil(PIECE - MAX_HEAD)).contains(&pieces),
+            (length.div_ceil(PIECE)..=length.div_ceil(PIECE - HEAD)).contains(&pieces),
             "{pieces}"
         );
     }
