@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gc
 import subprocess
 import threading
 import time
@@ -63,6 +64,10 @@ class Fleet:
             for task in self.tasks:
                 task.cancel()
             await asyncio.gather(*self.tasks, return_exceptions=True)
+            # What the library still does for its connections, which end when nobody has them any more.
+            self.tasks.clear()
+            gc.collect()
+            await asyncio.sleep(1)
         asyncio.run_coroutine_threadsafe(end(), self.loop).result(PATIENCE)
         self.loop.call_soon_threadsafe(self.loop.stop)
 

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ where
         // A client that has said all it has to say is answered still.
         .half_close(true)
         .serve_connection(TokioIo::new(io), service);
-    finish(connection, drain.cancelled()).await;
+    finish(Box::pin(connection), drain.cancelled()).await;
 }
 
 /// The answer to a request with two hosts (RFC 9112 section 3.2): others may have read the other one.
@@ -79,12 +79,12 @@ fn bad_request<B: Default>() -> Response<B> {
     response
 }
 
-/// Drives a connection to its end. Once `end` completes it is told to finish, and cut off after a while.
-pub async fn finish<C: GracefulConnection>(connection: C, end: impl Future<Output = ()>)
+/// Drives a connection to its end. Once `end` completes it is told to finish, and cut off after a while. It is boxed because
+/// a future that hands it on would have room for it several times.
+pub async fn finish<C: GracefulConnection>(mut connection: Pin<Box<C>>, end: impl Future<Output = ()>)
 where
     C::Error: std::fmt::Display,
 {
-    let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
         () = end => None,

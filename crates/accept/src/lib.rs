@@ -20,6 +20,7 @@ use std::fmt::Debug;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,12 +136,13 @@ where
             continue;
         };
         let (permit, ending) = (Arc::new(permit), drain.child_token());
-        let connection = handle(Accepted {
+        // What is moved into a task twice takes its room twice.
+        let connection = Box::pin(handle(Accepted {
             stream,
             peer,
             permit: Arc::clone(&permit),
             drain: ending.clone(),
-        });
+        }));
         connections.spawn(until_evicted(connection, peer, permit, ending));
     }
     drop(listener);
@@ -161,12 +163,11 @@ async fn permit(admission: &Admission, source: Option<IpAddr>, drain: &Cancellat
 
 /// Drives a connection until it ends, or others need its place.
 async fn until_evicted(
-    connection: impl Future<Output = ()>,
+    mut connection: Pin<Box<impl Future<Output = ()>>>,
     peer: impl Debug,
     permit: Arc<Permit>,
     ending: CancellationToken,
 ) {
-    let mut connection = std::pin::pin!(connection);
     tokio::select! {
         () = &mut connection => return,
         () = permit.evicted() => {}

@@ -1,10 +1,13 @@
 //! Serving gRPC: with the identities of the control plane, or in plain text.
 
+mod written;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryFutureExt;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,6 +18,8 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 use tonic::body::Body;
 use tower::{Service, ServiceExt};
+use written::written;
+pub use written::{list, stream};
 
 const LOG: &str = "dapr.grpc";
 /// Time until the first byte of a connection in plain text.
@@ -25,6 +30,8 @@ const FIRST_CALL: Duration = Duration::from_secs(20);
 const PART: usize = 2;
 /// Largest header of a request, in bytes.
 const MAX_HEADER: u32 = 16 << 10;
+/// What is taken of an answer before the client has read it, in bytes.
+const SEND_BUFFER: usize = 32 << 10;
 
 /// What the clients of a server may have.
 #[derive(Debug, Clone, Copy)]
@@ -113,7 +120,13 @@ where
         permit,
         drain,
     } = accepted;
-    let Some(stream) = outrigger_accept::handshake(stream, identity.server_config(), &drain).await else {
+    // Its room is given back before that of the connection is taken.
+    let handshake = Box::pin(outrigger_accept::handshake(
+        stream,
+        identity.server_config(),
+        &drain,
+    ));
+    let Some(stream) = handshake.await else {
         return;
     };
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -137,13 +150,16 @@ where
     http2(stream, limits, service, (Caller::Workload(id), permit), end).await;
 }
 
-async fn http2<I, S>(
+/// Drives a connection to its end. Not an `async fn`: that would have room for what it is given beside the connection made of
+/// it.
+fn http2<I, S>(
     io: I,
     limits: ServerLimits,
     service: S,
     (caller, permit): (Caller, Arc<Permit>),
     end: impl Future<Output = ()>,
-) where
+) -> impl Future<Output = ()>
+where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
@@ -156,7 +172,7 @@ async fn http2<I, S>(
         permit.prove();
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Arc::clone(&permit));
-        service.clone().oneshot(request)
+        service.clone().oneshot(request).map_ok(written)
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -164,14 +180,15 @@ async fn http2<I, S>(
         .keep_alive_timeout(limits.ping_timeout)
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(MAX_HEADER)
+        .max_send_buf_size(SEND_BUFFER)
         .serve_connection(TokioIo::new(io), calls);
-    let end = async {
+    let end = async move {
         tokio::select! {
             () = end => {}
             () = silent(&called) => tracing::debug!(target: LOG, "closed a connection without a call"),
         }
     };
-    outrigger_accept::finish(connection, end).await;
+    outrigger_accept::finish(Box::pin(connection), end)
 }
 
 /// Ends when there was no call in time.

@@ -77,7 +77,7 @@ pub async fn serve<H, F>(
                 .half_close(true)
                 .max_buf_size(MAX_HEAD)
                 .serve_connection(TokioIo::new(stream), service);
-            outrigger_accept::finish(connection, drain.cancelled()).await;
+            outrigger_accept::finish(Box::pin(connection), drain.cancelled()).await;
         }
     };
     keep_alive(&server.listener);

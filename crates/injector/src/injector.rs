@@ -17,6 +17,7 @@ use crate::callers::Callers;
 use crate::config::Config;
 use crate::error::InjectorError;
 use crate::metrics::Metrics;
+use crate::mtls::Mtls;
 use crate::registration;
 use crate::review::Reviewer;
 
@@ -100,12 +101,14 @@ impl Injector {
             mode: Mode::Kubernetes,
         };
         let (identity, renewal) = obtain(&tls, APP_ID, &config.settings.namespace, env, &drain).await?;
+        let mtls = Mtls::new(client.clone(), &config.settings.namespace);
         let reviewer = Reviewer {
             settings: config.settings,
             callers,
             anchors: identity.anchors().clone(),
             token: tokio::fs::try_exists(Path::new(TOKEN)).await.unwrap_or(false),
             client: client.clone(),
+            mtls,
             metrics: Arc::default(),
         };
         Ok(Self {

@@ -9,6 +9,7 @@ mod error;
 pub mod fuzzing;
 mod injector;
 mod metrics;
+mod mtls;
 pub mod patch;
 mod registration;
 mod review;

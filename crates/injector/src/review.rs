@@ -17,14 +17,13 @@ use serde_json::{Value, json};
 use crate::callers::{Callers, User};
 use crate::config::Settings;
 use crate::metrics::{Metrics, Reason};
+use crate::mtls::Mtls;
 use crate::patch::{self, Pod, Surroundings};
 
 const LOG: &str = "dapr.injector";
 /// Where the API server asks.
 const PATH: &str = "/mutate";
 const JSON: &str = "application/json";
-/// The Configuration of the control plane.
-const CONFIGURATION: &str = "daprsystem";
 
 /// Reviews pods.
 #[derive(Debug)]
@@ -35,6 +34,7 @@ pub(crate) struct Reviewer {
     /// Whether sidecars prove who they are with a token of their own.
     pub(crate) token: bool,
     pub(crate) client: Client,
+    pub(crate) mtls: Mtls,
     pub(crate) metrics: Arc<Metrics>,
 }
 
@@ -186,26 +186,10 @@ impl Reviewer {
         Ok(Surroundings {
             namespace: namespace.to_owned(),
             trust_anchors: self.anchors.current().pem().to_owned(),
-            mtls: self.mtls().await,
+            mtls: self.mtls.is_on().await,
             token: self.token,
             components,
         })
-    }
-
-    /// As the Configuration of the control plane says; on where that cannot be read.
-    async fn mtls(&self) -> bool {
-        let namespace = Some(self.settings.namespace.as_str());
-        let found = self
-            .client
-            .get::<Value>(Kind::CONFIGURATIONS, namespace, CONFIGURATION)
-            .await;
-        match found {
-            Ok(object) => object["spec"]["mtls"]["enabled"].as_bool().unwrap_or(true),
-            Err(error) => {
-                tracing::debug!(target: LOG, "mTLS is on: the Configuration {CONFIGURATION} cannot be read: {error}");
-                true
-            }
-        }
     }
 }
 

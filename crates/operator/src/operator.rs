@@ -39,10 +39,13 @@ const CONNECTIONS: Limits = Limits {
 };
 /// Calls at the same time on one connection: a sidecar has a stream for each kind, and calls beside them.
 const MAX_STREAMS: u32 = 64;
+/// Silence after which a sidecar is asked whether it is still there. One that has vanished costs a place until then, and
+/// nothing waits for it.
+const PING_AFTER: Duration = Duration::from_secs(60);
 /// What clients of the gRPC server may have.
 const GRPC: ServerLimits = ServerLimits {
     connections: CONNECTIONS,
-    ping_after: Duration::from_secs(10),
+    ping_after: PING_AFTER,
     ping_timeout: Duration::from_secs(20),
     streams: MAX_STREAMS,
 };

@@ -90,7 +90,8 @@ impl<K: ResourceKind> Watched for Resource<K> {
                 .collect(),
             has_secrets: secrets::needed(K::SECRETS, &object),
             fingerprint: hasher.finish(),
-            manifest: object.to_string().into(),
+            // Without the room that a text has grown into.
+            manifest: object.to_string().into_boxed_str().into_boxed_bytes().into(),
             kind: PhantomData,
         }))
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
-use futures::stream::unfold;
+use futures::stream::{empty, unfold};
+use outrigger_controlplane::grpc;
 use outrigger_kube::{Client, Kind, Meta, Watched};
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::operator_server::Operator;
@@ -57,23 +58,24 @@ impl Service {
         Ok(manifest.into())
     }
 
-    /// The resources of a kind, with their secrets.
-    async fn list<K: ResourceKind>(
+    /// The resources of a kind, with their secrets; `T` has nothing but their list. All sidecars share the manifests that
+    /// have no secrets.
+    async fn list<K: ResourceKind, T: Default>(
         &self,
         copy: &Copy<Resource<K>>,
         namespace: &str,
         app_id: Option<&str>,
-    ) -> Result<Vec<Bytes>, Status> {
+    ) -> Result<Response<T>, Status> {
         let mut listed = Vec::new();
         for resource in copy.known().await?.of_namespace(namespace) {
             if app_id.is_none_or(|app_id| resource.is_for(app_id)) {
                 listed.push(self.manifest(namespace, &resource).await?);
             }
         }
-        Ok(listed)
+        grpc::list(listed)
     }
 
-    async fn follow<K: ResourceKind, T: Send + 'static>(
+    async fn follow<K: ResourceKind, T: prost::Message + 'static>(
         &self,
         copy: &Copy<Resource<K>>,
         namespace: String,
@@ -100,7 +102,8 @@ impl Service {
                 }
             }
         });
-        Ok(Response::new(Box::pin(stream)))
+        let nothing: Updates<T> = Box::pin(empty());
+        Ok(grpc::stream(nothing, stream))
     }
 
     /// A Configuration of the copy; where the API refuses to list them, the one alone.
@@ -150,10 +153,8 @@ impl Operator for Service {
     ) -> Result<Response<wire::ListComponentResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         let app_id = app_id(&extensions, &request.namespace)?;
-        let components = self
-            .list(&self.copies.components, &request.namespace, Some(&app_id))
-            .await?;
-        Ok(Response::new(wire::ListComponentResponse { components }))
+        self.list(&self.copies.components, &request.namespace, Some(&app_id))
+            .await
     }
 
     async fn get_configuration(
@@ -207,10 +208,8 @@ impl Operator for Service {
     ) -> Result<Response<wire::ListResiliencyResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
-        let resiliencies = self
-            .list(&self.copies.resiliencies, &request.namespace, None)
-            .await?;
-        Ok(Response::new(wire::ListResiliencyResponse { resiliencies }))
+        self.list(&self.copies.resiliencies, &request.namespace, None)
+            .await
     }
 
     async fn list_subscriptions_v2(
@@ -219,10 +218,8 @@ impl Operator for Service {
     ) -> Result<Response<wire::ListSubscriptionsResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
-        let subscriptions = self
-            .list(&self.copies.subscriptions, &request.namespace, None)
-            .await?;
-        Ok(Response::new(wire::ListSubscriptionsResponse { subscriptions }))
+        self.list(&self.copies.subscriptions, &request.namespace, None)
+            .await
     }
 
     async fn subscription_update(
@@ -246,10 +243,7 @@ impl Operator for Service {
     ) -> Result<Response<wire::ListHttpEndpointsResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         app_id(&extensions, &request.namespace)?;
-        let http_endpoints = self
-            .list(&self.copies.endpoints, &request.namespace, None)
-            .await?;
-        Ok(Response::new(wire::ListHttpEndpointsResponse { http_endpoints }))
+        self.list(&self.copies.endpoints, &request.namespace, None).await
     }
 
     /// Tells of no end: the message has no field for it.

@@ -46,6 +46,7 @@ impl Webhook {
             anchors: TrustAnchors::new(bundle),
             token: false,
             client: server.client(),
+            mtls: Mtls::new(server.client(), "dapr-system"),
             metrics: Arc::default(),
         };
         Self {
@@ -134,11 +135,18 @@ async fn a_pod_gets_its_sidecar_with_the_current_anchors() {
         rotated["spec"]["containers"][1]["env"][1]["value"],
         next.root_pem()
     );
-    let args = rotated["spec"]["containers"][1]["args"]
-        .as_array()
-        .unwrap()
-        .clone();
-    assert!(!args.contains(&json!("--enable-mtls")));
+    let without_mtls = async {
+        loop {
+            let pod = patched(&webhook.review("u1", "Pod", &enabled()).await, enabled());
+            let args = pod["spec"]["containers"][1]["args"].as_array().unwrap().clone();
+            if !args.contains(&json!("--enable-mtls")) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(10), without_mtls)
+        .await
+        .expect("the Configuration counts within a second");
 }
 
 #[tokio::test]

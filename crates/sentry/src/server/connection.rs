@@ -43,5 +43,5 @@ where
             }
         }
     };
-    outrigger_accept::finish(connection, end).await;
+    outrigger_accept::finish(Box::pin(connection), end).await;
 }

@@ -1,0 +1,263 @@
+//! Answers that are written while they are sent. The usual way encodes a message whole, for each caller anew, and keeps a
+//! buffer for each stream; where hundreds of callers ask for one long list at once, or listen to streams on which little
+//! happens, that is nearly all memory of the process.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::stream::{Stream, StreamExt, iter, once, unfold};
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tonic::body::Body;
+use tonic::{Response, Status};
+
+/// Piece of a list, in bytes: a frame of HTTP/2, and a record of TLS.
+const PIECE: usize = 16 << 10;
+/// What stands before a message: no compression, and the length.
+const PREFIX: usize = 5;
+/// The only field of a list.
+const FIELD: u32 = 1;
+/// Of its key and the length of an item, in bytes: as many as they can have.
+const HEAD: usize = 11;
+
+/// The body that takes the place of that of an answer, once [`super::serve`] has it.
+#[derive(Clone)]
+struct Written(Arc<Mutex<Option<Body>>>);
+
+/// An answer with one field, `repeated bytes ... = 1`, in the order of `items`; `T` is the type of such a message. The
+/// items are shared, not copied: 16 KiB of the message exist at a time.
+///
+/// # Errors
+/// `OUT_OF_RANGE` where it is longer than a message of gRPC can be, 4 GiB.
+pub fn list<T: Default>(items: Vec<Bytes>) -> Result<Response<T>, Status> {
+    let of = |item: &Bytes| key_len(FIELD) + encoded_len_varint(item.len() as u64) + item.len();
+    let length: usize = items.iter().map(of).sum();
+    let prefix = prefix(length)?;
+    let list = List {
+        left: PREFIX + length,
+        begun: Bytes::copy_from_slice(&prefix),
+        items: items.into_iter(),
+    };
+    let frames = iter(list).map(Frame::data);
+    let end = once(async { Frame::trailers(status(&Status::ok(""))) });
+    Ok(instead(T::default(), frames.chain(end)))
+}
+
+/// An answer of many messages, each encoded when it is there, into as many bytes as it has. It ends with the first error.
+pub fn stream<T, M, S>(placeholder: T, messages: S) -> Response<T>
+where
+    M: Message + 'static,
+    S: Stream<Item = Result<M, Status>> + Send + 'static,
+{
+    let frames = unfold(Some(Box::pin(messages)), |messages| async move {
+        let mut messages = messages?;
+        let failed = match messages.next().await.map(|message| message.and_then(encoded)) {
+            Some(Ok(bytes)) => return Some((Frame::data(bytes), Some(messages))),
+            Some(Err(status)) => status,
+            None => Status::ok(""),
+        };
+        Some((Frame::trailers(status(&failed)), None))
+    });
+    instead(placeholder, frames)
+}
+
+/// The answer as it is sent: with the body that was written for it, if one was.
+pub(super) fn written(mut answer: http::Response<Body>) -> http::Response<Body> {
+    if let Some(Written(body)) = answer.extensions_mut().remove::<Written>() {
+        let body = body.lock().unwrap_or_else(PoisonError::into_inner).take();
+        *answer.body_mut() = body.unwrap_or_default();
+    }
+    answer
+}
+
+fn instead<T>(placeholder: T, frames: impl Stream<Item = Frame<Bytes>> + Send + 'static) -> Response<T> {
+    let body = Body::new(StreamBody::new(frames.map(Ok::<_, Status>)));
+    let mut answer = Response::new(placeholder);
+    let written = Written(Arc::new(Mutex::new(Some(body))));
+    answer.extensions_mut().insert(written);
+    answer
+}
+
+fn prefix(length: usize) -> Result<[u8; PREFIX], Status> {
+    let length = u32::try_from(length).map_err(|_| {
+        Status::out_of_range(format!("the answer has {length} bytes, more than gRPC can send"))
+    })?;
+    let [a, b, c, d] = length.to_be_bytes();
+    Ok([0, a, b, c, d])
+}
+
+fn encoded(message: impl Message) -> Result<Bytes, Status> {
+    let length = message.encoded_len();
+    let mut bytes = BytesMut::with_capacity(PREFIX + length);
+    bytes.put_slice(&prefix(length)?);
+    message
+        .encode(&mut bytes)
+        .map_err(|error| Status::internal(error.to_string()))?;
+    Ok(bytes.freeze())
+}
+
+/// How a call ended.
+fn status(status: &Status) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    if status.add_header(&mut trailers).is_err() {
+        // Its details have no place in a header.
+        let _ = Status::new(status.code(), "").add_header(&mut trailers);
+    }
+    trailers
+}
+
+/// A list that is being written: its pieces.
+struct List {
+    /// Bytes that are not written yet.
+    left: usize,
+    /// The rest of what has been begun.
+    begun: Bytes,
+    items: std::vec::IntoIter<Bytes>,
+}
+
+impl Iterator for List {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let mut piece = BytesMut::with_capacity(self.left.min(PIECE));
+        loop {
+            let fits = self.begun.len().min(PIECE - piece.len());
+            piece.put_slice(&self.begun.split_to(fits));
+            // The head of the next item is written whole.
+            if !self.begun.is_empty() || PIECE - piece.len() < HEAD {
+                break;
+            }
+            let Some(item) = self.items.next() else { break };
+            encode_key(FIELD, WireType::LengthDelimited, &mut piece);
+            encode_varint(item.len() as u64, &mut piece);
+            self.begun = item;
+        }
+        self.left -= piece.len();
+        (!piece.is_empty()).then(|| piece.freeze())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    /// Any message with the one field.
+    #[derive(Clone, PartialEq, Message)]
+    struct Listed {
+        #[prost(bytes = "bytes", repeated, tag = "1")]
+        items: Vec<Bytes>,
+    }
+
+    fn sent<T: Send + 'static>(answer: Response<T>) -> Body {
+        written(answer.into_http_response()).into_body()
+    }
+
+    trait IntoHttp {
+        fn into_http_response(self) -> http::Response<Body>;
+    }
+
+    impl<T> IntoHttp for Response<T> {
+        fn into_http_response(self) -> http::Response<Body> {
+            let (_, _, extensions) = self.into_parts();
+            let mut answer = http::Response::new(Body::empty());
+            *answer.extensions_mut() = extensions;
+            answer
+        }
+    }
+
+    fn message(bytes: &[u8]) -> Listed {
+        assert_eq!(bytes[..PREFIX], prefix(bytes.len() - PREFIX).unwrap());
+        Listed::decode(&bytes[PREFIX..]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn lists_are_the_messages_that_they_stand_for() {
+        for sizes in [
+            &[][..],
+            &[0],
+            &[1, 0, 3],
+            &[PIECE],
+            &[127, 128, PIECE * 3 + 1, 0, 7],
+            &[1400; 100],
+            &[PIECE - PREFIX - 3 - 12, 1],
+            &[PIECE - PREFIX - 3 - 10, 1],
+        ] {
+            let items: Vec<_> = (0u8..)
+                .zip(sizes)
+                .map(|(n, &size)| Bytes::from(vec![n; size]))
+                .collect();
+            let mut body = sent(list::<Listed>(items.clone()).unwrap());
+            let mut all = Vec::new();
+            loop {
+                match body.frame().await.unwrap().unwrap().into_data() {
+                    Ok(piece) => {
+                        assert!(!piece.is_empty() && piece.len() <= PIECE, "{sizes:?}");
+                        all.extend_from_slice(&piece);
+                    }
+                    Err(end) => {
+                        assert_eq!(end.into_trailers().unwrap()["grpc-status"], "0");
+                        break;
+                    }
+                }
+            }
+            assert!(body.frame().await.is_none());
+            assert_eq!(message(&all), Listed { items });
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_list_one_piece_exists_at_a_time() {
+        let item = Bytes::from(vec![b'x'; 1400]);
+        let mut body = sent(list::<Listed>(vec![item; 1000]).unwrap());
+        let mut pieces = 0;
+        while let Some(Ok(Ok(piece))) = body.frame().await.map(|frame| frame.map(Frame::into_data)) {
+            // Whose only handle this is, nobody else keeps.
+            assert!(piece.try_into_mut().unwrap().capacity() <= PIECE);
+            pieces += 1;
+        }
+        let length: usize = 1000 * 1403 + PREFIX;
+        assert!(
+            (length.div_ceil(PIECE)..=length.div_ceil(PIECE - HEAD)).contains(&pieces),
+            "{pieces}"
+        );
+    }
+
+    #[tokio::test]
+    async fn streams_take_what_their_messages_take_and_end_with_an_error() {
+        let one = Listed {
+            items: vec![Bytes::from_static(b"one")],
+        };
+        let messages = vec![
+            Ok(one.clone()),
+            Ok(Listed::default()),
+            Err(Status::unavailable("too slow")),
+            Ok(one.clone()),
+        ];
+        let mut body = sent(stream((), iter(messages)));
+        let mut next = async || body.frame().await.unwrap().unwrap();
+        let first = next().await.into_data().unwrap();
+        assert_eq!(message(&first), one);
+        assert_eq!(
+            first.try_into_mut().unwrap().capacity(),
+            PREFIX + one.encoded_len()
+        );
+        assert_eq!(message(&next().await.into_data().unwrap()), Listed::default());
+        let end = next().await.into_trailers().unwrap();
+        assert_eq!(
+            (&end["grpc-status"], &end["grpc-message"]),
+            (&"14".parse().unwrap(), &"too%20slow".parse().unwrap())
+        );
+        assert!(body.frame().await.is_none());
+    }
+
+    #[test]
+    fn answers_that_nobody_wrote_stay_as_they_are() {
+        let answer = written(http::Response::builder().status(204).body(Body::empty()).unwrap());
+        assert_eq!(answer.status(), 204);
+    }
+}
