@@ -224,7 +224,7 @@ pub(super) struct Backoff(u32);
 
 impl Backoff {
     const LEAST: Duration = Duration::from_millis(100);
-    const MOST: Duration = Duration::from_secs(10);
+    const CEILING: Duration = Duration::from_secs(10);
 
     pub(super) fn reset(&mut self) {
         self.0 = 0;
@@ -233,7 +233,7 @@ impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
         let pause = Self::LEAST.saturating_mul(1_u32.checked_shl(self.0).unwrap_or(u32::MAX));
         self.0 = self.0.saturating_add(1).min(31);
-        pause.min(Self::MOST)
+        pause.min(Self::CEILING)
     }
 }
 
@@ -291,7 +291,7 @@ mod tests {
         for _ in 0..100 {
             backoff.next();
         }
-        assert_eq!(backoff.next(), Backoff::MOST);
+        assert_eq!(backoff.next(), Backoff::CEILING);
         backoff.reset();
         assert_eq!(backoff.next(), Backoff::LEAST);
     }

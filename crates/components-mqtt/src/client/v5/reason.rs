@@ -283,6 +283,22 @@ mod tests {
         assert!(denied.text.contains("not authorized") && denied.text.contains("rights"));
     }
 
+    fn ended(reason_code: DisconnectReasonCode) -> ConnectionError {
+        ConnectionError::MqttState(StateError::ServerDisconnect {
+            reason_code,
+            reason_string: None,
+        })
+    }
+
+    #[test]
+    fn what_ended_a_connection_is_not_sent_on_the_next_one() {
+        assert!(blames_a_packet(&ended(DisconnectReasonCode::PacketTooLarge)));
+        assert!(!blames_a_packet(&ended(DisconnectReasonCode::SessionTakenOver)));
+        let taken = refusal(DisconnectReasonCode::SessionTakenOver as u8, None).unwrap();
+        assert!(taken.text.contains("taken over") && taken.text.contains("clientID"));
+        assert!(!taken.lasts());
+    }
+
     #[test]
     fn codes_are_there_once_and_unknown_ones_are_named_by_number() {
         assert!(ROWS.is_sorted_by(|a, b| a.0 < b.0));
