@@ -71,6 +71,9 @@ pub struct Publish {
     pub data: Bytes,
     /// Of the payload, where known.
     pub content_type: Option<String>,
+    /// Of the payload as the app said, or the envelope's: for protocols that have a place for it. As Dapr tells brokers no
+    /// content type of a single message, `content_type` is without it there.
+    pub declared: Option<String>,
     /// Request metadata.
     pub metadata: Pairs,
 }
@@ -250,6 +253,7 @@ impl BulkPublish {
             topic: self.topic.clone(),
             data: entry.data.clone(),
             content_type: entry.content_type.clone(),
+            declared: entry.content_type.clone(),
             metadata,
         }
     }

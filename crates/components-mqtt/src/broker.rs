@@ -1,5 +1,5 @@
-//! `pubsub.mqtt3`: one connection for publishing and for all subscriptions, as Dapr has it. Its client id is the
-//! `consumerID`, and the broker keeps the session of that name.
+//! `pubsub.mqtt3` and `pubsub.mqtt5`: one connection for publishing and for all subscriptions, as Dapr has it. The broker
+//! keeps the session of its client id.
 //!
 //! A message is acknowledged when the app is done with it. What is returned stays here, unacknowledged, and comes again
 //! after a pause; what was not acknowledged when the connection ended is sent again by the broker, and is not delivered
@@ -8,6 +8,7 @@
 mod consumer;
 mod filter;
 mod held;
+mod properties;
 mod session;
 
 use std::{
@@ -20,10 +21,10 @@ use std::{
 
 use async_trait::async_trait;
 use outrigger_component::{
-    Error, Kind, PubSub, Result, Setup,
-    pubsub::{Features, Publish, Subscribe, Subscription, flag},
+    Error, PubSub, Result,
+    pubsub::{Features, Publish, Subscribe, Subscription, flag, property},
 };
-use rumqttc::{PublishOptions, QoS, SubscribeReasonCode};
+use rumqttc::QoS;
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
@@ -35,21 +36,26 @@ use self::{
     filter::Filter,
     session::{Command, Route, Session},
 };
-use super::{publisher::Sender, settings::Connection};
+use super::{
+    client::{self, Outgoing, Retained, Wish},
+    link::Link,
+    publisher::Sender,
+    settings::{Version, Wanted},
+};
 
 /// Before a message that was returned comes again.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Messages that are with subscriptions or wait for them; beyond it the connection is not read.
 const MOST_HELD: usize = 8192;
-
-/// Messages of QoS 2 that are on their way to the broker: Mosquitto loses those beyond its own limit, which is 20.
-const AHEAD_EXACTLY_ONCE: u16 = 16;
+/// What they take in memory, bytes. What comes beyond it is left to the broker, which sends it again.
+const MOST_BYTES: usize = 32 << 20;
 
 /// What publishers and consumers of one component share.
 struct Shared {
     sender: Sender,
     commands: mpsc::UnboundedSender<Command>,
-    qos: QoS,
+    /// Clients of this name share subscriptions.
+    group: Option<String>,
     next_route: AtomicU64,
     closed: CancellationToken,
     consumers: TaskTracker,
@@ -60,41 +66,37 @@ pub(super) struct MqttBroker {
     session: Mutex<Option<JoinHandle<()>>>,
 }
 
-pub(super) async fn open(setup: &Setup) -> Result<MqttBroker> {
-    let metadata = &setup.metadata;
-    let consumer = metadata.filled(&["consumerID"]).unwrap_or(&setup.app_id);
-    let mut connection = Connection::read(metadata, consumer)?;
-    let qos = match metadata.number::<u8>(&["qos"])? {
-        None | Some(1) => QoS::AtLeastOnce,
-        Some(0) => QoS::AtMostOnce,
-        Some(2) => QoS::ExactlyOnce,
-        Some(_) => return Err(metadata.wrong(&["qos"], "use 0, 1 or 2").into()),
-    };
-    if qos == QoS::ExactlyOnce {
-        connection.ahead = AHEAD_EXACTLY_ONCE;
-    }
+pub(super) async fn open(wanted: Wanted) -> Result<MqttBroker> {
+    let Wanted { connection, group } = wanted;
     connection.reach().await?;
-    let (client, events) = connection.client(&connection.consumer)?;
-    let (told, online) = watch::channel(false);
+    let (client, events) = client::open(&connection, &connection.client)?;
+    let (told, link) = watch::channel(Link::Down(None));
     let stop = CancellationToken::new();
-    let session = Session::new(client.clone(), told, stop.clone(), &connection, qos);
+    let session = Session::new(client.clone(), told, stop.clone(), &connection);
     let shared = Shared {
         commands: session.commands(),
         sender: Sender {
             client,
             connection,
-            online,
+            link,
             stop,
         },
-        qos,
+        group,
         next_route: AtomicU64::new(0),
         closed: CancellationToken::new(),
         consumers: TaskTracker::new(),
     };
-    Ok(MqttBroker {
+    let broker = MqttBroker {
         shared: Arc::new(shared),
         session: Mutex::new(Some(tokio::spawn(session.run(events)))),
-    })
+    };
+    // Whom the broker does not let in is told at once.
+    let connected = broker.shared.sender.persist(|| broker.shared.sender.connected());
+    if let Err(error) = connected.await {
+        broker.close().await;
+        return Err(broker.named(error));
+    }
+    Ok(broker)
 }
 
 impl MqttBroker {
@@ -112,35 +114,51 @@ impl MqttBroker {
 
 impl Shared {
     /// Asks the broker for a topic, and waits for its word.
-    async fn ask(&self, topic: &str) -> Result<()> {
-        self.sender.connected().await?;
-        let sent = self.sender.client.subscribe_tracked(topic, self.qos).await;
-        let notice = sent.map_err(|error| match error {
-            rumqttc::ClientError::InvalidRequest(_) => {
-                Error::invalid_request(format!("{topic:?} is not a topic that can be subscribed to"))
-            }
-            other => self.sender.lost(other),
-        })?;
-        let answer = notice
-            .wait_async()
-            .await
-            .map_err(|error| self.sender.lost(error))?;
-        if answer.return_codes.contains(&SubscribeReasonCode::Failure) {
-            let text = format!(
-                "the broker refuses the subscription to {topic:?}: see the rights of this client there"
-            );
-            return Err(Error::new(Kind::Denied, text));
-        }
-        Ok(())
+    async fn ask(&self, filter: &Filter, wish: Wish) -> Result<()> {
+        let limits = self.sender.connected().await?;
+        limits.check_filter(&filter.asked)?;
+        let mut wish = wish;
+        wish.number = wish.number.filter(|_| limits.numbers);
+        let Sender {
+            client, connection, ..
+        } = &self.sender;
+        let asked = client.subscribe(&filter.asked, connection.qos, wish).await;
+        let what = format!("the subscription to {:?}", filter.asked);
+        asked.map_err(|failure| self.sender.failed(&what, failure))
     }
+
+    /// What to ask for a topic with: by groups, where replicas share.
+    fn filter(&self, topic: &str) -> Filter {
+        match &self.group {
+            Some(group) if !topic.starts_with("$share/") => Filter::new(&format!("$share/{group}/{topic}")),
+            _ => Filter::new(topic),
+        }
+    }
+}
+
+/// Which retained messages a subscription wants.
+fn retained(request: &Subscribe) -> Result<Retained> {
+    Ok(match property(&request.metadata, "retainHandling") {
+        None | Some("new") => Retained::New,
+        Some("always") => Retained::Always,
+        Some("never") => Retained::Never,
+        Some(other) => {
+            let text = format!(
+                "invalid value {other:?} for the metadata property retainHandling: use new, always or never"
+            );
+            return Err(Error::invalid_request(text));
+        }
+    })
 }
 
 #[async_trait]
 impl PubSub for MqttBroker {
     fn features(&self) -> Features {
+        let connection = &self.shared.sender.connection;
         Features {
+            ttl: matches!(connection.version, Version::V5(_)),
             wildcards: true,
-            at_least_once: self.shared.qos != QoS::AtMostOnce,
+            at_least_once: connection.qos != QoS::AtMostOnce,
             ..Features::default()
         }
     }
@@ -148,33 +166,55 @@ impl PubSub for MqttBroker {
     async fn publish(&self, message: &Publish) -> Result<()> {
         self.check_open()?;
         let sender = &self.shared.sender;
-        let retain = flag(&message.metadata, "retain").unwrap_or(sender.connection.retain);
-        let options = PublishOptions::new(self.shared.qos).retain(retain);
-        let published = sender
-            .publish(&message.topic, message.data.clone(), options)
-            .await;
+        let connection = &sender.connection;
+        let properties = match connection.version {
+            Version::V3 { .. } => None,
+            Version::V5(_) => {
+                let properties = properties::of(message).map_err(|error| self.named(error))?;
+                Some(Box::new(properties))
+            }
+        };
+        let outgoing = Outgoing {
+            topic: message.topic.clone(),
+            payload: message.data.clone(),
+            qos: connection.qos,
+            retain: flag(&message.metadata, "retain").unwrap_or(connection.retain),
+            properties,
+        };
+        let published = sender.publish(outgoing).await;
         published.map_err(|error| self.named(error))
     }
 
     async fn subscribe(&self, request: Subscribe) -> Result<Subscription> {
         self.check_open()?;
         let forget = flag(&request.metadata, "unsubscribeOnClose") == Some(true);
+        let retained = match self.shared.sender.connection.version {
+            Version::V3 { .. } => Retained::default(),
+            Version::V5(_) => retained(&request).map_err(|error| self.named(error))?,
+        };
+        let filter = self.shared.filter(&request.topic);
+        let id = self.shared.next_route.fetch_add(1, Ordering::Relaxed);
+        let wish = Wish {
+            number: Some(filter.number()),
+            retained,
+        };
         let (messages, incoming) = mpsc::unbounded_channel();
         let route = Route {
-            id: self.shared.next_route.fetch_add(1, Ordering::Relaxed),
-            filter: Filter::new(&request.topic),
+            id,
+            filter: filter.clone(),
+            wish,
             messages,
         };
         let consumer = Consumer {
             shared: Arc::clone(&self.shared),
             route: route.id,
-            unsubscribe: forget.then(|| request.topic.clone()),
+            unsubscribe: forget.then(|| filter.asked.clone()),
             incoming,
         };
         // What comes as soon as the broker knows has a place to go.
         let _gone = self.shared.commands.send(Command::Add(route));
         let under_way = self.shared.consumers.token();
-        let asking = self.shared.sender.persist(|| self.shared.ask(&request.topic));
+        let asking = self.shared.sender.persist(|| self.shared.ask(&filter, wish));
         asking.await.map_err(|error| self.named(error))?;
         Ok(Subscription::start(&request, |feed| async move {
             let _under_way = under_way;

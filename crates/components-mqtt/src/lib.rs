@@ -1,6 +1,9 @@
-//! MQTT 3.1.1: `pubsub.mqtt3`, and `bindings.mqtt3`, whose messages come and go at least once.
+//! MQTT 3.1.1: `pubsub.mqtt3`, and `bindings.mqtt3`, whose messages come and go at least once. MQTT 5: `pubsub.mqtt5`,
+//! which is a component of our own. All of them stand on one client (`client.rs`) that speaks either.
 
 mod broker;
+mod client;
+mod link;
 mod publisher;
 mod reader;
 mod settings;
@@ -13,14 +16,18 @@ use outrigger_component::{
     bindings::{EventHandler, Invoke, Invoked},
     catalog::Version,
 };
-use rumqttc::PublishOptions;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use self::{publisher::Publisher, settings::Settings};
+use self::{
+    client::Outgoing,
+    publisher::Publisher,
+    settings::{Settings, Wanted},
+};
 
 const LOG: &str = "dapr.contrib";
 const NAMES: &[&str] = &["mqtt3", "mqtt"];
+const NAMES_5: &[&str] = &["mqtt5"];
 const TOPIC: &str = "topic";
 /// How long a call waits for the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,7 +49,13 @@ pub fn add(catalog: &mut Catalog) {
     catalog
         .pubsub
         .add(Entry::new(NAMES, Version::Only, |setup| async move {
-            let broker = broker::open(&setup).await?;
+            let broker = broker::open(Wanted::v3(&setup)?).await?;
+            Ok(Arc::new(broker) as Arc<dyn PubSub>)
+        }));
+    catalog
+        .pubsub
+        .add(Entry::new(NAMES_5, Version::Only, |setup| async move {
+            let broker = broker::open(Wanted::v5(&setup)?).await?;
             Ok(Arc::new(broker) as Arc<dyn PubSub>)
         }));
 }
@@ -109,8 +122,15 @@ impl OutputBinding for Mqtt {
         let topic = call.metadata.get(TOPIC).filter(|topic| !topic.is_empty());
         let topic = topic.unwrap_or(&self.settings.topic);
         let publisher = self.publisher().await?;
-        let options = PublishOptions::at_least_once().retain(self.settings.connection.retain);
-        let published = publisher.publish(topic, call.data.clone(), options).await;
+        let connection = &self.settings.connection;
+        let message = Outgoing {
+            topic: topic.clone(),
+            payload: call.data.clone(),
+            qos: connection.qos,
+            retain: connection.retain,
+            properties: None,
+        };
+        let published = publisher.publish(message).await;
         published.map_err(|error| error.of(&self.settings.connection.component))?;
         Ok(None)
     }

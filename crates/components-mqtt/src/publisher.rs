@@ -3,9 +3,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use outrigger_component::{Error, Kind, Result};
-use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet, PublishOptions};
 use tokio::{
     sync::watch,
     task::JoinHandle,
@@ -15,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     LOG, PATIENCE,
+    client::{self, Client, Event, Events, Failure, Limits, Outgoing, Refusal},
+    link::{self, Link},
     settings::{Backoff, Connection},
 };
 
@@ -26,17 +26,16 @@ const GOODBYE: Duration = Duration::from_secs(1);
 
 /// The sending side of a client.
 pub(super) struct Sender {
-    pub(super) client: AsyncClient,
+    pub(super) client: Client,
     pub(super) connection: Connection,
-    pub(super) online: watch::Receiver<bool>,
+    pub(super) link: watch::Receiver<Link>,
     pub(super) stop: CancellationToken,
 }
 
 impl Sender {
     /// Sends a message and waits until the broker has it.
-    pub(super) async fn publish(&self, topic: &str, data: Bytes, options: PublishOptions) -> Result<()> {
-        let sending = self.persist(|| self.once(topic, data.clone(), options));
-        sending.await
+    pub(super) async fn publish(&self, message: Outgoing) -> Result<()> {
+        self.persist(|| self.once(message.clone())).await
     }
 
     /// Does something that a lost connection may take with it.
@@ -54,38 +53,50 @@ impl Sender {
                 Ok(Ok(done)) => return Ok(done),
                 Ok(Err(failed)) if failed.retryable() => error = failed,
                 Ok(Err(failed)) => return Err(failed),
-                Err(_) => return Err(self.connection.unreachable(Kind::Timeout)),
+                Err(_) => return Err(self.late()),
             }
         }
         Err(error)
     }
 
     /// Waits for a connection: without one nothing is queued, as it would be sent after the caller gave up.
-    pub(super) async fn connected(&self) -> Result<()> {
-        let mut online = self.online.clone();
-        tokio::select! {
-            biased;
-            () = self.stop.cancelled() => Err(Error::closed()),
-            online = online.wait_for(|online| *online) => online.map(drop).map_err(|_| Error::closed()),
+    pub(super) async fn connected(&self) -> Result<Limits> {
+        let connected = link::connected(&self.link, &self.stop).await;
+        connected.map_err(|refusal| match refusal {
+            Some(refusal) => self.refused("this client", refusal),
+            None => Error::closed(),
+        })
+    }
+
+    /// What came of something that was asked of the broker. `what`: in plural or without an article.
+    pub(super) fn failed(&self, what: &str, failure: Failure) -> Error {
+        match failure {
+            Failure::Topic => Error::invalid_request(format!("{what}: the topic cannot be one")),
+            Failure::Refused(refusal) => self.refused(what, refusal),
+            Failure::Lost(cause) => self.connection.unreachable(Kind::Unavailable).because(cause),
         }
     }
 
-    /// An error of the client as one that says whether to try again.
-    pub(super) fn lost(&self, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
-        self.connection.unreachable(Kind::Unavailable).because(cause)
+    fn refused(&self, what: &str, refusal: Refusal) -> Error {
+        let text = format!("{} refuses {what}: {}", self.connection.place(), refusal.text);
+        Error::new(refusal.kind, text)
     }
 
-    async fn once(&self, topic: &str, data: Bytes, options: PublishOptions) -> Result<()> {
-        self.connected().await?;
-        let sent = self.client.publish_tracked(topic, data, options).await;
-        let notice = sent.map_err(|error| match error {
-            rumqttc::ClientError::InvalidRequest(_) => {
-                Error::invalid_request(format!("{topic:?} is not a topic that can be published to"))
-            }
-            other => self.lost(other),
-        })?;
-        let acknowledged = notice.wait_completion_async().await;
-        acknowledged.map_err(|error| self.lost(error))
+    /// An error about a broker that nothing came of in time, with its last word.
+    fn late(&self) -> Error {
+        let error = self.connection.unreachable(Kind::Timeout);
+        match self.link.borrow().refusal() {
+            Some(refusal) => error.because(refusal.text.clone()),
+            None => error,
+        }
+    }
+
+    async fn once(&self, message: Outgoing) -> Result<()> {
+        let limits = self.connected().await?;
+        limits.check(&message, self.client.size(&message))?;
+        let what = format!("the message for {:?}", message.topic);
+        let sent = self.client.publish(message).await;
+        sent.map_err(|failure| self.failed(&what, failure))
     }
 }
 
@@ -97,19 +108,19 @@ pub(super) struct Publisher {
 
 impl Publisher {
     pub(super) fn start(connection: &Connection) -> Result<Self> {
-        let (client, events) = connection.client(&format!("{}-producer", connection.consumer))?;
-        let (told, online) = watch::channel(false);
+        let (client, events) = client::open(connection, &format!("{}-producer", connection.client))?;
+        let (told, link) = watch::channel(Link::Down(None));
         let stop = CancellationToken::new();
         let driver = Driver {
             client: client.clone(),
-            online: told,
+            link: told,
             stop: stop.clone(),
             component: connection.component.clone(),
         };
         let sender = Sender {
             client,
             connection: connection.clone(),
-            online,
+            link,
             stop,
         };
         Ok(Self {
@@ -119,8 +130,8 @@ impl Publisher {
     }
 
     /// Sends a message and waits until the broker has it.
-    pub(super) async fn publish(&self, topic: &str, data: Bytes, options: PublishOptions) -> Result<()> {
-        self.sender.publish(topic, data, options).await
+    pub(super) async fn publish(&self, message: Outgoing) -> Result<()> {
+        self.sender.publish(message).await
     }
 
     pub(super) async fn stop(&self) {
@@ -135,14 +146,14 @@ impl Publisher {
 
 /// Keeps the connection.
 struct Driver {
-    client: AsyncClient,
-    online: watch::Sender<bool>,
+    client: Client,
+    link: watch::Sender<Link>,
     stop: CancellationToken,
     component: Arc<str>,
 }
 
 impl Driver {
-    async fn run(self, mut events: EventLoop) {
+    async fn run(self, mut events: Events) {
         let mut backoff = Backoff::default();
         loop {
             let event = tokio::select! {
@@ -150,22 +161,23 @@ impl Driver {
                 event = events.poll() => event,
             };
             match event {
-                Ok(Event::Incoming(Packet::ConnAck(_))) => {
+                Ok(Event::Connected { limits, .. }) => {
                     backoff.reset();
-                    self.online.send_replace(true);
+                    self.link.send_replace(Link::Up(limits));
                 }
                 Ok(_) => {}
-                Err(ConnectionError::RequestsDone) => return,
-                Err(error) => {
+                Err(lost) if lost.done => return,
+                Err(lost) => {
                     let pause = backoff.next();
-                    if self.online.send_replace(false) {
+                    if self.link.send_replace(Link::Down(lost.refusal)).is_up() {
                         tracing::error!(
                             target: LOG,
-                            "mqtt binding {}: the connection for sending was lost: {error}; connecting again",
-                            self.component
+                            "mqtt binding {}: the connection for sending was lost: {}; connecting again",
+                            self.component,
+                            lost.text
                         );
                     } else {
-                        tracing::debug!(target: LOG, "mqtt binding {}: {error}", self.component);
+                        tracing::debug!(target: LOG, "mqtt binding {}: {}", self.component, lost.text);
                     }
                     tokio::select! {
                         () = self.stop.cancelled() => break,
@@ -174,15 +186,16 @@ impl Driver {
                 }
             }
         }
-        if *self.online.borrow() {
+        let is_up = self.link.borrow().is_up();
+        if is_up {
             goodbye(&self.client, &mut events).await;
         }
     }
 }
 
 /// Tells the broker that the connection ends on purpose.
-pub(super) async fn goodbye(client: &AsyncClient, events: &mut EventLoop) {
-    if client.try_disconnect_with_timeout(GOODBYE).is_err() {
+pub(super) async fn goodbye(client: &Client, events: &mut Events) {
+    if !client.try_disconnect(GOODBYE) {
         return;
     }
     let leaving = async { while events.poll().await.is_ok() {} };

@@ -4,9 +4,6 @@ use outrigger_component::{
     Error, Kind, Pairs, Result,
     bindings::{Event as BindingEvent, EventHandler},
 };
-use rumqttc::{
-    AsyncClient, ConnectionError, Event, EventLoop, Outgoing, Packet, Publish, QoS, SubscribeReasonCode,
-};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
@@ -15,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     LOG, TOPIC,
+    client::{self, Client, Event, Events, Lost, Received, Wish},
     publisher::goodbye,
     settings::{Backoff, Settings},
 };
@@ -31,7 +29,7 @@ struct Reader<'a> {
     settings: &'a Settings,
     handler: Arc<dyn EventHandler>,
     drain: CancellationToken,
-    client: AsyncClient,
+    client: Client,
     handling: JoinSet<Settlement>,
     /// Which connection this is: a message can only be acknowledged on the one it came by.
     connection: u64,
@@ -45,7 +43,7 @@ struct Reader<'a> {
 
 /// A message that the app answered, or refused for good.
 struct Settlement {
-    message: Publish,
+    message: Received,
     connection: u64,
     accepted: bool,
 }
@@ -57,9 +55,8 @@ pub(super) async fn read(
     drain: &CancellationToken,
     closed: &CancellationToken,
 ) -> Result<()> {
-    let (client, mut events) = settings
-        .connection
-        .client(&format!("{}-consumer", settings.connection.consumer))?;
+    let connection = &settings.connection;
+    let (client, mut events) = client::open(connection, &format!("{}-consumer", connection.client))?;
     let drain = drain.child_token();
     let mut reader = Reader {
         settings,
@@ -89,7 +86,7 @@ pub(super) async fn read(
 }
 
 impl Reader<'_> {
-    async fn run(&mut self, events: &mut EventLoop) -> Result<()> {
+    async fn run(&mut self, events: &mut Events) -> Result<()> {
         let drain = self.drain.clone();
         loop {
             let draining = drain.is_cancelled();
@@ -111,7 +108,7 @@ impl Reader<'_> {
                 }
                 event = next, if room => match event {
                     Ok(event) => self.event(event)?,
-                    Err(error) => self.lost(&error),
+                    Err(lost) => self.lost(&lost),
                 },
             }
         }
@@ -119,33 +116,33 @@ impl Reader<'_> {
 
     fn event(&mut self, event: Event) -> Result<()> {
         match event {
-            Event::Incoming(Packet::ConnAck(_)) => {
+            Event::Connected { .. } => {
                 self.connection += 1;
                 self.unsent = 0;
                 self.online = true;
-                let sent = self
-                    .client
-                    .try_subscribe(self.settings.topic.as_str(), QoS::AtLeastOnce);
-                sent.map_err(|error| {
-                    let text = format!("cannot subscribe to the topic {:?}", self.settings.topic);
-                    Error::new(Kind::Configuration, text).because(error)
-                })?;
-            }
-            Event::Incoming(Packet::SubAck(answer)) => {
-                if answer.return_codes.contains(&SubscribeReasonCode::Failure) {
-                    self.say("the broker refuses the subscription; it is asked again at the next connection");
-                } else {
-                    self.backoff.reset();
-                    tracing::info!(
-                        target: LOG,
-                        "mqtt binding {}: subscribed to {}",
-                        self.settings.connection.component,
-                        self.settings.topic
-                    );
+                let Settings {
+                    connection, topic, ..
+                } = self.settings;
+                if !self.client.try_subscribe(topic, connection.qos, Wish::default()) {
+                    let text = format!("cannot subscribe to the topic {topic:?}");
+                    return Err(Error::new(Kind::Configuration, text));
                 }
             }
-            Event::Incoming(Packet::Publish(message)) if !self.drain.is_cancelled() => self.take(message),
-            Event::Outgoing(Outgoing::PubAck(_)) => self.unsent = self.unsent.saturating_sub(1),
+            Event::Subscribed(Err(refusal)) => self.say(&format!(
+                "the broker refuses the subscription: {}; it is asked again at the next connection",
+                refusal.text
+            )),
+            Event::Subscribed(Ok(())) => {
+                self.backoff.reset();
+                tracing::info!(
+                    target: LOG,
+                    "mqtt binding {}: subscribed to {}",
+                    self.settings.connection.component,
+                    self.settings.topic
+                );
+            }
+            Event::Received(message) if !self.drain.is_cancelled() => self.take(message),
+            Event::Acknowledged => self.unsent = self.unsent.saturating_sub(1),
             _ => {}
         }
         Ok(())
@@ -155,17 +152,20 @@ impl Reader<'_> {
         tracing::error!(target: LOG, "mqtt binding {}: {text}", self.settings.connection.component);
     }
 
-    fn lost(&mut self, error: &ConnectionError) {
+    fn lost(&mut self, lost: &Lost) {
         let pause = self.backoff.next();
         self.wait_until = Instant::now() + pause;
         if std::mem::take(&mut self.online) || self.connection == 0 {
-            self.say(&format!("no connection to the broker: {error}; connecting again"));
+            self.say(&format!(
+                "no connection to the broker: {}; connecting again",
+                lost.text
+            ));
         }
         // The next one says so once more, not each attempt.
         self.connection = self.connection.max(1);
     }
 
-    fn take(&mut self, message: Publish) {
+    fn take(&mut self, message: Received) {
         let (handler, drain) = (self.handler.clone(), self.drain.clone());
         let (retries, component) = (self.settings.retries, self.settings.connection.component.clone());
         let connection = self.connection;
@@ -193,15 +193,12 @@ impl Reader<'_> {
         });
     }
 
-    fn done(&mut self, done: Settlement, events: &mut EventLoop) {
+    fn done(&mut self, done: Settlement, events: &mut Events) {
         // A broker that forgets would not send it again: then it should not take a place either.
         let dropped = !done.accepted && self.settings.connection.forgetful();
         if done.accepted || dropped {
             // Messages sent at most once want no acknowledgement.
-            if self.online
-                && done.connection == self.connection
-                && let Some(ack) = self.client.prepare_ack(&done.message)
-                && self.client.try_manual_ack(ack).is_ok()
+            if self.online && done.connection == self.connection && self.client.try_acknowledge(&done.message)
             {
                 self.unsent += 1;
             }
@@ -215,13 +212,13 @@ impl Reader<'_> {
             self.refused = 0;
             self.online = false;
             self.wait_until = Instant::now() + PAUSE;
-            events.clean();
+            events.cut();
         }
     }
 }
 
-fn event(message: &Publish) -> BindingEvent {
-    let topic = String::from_utf8_lossy(&message.topic).into_owned();
+fn event(message: &Received) -> BindingEvent {
+    let topic = message.topic.to_string();
     BindingEvent {
         data: message.payload.clone(),
         metadata: Pairs::from([(TOPIC.to_owned(), topic)]),

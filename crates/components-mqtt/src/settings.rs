@@ -1,8 +1,10 @@
+mod pubsub;
+
 use std::{io, sync::Arc, time::Duration};
 
 use outrigger_component::{Error, Kind, Metadata, MetadataError, Result};
 use percent_encoding::percent_decode_str;
-use rumqttc::{AckMode, AsyncClient, EventLoop, MqttOptions, SessionMode};
+use rumqttc::QoS;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -10,26 +12,54 @@ use url::Url;
 
 use outrigger_tls::client_config;
 
+pub(super) use self::pubsub::Wanted;
 use super::{LOG, PATIENCE};
 
 /// Between two pings, seconds: a broker that leaves one without an answer until the next is gone.
-const KEEP_ALIVE: u16 = 10;
+pub(crate) const KEEP_ALIVE: u16 = 10;
 /// Largest message either way, bytes.
-const MOST: usize = 64 << 20;
+pub(crate) const LARGEST: usize = 64 << 20;
 
 /// Messages that are sent without the broker's answer to the ones before.
 const AHEAD: u16 = 100;
+/// The same with QoS 2: Mosquitto loses those beyond its own limit, which is 20.
+const AHEAD_EXACTLY_ONCE: u16 = 16;
 
 /// The broker, and who is there.
 #[derive(Clone)]
-pub(super) struct Connection {
-    broker: Broker,
-    pub(super) consumer: String,
-    clean: bool,
-    pub(super) retain: bool,
+pub(crate) struct Connection {
+    pub(crate) broker: Broker,
+    /// The client id, or what those of a binding begin with.
+    pub(crate) client: String,
+    pub(crate) version: Version,
+    pub(crate) qos: QoS,
+    pub(crate) retain: bool,
     /// Messages that are sent without the broker's answer to the ones before.
-    pub(super) ahead: u16,
-    pub(super) component: Arc<str>,
+    pub(crate) ahead: u16,
+    pub(crate) component: Arc<str>,
+}
+
+/// Which MQTT is spoken, and what the broker keeps of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// 3.1.1. `clean`: the session ends with the connection.
+    V3 {
+        clean: bool,
+    },
+    V5(Session),
+}
+
+/// The session of an MQTT 5 client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Session {
+    /// The first connection begins a new one.
+    pub(crate) clean_start: bool,
+    /// Seconds that it outlives a connection; `u32::MAX`: for ever.
+    pub(crate) expiry: u32,
+    /// Messages that the broker sends without an acknowledgement; more than 0.
+    pub(crate) window: u16,
+    /// It ends when the component is closed.
+    pub(crate) forget: bool,
 }
 
 /// What a binding does there.
@@ -42,10 +72,11 @@ pub(super) struct Settings {
 }
 
 #[derive(Clone)]
-struct Broker {
-    host: String,
-    port: u16,
-    account: Option<(String, String)>,
+pub(crate) struct Broker {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// User and password; the latter may be empty.
+    pub(crate) account: Option<(String, String)>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
@@ -61,60 +92,41 @@ impl Settings {
         let consumer = metadata.required(&["consumerID"])?;
         let retries = metadata.number::<i32>(&["backOffMaxRetries"])?.unwrap_or(0);
         Ok(Self {
-            connection: Connection::read(metadata, consumer)?,
+            connection: Connection::read(metadata, consumer, v3(metadata), QoS::AtLeastOnce)?,
             topic: metadata.required(&["topic"])?.to_owned(),
             retries: u32::try_from(retries).ok(),
         })
     }
 }
 
+fn v3(metadata: &Metadata) -> Version {
+    Version::V3 {
+        clean: metadata.flag(&["cleanSession"], false),
+    }
+}
+
 impl Connection {
-    pub(super) fn read(metadata: &Metadata, consumer: &str) -> Result<Self> {
+    fn read(metadata: &Metadata, client: &str, version: Version, qos: QoS) -> Result<Self> {
         Ok(Self {
             broker: Broker::read(metadata)?,
-            consumer: consumer.to_owned(),
-            clean: metadata.flag(&["cleanSession"], false),
+            client: client.to_owned(),
+            version,
+            qos,
             retain: metadata.flag(&["retain"], false),
-            ahead: AHEAD,
+            ahead: match qos {
+                QoS::ExactlyOnce => AHEAD_EXACTLY_ONCE,
+                QoS::AtMostOnce | QoS::AtLeastOnce => AHEAD,
+            },
             component: metadata.component().clone(),
         })
     }
 
     /// Whether the broker forgets what this client did not acknowledge when the connection ends.
     pub(super) fn forgetful(&self) -> bool {
-        self.clean
-    }
-
-    /// A client that connects when its event loop runs. A broker ends the connection of another client of this name.
-    pub(super) fn client(&self, name: &str) -> Result<(AsyncClient, EventLoop)> {
-        let broker = &self.broker;
-        let mut options = MqttOptions::new(name, (broker.host.clone(), broker.port));
-        options
-            .set_session_mode(if self.clean {
-                SessionMode::Clean
-            } else {
-                SessionMode::Persistent
-            })
-            .set_keep_alive(KEEP_ALIVE)
-            .set_max_packet_size(MOST, MOST)
-            .set_inflight(self.ahead)
-            .set_ack_mode(AckMode::Manual);
-        if let Some((user, password)) = &broker.account {
-            if password.is_empty() {
-                options.set_username(user);
-            } else {
-                options.set_credentials(user, password.clone().into_bytes());
-            }
+        match self.version {
+            Version::V3 { clean } => clean,
+            Version::V5(session) => session.expiry == 0,
         }
-        let dialled = broker.clone();
-        options.set_socket_connector(move |_, _| {
-            let broker = dialled.clone();
-            async move { broker.connect().await }
-        });
-        // What waits is bounded by who sends: callers wait for their message, acknowledgements are of messages that
-        // the broker's own window bounds.
-        let built = AsyncClient::builder(options).unbounded().try_build();
-        built.map_err(|error| Error::new(Kind::Configuration, "mqtt").because(error))
     }
 
     /// Whether the broker can be reached.
@@ -127,13 +139,17 @@ impl Connection {
     }
 
     pub(super) fn unreachable(&self, kind: Kind) -> Error {
-        let text = format!("mqtt broker at {}:{}", self.broker.host, self.broker.port);
-        Error::new(kind, text).of(&self.component)
+        Error::new(kind, self.place()).of(&self.component)
+    }
+
+    /// The broker, for errors.
+    pub(super) fn place(&self) -> String {
+        format!("mqtt broker at {}:{}", self.broker.host, self.broker.port)
     }
 }
 
 /// A byte stream to the broker.
-pub(super) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Sync + Unpin {}
+pub(crate) trait Stream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Sync + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Sync + Unpin> Stream for T {}
 
 impl Broker {
@@ -173,7 +189,7 @@ impl Broker {
         })
     }
 
-    async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+    pub(crate) async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
         Ok(match &self.tls {
@@ -208,7 +224,7 @@ pub(super) struct Backoff(u32);
 
 impl Backoff {
     const LEAST: Duration = Duration::from_millis(100);
-    const MOST: Duration = Duration::from_secs(10);
+    const CEILING: Duration = Duration::from_secs(10);
 
     pub(super) fn reset(&mut self) {
         self.0 = 0;
@@ -217,7 +233,7 @@ impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
         let pause = Self::LEAST.saturating_mul(1_u32.checked_shl(self.0).unwrap_or(u32::MAX));
         self.0 = self.0.saturating_add(1).min(31);
-        pause.min(Self::MOST)
+        pause.min(Self::CEILING)
     }
 }
 
@@ -275,7 +291,7 @@ mod tests {
         for _ in 0..100 {
             backoff.next();
         }
-        assert_eq!(backoff.next(), Backoff::MOST);
+        assert_eq!(backoff.next(), Backoff::CEILING);
         backoff.reset();
         assert_eq!(backoff.next(), Backoff::LEAST);
     }

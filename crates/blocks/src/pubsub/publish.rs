@@ -127,6 +127,7 @@ impl PubSubs {
         let message = Publish {
             topic: stored,
             data: event.data,
+            declared: event.content_type.clone(),
             content_type: event.content_type,
             metadata: event.metadata,
         };
@@ -148,16 +149,17 @@ impl Target<'_> {
     /// [`PublishError`].
     pub async fn publish(self, mut payload: Payload, request: RequestContext) -> Result<(), PublishError> {
         let (sender, protocol) = (self.sender(request.trace, request.baggage), request.protocol);
-        let (data, metadata) = if self.is_raw {
+        let (data, declared, metadata) = if self.is_raw {
             // As in Dapr.
             sender.raw(&mut payload.metadata, protocol == Protocol::Grpc);
-            (payload.data, payload.metadata)
+            (payload.data, payload.content_type, payload.metadata)
         } else {
             let size = payload.data.len();
             let wrap = move || (sender.envelope(&payload), payload);
             let (envelope, payload) = offload(size, wrap).await;
             (
                 envelope.map_err(|error| self.malformed(&error))?,
+                CLOUD_EVENT.to_owned(),
                 payload.metadata,
             )
         };
@@ -165,6 +167,7 @@ impl Target<'_> {
             topic: self.broker.stored_topic(&self.topic).into_owned(),
             data,
             content_type: None,
+            declared: Some(declared).filter(|kind| !kind.is_empty()),
             metadata,
         };
         let started = Instant::now();

@@ -236,6 +236,7 @@ impl Target {
             topic: self.broker.stored_topic(topic).into_owned(),
             data: message.data.clone(),
             content_type: message.content_type.clone(),
+            declared: message.content_type.clone(),
             metadata,
         };
         let allowed = self.broker.check_allowed(topic, &self.dependencies().app_id);

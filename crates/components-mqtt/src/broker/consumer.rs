@@ -2,10 +2,9 @@ use std::{collections::VecDeque, sync::Arc};
 
 use futures::FutureExt;
 use outrigger_component::{
-    Pairs, Result,
+    Result,
     pubsub::{Feed, Message, Settlement},
 };
-use rumqttc::Publish;
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -13,8 +12,10 @@ use tokio::{
 
 use super::{
     AGAIN, Shared,
+    properties::{self, RETAINED},
     session::{Command, Incoming},
 };
+use crate::client::Received;
 
 /// Takes what comes for one subscription.
 pub(super) struct Consumer {
@@ -31,15 +32,17 @@ pub(super) struct Offered {
     before: u32,
 }
 
-fn message(publish: &Publish, before: u32) -> Message {
-    let retained = ("retained".to_owned(), publish.retain.to_string());
+fn message(received: &Received, before: u32) -> Message {
+    let properties = received.properties.as_deref();
+    let mut metadata = properties.map(properties::told).unwrap_or_default();
+    metadata.insert(RETAINED.to_owned(), received.retain.to_string());
     Message {
-        topic: String::from_utf8_lossy(&publish.topic).into(),
-        data: publish.payload.clone(),
-        content_type: None,
-        metadata: Pairs::from([retained]),
+        topic: Arc::clone(&received.topic),
+        data: received.payload.clone(),
+        content_type: properties.and_then(|properties| properties.content_type.clone()),
+        metadata,
         lane: None,
-        redelivered: Some(before.max(u32::from(publish.dup))),
+        redelivered: Some(before.max(u32::from(received.again))),
     }
 }
 
@@ -99,7 +102,7 @@ impl Consumer {
     async fn leave(self) {
         if let Some(topic) = &self.unsubscribe {
             // Where the client does not take it, the broker goes on sending what nobody here wants.
-            let _refused = self.shared.sender.client.try_unsubscribe(topic.as_str());
+            let _refused = self.shared.sender.client.try_unsubscribe(topic);
         }
         let (tell, told) = oneshot::channel();
         let _gone = self.shared.commands.send(Command::Flush(tell));
@@ -109,7 +112,11 @@ impl Consumer {
 }
 
 fn offer(feed: &mut Feed<Offered>, offered: Offered) {
-    let message = message(&offered.incoming.publish, offered.before);
+    if offered.incoming.received.is_expired() {
+        offered.incoming.acknowledge();
+        return;
+    }
+    let message = message(&offered.incoming.received, offered.before);
     feed.offer(offered, message);
 }
 

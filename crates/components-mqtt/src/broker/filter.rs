@@ -1,3 +1,8 @@
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// How many numbers there are for subscriptions of MQTT 5, from 1 on.
+const NUMBERS: u64 = 268_435_455;
+
 /// What a subscription matches: a topic, with `+` for one level and a last `#` for all that are left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Filter {
@@ -16,6 +21,13 @@ impl Filter {
             topic: shared.map_or(asked, |(_, topic)| topic).to_owned(),
             asked: asked.to_owned(),
         }
+    }
+
+    /// Its number at the broker, which keeps it beyond this process: the same for the same filter.
+    pub(super) fn number(&self) -> u32 {
+        let mut hasher = DefaultHasher::new();
+        self.asked.hash(&mut hasher);
+        u32::try_from(hasher.finish() % NUMBERS + 1).unwrap_or(1)
     }
 
     /// Whether it is this very topic.
@@ -68,5 +80,15 @@ mod tests {
             assert_eq!(Filter::new(filter).matches(topic), matches, "{filter} {topic}");
         }
         assert!(Filter::new("$share/group/orders").is("orders"));
+    }
+
+    #[test]
+    fn a_filter_keeps_its_number() {
+        let number = |asked: &str| Filter::new(asked).number();
+        assert_eq!(number("orders"), number("orders"));
+        assert_ne!(number("orders"), number("$share/group/orders"));
+        for asked in ["a", "b", "#", "orders/+"] {
+            assert!((1..=268_435_455).contains(&number(asked)), "{asked}");
+        }
     }
 }

@@ -1,6 +1,11 @@
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
 
-use rumqttc::{Publish, QoS};
+use rumqttc::QoS;
+
+use crate::client::Received;
 
 /// Messages that the broker was not told to be settled, by the order they came in.
 #[derive(Default)]
@@ -10,10 +15,12 @@ pub(super) struct Held {
     /// Those that no subscription has.
     stray: BTreeSet<u64>,
     next: u64,
+    /// What all of them take in memory.
+    bytes: usize,
 }
 
 struct Message {
-    publish: Publish,
+    received: Arc<Received>,
     /// The number of the connection it came by last: only there it can be acknowledged. `None`: the broker forgot it.
     connection: Option<u64>,
     /// The app is done with it.
@@ -24,11 +31,11 @@ struct Message {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Deliver it under this number.
-    New(u64),
+    New(u64, Arc<Received>),
     /// The app still has it.
     Known,
     /// The app was done with it before: acknowledge it.
-    Done,
+    Done(Arc<Received>),
 }
 
 impl Held {
@@ -36,41 +43,57 @@ impl Held {
         self.messages.len()
     }
 
-    pub(super) fn came(&mut self, publish: &Publish, connection: u64) -> Arrival {
-        let numbered = publish.qos != QoS::AtMostOnce;
-        if numbered
-            && publish.dup
-            && let Some(number) = self.by_packet.get(&publish.pkid)
-            && let Some(known) = self.messages.get_mut(number)
-            && known.publish.topic == publish.topic
-            && known.publish.payload == publish.payload
+    /// What they take in memory, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The number of a message that is here already.
+    fn known(&self, received: &Received) -> Option<u64> {
+        if received.qos == QoS::AtMostOnce || !received.again {
+            return None;
+        }
+        let number = *self.by_packet.get(&received.packet)?;
+        let known = &self.messages.get(&number)?.received;
+        (known.topic == received.topic && known.payload == received.payload).then_some(number)
+    }
+
+    /// Whether it is here already.
+    pub(super) fn knows(&self, received: &Received) -> bool {
+        self.known(received).is_some()
+    }
+
+    pub(super) fn came(&mut self, received: Received, connection: u64) -> Arrival {
+        if let Some(number) = self.known(&received)
+            && let Some(known) = self.messages.get_mut(&number)
         {
             known.connection = Some(connection);
             if !known.done {
                 return Arrival::Known;
             }
-            let number = *number;
             self.remove(number);
-            return Arrival::Done;
+            return Arrival::Done(received.into());
         }
         let number = self.next;
         self.next += 1;
-        if numbered {
-            self.by_packet.insert(publish.pkid, number);
+        if received.qos != QoS::AtMostOnce {
+            self.by_packet.insert(received.packet, number);
         }
+        let received = Arc::new(received);
         let message = Message {
-            publish: publish.clone(),
+            received: Arc::clone(&received),
             connection: Some(connection),
             done: false,
         };
+        self.bytes += received.size();
         self.messages.insert(number, message);
-        Arrival::New(number)
+        Arrival::New(number, received)
     }
 
     /// The app is done with it. What to acknowledge, if that is possible on this connection.
-    pub(super) fn done(&mut self, number: u64, connection: Option<u64>) -> Option<Publish> {
+    pub(super) fn done(&mut self, number: u64, connection: Option<u64>) -> Option<Arc<Received>> {
         let message = self.messages.get_mut(&number)?;
-        if message.connection.is_none() || message.publish.qos == QoS::AtMostOnce {
+        if message.connection.is_none() || message.received.qos == QoS::AtMostOnce {
             self.remove(number);
             return None;
         }
@@ -79,17 +102,18 @@ impl Held {
             message.done = true;
             return None;
         }
-        self.remove(number).map(|message| message.publish)
+        self.remove(number).map(|message| message.received)
     }
 
     /// No subscription has it any more.
-    pub(super) fn strays(&mut self, number: u64) -> Option<&Publish> {
-        if self.messages.get(&number)?.publish.qos == QoS::AtMostOnce {
+    pub(super) fn strays(&mut self, number: u64) -> Option<Arc<Received>> {
+        if self.messages.get(&number)?.received.qos == QoS::AtMostOnce {
             self.remove(number);
             return None;
         }
         self.stray.insert(number);
-        self.messages.get(&number).map(|message| &message.publish)
+        let message = self.messages.get(&number);
+        message.map(|message| Arc::clone(&message.received))
     }
 
     pub(super) fn found(&mut self, number: u64) {
@@ -97,17 +121,20 @@ impl Held {
     }
 
     /// Those without a subscription, in order.
-    pub(super) fn stray(&self) -> Vec<(u64, Publish)> {
+    pub(super) fn stray(&self) -> Vec<(u64, Arc<Received>)> {
         let stray = self.stray.iter();
         stray
-            .filter_map(|number| Some((*number, self.messages.get(number)?.publish.clone())))
+            .filter_map(|number| Some((*number, Arc::clone(&self.messages.get(number)?.received))))
             .collect()
     }
 
     /// The broker has no session of before: what came then is not known to it any more.
     pub(super) fn forgotten(&mut self) {
         self.by_packet.clear();
-        self.messages.retain(|_, message| !message.done);
+        let done = self.messages.iter().filter(|(_, message)| message.done);
+        for number in done.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.remove(number);
+        }
         for message in self.messages.values_mut() {
             message.connection = None;
         }
@@ -116,8 +143,9 @@ impl Held {
     fn remove(&mut self, number: u64) -> Option<Message> {
         self.stray.remove(&number);
         let message = self.messages.remove(&number)?;
-        if self.by_packet.get(&message.publish.pkid) == Some(&number) {
-            self.by_packet.remove(&message.publish.pkid);
+        self.bytes -= message.received.size();
+        if self.by_packet.get(&message.received.packet) == Some(&number) {
+            self.by_packet.remove(&message.received.packet);
         }
         Some(message)
     }
@@ -127,53 +155,72 @@ impl Held {
 mod tests {
     use super::*;
 
-    fn publish(pkid: u16, dup: bool, text: &str) -> Publish {
-        let mut publish = Publish::new("orders", QoS::AtLeastOnce, text);
-        publish.pkid = pkid;
-        publish.dup = dup;
-        publish
+    fn received(packet: u16, again: bool, text: &'static str) -> Received {
+        Received {
+            topic: "orders".into(),
+            payload: text.into(),
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            again,
+            packet,
+            expires: None,
+            properties: None,
+        }
+    }
+
+    /// The number of a message that is new.
+    fn new(arrival: Arrival) -> u64 {
+        match arrival {
+            Arrival::New(number, _) => number,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn what_the_app_has_is_not_delivered_twice() {
         let mut held = Held::default();
-        assert_eq!(held.came(&publish(1, false, "a"), 1), Arrival::New(0));
-        assert_eq!(held.came(&publish(1, true, "a"), 2), Arrival::Known);
+        assert_eq!(new(held.came(received(1, false, "a"), 1)), 0);
+        assert!(held.knows(&received(1, true, "a")) && !held.knows(&received(1, true, "b")));
+        assert_eq!(held.came(received(1, true, "a"), 2), Arrival::Known);
         let settled = held.done(0, Some(2)).unwrap();
-        assert_eq!(settled.pkid, 1);
-        assert_eq!(held.len(), 0);
+        assert_eq!(settled.packet, 1);
+        assert_eq!((held.len(), held.bytes()), (0, 0));
     }
 
     #[test]
     fn what_was_done_without_a_connection_is_acknowledged_when_it_comes_again() {
         let mut held = Held::default();
-        held.came(&publish(1, false, "a"), 1);
+        held.came(received(1, false, "a"), 1);
         assert_eq!(held.done(0, None), None);
-        assert_eq!(held.came(&publish(1, true, "a"), 2), Arrival::Done);
+        let again = received(1, true, "a");
+        assert_eq!(held.came(again.clone(), 2), Arrival::Done(again.into()));
         assert_eq!(held.len(), 0);
     }
 
     #[test]
     fn a_packet_identifier_of_another_session_is_another_message() {
         let mut held = Held::default();
-        held.came(&publish(1, false, "a"), 1);
+        held.came(received(1, false, "a"), 1);
+        held.came(received(2, false, "done"), 1);
+        assert_eq!(held.done(1, None), None);
         held.forgotten();
-        assert_eq!(held.came(&publish(1, false, "b"), 2), Arrival::New(1));
+        assert_eq!((held.len(), held.bytes()), (1, 7), "nobody asks for what is done");
+        assert_eq!(new(held.came(received(1, false, "b"), 2)), 2);
         assert_eq!(held.done(0, Some(2)), None, "the broker does not know it");
-        assert_eq!(held.done(1, Some(2)).unwrap().payload, "b");
-        assert_eq!(held.len(), 0);
+        assert_eq!(held.done(2, Some(2)).unwrap().payload, "b");
+        assert_eq!((held.len(), held.bytes()), (0, 0));
     }
 
     #[test]
     fn strays_wait_in_their_order() {
         let mut held = Held::default();
-        for (pkid, text) in [(1, "a"), (2, "b")] {
-            held.came(&publish(pkid, false, text), 1);
+        for (packet, text) in [(1, "a"), (2, "b")] {
+            held.came(received(packet, false, text), 1);
         }
         held.strays(1);
         held.strays(0);
-        let texts: Vec<_> = held.stray().into_iter().map(|(number, _)| number).collect();
-        assert_eq!(texts, [0, 1]);
+        let numbers: Vec<_> = held.stray().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers, [0, 1]);
         held.found(0);
         assert_eq!(held.stray().len(), 1);
     }

@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use rumqttc::{AsyncClient, ConnAck, Event, EventLoop, Outgoing, Packet, Publish, QoS};
+use rumqttc::QoS;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until},
@@ -8,31 +8,37 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    MOST_HELD,
+    MOST_BYTES, MOST_HELD,
     filter::Filter,
     held::{Arrival, Held},
 };
 use crate::{
     LOG,
+    client::{Client, Event, Events, Limits, Lost, Received, Refusal, Wish},
+    link::Link,
     publisher::goodbye,
     settings::{Backoff, Connection},
 };
 
 /// How long acknowledgements may take to be written at the end.
 const LAST: Duration = Duration::from_secs(1);
+/// What nobody subscribes to: the broker's answer to the end of that subscription says that it has read all that was sent
+/// before.
+const NOTHING: &str = "outrigger/nothing";
 
 /// A subscription: what it matches, and where that goes.
 pub(super) struct Route {
     /// Unique in the component.
     pub(super) id: u64,
     pub(super) filter: Filter,
+    pub(super) wish: Wish,
     pub(super) messages: mpsc::UnboundedSender<Incoming>,
 }
 
 /// A message on its way to the app. Dropped, it waits for another subscription.
 pub(super) struct Incoming {
     number: u64,
-    pub(super) publish: Publish,
+    pub(super) received: Arc<Received>,
     commands: Option<mpsc::UnboundedSender<Command>>,
 }
 
@@ -67,17 +73,33 @@ pub(super) enum Command {
     Flush(oneshot::Sender<()>),
 }
 
+/// Whether the broker has read all acknowledgements that were written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    Unknown,
+    Asked,
+    Yes,
+}
+
 /// Keeps the connection, and gives what comes to its subscription.
 pub(super) struct Session {
-    client: AsyncClient,
-    online: watch::Sender<bool>,
+    client: Client,
+    link: watch::Sender<Link>,
     stop: CancellationToken,
     component: Arc<str>,
     qos: QoS,
+    /// The broker sends again what was not acknowledged when a connection ended.
+    resends: bool,
     commands: mpsc::UnboundedSender<Command>,
     told: mpsc::UnboundedReceiver<Command>,
     routes: Vec<Route>,
     held: Held,
+    /// What comes is left to the broker, as there is too much here: that one and all after it come again.
+    skipping: bool,
+    /// Whether the broker has read the acknowledgements.
+    read: Read,
+    /// Questions for that without an answer.
+    asked: u32,
     /// Which connection this is.
     connection: u64,
     /// Acknowledgements that were not written yet.
@@ -89,23 +111,26 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(
-        client: AsyncClient,
-        online: watch::Sender<bool>,
+        client: Client,
+        link: watch::Sender<Link>,
         stop: CancellationToken,
         connection: &Connection,
-        qos: QoS,
     ) -> Self {
         let (commands, told) = mpsc::unbounded_channel();
         Self {
             client,
-            online,
+            link,
             stop,
             component: connection.component.clone(),
-            qos,
+            qos: connection.qos,
+            resends: !connection.forgetful(),
             commands,
             told,
             routes: Vec::new(),
             held: Held::default(),
+            skipping: false,
+            read: Read::Unknown,
+            asked: 0,
             connection: 0,
             unsent: 0,
             flushes: Vec::new(),
@@ -118,14 +143,20 @@ impl Session {
         self.commands.clone()
     }
 
-    pub(super) async fn run(mut self, mut events: EventLoop) {
+    pub(super) async fn run(mut self, mut events: Events) {
         let stop = self.stop.clone();
         let mut last: Option<Instant> = None;
         loop {
-            if last.is_some() && (self.unsent == 0 || !self.is_online()) && self.told.is_empty() {
+            if last.is_some() && (self.unsent == 0 || !self.is_up()) && self.told.is_empty() {
                 break;
             }
-            let (room, wait_until) = (self.held.len() < MOST_HELD, self.wait_until);
+            if self.wants_the_rest() {
+                events.cut();
+                self.link.send_replace(Link::Down(None));
+            }
+            // What is not left to the broker may take as much again.
+            let room = self.held.len() < MOST_HELD && self.held.bytes() < 2 * MOST_BYTES;
+            let wait_until = self.wait_until;
             let next = async {
                 sleep_until(wait_until).await;
                 events.poll().await
@@ -136,83 +167,98 @@ impl Session {
                 Some(command) = self.told.recv() => self.command(command),
                 event = next, if room => match event {
                     Ok(event) => self.event(event),
-                    Err(error) => self.lost(&error.to_string()),
+                    Err(lost) => self.lost(lost),
                 },
             }
         }
-        if self.is_online() {
+        if self.is_up() {
             goodbye(&self.client, &mut events).await;
         }
     }
 
-    fn is_online(&self) -> bool {
-        *self.online.borrow()
+    fn is_up(&self) -> bool {
+        self.link.borrow().is_up()
     }
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::Incoming(Packet::ConnAck(answer)) => self.connected(&answer),
-            Event::Incoming(Packet::Publish(publish)) if !self.stop.is_cancelled() => self.take(&publish),
-            Event::Outgoing(Outgoing::PubAck(_) | Outgoing::PubRec(_)) => {
+            Event::Connected { resumed, limits } => self.connected(resumed, limits),
+            Event::Received(received) if !self.stop.is_cancelled() => self.take(received),
+            Event::Acknowledged => {
                 self.unsent = self.unsent.saturating_sub(1);
                 self.flushed();
             }
-            _ => {}
+            Event::Unsubscribed => self.answered(),
+            Event::Subscribed(Err(refusal)) => self.refused(&refusal),
+            Event::Subscribed(Ok(())) | Event::Received(_) | Event::Other => {}
         }
     }
 
-    fn connected(&mut self, answer: &ConnAck) {
+    fn connected(&mut self, resumed: bool, limits: Limits) {
         self.connection += 1;
+        self.skipping = false;
+        self.read = Read::Unknown;
+        self.asked = 0;
         self.unsent = 0;
         self.flushed();
         self.backoff.reset();
-        if !answer.session_present {
+        if !resumed {
             self.held.forgotten();
             for route in &self.routes {
+                let mut wish = route.wish;
+                wish.number = wish.number.filter(|_| limits.numbers);
                 // What the client cannot take now it could not take before either.
-                let _refused = self.client.try_subscribe(route.filter.asked.as_str(), self.qos);
+                let _refused = self.client.try_subscribe(&route.filter.asked, self.qos, wish);
             }
         }
-        self.online.send_replace(true);
+        self.link.send_replace(Link::Up(limits));
     }
 
-    fn lost(&mut self, error: &str) {
+    fn refused(&self, refusal: &Refusal) {
+        tracing::warn!(
+            target: LOG,
+            "component {}: the broker refuses a subscription: {}", self.component, refusal.text
+        );
+    }
+
+    fn lost(&mut self, lost: Lost) {
         self.wait_until = Instant::now() + self.backoff.next();
         self.unsent = 0;
         self.flushed();
-        if self.online.send_replace(false) || self.connection == 0 {
+        let text = lost.text;
+        if self.link.send_replace(Link::Down(lost.refusal)).is_up() || self.connection == 0 {
             tracing::warn!(
                 target: LOG,
-                "component {}: no connection to the broker: {error}; connecting again", self.component
+                "component {}: no connection to the broker: {text}; connecting again", self.component
             );
             // The next one says so once more, not each attempt.
             self.connection = self.connection.max(1);
         } else {
-            tracing::debug!(target: LOG, "component {}: {error}", self.component);
+            tracing::debug!(target: LOG, "component {}: {text}", self.component);
         }
     }
 
     fn command(&mut self, command: Command) {
         match command {
             Command::Add(route) => {
-                for (number, publish) in self.held.stray() {
-                    if route.filter.matches(&topic(&publish)) {
+                for (number, received) in self.held.stray() {
+                    if route.filter.matches(&received.topic) {
                         self.held.found(number);
-                        self.hand(&route, number, publish);
+                        self.hand(&route, number, received);
                     }
                 }
                 self.routes.push(route);
             }
             Command::Remove(id) => self.routes.retain(|route| route.id != id),
             Command::Done(number) => {
-                let connection = self.is_online().then_some(self.connection);
-                if let Some(publish) = self.held.done(number, connection) {
-                    self.acknowledge(&publish);
+                let connection = self.is_up().then_some(self.connection);
+                if let Some(received) = self.held.done(number, connection) {
+                    self.acknowledge(&received);
                 }
             }
             Command::Stray(number) => {
-                if let Some(publish) = self.held.strays(number).cloned()
-                    && self.route(number, &publish)
+                if let Some(received) = self.held.strays(number)
+                    && self.route(number, &received)
                 {
                     self.held.found(number);
                 }
@@ -225,57 +271,104 @@ impl Session {
     }
 
     fn flushed(&mut self) {
-        if self.unsent == 0 || !self.is_online() {
+        if self.unsent == 0 || !self.is_up() {
             // Dropped is told.
             self.flushes.clear();
         }
     }
 
-    fn take(&mut self, publish: &Publish) {
-        match self.held.came(publish, self.connection) {
+    fn take(&mut self, received: Received) {
+        if self.skips(&received) {
+            return;
+        }
+        match self.held.came(received, self.connection) {
             Arrival::Known => {}
-            Arrival::Done => self.acknowledge(publish),
-            Arrival::New(number) => {
-                if !self.route(number, publish) {
+            Arrival::Done(received) => self.acknowledge(&received),
+            Arrival::New(number, received) => {
+                if !self.route(number, &received) {
                     self.held.strays(number);
                 }
             }
         }
     }
 
-    /// Gives a message to the newest subscription to its topic, else to the newest whose pattern matches it. Whether
-    /// there is one.
-    fn route(&mut self, number: u64, publish: &Publish) -> bool {
+    /// Whether a message is left to the broker, which sends it again on the next connection. After the first one all are,
+    /// so that they keep their order.
+    fn skips(&mut self, received: &Received) -> bool {
+        if !self.resends || received.qos == QoS::AtMostOnce || self.held.knows(received) {
+            return false;
+        }
+        let is_first = self.held.len() == 0;
+        self.skipping |= !is_first && self.held.bytes() + received.size() > MOST_BYTES;
+        self.skipping
+    }
+
+    /// Whether to connect anew for what was left to the broker: there is room again, and the broker has read what was
+    /// acknowledged, so that this does not come again.
+    fn wants_the_rest(&mut self) -> bool {
+        let has_room = self.unsent == 0 && self.held.bytes() <= MOST_BYTES / 2;
+        if !self.skipping || !has_room || !self.is_up() || self.stop.is_cancelled() {
+            return false;
+        }
+        if self.read == Read::Unknown && self.client.try_unsubscribe(NOTHING) {
+            self.read = Read::Asked;
+            self.asked += 1;
+        }
+        self.read == Read::Yes
+    }
+
+    /// The last question counts: those before were asked before the last acknowledgement.
+    fn answered(&mut self) {
+        self.asked = self.asked.saturating_sub(1);
+        if self.asked == 0 && self.read == Read::Asked {
+            self.read = Read::Yes;
+        }
+    }
+
+    /// Gives a message to one of the subscriptions that the broker says it came by, else of those that match its topic:
+    /// to the newest that names the topic, else to the newest whose pattern matches. Whether there is one.
+    fn route(&mut self, number: u64, received: &Arc<Received>) -> bool {
         self.routes.retain(|route| !route.messages.is_closed());
-        let name = topic(publish);
-        let mut routes = self.routes.iter().rev();
-        let exact = routes.clone().find(|route| route.filter.is(&name));
-        let found = exact.or_else(|| routes.find(|route| route.filter.matches(&name)));
+        let told = received.properties.as_deref();
+        let told = told.map_or(&[][..], |properties| &properties.subscriptions);
+        // Two filters may have one number.
+        let named = |route: &&Route| {
+            let number = route.wish.number;
+            number.is_some_and(|number| told.contains(&number)) && route.filter.matches(&received.topic)
+        };
+        let named: Vec<&Route> = self.routes.iter().filter(named).collect();
+        let found = if named.is_empty() {
+            find(self.routes.iter(), &received.topic)
+        } else {
+            find(named.into_iter(), &received.topic)
+        };
         if let Some(route) = found {
-            self.hand(route, number, publish.clone());
+            self.hand(route, number, Arc::clone(received));
         }
         found.is_some()
     }
 
-    fn hand(&self, route: &Route, number: u64, publish: Publish) {
+    fn hand(&self, route: &Route, number: u64, received: Arc<Received>) {
         let incoming = Incoming {
             number,
-            publish,
+            received,
             commands: Some(self.commands.clone()),
         };
         // Dropped where nobody takes it, it becomes a stray again.
         let _gone = route.messages.send(incoming);
     }
 
-    fn acknowledge(&mut self, publish: &Publish) {
-        if let Some(ack) = self.client.prepare_ack(publish)
-            && self.client.try_manual_ack(ack).is_ok()
-        {
+    fn acknowledge(&mut self, received: &Received) {
+        if self.client.try_acknowledge(received) {
             self.unsent += 1;
+            self.read = Read::Unknown;
         }
     }
 }
 
-fn topic(publish: &Publish) -> String {
-    String::from_utf8_lossy(&publish.topic).into_owned()
+/// Of subscriptions, oldest first: the newest that names the topic, else the newest whose pattern matches it.
+fn find<'r>(routes: impl DoubleEndedIterator<Item = &'r Route> + Clone, topic: &str) -> Option<&'r Route> {
+    let mut routes = routes.rev();
+    let exact = routes.clone().find(|route| route.filter.is(topic));
+    exact.or_else(|| routes.find(|route| route.filter.matches(topic)))
 }

@@ -1,4 +1,4 @@
-//! Publish/subscribe on MQTT.
+//! Publish/subscribe on MQTT, either version.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use outrigger_components_testing::{proxy::Proxy, server::Mosquitto};
 
 use super::components;
 
-const RULES: PubSubRules = PubSubRules {
+pub(super) const RULES: PubSubRules = PubSubRules {
     // A consumer is a client of the broker: two of one name end each other's connection.
     groups: false,
     redelivers: true,
@@ -22,13 +22,42 @@ const RULES: PubSubRules = PubSubRules {
 /// Generous: other builds and tests share the machine.
 const SOON: Duration = Duration::from_secs(20);
 
-async fn open(url: &str, group: &str, more: &[(&str, &str)]) -> Result<Arc<dyn PubSub>> {
-    let mut properties = vec![("url", url), ("consumerID", group)];
-    properties.extend_from_slice(more);
-    components().pubsub("pubsub.mqtt3", "v1", &properties).await
+/// Makes of a test of a component's type one for each version.
+macro_rules! both {
+    ($($(#[$attribute:meta])* async fn $name:ident($kind:ident: &str) $body:block)*) => {
+        $(
+            $(#[$attribute])*
+            mod $name {
+                use super::*;
+
+                async fn run($kind: &str) $body
+
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn mqtt3() {
+                    run("pubsub.mqtt3").await;
+                }
+
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn mqtt5() {
+                    run("pubsub.mqtt5").await;
+                }
+            }
+        )*
+    };
 }
 
-fn message(topic: &str, data: &str, metadata: &[(&str, &str)]) -> Publish {
+pub(super) async fn open(
+    kind: &str,
+    url: &str,
+    group: &str,
+    more: &[(&str, &str)],
+) -> Result<Arc<dyn PubSub>> {
+    let mut properties = vec![("url", url), ("consumerID", group)];
+    properties.extend_from_slice(more);
+    components().pubsub(kind, "v1", &properties).await
+}
+
+pub(super) fn message(topic: &str, data: &str, metadata: &[(&str, &str)]) -> Publish {
     let metadata = metadata
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -40,7 +69,11 @@ fn message(topic: &str, data: &str, metadata: &[(&str, &str)]) -> Publish {
     }
 }
 
-async fn subscribe(broker: &Arc<dyn PubSub>, topic: &str, metadata: &[(&str, &str)]) -> Subscription {
+pub(super) async fn subscribe(
+    broker: &Arc<dyn PubSub>,
+    topic: &str,
+    metadata: &[(&str, &str)],
+) -> Subscription {
     let metadata = metadata
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -52,7 +85,7 @@ async fn subscribe(broker: &Arc<dyn PubSub>, topic: &str, metadata: &[(&str, &st
     broker.subscribe(request).await.unwrap()
 }
 
-async fn next(subscription: &mut Subscription) -> Delivery {
+pub(super) async fn next(subscription: &mut Subscription) -> Delivery {
     match tokio::time::timeout(SOON, subscription.next()).await.unwrap() {
         Some(Event::Message(delivery)) => delivery,
         other => panic!("{other:?}"),
@@ -60,156 +93,190 @@ async fn next(subscription: &mut Subscription) -> Delivery {
 }
 
 /// Nothing comes for a while.
-async fn quiet(subscription: &mut Subscription) {
+pub(super) async fn quiet(subscription: &mut Subscription) {
     let event = tokio::time::timeout(Duration::from_millis(500), subscription.next()).await;
     assert!(event.is_err(), "{event:?}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_keeps_the_rules() {
-    let Some(broker) = Mosquitto::start() else { return };
-    let url = broker.url();
-    for qos in ["1", "2"] {
-        conformance::pubsub(RULES, async |group: &str| {
-            open(&url, group, &[("qos", qos)]).await
-        })
+both! {
+    async fn a_broker_keeps_the_rules(kind: &str) {
+        let Some(broker) = Mosquitto::start() else { return };
+        let url = broker.url();
+        for qos in ["1", "2"] {
+            conformance::pubsub(RULES, async |group: &str| {
+                open(kind, &url, group, &[("qos", qos)]).await
+            })
+            .await;
+        }
+    }
+
+    async fn nothing_is_lost_when_the_broker_is_killed(kind: &str) {
+        let Some(mut broker) = Mosquitto::start() else {
+            return;
+        };
+        let url = broker.url();
+        conformance::pubsub_outlives(
+            RULES,
+            async |group: &str| open(kind, &url, group, &[]).await,
+            &mut broker,
+        )
         .await;
     }
-}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_the_broker_is_killed() {
-    let Some(mut broker) = Mosquitto::start() else {
-        return;
-    };
-    let url = broker.url();
-    conformance::pubsub_outlives(
-        RULES,
-        async |group: &str| open(&url, group, &[]).await,
-        &mut broker,
-    )
-    .await;
-}
+    async fn nothing_is_lost_when_connections_are_cut(kind: &str) {
+        let Some(broker) = Mosquitto::start() else { return };
+        let mut proxy = Proxy::start(broker.port()).await;
+        let url = format!("tcp://127.0.0.1:{}", proxy.port);
+        conformance::pubsub_outlives(
+            RULES,
+            async |group: &str| open(kind, &url, group, &[]).await,
+            &mut proxy,
+        )
+        .await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_connections_are_cut() {
-    let Some(broker) = Mosquitto::start() else { return };
-    let mut proxy = Proxy::start(broker.port()).await;
-    let url = format!("tcp://127.0.0.1:{}", proxy.port);
-    conformance::pubsub_outlives(
-        RULES,
-        async |group: &str| open(&url, group, &[]).await,
-        &mut proxy,
-    )
-    .await;
-}
+    async fn nothing_is_lost_over_a_long_outage(kind: &str) {
+        let Some(broker) = Mosquitto::start() else { return };
+        let mut proxy = Proxy::start(broker.port()).await;
+        let url = format!("mqtt://127.0.0.1:{}", proxy.port);
+        let opener = async |group: &str| open(kind, &url, group, &[]).await;
+        conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_over_a_long_outage() {
-    let Some(broker) = Mosquitto::start() else { return };
-    let mut proxy = Proxy::start(broker.port()).await;
-    let url = format!("mqtt://127.0.0.1:{}", proxy.port);
-    let opener = async |group: &str| open(&url, group, &[]).await;
-    conformance::pubsub_outlives_long(RULES, opener, &mut proxy).await;
-}
+    async fn nothing_is_lost_when_connections_fall_silent(kind: &str) {
+        let Some(broker) = Mosquitto::start() else { return };
+        let proxy = Proxy::start(broker.port()).await;
+        let url = format!("mqtt://127.0.0.1:{}", proxy.port);
+        let opener = async |group: &str| open(kind, &url, group, &[]).await;
+        conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_when_connections_fall_silent() {
-    let Some(broker) = Mosquitto::start() else { return };
-    let proxy = Proxy::start(broker.port()).await;
-    let url = format!("mqtt://127.0.0.1:{}", proxy.port);
-    let opener = async |group: &str| open(&url, group, &[]).await;
-    conformance::pubsub_outlives_silence(RULES, opener, &mut proxy.silence()).await;
-}
+    async fn poison_holds_up_nobody(kind: &str) {
+        let Some(broker) = Mosquitto::start() else { return };
+        let url = broker.url();
+        conformance::pubsub_members(RULES, async |group: &str| open(kind, &url, group, &[]).await).await;
+    }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn poison_holds_up_nobody() {
-    let Some(broker) = Mosquitto::start() else { return };
-    let url = broker.url();
-    conformance::pubsub_members(RULES, async |group: &str| open(&url, group, &[]).await).await;
-}
+    /// What the broker sends again while the app still has it is not delivered twice, and is acknowledged when it is done.
+    async fn a_new_connection_does_not_deliver_what_the_app_still_has(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let mut proxy = Proxy::start(server.port()).await;
+        let url = format!("tcp://127.0.0.1:{}", proxy.port);
+        let broker = open(kind, &url, "app", &[]).await.unwrap();
+        let mut subscription = subscribe(&broker, "orders", &[]).await;
+        broker.publish(&message("orders", "kept", &[])).await.unwrap();
+        let kept = next(&mut subscription).await;
+        proxy.cut();
+        proxy.restore();
+        broker.publish(&message("orders", "after", &[])).await.unwrap();
+        let after = next(&mut subscription).await;
+        assert_eq!(after.message.data, "after");
+        after.receipt.acknowledge();
+        kept.receipt.acknowledge();
+        subscription.ended().await.unwrap();
+        broker.close().await;
+        // The broker has none of them left.
+        let broker = open(kind, &url, "app", &[]).await.unwrap();
+        let mut subscription = subscribe(&broker, "orders", &[]).await;
+        quiet(&mut subscription).await;
+        broker.close().await;
+    }
 
-/// What the broker sends again while the app still has it is not delivered twice, and is acknowledged when it is done.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_connection_does_not_deliver_what_the_app_still_has() {
-    let Some(server) = Mosquitto::start() else { return };
-    let mut proxy = Proxy::start(server.port()).await;
-    let url = format!("tcp://127.0.0.1:{}", proxy.port);
-    let broker = open(&url, "app", &[]).await.unwrap();
-    let mut subscription = subscribe(&broker, "orders", &[]).await;
-    broker.publish(&message("orders", "kept", &[])).await.unwrap();
-    let kept = next(&mut subscription).await;
-    proxy.cut();
-    proxy.restore();
-    broker.publish(&message("orders", "after", &[])).await.unwrap();
-    let after = next(&mut subscription).await;
-    assert_eq!(after.message.data, "after");
-    after.receipt.acknowledge();
-    kept.receipt.acknowledge();
-    subscription.ended().await.unwrap();
-    broker.close().await;
-    // The broker has none of them left.
-    let broker = open(&url, "app", &[]).await.unwrap();
-    let mut subscription = subscribe(&broker, "orders", &[]).await;
-    quiet(&mut subscription).await;
-    broker.close().await;
-}
+    /// With `$share/<group>/<topic>` consumers of different names share messages.
+    async fn shared_subscriptions_are_consumer_groups(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let url = server.url();
+        let one = open(kind, &url, "one", &[]).await.unwrap();
+        let two = open(kind, &url, "two", &[]).await.unwrap();
+        let mut first = subscribe(&one, "$share/group/orders", &[]).await;
+        let mut second = subscribe(&two, "$share/group/orders", &[]).await;
+        let (mut came, mut each) = (Vec::new(), [0, 0]);
+        for number in 0..10 {
+            one.publish(&message("orders", &number.to_string(), &[]))
+                .await
+                .unwrap();
+            let (index, delivery) = tokio::select! {
+                delivery = next(&mut first) => (0, delivery),
+                delivery = next(&mut second) => (1, delivery),
+            };
+            each[index] += 1;
+            came.push(String::from_utf8(delivery.message.data.to_vec()).unwrap());
+            delivery.receipt.acknowledge();
+        }
+        let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
+        assert_eq!(came, expected);
+        assert!(each.iter().all(|count| *count > 0), "{each:?}");
+        one.close().await;
+        two.close().await;
+    }
 
-/// With `$share/<group>/<topic>` consumers of different names share messages.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shared_subscriptions_are_consumer_groups() {
-    let Some(server) = Mosquitto::start() else { return };
-    let url = server.url();
-    let one = open(&url, "one", &[]).await.unwrap();
-    let two = open(&url, "two", &[]).await.unwrap();
-    let mut first = subscribe(&one, "$share/group/orders", &[]).await;
-    let mut second = subscribe(&two, "$share/group/orders", &[]).await;
-    let (mut came, mut each) = (Vec::new(), [0, 0]);
-    for number in 0..10 {
-        one.publish(&message("orders", &number.to_string(), &[]))
+    async fn retained_messages_greet_new_subscriptions(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
+        broker
+            .publish(&message("state", "kept", &[("retain", "true")]))
             .await
             .unwrap();
-        let (index, delivery) = tokio::select! {
-            delivery = next(&mut first) => (0, delivery),
-            delivery = next(&mut second) => (1, delivery),
-        };
-        each[index] += 1;
-        came.push(String::from_utf8(delivery.message.data.to_vec()).unwrap());
+        let mut subscription = subscribe(&broker, "state", &[]).await;
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, "kept");
+        assert_eq!(delivery.message.metadata["retained"], "true");
         delivery.receipt.acknowledge();
+        broker.publish(&message("state", "passing", &[])).await.unwrap();
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.metadata["retained"], "false");
+        delivery.receipt.acknowledge();
+        subscription.ended().await.unwrap();
+        broker.close().await;
     }
-    let expected: Vec<String> = (0..10).map(|number| number.to_string()).collect();
-    assert_eq!(came, expected);
-    assert!(each.iter().all(|count| *count > 0), "{each:?}");
-    one.close().await;
-    two.close().await;
-}
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retained_messages_greet_new_subscriptions() {
-    let Some(server) = Mosquitto::start() else { return };
-    let broker = open(&server.url(), "app", &[]).await.unwrap();
-    broker
-        .publish(&message("state", "kept", &[("retain", "true")]))
-        .await
-        .unwrap();
-    let mut subscription = subscribe(&broker, "state", &[]).await;
-    let delivery = next(&mut subscription).await;
-    assert_eq!(delivery.message.data, "kept");
-    assert_eq!(delivery.message.metadata["retained"], "true");
-    delivery.receipt.acknowledge();
-    broker.publish(&message("state", "passing", &[])).await.unwrap();
-    let delivery = next(&mut subscription).await;
-    assert_eq!(delivery.message.metadata["retained"], "false");
-    delivery.receipt.acknowledge();
-    subscription.ended().await.unwrap();
-    broker.close().await;
+    /// 96 MiB that wait at the broker: what finds no room here comes later, in its order and once.
+    async fn large_messages_come_as_there_is_room(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
+        subscribe(&broker, "large", &[]).await.ended().await.unwrap();
+        for number in 0..24_u8 {
+            let large = Publish {
+                topic: "large".to_owned(),
+                data: vec![number; 4 << 20].into(),
+                ..Publish::default()
+            };
+            broker.publish(&large).await.unwrap();
+        }
+        let mut subscription = subscribe(&broker, "large", &[]).await;
+        for number in 0..24_u8 {
+            let delivery = next(&mut subscription).await;
+            assert_eq!(delivery.message.data[0], number);
+            assert_eq!(delivery.message.data.len(), 4 << 20);
+            delivery.receipt.acknowledge();
+        }
+        quiet(&mut subscription).await;
+        subscription.ended().await.unwrap();
+        broker.close().await;
+    }
+
+    async fn what_is_not_wanted_any_more_is_not_sent(kind: &str) {
+        let Some(server) = Mosquitto::start() else { return };
+        let broker = open(kind, &server.url(), "app", &[]).await.unwrap();
+        let forget = [("unsubscribeOnClose", "true")];
+        subscribe(&broker, "orders", &forget).await.ended().await.unwrap();
+        subscribe(&broker, "kept", &[]).await.ended().await.unwrap();
+        for topic in ["orders", "kept"] {
+            broker.publish(&message(topic, "x", &[])).await.unwrap();
+        }
+        let mut kept = subscribe(&broker, "kept", &[]).await;
+        next(&mut kept).await.receipt.acknowledge();
+        let mut orders = subscribe(&broker, "orders", &[]).await;
+        quiet(&mut orders).await;
+        broker.close().await;
+    }
 }
 
 /// The more exact of two subscriptions gets a message; one that has ended leaves what it did not settle to the next.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscriptions_of_one_component_share_its_connection() {
     let Some(server) = Mosquitto::start() else { return };
-    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let broker = open("pubsub.mqtt3", &server.url(), "app", &[]).await.unwrap();
     let mut all = subscribe(&broker, "orders/#", &[]).await;
     let mut one = subscribe(&broker, "orders/a", &[]).await;
     broker.publish(&message("orders/a", "a", &[])).await.unwrap();
@@ -229,23 +296,6 @@ async fn subscriptions_of_one_component_share_its_connection() {
     broker.close().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_wanted_any_more_is_not_sent() {
-    let Some(server) = Mosquitto::start() else { return };
-    let broker = open(&server.url(), "app", &[]).await.unwrap();
-    let forget = [("unsubscribeOnClose", "true")];
-    subscribe(&broker, "orders", &forget).await.ended().await.unwrap();
-    subscribe(&broker, "kept", &[]).await.ended().await.unwrap();
-    for topic in ["orders", "kept"] {
-        broker.publish(&message(topic, "x", &[])).await.unwrap();
-    }
-    let mut kept = subscribe(&broker, "kept", &[]).await;
-    next(&mut kept).await.receipt.acknowledge();
-    let mut orders = subscribe(&broker, "orders", &[]).await;
-    quiet(&mut orders).await;
-    broker.close().await;
-}
-
 #[tokio::test]
 async fn wrong_settings_are_named() {
     let outrigger_components_testing::Components(catalog) = components();
@@ -260,7 +310,10 @@ async fn wrong_settings_are_named() {
         ],
     )
     .await;
-    let error = open("tcp://127.0.0.1:1", "app", &[]).await.map(drop).unwrap_err();
+    let error = open("pubsub.mqtt3", "tcp://127.0.0.1:1", "app", &[])
+        .await
+        .map(drop)
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }

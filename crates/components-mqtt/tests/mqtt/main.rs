@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod broker;
+mod five;
 
 use std::{
     sync::{Arc, Mutex},

@@ -36,7 +36,8 @@ impl Mosquitto {
         ))
     }
 
-    fn start_with(more: &str) -> Option<Self> {
+    /// With these lines of configuration besides.
+    pub fn start_with(more: &str) -> Option<Self> {
         let program = find("mosquitto", "mosquitto", &["/usr/sbin", "/usr/bin"])?;
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..10 {

@@ -71,6 +71,7 @@ impl PubSub for Services {
             topic: request.topic,
             data: request.data,
             content_type: None,
+            declared: None,
             metadata: request.metadata,
         };
         broker.publish(&message).await.map_err(internal)?;

@@ -1,0 +1,57 @@
+//! What a client knows of its session when it begins: nothing is under way.
+//!
+//! The library goes on with a session that the broker kept only if it has something of its own to go on with. What an
+//! earlier process published and was not confirmed has failed there, and what it did not acknowledge the broker sends
+//! again: an empty session is the truth.
+
+use std::pin::Pin;
+
+use rumqttc5::{
+    PersistedAckMode, PersistedPubRel, PersistedRequest, PersistedSession, QoS, SessionStore,
+    SessionStoreError, SessionStoreKey,
+};
+
+use crate::settings::Connection;
+
+#[derive(Debug)]
+pub(super) struct Fresh(PersistedSession);
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SessionStoreError>> + Send + 'a>>;
+
+impl Fresh {
+    pub(super) fn new(name: &str, connection: &Connection) -> Self {
+        // With QoS 2 the broker may still know packets of the earlier process by their numbers, and would take new
+        // ones for those: they are completed first.
+        let known = match connection.qos {
+            QoS::ExactlyOnce => connection.ahead,
+            QoS::AtMostOnce | QoS::AtLeastOnce => 0,
+        };
+        let complete = |pkid| PersistedRequest::PubRel(PersistedPubRel { pkid });
+        Self(PersistedSession {
+            format_version: 1,
+            client_id: name.to_owned(),
+            clean_start: false,
+            session_expiry_interval: None,
+            outgoing_inflight_upper_limit: Some(connection.ahead),
+            ack_mode: PersistedAckMode::Manual,
+            last_pkid: 0,
+            last_puback: 0,
+            replay: (1..=known).map(complete).collect(),
+            incoming_qos2: Vec::new(),
+        })
+    }
+}
+
+impl SessionStore for Fresh {
+    fn load<'a>(&'a self, _key: &'a SessionStoreKey) -> Answer<'a, Option<PersistedSession>> {
+        Box::pin(async { Ok(Some(self.0.clone())) })
+    }
+
+    fn save<'a>(&'a self, _key: &'a SessionStoreKey, _session: &'a PersistedSession) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn clear<'a>(&'a self, _key: &'a SessionStoreKey) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}
