@@ -154,7 +154,8 @@ impl Peers {
             peers.entry(key.to_owned()).or_insert_with(|| Arc::clone(&peer));
             peers
         });
-        Ok(peer)
+        // Of several that looked at once one has the place, and with it the connections.
+        Ok(self.peers.load().get(key).map_or(peer, Arc::clone))
     }
 
     fn forget(&self, key: &str) {

@@ -102,6 +102,10 @@ impl Waiting {
     /// Tells all who watch an executor; whether there was one.
     fn tell(&self, id: &str, told: &Told) -> bool {
         let watchers = self.locked().by_id.remove(id).unwrap_or_default();
+        Self::send(watchers, told)
+    }
+
+    fn send(watchers: Vec<(u64, oneshot::Sender<Told>)>, told: &Told) -> bool {
         let sent = watchers
             .into_iter()
             .filter_map(|(_, watcher)| watcher.send(told.clone()).ok());
@@ -121,8 +125,11 @@ impl Waiting {
     }
 
     fn cancel(&self, id: &str) {
-        if !self.tell(id, &Err(cancelled())) {
-            self.locked().cancel_later(id);
+        // Under one lock: who begins to watch in between would neither be told nor find it.
+        let mut state = self.locked();
+        let watchers = state.by_id.remove(id).unwrap_or_default();
+        if !Self::send(watchers, &Err(cancelled())) {
+            state.cancel_later(id);
         }
     }
 }

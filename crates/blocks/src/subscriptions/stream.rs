@@ -66,7 +66,11 @@ impl Stream {
     /// The client says what came of an event.
     pub fn answered(&self, id: &str, status: i32) {
         let mut answers = self.answers();
-        let waiting = answers.get_mut(id).and_then(VecDeque::pop_front);
+        // One that is closed was given up: its attempt took too long.
+        let waiting = answers.get_mut(id).and_then(|waiting| {
+            waiting.retain(|waiting| !waiting.is_closed());
+            waiting.pop_front()
+        });
         if answers.get(id).is_some_and(VecDeque::is_empty) {
             answers.remove(id);
         }
@@ -104,14 +108,11 @@ impl Stream {
         let Some(room) = room else {
             return Handled::failed("stream closed", None);
         };
-        self.answers()
-            .entry(event.id.clone())
-            .or_default()
-            .push_back(answer);
+        let mut attempt = Attempt::new(self, &event.id, answer, answered);
         room.send(request);
         let status = tokio::select! {
             biased;
-            status = answered => status.ok(),
+            status = &mut attempt.answered => status.ok(),
             () = self.gone.cancelled() => None,
         };
         match status {
@@ -120,6 +121,42 @@ impl Stream {
                 span.grpc_failed("stream closed");
                 target.count(event, Status::Retry, false, started);
                 Handled::failed("stream closed", None)
+            }
+        }
+    }
+}
+
+/// An event that waits for its answer. Dropped, also by a policy's time limit, it leaves nothing behind.
+struct Attempt<'a> {
+    stream: &'a Stream,
+    id: &'a str,
+    answered: oneshot::Receiver<i32>,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(
+        stream: &'a Stream,
+        id: &'a str,
+        answer: oneshot::Sender<i32>,
+        answered: oneshot::Receiver<i32>,
+    ) -> Self {
+        stream
+            .answers()
+            .entry(id.to_owned())
+            .or_default()
+            .push_back(answer);
+        Self { stream, id, answered }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.answered.close();
+        let mut answers = self.stream.answers();
+        if let Some(waiting) = answers.get_mut(self.id) {
+            waiting.retain(|waiting| !waiting.is_closed());
+            if waiting.is_empty() {
+                answers.remove(self.id);
             }
         }
     }
@@ -232,5 +269,53 @@ impl Drop for Unless<'_> {
         if !self.kept {
             self.subscriptions.close_stream(self.stream);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_policy::routing::Routes;
+
+    use super::*;
+    use crate::subscriptions::spec::SubscriptionType;
+
+    fn stream() -> Stream {
+        let wanted = AppSubscription {
+            origin: SubscriptionType::Streaming,
+            name: String::new(),
+            pubsub: "broker".to_owned(),
+            topic: "orders".to_owned(),
+            routes: Routes::always("events"),
+            dead_letter: None,
+            metadata: Default::default(),
+            bulk: None,
+            raw: false,
+        };
+        Stream {
+            id: 1,
+            wanted: Arc::new(wanted),
+            events: mpsc::channel(1).0,
+            answers: Mutex::default(),
+            first: Mutex::default(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    fn attempt<'a>(stream: &'a Stream, id: &'a str) -> Attempt<'a> {
+        let (answer, answered) = oneshot::channel();
+        Attempt::new(stream, id, answer, answered)
+    }
+
+    #[test]
+    fn an_attempt_that_was_given_up_takes_no_answer_and_leaves_nothing() {
+        let stream = stream();
+        drop(attempt(&stream, "e"));
+        assert!(stream.answers().is_empty());
+        let late = attempt(&stream, "e");
+        let mut next = attempt(&stream, "e");
+        drop(late);
+        stream.answered("e", 2);
+        assert_eq!(next.answered.try_recv(), Ok(2));
+        assert!(stream.answers().is_empty());
     }
 }

@@ -184,9 +184,26 @@ async fn ask(skip: bool, app_id: String, app: Arc<AppChannel>) -> Option<Bytes> 
             return None;
         }
     };
-    let loaded = matches!(reply.status, AppStatus::Http(200));
-    let body = reply.body.collect_up_to(MAX_CONFIG).await.ok()?;
-    (loaded && !body.is_empty()).then_some(body)
+    let loaded = match reply.status {
+        AppStatus::Http(200) => true,
+        // It has none.
+        AppStatus::Http(204 | 404 | 405) => false,
+        status => {
+            tracing::warn!(
+                target: LOG,
+                "the app answered GET /dapr/config with status {}, so it hosts no actors until its sidecar starts again",
+                status.code()
+            );
+            false
+        }
+    };
+    match reply.body.collect_up_to(MAX_CONFIG).await {
+        Ok(body) => (loaded && !body.is_empty()).then_some(body),
+        Err(error) => {
+            tracing::warn!(target: LOG, "cannot read the configuration of the app (GET /dapr/config): {error}");
+            None
+        }
+    }
 }
 
 fn protocol(protocol: AppProtocol) -> &'static str {

@@ -5,7 +5,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use http::header::CONTENT_LENGTH;
@@ -95,7 +95,8 @@ pub struct H2Pool {
     scheme: Scheme,
     authority: Authority,
     connections: Arc<ArcSwap<Vec<Connection>>>,
-    dialing: Mutex<()>,
+    /// When an attempt to connect last took too long, and how long it was.
+    dialing: Mutex<Option<(Instant, Duration)>>,
     keep_alive: Option<KeepAlive>,
     /// A task for each connection.
     tasks: TaskTracker,
@@ -116,7 +117,7 @@ impl H2Pool {
             scheme,
             authority,
             connections: Arc::default(),
-            dialing: Mutex::new(()),
+            dialing: Mutex::new(None),
             keep_alive,
             tasks: TaskTracker::new(),
         }
@@ -152,13 +153,25 @@ impl H2Pool {
         (!full || connections.len() >= MAX_CONNECTIONS).then(|| Arc::clone(best))
     }
 
-    /// Opens a connection, unless another call just did.
+    /// Opens a connection, unless another call just did, or just found that nobody answers.
     async fn open(&self) -> Result<Connection, DialError> {
-        let _one_at_a_time = self.dialing.lock().await;
+        let since = Instant::now();
+        let mut one_at_a_time = self.dialing.lock().await;
         if let Some(connection) = self.usable() {
             return Ok(connection);
         }
-        let connection = Arc::new(self.connect().await?);
+        // Those that waited for the attempt share its outcome: one after another they would wait for ever longer.
+        if let Some((at, limit)) = *one_at_a_time
+            && at >= since
+        {
+            return Err(self.dialer.error(DialErrorKind::Timeout(limit)));
+        }
+        let connection = self.connect().await.inspect_err(|error| {
+            if let DialErrorKind::Timeout(limit) = error.kind {
+                *one_at_a_time = Some((Instant::now(), limit));
+            }
+        })?;
+        let connection = Arc::new(connection);
         let mut connections: Vec<_> = Vec::clone(&self.connections.load());
         connections.retain(|c| c.is_usable());
         connections.push(Arc::clone(&connection));

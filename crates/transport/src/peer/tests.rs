@@ -100,3 +100,42 @@ async fn the_app_not_called_for_longest_goes() {
     assert!(!table.contains_key("app1.default"));
     assert_eq!((table.len(), names.followed()), (MAX_APPS, MAX_APPS));
 }
+
+/// Answers after a while, as the network does.
+struct Slow(Names);
+
+#[async_trait]
+impl Resolver for Slow {
+    fn name(&self) -> &'static str {
+        "slow"
+    }
+
+    async fn resolve(&self, app_id: &str, namespace: &str) -> Result<Addresses, ResolveError> {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.0.resolve(app_id, namespace).await
+    }
+
+    fn watch(&self, app_id: &str, namespace: &str) -> watch::Receiver<Addresses> {
+        self.0.watch(app_id, namespace)
+    }
+
+    fn evict(&self, _app_id: &str, _namespace: &str, _address: &Address) {}
+
+    async fn close(&self) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_calls_that_come_at_once_share_their_connections() {
+    let peers = Peers::new(None);
+    peers.set_resolver(Arc::new(Slow(Names::default())) as Arc<dyn Resolver>);
+    let picks = (0..50).map(|_| peers.pick("orders", "default"));
+    let picked = futures::future::join_all(picks).await;
+    let instances = picked.into_iter().map(|picked| picked.unwrap().instance);
+    let instances: Vec<_> = instances.collect();
+    assert!(
+        instances
+            .iter()
+            .all(|instance| Arc::ptr_eq(instance, &instances[0])),
+        "each would open a connection of its own"
+    );
+}

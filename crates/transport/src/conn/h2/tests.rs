@@ -305,3 +305,30 @@ async fn an_answer_that_breaks_off_is_no_end() {
     assert!(timeout(LONG, read).await.unwrap().is_err());
     serving.await.unwrap();
 }
+
+#[tokio::test]
+async fn calls_that_wait_for_a_silent_host_share_the_wait() {
+    // Nobody accepts, and the kernel keeps few connections for who would: those after them get no answer.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut crowd = Vec::new();
+    while let Ok(connected) = timeout(Duration::from_millis(300), TcpStream::connect(address)).await {
+        crowd.push(connected.unwrap());
+        assert!(crowd.len() < 100, "the kernel takes them all");
+    }
+    let limit = Duration::from_secs(1);
+    let pool = H2Pool::new(Dialer::plain(address.to_string(), limit), None);
+    let began = Instant::now();
+    let calls = (0..40).map(|_| pool.send(post(Body::Empty)));
+    for failed in futures::future::join_all(calls).await {
+        let text = failed.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(text.contains("no answer within 1s"), "{text}");
+    }
+    assert!(
+        began.elapsed() < 20 * limit,
+        "one after the other: {:?}",
+        began.elapsed()
+    );
+}
