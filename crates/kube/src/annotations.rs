@@ -48,6 +48,12 @@ pub fn is_truthy(text: &str) -> bool {
         .any(|word| text.trim().eq_ignore_ascii_case(word))
 }
 
+/// Whether a value of [`ENABLED`] gives a pod a sidecar: one word alone does, in any case, as with Dapr's injector. Who
+/// looks for pods that lack theirs has to ask the same question, or it deletes pods that will never get one.
+pub fn enables_sidecar(text: &str) -> bool {
+    text.eq_ignore_ascii_case("true")
+}
+
 /// The annotations of an object.
 #[derive(Debug, Clone, Copy)]
 pub struct Annotations<'a>(pub &'a BTreeMap<String, String>);
@@ -61,6 +67,11 @@ impl<'a> Annotations<'a> {
     /// A boolean; `default` where there is none.
     pub fn boolean(self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, is_truthy)
+    }
+
+    /// Whether a pod with them gets a sidecar; see [`enables_sidecar`].
+    pub fn wants_sidecar(self) -> bool {
+        self.text(ENABLED).is_some_and(enables_sidecar)
     }
 
     /// A whole number; nothing where there is none, or no number.
@@ -110,6 +121,21 @@ mod tests {
         for no in ["", "no", "0", "enabled", "truee"] {
             assert!(!is_truthy(no), "{no}");
         }
+    }
+
+    #[test]
+    fn one_word_enables_a_sidecar() {
+        for (text, wanted) in [
+            ("true", true),
+            ("TRUE", true),
+            ("yes", false),
+            ("1", false),
+            (" true", false),
+        ] {
+            let map = BTreeMap::from([(ENABLED.to_owned(), text.to_owned())]);
+            assert_eq!(Annotations(&map).wants_sidecar(), wanted, "{text:?}");
+        }
+        assert!(!Annotations(&BTreeMap::new()).wants_sidecar());
     }
 
     #[test]
