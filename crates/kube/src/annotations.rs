@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub use outrigger_resources::value::truthy as is_truthy;
+
 /// Whether a pod gets a sidecar.
 pub const ENABLED: &str = "dapr.io/enabled";
 /// App id.
@@ -40,13 +42,6 @@ pub const DEFAULT_METRICS_PORT: i32 = 9090;
 const MAX_LABEL: usize = 63;
 /// What is appended to an app id for the name of its service.
 const SERVICE_SUFFIX: &str = "-dapr";
-
-/// Whether a text stands for true, as Dapr reads annotations and variables.
-pub fn is_truthy(text: &str) -> bool {
-    ["y", "yes", "true", "t", "on", "1"]
-        .iter()
-        .any(|word| text.trim().eq_ignore_ascii_case(word))
-}
 
 /// Whether a value of [`ENABLED`] gives a pod a sidecar: one word alone does, in any case, as with Dapr's injector. Who
 /// looks for pods that lack theirs has to ask the same question, or it deletes pods that will never get one.
@@ -112,16 +107,6 @@ pub fn service_name(app_id: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_for_true() {
-        for yes in ["y", "YES", "true", "T", "on", "1", " true "] {
-            assert!(is_truthy(yes), "{yes}");
-        }
-        for no in ["", "no", "0", "enabled", "truee"] {
-            assert!(!is_truthy(no), "{no}");
-        }
-    }
 
     #[test]
     fn one_word_enables_a_sidecar() {
