@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -30,6 +30,10 @@ use tonic_prost::ProstCodec;
 
 /// How long connecting, and any call, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Silence before the server is asked whether it is still there; etcd wants at least 5 s of it.
+const PING_AFTER: Duration = Duration::from_secs(10);
+/// How long the answer to that may take. Then another member is connected to.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer, bytes; the server's own limit of a request is 1.5 MiB by default.
 const LARGEST: usize = 64 << 20;
 
@@ -43,6 +47,8 @@ pub(super) struct Link {
 #[derive(Clone)]
 struct Members {
     addresses: Arc<[Member]>,
+    /// Which is tried first by the next connection: one that takes connections and says nothing does not get the next.
+    turn: Arc<AtomicUsize>,
     tls: Option<TlsConnector>,
 }
 
@@ -82,14 +88,17 @@ impl Members {
             .transpose()?;
         Ok(Self {
             addresses: addresses.into(),
+            turn: Arc::default(),
             tls,
         })
     }
 
-    /// Connects to the first member that answers.
+    /// Connects to the first member that answers, from the one whose turn it is.
     async fn dial(self) -> io::Result<Box<dyn Bytes>> {
         let mut failed = io::Error::other("there is no endpoint");
-        for member in self.addresses.iter() {
+        let count = self.addresses.len();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % count.max(1);
+        for member in self.addresses.iter().cycle().skip(turn).take(count) {
             let dialling = timeout(PATIENCE, member.dial(self.tls.as_ref()));
             match dialling
                 .await
@@ -140,7 +149,12 @@ impl Link {
             .map(|member| member.address.as_str())
             .collect();
         let at = at.join(",");
-        let endpoint = Endpoint::from_static("http://etcd").timeout(PATIENCE);
+        // While idle too: the first call after a pause is not to find a connection that has long been dead.
+        let endpoint = Endpoint::from_static("http://etcd")
+            .timeout(PATIENCE)
+            .http2_keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
         let channel = endpoint.connect_with_connector_lazy(tower::service_fn(move |_| {
             let members = members.clone();
             async move { members.dial().await.map(TokioIo::new) }

@@ -8,7 +8,7 @@ use outrigger_component::{
     conformance::{self, StateRules},
     state::{Get, Set, TTL, TTL_EXPIRES, Value},
 };
-use outrigger_components_testing::{Components, server::Etcd, tls::Certificates};
+use outrigger_components_testing::{Components, proxy::Proxy, server::Etcd, tls::Certificates};
 
 async fn open(endpoint: &str, version: &str, more: &[(&str, &str)]) -> Result<Arc<dyn StateStore>> {
     let mut properties = vec![("endpoints", endpoint)];
@@ -99,6 +99,28 @@ async fn another_member_takes_over() {
     store.set(&write("k", "1")).await.unwrap();
     conformance::Link::cut(&mut first);
     let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
+    while let Err(error) = store.ping().await {
+        assert!(
+            error.retryable() && tokio::time::Instant::now() < deadline,
+            "{error}"
+        );
+    }
+}
+
+/// As when its host loses its power: nobody says that the connection has ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_member_takes_over_when_one_falls_silent() {
+    let (Some(first), Some(second)) = (Etcd::start(), Etcd::start()) else {
+        return;
+    };
+    let port = first.endpoint().rsplit_once(':').unwrap().1.parse().unwrap();
+    let proxy = Proxy::start(port).await;
+    let endpoints = format!("127.0.0.1:{},{}", proxy.port, second.endpoint());
+    let store = open(&endpoints, "v2", &[]).await.unwrap();
+    store.set(&write("k", "1")).await.unwrap();
+    conformance::Link::cut(&mut proxy.silence());
+    // 10 s until it is asked, 5 s for the answer, 5 s for a connection to it that nobody answers.
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(40);
     while let Err(error) = store.ping().await {
         assert!(
             error.retryable() && tokio::time::Instant::now() < deadline,

@@ -13,8 +13,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 use outrigger_kube::annotations::{
-    APP_ID, Annotations, CONTAINER, DEFAULT_GRPC_PORT, ENABLE_METRICS, ENABLED, GRPC_PORT, HTTP_PORT,
-    INJECTED, is_truthy, service_name,
+    APP_ID, Annotations, CONTAINER, DEFAULT_GRPC_PORT, ENABLE_METRICS, GRPC_PORT, HTTP_PORT, INJECTED,
+    is_truthy, service_name,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ impl Pod {
 
     /// Whether it wants a sidecar and has none.
     pub fn needs_sidecar(&self) -> bool {
-        Annotations(self.annotations()).boolean(ENABLED, false)
+        Annotations(self.annotations()).wants_sidecar()
             && !self
                 .containers()
                 .iter()

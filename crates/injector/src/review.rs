@@ -9,7 +9,7 @@ use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use outrigger_controlplane::webhook::text;
 use outrigger_identity::TrustAnchors;
-use outrigger_kube::annotations::ENABLED;
+use outrigger_kube::annotations::{ENABLED, enables_sidecar};
 use outrigger_kube::{Client, Kind, is_object_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -198,7 +198,7 @@ pub(crate) fn is_wanted(pod: &Value) -> bool {
     match pod.as_object() {
         Some(fields) if !fields.is_empty() => {
             let enabled = pod["metadata"]["annotations"][ENABLED].as_str();
-            enabled.is_some_and(|text| text.eq_ignore_ascii_case("true"))
+            enabled.is_some_and(enables_sidecar)
         }
         _ => true,
     }

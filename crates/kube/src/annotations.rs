@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+pub use outrigger_resources::value::truthy as is_truthy;
+
 /// Whether a pod gets a sidecar.
 pub const ENABLED: &str = "dapr.io/enabled";
 /// App id.
@@ -41,11 +43,10 @@ const MAX_LABEL: usize = 63;
 /// What is appended to an app id for the name of its service.
 const SERVICE_SUFFIX: &str = "-dapr";
 
-/// Whether a text stands for true, as Dapr reads annotations and variables.
-pub fn is_truthy(text: &str) -> bool {
-    ["y", "yes", "true", "t", "on", "1"]
-        .iter()
-        .any(|word| text.trim().eq_ignore_ascii_case(word))
+/// Whether a value of [`ENABLED`] gives a pod a sidecar: one word alone does, in any case, as with Dapr's injector. Who
+/// looks for pods that lack theirs has to ask the same question, or it deletes pods that will never get one.
+pub fn enables_sidecar(text: &str) -> bool {
+    text.eq_ignore_ascii_case("true")
 }
 
 /// The annotations of an object.
@@ -61,6 +62,11 @@ impl<'a> Annotations<'a> {
     /// A boolean; `default` where there is none.
     pub fn boolean(self, name: &str, default: bool) -> bool {
         self.text(name).map_or(default, is_truthy)
+    }
+
+    /// Whether a pod with them gets a sidecar; see [`enables_sidecar`].
+    pub fn wants_sidecar(self) -> bool {
+        self.text(ENABLED).is_some_and(enables_sidecar)
     }
 
     /// A whole number; nothing where there is none, or no number.
@@ -103,13 +109,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_for_true() {
-        for yes in ["y", "YES", "true", "T", "on", "1", " true "] {
-            assert!(is_truthy(yes), "{yes}");
+    fn one_word_enables_a_sidecar() {
+        for (text, wanted) in [
+            ("true", true),
+            ("TRUE", true),
+            ("yes", false),
+            ("1", false),
+            (" true", false),
+        ] {
+            let map = BTreeMap::from([(ENABLED.to_owned(), text.to_owned())]);
+            assert_eq!(Annotations(&map).wants_sidecar(), wanted, "{text:?}");
         }
-        for no in ["", "no", "0", "enabled", "truee"] {
-            assert!(!is_truthy(no), "{no}");
-        }
+        assert!(!Annotations(&BTreeMap::new()).wants_sidecar());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outrigger_kube::annotations::{Annotations, CONTAINER, ENABLED, INJECTED, WATCHED};
+use outrigger_kube::annotations::{Annotations, CONTAINER, INJECTED, WATCHED};
 use outrigger_kube::{ApiError, Client, Kind, Meta, Patch};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ fn verdict(pod: &Value) -> Verdict {
         return Verdict::Leave;
     };
     let annotations = pod.metadata.annotations.unwrap_or_default();
-    if pod.metadata.deletion_timestamp.is_some() || !Annotations(&annotations).boolean(ENABLED, false) {
+    if pod.metadata.deletion_timestamp.is_some() || !Annotations(&annotations).wants_sidecar() {
         return Verdict::Leave;
     }
     let containers = pod.spec.containers.unwrap_or_default();
@@ -200,7 +200,10 @@ mod tests {
     fn verdicts() {
         assert_eq!(verdict(&pod("a", "true", &["app"])), Verdict::Delete);
         assert_eq!(verdict(&pod("a", "true", &["app", "daprd"])), Verdict::Mark);
-        assert_eq!(verdict(&pod("a", "false", &["app"])), Verdict::Leave);
+        // The injector gives none to "yes": a new pod would lack its sidecar as well.
+        for other in ["false", "yes", "1", "on", " true"] {
+            assert_eq!(verdict(&pod("a", other, &["app"])), Verdict::Leave, "{other:?}");
+        }
         assert_eq!(verdict(&json!({"metadata": {}})), Verdict::Leave);
         let mut going = pod("a", "true", &["app"]);
         going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();

@@ -8,7 +8,7 @@ use outrigger_accept::Listen;
 use outrigger_controlplane::TlsConfig;
 use outrigger_controlplane::config::{Reader, namespace};
 use outrigger_flags::Values;
-use outrigger_resources::value::format_go_duration;
+use outrigger_resources::value::{format_go_duration, truthy};
 
 pub use flags::FLAGS;
 pub use outrigger_controlplane::config::{ConfigError, LogSettings};
@@ -71,7 +71,7 @@ impl Config {
         let namespace = namespace(&env);
         let metadata = match flags.given("metadata-enabled") {
             true => flags.boolean("metadata-enabled"),
-            false => env(METADATA_VARIABLE).is_some_and(|text| is_truthy(&text)),
+            false => env(METADATA_VARIABLE).is_some_and(|text| truthy(&text)),
         };
         let mut reader = Reader::new(flags);
         let mode = reader.mode();
@@ -109,10 +109,6 @@ impl Config {
             _ => Err(ConfigError(reader.problems)),
         }
     }
-}
-
-fn is_truthy(text: &str) -> bool {
-    ["y", "yes", "true", "t", "on", "1"].contains(&text.trim().to_lowercase().as_str())
 }
 
 /// This replica, and all of them.

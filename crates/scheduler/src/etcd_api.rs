@@ -17,14 +17,14 @@ use crate::proto::etcd::{
     request_op, response_op,
 };
 use crate::proto::stored::Leadership;
-use crate::storage::embedded::Embedded;
 use crate::storage::embedded::pairs::{self, Pair, Range, Writing};
+use crate::storage::embedded::{Embedded, refusal};
 use crate::storage::{COUNTERS, JOBS, LEADERSHIP, StorageError};
 use crate::stored;
 
 /// Most operations and comparisons of a transaction; etcd's limit here is `--etcd-max-txn-ops`.
 const MAX_OPERATIONS: usize = 10_000;
-/// Largest answer, in bytes.
+/// Largest answer, in bytes of keys and values, those before a change included.
 const MAX_ANSWER: usize = 256 << 20;
 /// Only the latest revision is kept.
 const COMPACTED: &str =
@@ -34,6 +34,34 @@ const COMPACTED: &str =
 #[derive(Clone)]
 pub(crate) struct EtcdApi {
     store: Arc<Embedded>,
+    /// Largest answer, in bytes.
+    most: usize,
+}
+
+/// What a call's answer has taken, all its parts together.
+struct Answer {
+    size: usize,
+    most: usize,
+}
+
+impl Answer {
+    fn new(most: usize) -> Self {
+        Self { size: 0, most }
+    }
+
+    /// Counts a pair; whether it still has room.
+    fn takes(&mut self, pair: &Pair, keys_only: bool) -> bool {
+        self.size += pair.key.len() + if keys_only { 0 } else { pair.value.len() };
+        self.size <= self.most
+    }
+
+    /// An error where there was no room: it takes back what the same call wrote, as the client will believe.
+    fn check(&self) -> rusqlite::Result<()> {
+        match self.size <= self.most {
+            true => Ok(()),
+            false => Err(refusal(StorageError::AnswerTooLarge(self.most))),
+        }
+    }
 }
 
 /// Tells readers of the store which scheduler runs on it.
@@ -63,7 +91,10 @@ pub(crate) async fn announce(store: &Embedded, id: &str, address: &str) -> Resul
 
 impl EtcdApi {
     pub(crate) fn new(store: Arc<Embedded>) -> Self {
-        Self { store }
+        Self {
+            store,
+            most: MAX_ANSWER,
+        }
     }
 }
 
@@ -72,17 +103,22 @@ impl Kv for EtcdApi {
     async fn range(&self, request: Request<RangeRequest>) -> Result<Response<RangeResponse>, Status> {
         let request = request.into_inner();
         check_range(&request)?;
+        let mut answer = Answer::new(self.most);
         let answer = self
             .store
-            .read_much(move |connection| range(connection, &request))
+            .read_much(move |connection| range(connection, &request, &mut answer))
             .await?;
-        Ok(Response::new(answer.ok_or_else(too_much)?))
+        Ok(Response::new(answer))
     }
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
         let request = request.into_inner();
         check_put(&request)?;
-        let answer = self.store.write(move |writing| put(writing, &request)).await?;
+        let mut answer = Answer::new(self.most);
+        let answer = self
+            .store
+            .write(move |writing| put(writing, &request, &mut answer))
+            .await?;
         Ok(Response::new(answer))
     }
 
@@ -92,7 +128,11 @@ impl Kv for EtcdApi {
     ) -> Result<Response<DeleteRangeResponse>, Status> {
         let request = request.into_inner();
         check_delete(&request)?;
-        let answer = self.store.write(move |writing| delete(writing, &request)).await?;
+        let mut answer = Answer::new(self.most);
+        let answer = self
+            .store
+            .write(move |writing| delete(writing, &request, &mut answer))
+            .await?;
         Ok(Response::new(answer))
     }
 
@@ -109,18 +149,13 @@ impl Kv for EtcdApi {
             .iter()
             .chain(&request.failure)
             .try_for_each(check_operation)?;
+        let mut answer = Answer::new(self.most);
         let answer = self
             .store
-            .write(move |writing| transaction(writing, request))
+            .write(move |writing| transaction(writing, request, &mut answer))
             .await?;
-        Ok(Response::new(answer.ok_or_else(too_much)?))
+        Ok(Response::new(answer))
     }
-}
-
-fn too_much() -> Status {
-    Status::resource_exhausted(format!(
-        "the answer is larger than {MAX_ANSWER} bytes: set a limit, or keys_only"
-    ))
 }
 
 fn check_range(request: &RangeRequest) -> Result<(), Status> {
@@ -229,38 +264,48 @@ fn key_value(pair: Pair, keys_only: bool) -> KeyValue {
     }
 }
 
-/// `None` when the answer would be too large.
-fn range(connection: &Connection, request: &RangeRequest) -> rusqlite::Result<Option<RangeResponse>> {
+fn range(
+    connection: &Connection,
+    request: &RangeRequest,
+    answer: &mut Answer,
+) -> rusqlite::Result<RangeResponse> {
     let range = span(&request.key, &request.range_end);
     let count = pairs::count(connection, &range)?;
     let mut kvs = Vec::new();
-    let mut size = 0_usize;
     if !request.count_only {
         let limit = usize::try_from(request.limit)
             .ok()
             .filter(|limit| *limit > 0)
             .unwrap_or(usize::MAX);
         pairs::scan(connection, &range, |pair| {
-            size += pair.key.len() + if request.keys_only { 0 } else { pair.value.len() };
+            let has_room = answer.takes(&pair, request.keys_only);
             kvs.push(key_value(pair, request.keys_only));
-            kvs.len() < limit && size <= MAX_ANSWER
+            kvs.len() < limit && has_room
         })?;
+        answer.check()?;
     }
     let more = !request.count_only && i64::try_from(kvs.len()).unwrap_or(i64::MAX) < count;
-    let answer = RangeResponse {
+    Ok(RangeResponse {
         header: header(pairs::revision(connection)?),
         kvs,
         more,
         count,
-    };
-    Ok((size <= MAX_ANSWER).then_some(answer))
+    })
 }
 
-fn put(writing: &mut Writing<'_>, request: &PutRequest) -> rusqlite::Result<PutResponse> {
+fn put(
+    writing: &mut Writing<'_>,
+    request: &PutRequest,
+    answer: &mut Answer,
+) -> rusqlite::Result<PutResponse> {
     let before = match request.prev_kv {
         true => pairs::get(writing.connection(), &request.key)?,
         false => None,
     };
+    if let Some(pair) = &before {
+        answer.takes(pair, false);
+        answer.check()?;
+    }
     writing.put(&request.key, &request.value)?;
     Ok(PutResponse {
         header: header(writing.revision),
@@ -268,14 +313,20 @@ fn put(writing: &mut Writing<'_>, request: &PutRequest) -> rusqlite::Result<PutR
     })
 }
 
-fn delete(writing: &mut Writing<'_>, request: &DeleteRangeRequest) -> rusqlite::Result<DeleteRangeResponse> {
+fn delete(
+    writing: &mut Writing<'_>,
+    request: &DeleteRangeRequest,
+    answer: &mut Answer,
+) -> rusqlite::Result<DeleteRangeResponse> {
     let range = span(&request.key, &request.range_end);
     let mut before = Vec::new();
     if request.prev_kv {
         pairs::scan(writing.connection(), &range, |pair| {
+            let has_room = answer.takes(&pair, false);
             before.push(key_value(pair, false));
-            true
+            has_room
         })?;
+        answer.check()?;
     }
     let deleted = writing.delete(&range)?;
     Ok(DeleteRangeResponse {
@@ -285,7 +336,13 @@ fn delete(writing: &mut Writing<'_>, request: &DeleteRangeRequest) -> rusqlite::
     })
 }
 
-fn transaction(writing: &mut Writing<'_>, request: TxnRequest) -> rusqlite::Result<Option<TxnResponse>> {
+fn transaction(
+    writing: &mut Writing<'_>,
+    request: TxnRequest,
+    answer: &mut Answer,
+) -> rusqlite::Result<TxnResponse> {
+    use request_op::Request as Asked;
+    use response_op::Response as Told;
     let mut succeeded = true;
     for compare in &request.compare {
         let pair = pairs::get(writing.connection(), &compare.key)?;
@@ -299,27 +356,24 @@ fn transaction(writing: &mut Writing<'_>, request: TxnRequest) -> rusqlite::Resu
     let mut responses = Vec::with_capacity(operations.len());
     for operation in operations {
         let response = match operation.request {
-            Some(request_op::Request::RequestRange(request)) => {
-                let Some(answer) = range(writing.connection(), &request)? else {
-                    return Ok(None);
-                };
-                Some(response_op::Response::ResponseRange(answer))
+            Some(Asked::RequestRange(request)) => Some(Told::ResponseRange(range(
+                writing.connection(),
+                &request,
+                answer,
+            )?)),
+            Some(Asked::RequestPut(request)) => Some(Told::ResponsePut(put(writing, &request, answer)?)),
+            Some(Asked::RequestDeleteRange(request)) => {
+                Some(Told::ResponseDeleteRange(delete(writing, &request, answer)?))
             }
-            Some(request_op::Request::RequestPut(request)) => {
-                Some(response_op::Response::ResponsePut(put(writing, &request)?))
-            }
-            Some(request_op::Request::RequestDeleteRange(request)) => Some(
-                response_op::Response::ResponseDeleteRange(delete(writing, &request)?),
-            ),
             None => None,
         };
         responses.push(ResponseOp { response });
     }
-    Ok(Some(TxnResponse {
+    Ok(TxnResponse {
         header: header(writing.revision),
         succeeded,
         responses,
-    }))
+    })
 }
 
 /// Whether a key is as a transaction wants it; one that there is not has the revisions and the version 0.

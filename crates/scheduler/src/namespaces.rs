@@ -1,11 +1,13 @@
 //! The namespaces of a cluster: when one is gone, so are its jobs.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outrigger_accept::health::Part;
 use outrigger_kube::{Client, Kind, Meta, Progress, Reflector, Scope, Watched};
 use serde_json::Value;
+use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
@@ -13,8 +15,10 @@ use crate::names;
 use crate::storage::Storage;
 
 const LOG: &str = "dapr.scheduler";
-/// Between two attempts to delete the jobs of a namespace.
+/// Between two attempts to delete the jobs of namespaces.
 const RETRY: Duration = Duration::from_secs(5);
+/// Deleted namespaces whose jobs are still there, because the store or the API fails.
+const MAX_WAITING: usize = 65_536;
 
 /// A namespace, of which only the name matters.
 #[derive(Debug, PartialEq)]
@@ -32,11 +36,19 @@ impl Watched for Namespace {
 pub(crate) struct Namespaces {
     client: Client,
     storage: Arc<dyn Storage>,
+    /// Deleted namespaces whose jobs are to be deleted.
+    waiting: Mutex<BTreeSet<String>>,
+    added: Notify,
 }
 
 impl Namespaces {
     pub(crate) fn new(client: Client, storage: Arc<dyn Storage>) -> Self {
-        Self { client, storage }
+        Self {
+            client,
+            storage,
+            waiting: Mutex::default(),
+            added: Notify::new(),
+        }
     }
 
     /// Deletes jobs with their namespace, until told to stop. Ready once the namespaces are known.
@@ -52,16 +64,13 @@ impl Namespaces {
             ready.set(complete);
             std::future::pending::<()>().await;
         };
-        let deleting = async {
+        // Apart from what deletes: that may wait for the store, and changes do not wait for anybody.
+        let noting = async {
             loop {
                 match changes.recv().await {
-                    Ok(change) if change.new.is_none() => self.gone(&change.meta.name).await,
+                    Ok(change) if change.new.is_none() => self.note(change.meta.name),
                     Ok(_) => {}
-                    Err(RecvError::Lagged(missed)) => tracing::error!(
-                        target: LOG,
-                        "{missed} changes of namespaces were missed: jobs of deleted namespaces may be left; delete \
-                         them with `dapr scheduler delete-all app/NAMESPACE`"
-                    ),
+                    Err(RecvError::Lagged(missed)) => missed_some(missed),
                     Err(RecvError::Closed) => return,
                 }
             }
@@ -69,43 +78,69 @@ impl Namespaces {
         tokio::select! {
             () = reflector.run(stop) => {}
             () = known => {}
-            () = deleting => {}
+            () = noting => {}
+            () = self.delete() => {}
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, namespace: String) {
+        let mut waiting = self.waiting();
+        if waiting.len() < MAX_WAITING {
+            waiting.insert(namespace);
+        } else {
+            missed_some(1);
+        }
+        self.added.notify_one();
+    }
+
+    /// Deletes the jobs of all that wait, again and again. One that fails holds up no other.
+    async fn delete(&self) {
+        loop {
+            let all = std::mem::take(&mut *self.waiting());
+            for namespace in all {
+                if let Err(cause) = self.gone(&namespace).await {
+                    tracing::error!(
+                        target: LOG,
+                        "cannot delete the jobs of the namespace {namespace}, which is gone: {cause}; tried again soon"
+                    );
+                    self.waiting().insert(namespace);
+                }
+            }
+            let is_done = self.waiting().is_empty();
+            tokio::select! {
+                () = self.added.notified() => {}
+                () = tokio::time::sleep(RETRY), if !is_done => {}
+            }
         }
     }
 
     /// Deletes the jobs of a namespace; only if the API says that there is none of that name, because a list may lack
     /// one for other reasons.
-    async fn gone(&self, namespace: &str) {
-        loop {
-            match self.client.get::<Value>(Kind::NAMESPACES, None, namespace).await {
-                Err(error) if error.is_not_found() => {}
-                Ok(_) => return,
-                Err(error) => {
-                    tracing::warn!(target: LOG, "cannot tell whether the namespace {namespace} is gone: {error}");
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            }
-            let [actors, apps] = names::of_namespace(namespace);
-            let deleted = async {
-                self.storage.delete_prefix(actors).await?;
-                self.storage.delete_prefix(apps).await
-            };
-            match deleted.await {
-                Ok(()) => {
-                    tracing::info!(target: LOG, "the namespace {namespace} is gone: deleted its jobs");
-                    return;
-                }
-                Err(error) => {
-                    tracing::error!(
-                        target: LOG,
-                        "cannot delete the jobs of the namespace {namespace}, which is gone: {error}; tried again soon"
-                    );
-                    tokio::time::sleep(RETRY).await;
-                }
-            }
+    async fn gone(&self, namespace: &str) -> Result<(), String> {
+        match self.client.get::<Value>(Kind::NAMESPACES, None, namespace).await {
+            Err(error) if error.is_not_found() => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(format!("whether it is cannot be told: {error}")),
         }
+        for prefix in names::of_namespace(namespace) {
+            let deleted = self.storage.delete_prefix(prefix).await;
+            deleted.map_err(|error| error.to_string())?;
+        }
+        tracing::info!(target: LOG, "the namespace {namespace} is gone: deleted its jobs");
+        Ok(())
     }
+}
+
+fn missed_some(missed: u64) {
+    tracing::error!(
+        target: LOG,
+        "{missed} changes of namespaces were missed: jobs of deleted namespaces may be left; delete them with \
+         `dapr scheduler delete-all app/NAMESPACE`"
+    );
 }
 
 #[cfg(test)]
@@ -118,7 +153,7 @@ mod tests {
     use crate::storage::embedded::{Embedded, Location};
 
     #[tokio::test]
-    async fn jobs_end_with_their_namespace_and_no_others() {
+    async fn jobs_end_with_their_namespace_and_no_others_whatever_another_waits_for() {
         let folder = tempfile::tempdir().unwrap();
         let location = Location {
             folder: folder.path().to_owned(),
@@ -135,7 +170,7 @@ mod tests {
             }
         }
         let server = Server::start().await;
-        for name in ["default", "default-foo", "def"] {
+        for name in ["default", "default-foo", "def", "a-stuck"] {
             server.put(
                 &format!("/api/v1/namespaces/{name}"),
                 json!({"metadata": {"name": name}}),
@@ -146,6 +181,11 @@ mod tests {
         let running = tokio::spawn(namespaces.run(health.part("namespaces"), stop.clone()));
         server.asked("WATCH", "/api/v1/namespaces", 1).await;
         assert!(health.is_ready());
+        // What cannot be told of one namespace does not hold up another.
+        let stuck = "/api/v1/namespaces/a-stuck";
+        server.fix(stuck, 500_u16.try_into().unwrap(), json!({"kind": "Status"}));
+        server.delete(stuck);
+        server.asked("GET", stuck, 1).await;
         server.delete("/api/v1/namespaces/default");
         server.asked("GET", "/api/v1/namespaces/default", 1).await;
         let left = async {

@@ -211,9 +211,10 @@ impl From<StorageError> for Status {
     fn from(error: StorageError) -> Self {
         let text = error.to_string();
         match error {
-            StorageError::Full | StorageError::TooMuch(_) | StorageError::TooLarge(_) => {
-                Self::resource_exhausted(text)
-            }
+            StorageError::Full
+            | StorageError::TooMuch(_)
+            | StorageError::AnswerTooLarge(_)
+            | StorageError::TooLarge(_) => Self::resource_exhausted(text),
             StorageError::Closed | StorageError::Unavailable(_) => Self::unavailable(text),
             StorageError::Failed(_) => Self::internal(text),
         }

@@ -201,6 +201,12 @@ pub enum StorageError {
     /// The list would be too long.
     #[error("the jobs asked for are more than {0} bytes: ask for less at once, for example for one actor")]
     TooMuch(usize),
+    /// The answer to a call of etcd's API would be too long.
+    #[error(
+        "the answer is larger than {0} bytes: set a limit or keys_only, or leave out prev_kv; nothing was stored of this \
+         call"
+    )]
+    AnswerTooLarge(usize),
     /// The scheduler ends.
     #[error("the scheduler is shutting down: try another one, or again later")]
     Closed,

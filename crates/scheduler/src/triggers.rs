@@ -261,10 +261,11 @@ impl Driver {
                 self.engine.gone(host, trigger);
             }
             Command::Answer(host, trigger, outcome) => {
-                let sent = self
-                    .streams
-                    .get_mut(&host)
-                    .and_then(|stream| stream.sent.remove(&trigger));
+                // A stream that was ended for an answer may have sent any number of others by then: one line is enough.
+                let Some(stream) = self.streams.get_mut(&host) else {
+                    return;
+                };
+                let sent = stream.sent.remove(&trigger);
                 match self.engine.answer(now, host, trigger, outcome) {
                     Ok(()) => {
                         if let Some((at, kind)) = sent {
@@ -461,5 +462,53 @@ mod tests {
         }
         drain.cancel();
         running.await.unwrap().unwrap();
+    }
+
+    /// Counts the lines of the log.
+    struct Lines(Arc<std::sync::atomic::AtomicUsize>);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target() == LOG
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn a_stream_that_answers_what_it_was_not_asked_is_told_of_once() {
+        let limits = Limits {
+            in_flight: 1,
+            unstored: 1,
+        };
+        let (_changes, told) = mpsc::channel(CHANGES);
+        let (_triggers, mut driver) =
+            Triggers::new(Arc::new(Hanging::default()), told, Arc::default(), limits);
+        let now = Timestamp::now();
+        let (deliveries, _due) = mpsc::unbounded_channel();
+        let (id, mut host) = oneshot::channel();
+        let connect = Command::Connect {
+            host: Host::new("ns", "app", true, &[]),
+            deliveries,
+            id,
+        };
+        driver.command(connect, now);
+        let host = host.try_recv().unwrap();
+        let lines = Arc::default();
+        tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+            for unknown in 0..1000 {
+                driver.command(Command::Answer(host, unknown, Outcome::Success), now);
+            }
+        });
+        assert_eq!(lines.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert!(driver.streams.is_empty());
     }
 }

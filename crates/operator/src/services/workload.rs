@@ -116,6 +116,7 @@ impl<K: Owner> Watched for Workload<K> {
         let object: Object = serde_json::from_value(object).map_err(|error| error.to_string())?;
         let annotations = object.spec.template.metadata.annotations.unwrap_or_default();
         let annotations = Annotations(&annotations);
+        // Any word for true, as with Dapr: a service without sidecars behind it harms nobody.
         if object.metadata.deletion_timestamp.is_some() || !annotations.boolean(ENABLED, false) {
             return Ok(None);
         }

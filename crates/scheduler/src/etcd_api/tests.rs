@@ -195,3 +195,55 @@ async fn what_the_scheduler_could_not_read_is_refused() {
     let error = api.range(Request::new(old)).await.unwrap_err();
     assert_eq!(error.code(), Code::OutOfRange);
 }
+
+#[tokio::test]
+async fn an_answer_without_room_is_refused_and_nothing_is_written() {
+    let opened = open();
+    let mut api = opened.api.clone();
+    let (old, new) = ("dapr/jobs/app||ns||app||a", "dapr/jobs/app||ns||app||b");
+    let value = job();
+    let pair = old.len() + value.len();
+    api.put(Request::new(put_of(old, value.clone()))).await.unwrap();
+    let all = || range_of("dapr/jobs/", "dapr/jobs0");
+    let part = |request| RequestOp {
+        request: Some(request),
+    };
+    // Each answer has room alone, both together have not.
+    let put = || part(request_op::Request::RequestPut(put_of(new, value.clone())));
+    let read = || part(request_op::Request::RequestRange(range_of(old, "")));
+    let txn = |success| TxnRequest {
+        success,
+        ..TxnRequest::default()
+    };
+    api.most = pair * 2 - 1;
+    let error = api
+        .txn(Request::new(txn(vec![put(), read(), read()])))
+        .await
+        .unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    assert_eq!(keys(&api, all()).await, [old], "what was refused is not stored");
+    api.txn(Request::new(txn(vec![put(), read()]))).await.unwrap();
+
+    let delete = |prev_kv| DeleteRangeRequest {
+        key: "dapr/jobs/".into(),
+        range_end: "dapr/jobs0".into(),
+        prev_kv,
+    };
+    let error = api.delete_range(Request::new(delete(true))).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    api.most = pair - 1;
+    let replace = PutRequest {
+        prev_kv: true,
+        ..put_of(old, value.clone())
+    };
+    let error = api.put(Request::new(replace)).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    let error = api.range(Request::new(range_of(old, ""))).await.unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+    let deleted = api
+        .delete_range(Request::new(delete(false)))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(deleted.deleted, 2);
+}

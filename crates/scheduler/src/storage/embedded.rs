@@ -18,6 +18,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 pub(crate) use file::Location;
 use pairs::{Names, Range, Writing};
+pub(crate) use writer::refusal;
 use writer::{Write, Writer, failure};
 
 use super::pair::{counter_key, job_key};

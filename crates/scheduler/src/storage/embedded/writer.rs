@@ -177,7 +177,17 @@ fn write_all(
     Ok(changes)
 }
 
+/// What work on the store fails with that is not SQLite's doing: its part of a transaction is taken back.
+pub(crate) fn refusal(error: StorageError) -> rusqlite::Error {
+    rusqlite::Error::ToSqlConversionFailure(Box::new(error))
+}
+
 pub(super) fn failure(error: &rusqlite::Error) -> StorageError {
+    if let rusqlite::Error::ToSqlConversionFailure(cause) = error
+        && let Some(refused) = cause.downcast_ref::<StorageError>()
+    {
+        return refused.clone();
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => StorageError::Full,
         _ => StorageError::Failed(error.to_string()),
