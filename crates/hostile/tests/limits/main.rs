@@ -83,6 +83,11 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
     ),
     ("components-redis/src/configuration.rs", "MOST_PAUSE", "a pause"),
     (
+        "components-sqlite/src/broker/consumer.rs",
+        "MOST_PAUSE",
+        "a pause",
+    ),
+    (
         "components-postgres/src/configuration.rs",
         "MOST_PAUSE",
         "a pause",
@@ -99,7 +104,7 @@ const NOT_LIMITS: &[(&str, &str, &str)] = &[
     ),
     (
         "components-pluggable/src/state.rs",
-        "MAX_SIZE",
+        "MULTI_MAX_SIZE_TIMEOUT",
         "how long one question may take, once",
     ),
     ("discovery/src/mdns/browser.rs", "SEARCH_PAUSE_MAX", "a pause"),
