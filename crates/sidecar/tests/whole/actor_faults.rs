@@ -1,0 +1,129 @@
+//! Actors whose app is killed, or whose store is slow.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::{Method, Request};
+use hyper::body::Incoming;
+use serde_json::json;
+
+use crate::common::{Answer, App, Control, Net, Node, app, eventually, get, post, within};
+
+/// How often each turn began, by its path.
+type Turns = Arc<Mutex<BTreeMap<String, usize>>>;
+
+/// An app that hosts actors of type `T`, on a port, or any where it is 0. The method `hang` never ends.
+async fn host(port: u16, turns: &Turns) -> App {
+    let turns = Arc::clone(turns);
+    App::listen(port, move |request: Request<Incoming>| {
+        let turns = Arc::clone(&turns);
+        async move {
+            let path = request.uri().path().to_owned();
+            match (request.method(), path.as_str()) {
+                (&Method::GET, "/dapr/config") => return app::text(200, r#"{"entities":["T"]}"#),
+                (&Method::GET, _) => return app::text(404, ""),
+                _ => {}
+            }
+            *turns.lock().unwrap().entry(path.clone()).or_default() += 1;
+            if path.ends_with("/hang") {
+                std::future::pending::<()>().await;
+            }
+            app::text(200, "")
+        }
+    })
+    .await
+}
+
+fn begun(turns: &Turns, path: &str) -> usize {
+    turns.lock().unwrap().get(path).copied().unwrap_or_default()
+}
+
+/// A store in a file, whose writes wait for those of others.
+fn store(file: &Path) -> String {
+    format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: store\nspec:\n  type: state.sqlite\n  version: \
+         v1\n  metadata:\n  - name: actorStateStore\n    value: 'true'\n  - name: busyTimeout\n    value: 30s\n  - name: \
+         connectionString\n    value: '{}'\n",
+        file.display()
+    )
+}
+
+async fn sidecar(net: &Net, control: &Control, file: &Path, app: &App) -> Node {
+    let plan = net.sidecar("me").app(app.port).resource(&store(file));
+    control.with_both(plan).start().await
+}
+
+async fn invoke(node: &Node, id: &str, method: &str) -> Answer {
+    node.ask(post(&format!("/v1.0/actors/T/{id}/method/{method}"), ""))
+        .await
+}
+
+/// Invariant: an app that is killed in a turn fails that call, which does not run again; when the app is back, that actor and
+/// the others are called, and reminded, as before.
+#[tokio::test]
+async fn an_app_killed_in_a_turn_fails_that_call_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (net, control, turns) = (Net::plain(), Control::start().await, Turns::default());
+    let app = host(0, &turns).await;
+    let node = Arc::new(sidecar(&net, &control, &folder.path().join("state.db"), &app).await);
+    eventually(async || invoke(&node, "1", "m").await.status == 200).await;
+    let reminder = json!({"dueTime": "0s", "period": "1s"});
+    let path = "/v1.0/actors/T/2/reminders/wake";
+    assert_eq!(node.ask(post(path, reminder.to_string())).await.status, 204);
+    let hanging = tokio::spawn({
+        let node = Arc::clone(&node);
+        async move { invoke(&node, "1", "hang").await }
+    });
+    let hang = "/actors/T/1/method/hang";
+    eventually(async || begun(&turns, hang) == 1).await;
+    let port = app.port;
+    app.stop().await;
+    let answer = within(hanging).await.unwrap();
+    assert_eq!(answer.status, 500, "{}", answer.text());
+    let gone = invoke(&node, "1", "m").await;
+    assert_eq!(gone.status, 500, "{}", gone.text());
+
+    let _app = host(port, &turns).await;
+    eventually(async || invoke(&node, "1", "m").await.status == 200).await;
+    let wake = "/actors/T/2/method/remind/wake";
+    let before = begun(&turns, wake);
+    eventually(async || begun(&turns, wake) > before + 1).await;
+    assert_eq!(begun(&turns, hang), 1, "the turn that failed does not run again");
+}
+
+/// Invariant: while the store takes no writes, turns that write none go on; what waits is stored once, and in order.
+#[tokio::test]
+async fn a_slow_store_holds_up_who_writes_and_nobody_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state.db");
+    let (net, control, turns) = (Net::plain(), Control::start().await, Turns::default());
+    let app = host(0, &turns).await;
+    let node = Arc::new(sidecar(&net, &control, &file, &app).await);
+    eventually(async || invoke(&node, "1", "m").await.status == 200).await;
+    let path = "/v1.0/actors/T/1/state";
+    let write =
+        |value: u32| json!([{"operation": "upsert", "request": {"key": "k", "value": value}}]).to_string();
+    assert_eq!(node.ask(post(path, write(1))).await.status, 204);
+
+    let busy = rusqlite::Connection::open(&file).unwrap();
+    busy.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let writing = tokio::spawn({
+        let (node, body) = (Arc::clone(&node), write(2));
+        async move { node.ask(post(path, body)).await }
+    });
+    // Longer than anything waits that is not held up.
+    let until = tokio::time::Instant::now() + Duration::from_secs(2);
+    while tokio::time::Instant::now() < until {
+        for id in ["1", "2", "3"] {
+            let answer = within(invoke(&node, id, "m")).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        assert!(!writing.is_finished(), "it is not stored yet");
+    }
+    busy.execute_batch("COMMIT").unwrap();
+    assert_eq!(within(writing).await.unwrap().status, 204);
+    let stored = node.ask(get("/v1.0/actors/T/1/state/k")).await;
+    assert_eq!((stored.status.as_u16(), stored.text()), (200, "2"));
+}
