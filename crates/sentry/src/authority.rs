@@ -1,11 +1,12 @@
 //! The authority as a whole: loaded from its files, or generated into them.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use outrigger_identity::SpiffeId;
 
 use crate::{
     config::{Config, JwtConfig},
+    contents::Contents,
     jwt::{self, Algorithm, JwtAuthority, JwtFiles, TokenError},
     material::{self, File, MaterialError, MaterialStore, Paths},
     x509::{self, GenerateError, X509Authority},
@@ -19,6 +20,8 @@ pub(crate) struct Authority {
     pub x509: X509Authority,
     /// Absent when no tokens are issued.
     pub jwt: Option<JwtAuthority>,
+    /// What it was loaded from.
+    pub files: Contents,
 }
 
 /// The authority cannot be set up.
@@ -68,7 +71,7 @@ impl AuthoritySource {
     ) -> Result<(Authority, bool), AuthorityError> {
         let (pem, new_pem) = match self.read_x509(shelf)? {
             FileSet::All([root, issuer, key]) => (x509::Pem { root, issuer, key }, false),
-            FileSet::None => (self.generate_x509(shelf)?, true),
+            FileSet::None(_) => (self.generate_x509(shelf)?, true),
             FileSet::Partial(incomplete) => return Err(incomplete.into()),
         };
         let x509 = x509::load(&pem).map_err(|fault| fault.at(&self.paths))?;
@@ -82,17 +85,23 @@ impl AuthoritySource {
         if !new_pem && !new_jwt {
             tracing::info!(target: LOG, "Root and issuer certs found: using credentials from store");
         }
-        Ok((Authority { x509, jwt }, new_pem || new_jwt))
+        let files = Contents::read(shelf)?;
+        Ok((Authority { x509, jwt, files }, new_pem || new_jwt))
     }
 
-    /// Loads the authority again after a change. Nothing is generated while a part of the old
-    /// material remains: files are usually replaced one after the other. Blocking.
+    /// Loads the authority again after a change. Nothing is generated: files are usually replaced one after the other,
+    /// and whoever trusts the authority in use trusts no new one. Blocking.
     pub(crate) fn reload(&self) -> Result<Authority, AuthorityError> {
-        self.read_x509(&self.paths)?.refuse_partial()?;
+        self.reload_on(&self.paths)
+    }
+
+    /// The same, with the files of a shelf.
+    pub(crate) fn reload_on(&self, shelf: &dyn MaterialStore) -> Result<Authority, AuthorityError> {
+        self.read_x509(shelf)?.refuse_incomplete()?;
         if self.jwt.is_some() {
-            self.read_jwt(&self.paths)?.refuse_partial()?;
+            self.read_jwt(shelf)?.refuse_incomplete()?;
         }
-        Ok(self.load_or_generate()?.0)
+        Ok(self.load_or_generate_on(shelf)?.0)
     }
 
     fn generate_x509(&self, shelf: &dyn MaterialStore) -> Result<x509::Pem, AuthorityError> {
@@ -117,7 +126,7 @@ impl AuthoritySource {
         let (files, config, new) = match self.read_jwt(shelf)? {
             FileSet::All([key, jwks]) => (JwtFiles { key, jwks }, config.clone(), false),
             FileSet::Partial(incomplete) => return Err(incomplete.into()),
-            FileSet::None => {
+            FileSet::None(_) => {
                 if config.algorithm != Algorithm::Rs256 {
                     tracing::warn!(
                         target: LOG,
@@ -164,7 +173,8 @@ impl AuthoritySource {
 /// Files that belong together.
 enum FileSet<const N: usize> {
     All([Vec<u8>; N]),
-    None,
+    /// None exists.
+    None([PathBuf; N]),
     /// Some exist, others do not.
     Partial(MaterialError),
 }
@@ -188,14 +198,17 @@ impl<const N: usize> FileSet<N> {
             (Err(_), Some(missing)) if !found.is_empty() => {
                 Self::Partial(MaterialError::Incomplete { missing, found })
             }
-            _ => Self::None,
+            _ => Self::None(files.map(|file| paths.of(file).to_owned())),
         })
     }
 
-    fn refuse_partial(self) -> Result<(), MaterialError> {
+    fn refuse_incomplete(self) -> Result<(), MaterialError> {
         match self {
             Self::Partial(incomplete) => Err(incomplete),
-            Self::All(_) | Self::None => Ok(()),
+            Self::None(missing) => Err(MaterialError::Gone {
+                missing: missing.into(),
+            }),
+            Self::All(_) => Ok(()),
         }
     }
 }

@@ -1,8 +1,6 @@
 //! A Kubernetes cluster as the home of the authority: its Configuration, and its files in a Secret and a ConfigMap.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -10,12 +8,12 @@ use base64::engine::general_purpose::STANDARD;
 use outrigger_controlplane::TaskFailed;
 use outrigger_kube::{ApiError, Client, ConnectError, Kind};
 use serde_json::{Map, Value, json};
-use zeroize::Zeroizing;
 
 use crate::authority::{Authority, AuthorityError, AuthoritySource};
 use crate::config::{Cluster, Config};
+use crate::contents::{Contents, MemoryStore};
 use crate::error::SentryError;
-use crate::material::{File, MaterialError, MaterialStore, Paths};
+use crate::material::{File, Paths};
 use crate::settings::Settings;
 
 const LOG: &str = "dapr.sentry.ca";
@@ -154,66 +152,41 @@ impl Source {
                 let loaded = tokio::task::spawn_blocking(move || source.load_or_generate()).await;
                 Ok(loaded.map_err(TaskFailed::from)??)
             }
-            Self::Cluster(bundle) => bundle.load_or_generate().await,
+            Self::Cluster(bundle) => bundle.settle(None).await,
         }
     }
 
-    /// Loads the authority again after a change.
+    /// Loads the authority again after a change. None is generated: where files are missing, those in use stay in use,
+    /// and a cluster gets them back.
     ///
     /// # Errors
     /// [`SentryError`].
-    pub(crate) async fn reload(&self) -> Result<Authority, SentryError> {
+    pub(crate) async fn reload(&self, in_use: &Authority) -> Result<Authority, SentryError> {
         match self {
             Self::Files(source) => {
                 let source = source.clone();
                 let loaded = tokio::task::spawn_blocking(move || source.reload()).await;
                 Ok(loaded.map_err(TaskFailed::from)??)
             }
-            Self::Cluster(bundle) => Ok(bundle.load_or_generate().await?.0),
+            Self::Cluster(bundle) => Ok(bundle.settle(Some(in_use)).await?.0),
         }
     }
 }
 
-/// The files of the Secret, in memory.
-#[derive(Debug, Default)]
-struct MemoryStore(Mutex<Contents>);
-
-type Contents = BTreeMap<File, Zeroizing<Vec<u8>>>;
-
-impl MemoryStore {
-    fn contents(&self) -> MutexGuard<'_, Contents> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl MaterialStore for MemoryStore {
-    fn read(&self, file: File) -> Result<Option<Vec<u8>>, MaterialError> {
-        Ok(self.contents().get(&file).map(|contents| contents.to_vec()))
-    }
-
-    fn create(&self, file: File, contents: &[u8]) -> Result<(), MaterialError> {
-        self.contents().insert(file, Zeroizing::new(contents.to_vec()));
-        Ok(())
-    }
-}
-
-const FILES: [File; 5] = [
-    File::Root,
-    File::Issuer,
-    File::IssuerKey,
-    File::JwtKey,
-    File::Jwks,
-];
-
 impl Bundle {
-    /// Several replicas may start at once: the first to write its authority wins, the others take that one.
-    async fn load_or_generate(&self) -> Result<(Authority, bool), SentryError> {
+    /// Brings memory and cluster into line: what stands there is loaded, what is missing there is written. Without an
+    /// authority in use an empty bundle is filled with a new one. Several replicas may do so at once: the first to
+    /// write wins, the others take what it wrote. The flag tells whether anything was written into the Secret.
+    async fn settle(&self, in_use: Option<&Authority>) -> Result<(Authority, bool), SentryError> {
         let mut attempt = 0;
         loop {
             attempt += 1;
+            // The map first: whoever writes it afterwards has then seen no older Secret than its writer had.
+            let map = self.read(Kind::CONFIG_MAPS, "ConfigMap").await;
             let secret = self.read(Kind::SECRETS, "Secret").await?;
-            let (loaded, store) = self.interpret(&secret)?;
-            match self.keep(&secret, &store, loaded.1).await {
+            let map = map?;
+            let loaded = self.interpret(&secret, in_use)?;
+            match self.keep(&secret, &map, &loaded.0.files, loaded.1).await {
                 Ok(()) => return Ok(loaded),
                 Err(ClusterError::Bundle {
                     cause: ApiError::Conflict(_),
@@ -231,52 +204,65 @@ impl Bundle {
         name.to_string_lossy().into_owned()
     }
 
-    fn interpret(&self, secret: &Value) -> Result<((Authority, bool), MemoryStore), AuthorityError> {
-        let store = MemoryStore::default();
-        let contents = |file: File| {
-            let text = secret["data"][self.key(file)].as_str()?;
-            STANDARD.decode(text).ok().filter(|contents| !contents.is_empty())
-        };
-        let (jwt_key, jwks) = (contents(File::JwtKey), contents(File::Jwks));
-        let has_jwt = jwt_key.is_some() && jwks.is_some();
-        for file in FILES {
-            let wanted = has_jwt || !matches!(file, File::JwtKey | File::Jwks);
-            if let (true, Some(contents)) = (wanted, contents(file)) {
-                store.contents().insert(file, Zeroizing::new(contents));
+    fn interpret(
+        &self,
+        secret: &Value,
+        in_use: Option<&Authority>,
+    ) -> Result<(Authority, bool), AuthorityError> {
+        let mut contents = Contents::default();
+        for file in File::ALL {
+            let found = secret["data"][self.key(file)].as_str();
+            let decoded = found.and_then(|text| STANDARD.decode(text).ok());
+            if let Some(decoded) = decoded.filter(|decoded| !decoded.is_empty()) {
+                contents.set(file, decoded);
             }
         }
-        let loaded = self.source.load_or_generate_on(&store)?;
-        Ok((loaded, store))
+        let refilled = in_use
+            .map(|in_use| contents.refill(&in_use.files))
+            .unwrap_or_default();
+        if contents.get(File::JwtKey).is_none() || contents.get(File::Jwks).is_none() {
+            contents.remove(File::JwtKey);
+            contents.remove(File::Jwks);
+        }
+        let store = MemoryStore::new(contents);
+        if in_use.is_none() {
+            return self.source.load_or_generate_on(&store);
+        }
+        let loaded = self.source.reload_on(&store)?;
+        if !refilled.is_empty() {
+            let names: Vec<_> = refilled.iter().map(|file| self.key(*file)).collect();
+            tracing::warn!(
+                target: LOG,
+                "The Secret {}/{BUNDLE} lacks {}: writing those of the CA in use back",
+                self.namespace, names.join(", ")
+            );
+        }
+        Ok((loaded, !refilled.is_empty()))
     }
 
     /// Writes what is new into the Secret, and what is public into the ConfigMap.
-    async fn keep(&self, secret: &Value, store: &MemoryStore, new: bool) -> Result<(), ClusterError> {
-        // Not held while the API is asked.
-        let files: Vec<_> = store
-            .contents()
-            .iter()
-            .map(|(file, contents)| (*file, contents.clone()))
-            .collect();
+    async fn keep(
+        &self,
+        secret: &Value,
+        map: &Value,
+        files: &Contents,
+        new: bool,
+    ) -> Result<(), ClusterError> {
         if new {
             let mut next = secret.clone();
             if !next["data"].is_object() {
                 next["data"] = Map::new().into();
             }
-            for (file, contents) in &files {
-                next["data"][self.key(*file)] = STANDARD.encode(contents).into();
+            for (file, contents) in files.iter() {
+                next["data"][self.key(file)] = STANDARD.encode(contents).into();
             }
             self.write(Kind::SECRETS, "Secret", &next).await?;
         }
-        let public = |file: File| {
-            let found = files.iter().find(|(known, _)| *known == file);
-            found.map(|(_, contents)| String::from_utf8_lossy(contents).into_owned())
-        };
-        let map = self.read(Kind::CONFIG_MAPS, "ConfigMap").await?;
         let mut next = map.clone();
         let mut data = next["data"].as_object().cloned().unwrap_or_default();
         for file in [File::Root, File::Jwks] {
-            match public(file) {
-                Some(text) => drop(data.insert(self.key(file), text.into())),
+            match files.get(file) {
+                Some(contents) => drop(data.insert(self.key(file), String::from_utf8_lossy(contents).into())),
                 None => drop(data.remove(&self.key(file))),
             }
         }

@@ -6,6 +6,7 @@
 mod authority;
 mod cluster;
 pub mod config;
+mod contents;
 mod csr;
 mod error;
 mod expiry;

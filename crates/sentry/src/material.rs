@@ -61,6 +61,15 @@ pub enum File {
 }
 
 impl File {
+    /// All of them.
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Root,
+        Self::Issuer,
+        Self::IssuerKey,
+        Self::JwtKey,
+        Self::Jwks,
+    ];
+
     fn title(self) -> &'static str {
         match self {
             Self::Root => "root certificates",
@@ -153,6 +162,15 @@ pub enum MaterialError {
         missing: PathBuf,
         /// Those that do.
         found: Vec<PathBuf>,
+    },
+    /// The files were there when the process started.
+    #[error(
+        "{} are gone: restore them from a backup, or restart sentry to begin with a new CA, which nobody trusts yet",
+        shown(missing)
+    )]
+    Gone {
+        /// The files.
+        missing: Vec<PathBuf>,
     },
 }
 

@@ -51,7 +51,8 @@ impl Reloader {
     }
 
     async fn reload_authority(&self) {
-        let authority = match self.source.reload().await {
+        let in_use = self.authority.load_full();
+        let authority = match self.source.reload(&in_use).await {
             Ok(authority) => authority,
             Err(error) => return keep(&chain(&error)),
         };

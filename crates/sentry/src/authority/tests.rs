@@ -147,3 +147,23 @@ fn a_missing_folder_is_named() {
         "{error}"
     );
 }
+
+#[test]
+fn files_that_vanish_while_it_runs_are_not_made_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = AuthoritySource {
+        jwt: None,
+        ..source(folder.path(), false)
+    };
+    source.load_or_generate().unwrap();
+    for name in ["ca.crt", "issuer.crt", "issuer.key"] {
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    let error = source.reload().unwrap_err().to_string();
+    assert!(
+        error.contains("issuer.key are gone") && error.contains("restore them from a backup"),
+        "{error}"
+    );
+    assert!(!source.paths.root.exists() && !source.paths.issuer_key.exists());
+    assert!(source.load_or_generate().unwrap().1, "a start begins anew");
+}

@@ -33,9 +33,8 @@ fn source(server: &Server, jwt: bool) -> Source {
 
 async fn server() -> Server {
     let server = Server::start().await;
-    let empty = json!({"metadata": {"name": BUNDLE, "namespace": "dapr-system"}});
-    server.put(SECRET, empty.clone());
-    server.put(MAP, empty);
+    server.put(SECRET, empty());
+    server.put(MAP, empty());
     server
 }
 
@@ -147,5 +146,96 @@ async fn a_missing_secret_is_named() {
     assert!(
         error.contains("cannot read the Secret dapr-system/dapr-trust-bundle"),
         "{error}"
+    );
+}
+
+fn empty() -> Value {
+    json!({"metadata": {"name": BUNDLE, "namespace": "dapr-system"}})
+}
+
+/// What the Secret holds.
+fn data(server: &Server) -> Value {
+    server.object(SECRET).unwrap()["data"].clone()
+}
+
+#[tokio::test]
+async fn a_bundle_that_becomes_empty_gets_the_authority_in_use_back() {
+    for jwt in [false, true] {
+        let server = server().await;
+        let source = source(&server, jwt);
+        let (in_use, _) = source.load_or_generate().await.unwrap();
+        let (before, map) = (data(&server), server.object(MAP).unwrap()["data"].clone());
+        // As the chart makes both, in the place of those that there are.
+        server.put(SECRET, empty());
+        server.put(MAP, empty());
+        let again = source.reload(&in_use).await.unwrap();
+        assert_eq!(again.files, in_use.files);
+        assert_eq!(
+            (data(&server), server.object(MAP).unwrap()["data"].clone()),
+            (before, map)
+        );
+        assert!(
+            !source.load_or_generate().await.unwrap().1,
+            "whoever starts takes it"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_bundle_that_loses_a_part_gets_it_back() {
+    let server = server().await;
+    let source = source(&server, true);
+    let (in_use, _) = source.load_or_generate().await.unwrap();
+    let before = data(&server);
+    for key in ["ca.crt", "issuer.crt", "issuer.key", "jwt.key", "jwks.json"] {
+        let mut secret = server.object(SECRET).unwrap();
+        // An empty value is none.
+        secret["data"][key] = "".into();
+        server.put(SECRET, secret);
+        assert_eq!(source.reload(&in_use).await.unwrap().files, in_use.files);
+        assert_eq!(data(&server), before, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_part_of_another_authority_is_left_to_whoever_writes_it() {
+    let server = server().await;
+    let source = source(&server, false);
+    let (in_use, _) = source.load_or_generate().await.unwrap();
+    let mut secret = empty();
+    secret["data"] = json!({"ca.crt": STANDARD.encode("another")});
+    server.put(SECRET, secret.clone());
+    let error = source.reload(&in_use).await.unwrap_err().to_string();
+    assert!(error.contains("is missing"), "{error}");
+    assert_eq!(data(&server), secret["data"]);
+}
+
+#[tokio::test]
+async fn another_bundle_that_is_whole_replaces_the_authority_in_use() {
+    let (server, other) = (server().await, self::server().await);
+    let source = source(&server, false);
+    let (in_use, _) = source.load_or_generate().await.unwrap();
+    let (wanted, _) = self::source(&other, false).load_or_generate().await.unwrap();
+    let mut secret = server.object(SECRET).unwrap();
+    secret["data"] = data(&other);
+    server.put(SECRET, secret);
+    let loaded = source.reload(&in_use).await.unwrap();
+    assert_eq!(loaded.files, wanted.files);
+    assert_ne!(loaded.files, in_use.files);
+    let map = server.object(MAP).unwrap();
+    assert_eq!(map["data"]["ca.crt"], loaded.x509.trust_anchors());
+    assert_eq!(data(&server), data(&other), "it is not written again");
+}
+
+#[tokio::test]
+async fn replicas_that_put_the_authority_back_together_agree() {
+    let server = server().await;
+    let (one, two) = (source(&server, false), source(&server, false));
+    let (in_use, _) = one.load_or_generate().await.unwrap();
+    server.put(SECRET, empty());
+    let (one, two) = tokio::join!(one.reload(&in_use), two.reload(&in_use));
+    assert_eq!(
+        (one.unwrap().files, two.unwrap().files),
+        (in_use.files.clone(), in_use.files)
     );
 }

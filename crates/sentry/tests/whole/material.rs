@@ -169,3 +169,24 @@ async fn an_incomplete_ca_ends_the_start_and_stays_as_it_is() {
         assert_eq!(std::fs::read_dir(sentry.credentials.path()).unwrap().count(), 2);
     }
 }
+
+#[tokio::test]
+async fn files_that_vanish_leave_the_ca_in_use() {
+    let sentry = prepare(&[]).start().await;
+    let mut connected = sentry.client();
+    let first = chain(&connected.sign_certificate(request()).await.unwrap().into_inner())[1].to_vec();
+    let names = ["ca.crt", "issuer.crt", "issuer.key"];
+    for name in names {
+        std::fs::remove_file(sentry.credentials.path().join(name)).unwrap();
+    }
+    // Making it was the first change. The reload of the second is over when the third begins.
+    eventually(async || sentry.metric("dapr_sentry_issuercert_changed_total").await >= 2.0).await;
+    std::fs::write(sentry.credentials.path().join("something"), "").unwrap();
+    eventually(async || sentry.metric("dapr_sentry_issuercert_changed_total").await >= 3.0).await;
+    let again = connected.sign_certificate(request()).await.unwrap().into_inner();
+    assert_eq!(chain(&again)[1].to_vec(), first);
+    for name in names {
+        let made = sentry.credentials.path().join(name).exists();
+        assert!(!made, "{name} was made anew");
+    }
+}
