@@ -2,6 +2,7 @@
 
 mod broker;
 mod category;
+mod codes;
 mod envelope;
 mod error;
 mod publish;
@@ -64,7 +65,13 @@ impl PubSubs {
     }
 
     /// Adds a broker, in the place of one with its name.
-    fn insert(&self, name: &str, component: Arc<dyn PubSub>, topics: Topics, prefix: String) -> Registration {
+    pub(crate) fn insert(
+        &self,
+        name: &str,
+        component: Arc<dyn PubSub>,
+        topics: Topics,
+        prefix: String,
+    ) -> Registration {
         let broker = Broker::new(name, component, topics, prefix, &self.resilience);
         let registration = self.brokers.insert(name, broker);
         self.changes.send_replace(());

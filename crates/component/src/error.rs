@@ -41,6 +41,7 @@ struct Inner {
     source: Option<Box<dyn StdError + Send + Sync>>,
     metadata: Pairs,
     api_status: Option<ApiStatus>,
+    code: Option<i32>,
     property: Option<String>,
 }
 
@@ -71,6 +72,7 @@ impl Error {
             source: None,
             metadata: Pairs::new(),
             api_status: None,
+            code: None,
             property: None,
         }))
     }
@@ -136,6 +138,20 @@ impl Error {
     /// What callers are told, where the component says so itself.
     pub fn api_status(&self) -> Option<&ApiStatus> {
         self.0.api_status.as_ref()
+    }
+
+    /// Sets the gRPC code that the outside system answered with, 1 to 16: retries may go by it. Callers of the API are not
+    /// told it; see [`Error::with_api_status`].
+    #[must_use]
+    pub fn with_code(mut self, code: i32) -> Self {
+        self.0.code = Some(code);
+        self
+    }
+
+    /// The gRPC code by which retries may go, where there is one: what callers are told comes first.
+    pub fn code(&self) -> Option<i32> {
+        let told = self.0.api_status.as_ref().map(|status| status.grpc);
+        told.or(self.0.code)
     }
 
     /// The property of the component that is wrong, where it is one.
@@ -236,6 +252,23 @@ mod tests {
         assert_eq!(error.to_string(), "redis at localhost:6379: connection refused");
         assert!(error.retryable());
         assert!(!error.is_etag());
+    }
+
+    #[test]
+    fn a_code_is_for_retries_and_not_for_callers() {
+        let error = Error::new(Kind::Unavailable, "away").with_code(14);
+        assert_eq!((error.code(), error.api_status()), (Some(14), None));
+        assert_eq!(error.to_string(), "away");
+        let told = ApiStatus {
+            grpc: 15,
+            http: 506,
+            message: String::new(),
+            tag: String::new(),
+            reason: String::new(),
+            domain: String::new(),
+        };
+        assert_eq!(error.with_api_status(told).code(), Some(15));
+        assert_eq!(Error::closed().code(), None);
     }
 
     #[test]

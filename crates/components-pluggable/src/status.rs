@@ -37,12 +37,19 @@ fn name(code: Code) -> &'static str {
 
 /// A status as Dapr's errors show it.
 pub(super) fn text(status: &Status) -> String {
-    let code = if from_us(status) {
+    format!(
+        "rpc error: code = {} desc = {}",
+        name(code(status)),
+        status.message()
+    )
+}
+
+fn code(status: &Status) -> Code {
+    if from_us(status) {
         Code::Unavailable
     } else {
         status.code()
-    };
-    format!("rpc error: code = {} desc = {}", name(code), status.message())
+    }
 }
 
 /// Whether the status is of our making, because the component could not be asked or its answer was cut off.
@@ -66,7 +73,7 @@ pub(super) fn error(status: &Status) -> Error {
         Code::InvalidArgument => Kind::InvalidRequest,
         _ => Kind::Internal,
     };
-    Error::new(kind, text(status))
+    Error::new(kind, text(status)).with_code(code(status) as i32)
 }
 
 /// A call that reads state.
@@ -182,7 +189,8 @@ mod tests {
     fn plain_statuses_read_as_in_dapr() {
         let error = error(&Status::cancelled("stop"));
         assert_eq!(error.to_string(), "rpc error: code = Canceled desc = stop");
-        assert_eq!(error.kind(), Kind::Internal);
+        assert_eq!((error.kind(), error.code()), (Kind::Internal, Some(1)));
+        assert!(error.api_status().is_none(), "callers are not told the code");
         for (code, name) in (0..).zip(NAMES) {
             let spelt = format!("{:?}", Code::from_i32(code)).to_lowercase();
             assert_eq!(name.to_lowercase(), spelt.replace("cancelled", "canceled"));

@@ -14,6 +14,7 @@ use outrigger_flags::parse_bool;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind};
 
+use super::codes::code;
 use super::envelope::Sender;
 use super::{Broker, Payload, PubSubs, PublishError};
 use crate::outbound::Cause;
@@ -405,13 +406,4 @@ impl Broker {
 enum Unsent {
     All(Cause),
     Some(Vec<Failed>),
-}
-
-/// The code that a component's error has, as policies match it.
-fn code(error: &Error, protocol: Protocol) -> Option<i32> {
-    let status = error.api_status()?;
-    Some(match protocol {
-        Protocol::Http => status.http.into(),
-        Protocol::Grpc => status.grpc,
-    })
 }
