@@ -13,17 +13,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::stream::{FuturesUnordered, StreamExt};
-use outrigger_delivery::{Finish, Id, Limits, Queue};
-use outrigger_policy::resiliency::{Key, Outcome, Policy};
+use outrigger_delivery::{Finish, Id, Limits, Queue, Settlement};
+use outrigger_policy::resiliency::{Key, Outcome, Policy, PolicyRef};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::Health;
 use crate::metrics::SidecarMetrics;
-use crate::resilience::{Attempt, Refused, Run};
+use crate::resilience::{Attempt, ComponentPolicy, Refused, Run};
 
 pub use depth::Depth;
-pub use intake::{Consumer, StopTokens, take};
+pub use intake::{Consumer, Order, StopTokens, take};
 
 /// Where a source puts its events. `K` orders them: those with the same key are delivered one after the other.
 pub struct Inbox<K, E, A> {
@@ -44,7 +44,7 @@ pub type IsRevoked<K> = Box<dyn Fn(&K) -> bool + Send>;
 struct Offer<K, E, A> {
     key: Option<K>,
     event: E,
-    reply: oneshot::Sender<Result<A, Refused>>,
+    reply: oneshot::Sender<Result<A, Undelivered>>,
 }
 
 /// Why there is no answer of the app to an event.
@@ -56,10 +56,14 @@ pub enum Undelivered {
     /// The source or the process ends: no attempt was made.
     #[error("no more events are delivered: the sidecar or the component is shutting down")]
     Stopped,
+    /// The source took the event's key away before an attempt succeeded. Whoever has the key now begins anew, so what the
+    /// attempts came to here decides nothing.
+    #[error("the source gave the event to somebody else before the app was done with it")]
+    Revoked,
 }
 
 /// An event that the engine has taken.
-pub struct Pending<A>(oneshot::Receiver<Result<A, Refused>>);
+pub struct Pending<A>(oneshot::Receiver<Result<A, Undelivered>>);
 
 impl<A> Pending<A> {
     /// Waits for what came of the last attempt.
@@ -67,10 +71,7 @@ impl<A> Pending<A> {
     /// # Errors
     /// [`Undelivered`].
     pub async fn settled(self) -> Result<A, Undelivered> {
-        match self.0.await {
-            Ok(answer) => Ok(answer?),
-            Err(_) => Err(Undelivered::Stopped),
-        }
+        self.0.await.unwrap_or(Err(Undelivered::Stopped))
     }
 }
 
@@ -86,8 +87,8 @@ impl<K, E, A> Inbox<K, E, A> {
         Ok(Pending(pending))
     }
 
-    /// The source took keys away: their events that wait are not attempted any more, and nobody waits for their answers.
-    /// When this returns, the engine has taken note.
+    /// The source took keys away: their events that wait are not attempted any more, and those in flight are not tried
+    /// again. Unless an attempt succeeds, they are [`Undelivered::Revoked`]. When this returns, the engine has taken note.
     pub async fn revoke(&self, is_revoked: IsRevoked<K>) {
         let (noted, note) = oneshot::channel();
         let revocation = Revocation {
@@ -117,6 +118,8 @@ pub struct Engine<'p, K, E, A> {
     queue: Queue<K, Arc<E>>,
     events: HashMap<Id, Event<'p, A>>,
     policy: Option<&'p Policy>,
+    /// In its place.
+    component: Option<&'p ComponentPolicy>,
     metrics: &'p SidecarMetrics,
     /// Attempts wait while the app is unwell.
     health: Option<Health>,
@@ -131,7 +134,7 @@ struct Event<'p, A> {
     run: Run<'p>,
     /// What came of the last attempt.
     answer: Option<A>,
-    reply: oneshot::Sender<Result<A, Refused>>,
+    reply: oneshot::Sender<Result<A, Undelivered>>,
 }
 
 /// An engine and where to put its events.
@@ -149,6 +152,7 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
         queue: Queue::new(limits),
         events: HashMap::new(),
         policy,
+        component: None,
         metrics,
         health: None,
         depth: None,
@@ -161,7 +165,14 @@ pub fn engine<'p, K: Clone + Eq + Hash, E, A>(
     (inbox, engine)
 }
 
-impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
+impl<'p, K: Clone + Eq + Hash, E, A> Engine<'p, K, E, A> {
+    /// Delivers under the policy that a component has when an event comes.
+    #[must_use]
+    pub fn under(mut self, policy: &'p ComponentPolicy) -> Self {
+        self.component = Some(policy);
+        self
+    }
+
     /// Begins no attempt while the app is unwell.
     #[must_use]
     pub fn while_healthy(mut self, health: Health) -> Self {
@@ -230,8 +241,12 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
     fn take(&mut self, offer: Offer<K, E, A>) {
         // There is room, and nothing is drained: it is asked for first. A refused offer would answer by its end.
         if let Ok(id) = self.queue.offer(offer.key, Arc::new(offer.event)) {
+            let policy = match self.component {
+                Some(component) => component.current().map(PolicyRef::Shared),
+                None => self.policy.map(PolicyRef::Borrowed),
+            };
             let event = Event {
-                run: Run::start(self.policy, Key::NONE, self.metrics),
+                run: Run::start(policy, Key::NONE, self.metrics),
                 answer: None,
                 reply: offer.reply,
             };
@@ -241,7 +256,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
 
     fn revoke(&mut self, is_revoked: &IsRevoked<K>) {
         for settled in self.queue.revoke(is_revoked) {
-            self.settle(settled.id, None);
+            self.settle(settled.id, Some(Undelivered::Revoked));
         }
     }
 
@@ -257,7 +272,7 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
                 Ok(timeout) => return Some((next.id, next.item, Attempt::new(next.number, timeout))),
                 Err(refused) => {
                     self.queue.finish(next.id, Finish::Return, Instant::now());
-                    self.settle(next.id, Some(refused));
+                    self.settle(next.id, Some(refused.into()));
                 }
             }
         }
@@ -274,18 +289,19 @@ impl<K: Clone + Eq + Hash, E, A> Engine<'_, K, E, A> {
             None if is_done => Finish::Done,
             None => Finish::Return,
         };
-        if self.queue.finish(id, finish, Instant::now()).is_some() {
-            self.settle(id, None);
+        if let Some(settled) = self.queue.finish(id, finish, Instant::now()) {
+            let is_lost = settled.settlement == Settlement::Revoked && !is_done;
+            self.settle(id, is_lost.then_some(Undelivered::Revoked));
         }
     }
 
-    /// Tells the source what came of an event.
-    fn settle(&mut self, id: Id, refused: Option<Refused>) {
+    /// Tells the source what came of an event: `undelivered`, else the last answer.
+    fn settle(&mut self, id: Id, undelivered: Option<Undelivered>) {
         let Some(event) = self.events.remove(&id) else {
             return;
         };
-        let answer = match (refused, event.answer) {
-            (Some(refused), _) => Err(refused),
+        let answer = match (undelivered, event.answer) {
+            (Some(undelivered), _) => Err(undelivered),
             (None, Some(answer)) => Ok(answer),
             // Nothing was attempted: the source hears of it by the end of the reply.
             (None, None) => return,
@@ -321,141 +337,4 @@ async fn health_changes(health: Option<&Health>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-    use std::time::Duration;
-
-    use outrigger_policy::resiliency::{ComponentKind, Direction, Resiliency};
-    use outrigger_resources::load::text;
-    use outrigger_telemetry::metrics::Metrics;
-
-    use super::*;
-
-    const FAILURE: Outcome = Outcome::Failure { code: None };
-    const LIMITS: Limits = Limits {
-        in_flight: 1,
-        held: 2,
-    };
-
-    /// Retries twice, at once.
-    fn policy() -> Arc<Policy> {
-        let yaml = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
-                    retries:\n      twice:\n        policy: constant\n        duration: 1ms\n        maxRetries: 2\n  \
-                    targets:\n    components:\n      source:\n        inbound:\n          retry: twice\n";
-        let resources = text(yaml, "app").unwrap().resiliency;
-        let policies = Resiliency::build(&resources, "app").0;
-        let found = policies.component("source", ComponentKind::Binding, Direction::Inbound);
-        found.unwrap()
-    }
-
-    fn metrics() -> SidecarMetrics {
-        SidecarMetrics::new(Metrics::disabled())
-    }
-
-    #[tokio::test]
-    async fn the_answer_of_the_last_attempt_is_the_answer() {
-        let (policy, metrics) = (policy(), metrics());
-        let (inbox, engine) = engine::<(), _, _>(LIMITS, Some(&policy), &metrics);
-        let stop = CancellationToken::new();
-        let source = async {
-            let fine = inbox.offer(None, 2).await.unwrap().settled().await;
-            let never = inbox.offer(None, 9).await.unwrap().settled().await;
-            drop(inbox);
-            (fine.unwrap(), never.unwrap())
-        };
-        // An event succeeds at the attempt that it names.
-        let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| async move {
-            let outcome = if attempt.number >= *event {
-                Outcome::Success
-            } else {
-                FAILURE
-            };
-            (attempt.number, outcome)
-        });
-        let (answers, ()) = tokio::join!(source, delivering);
-        assert_eq!(answers, (2, 3), "the first retry, and the end of all retries");
-    }
-
-    #[tokio::test]
-    async fn a_retry_holds_back_its_own_key_alone() {
-        let (policy, metrics) = (policy(), metrics());
-        let limits = Limits { held: 3, ..LIMITS };
-        let (inbox, mut engine) = engine(limits, Some(&policy), &metrics);
-        drop(inbox);
-        for event in ["a1", "b1", "a2"] {
-            let (reply, _unheard) = oneshot::channel();
-            let key = event.chars().next();
-            engine.take(Offer { key, event, reply });
-        }
-        let (seen, stop) = (Mutex::new(Vec::new()), CancellationToken::new());
-        let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| {
-            seen.lock().unwrap().push(*event);
-            async move {
-                let fails = *event == "a1" && attempt.number == 1;
-                ((), if fails { FAILURE } else { Outcome::Success })
-            }
-        });
-        delivering.await;
-        let seen = seen.into_inner().unwrap();
-        let of_a: Vec<_> = seen.iter().filter(|event| event.starts_with('a')).collect();
-        assert_eq!(of_a, [&"a1", &"a1", &"a2"]);
-        assert_eq!((seen.len(), seen[1]), (4, "b1"), "b does not wait for a");
-    }
-
-    #[tokio::test]
-    async fn what_waits_when_the_engine_stops_is_not_attempted() {
-        let metrics = metrics();
-        let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
-        let (stop, open) = (CancellationToken::new(), CancellationToken::new());
-        let source = async {
-            let first = inbox.offer(None, "first").await.unwrap();
-            let second = inbox.offer(None, "second").await.unwrap();
-            let third = inbox.offer(None, "third");
-            let third = tokio::time::timeout(Duration::from_millis(50), third).await;
-            stop.cancel();
-            let second = second.settled().await;
-            open.cancel();
-            (first.settled().await, second, third)
-        };
-        let delivering = engine.run(&stop, OnStop::FinishAttempts, |event, _| {
-            let open = open.clone();
-            async move {
-                open.cancelled().await;
-                (*event, Outcome::Success)
-            }
-        });
-        let ((first, second, third), ()) = tokio::join!(source, delivering);
-        assert_eq!(first.unwrap(), "first", "it was in flight");
-        assert!(matches!(second, Err(Undelivered::Stopped)));
-        if let Ok(third) = third {
-            let third = third.unwrap().settled().await;
-            assert!(
-                matches!(third, Err(Undelivered::Stopped)),
-                "it was in nobody's hands"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn nothing_is_attempted_while_the_app_is_unwell() {
-        let metrics = metrics();
-        let (set_health, health) = Health::new(false);
-        let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
-        let engine = engine.while_healthy(health.clone());
-        let stop = CancellationToken::new();
-        let source = async {
-            let pending = inbox.offer(None, ()).await.unwrap();
-            tokio::task::yield_now().await;
-            set_health.send_replace(true);
-            let was_healthy = pending.settled().await.unwrap();
-            drop(inbox);
-            was_healthy
-        };
-        let delivering = engine.run(&stop, OnStop::DeliverAll, |_, _| {
-            let was_healthy = health.is_healthy();
-            async move { (was_healthy, Outcome::Success) }
-        });
-        let (was_healthy, ()) = tokio::join!(source, delivering);
-        assert!(was_healthy);
-    }
-}
+mod tests;

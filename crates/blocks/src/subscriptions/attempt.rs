@@ -69,11 +69,15 @@ impl Target {
                 self.count(event, Status::Retry, false, started);
                 let text =
                     format!("error returned from app channel while sending pub/sub event to app: {error}");
+                span.grpc_failed(&text);
                 return Handled::failed(text, None);
             }
         };
         span.http_status(status);
         let (handled, outcome) = read_http(event, status, &body);
+        if status < 400 {
+            note(&mut span, &handled);
+        }
         let (counted, by_app) = match &handled {
             Handled::Done => (Status::Success, false),
             Handled::Dropped(_) => (Status::Drop, status != 404),
@@ -99,7 +103,11 @@ impl Target {
             .callback_with::<TopicEventResponse>(ON_EVENT, &request, metadata, &trace)
             .await;
         match answer {
-            Ok(answer) => self.read_status(event, answer.status, started),
+            Ok(answer) => {
+                let (handled, outcome) = self.read_status(event, answer.status, started);
+                note(&mut span, &handled);
+                (handled, outcome)
+            }
             Err(status) if status.code() == Code::Unimplemented => {
                 span.grpc_failed(status.message());
                 self.count(event, Status::Drop, false, started);
@@ -159,6 +167,13 @@ impl Target {
         let elapsed = started.elapsed();
         self.metrics()
             .event(&self.wanted.pubsub, &event.topic, status, by_app, elapsed);
+    }
+}
+
+/// Marks the span of a delivery that the app did not take, where the status of its answer does not say so.
+pub(super) fn note(span: &mut Span, handled: &Handled) {
+    if let Handled::Failed(why) = handled {
+        span.grpc_failed(why);
     }
 }
 

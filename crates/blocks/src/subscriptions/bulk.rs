@@ -16,7 +16,7 @@ use outrigger_component::Pairs;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::resilience::{Attempt, grpc_outcome};
-use outrigger_telemetry::trace::Parent;
+use outrigger_telemetry::trace::{Parent, Span};
 use outrigger_transport::headers;
 use outrigger_wire::runtime::v1::topic_event_bulk_request_entry::Event as EntryEvent;
 use outrigger_wire::runtime::v1::{
@@ -168,20 +168,18 @@ impl Collector {
 
 /// Hands a batch to the app, and tells each attempt what came of its event.
 async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: Attempt) {
-    let entries: Vec<Entry> = members
+    let mut entries: Vec<Entry> = members
         .iter()
         .map(|member| Entry {
             id: uuid::Uuid::new_v4().to_string(),
+            span: target.span(&member.event),
             event: Arc::clone(&member.event),
         })
         .collect();
     let Some(first) = entries.first() else { return };
+    let topic = Arc::clone(&first.event.topic);
     let started = Instant::now();
-    let span = target.span(&first.event);
-    let trace = match entries.iter().find(|entry| entry.event.names_trace) {
-        Some(entry) if !target.wanted.raw => entry.event.told_trace(span.as_parent()),
-        _ => span.as_parent().told(),
-    };
+    let trace = trace(target, &entries).unwrap_or_default();
     let asked = async {
         if app.is_grpc() {
             over_grpc(target, app, &entries, &trace).await
@@ -190,21 +188,17 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
         }
     };
     let answers = limit.within(pin!(asked)).await;
-    let topic = Arc::clone(&first.event.topic);
     let mut seen = [
         (Status::Success, false),
         (Status::Retry, false),
         (Status::Drop, false),
     ];
-    for (member, entry) in members.into_iter().zip(&entries) {
+    for (member, entry) in members.into_iter().zip(&mut entries) {
         let (handled, outcome) = match &answers {
             None => timed_out(),
-            Some(BulkResponse::All(handled, outcome)) => (handled.clone(), *outcome),
-            Some(BulkResponse::Each(statuses)) => statuses
-                .get(&entry.id)
-                .cloned()
-                .unwrap_or_else(|| Handled::failed("the app's answer has no status for it", None)),
+            Some(answers) => answers.of(&entry.id),
         };
+        entry.end_span(answers.as_ref(), &handled);
         let status = match &handled {
             Handled::Done => Status::Success,
             Handled::Dropped(_) => Status::Drop,
@@ -223,13 +217,43 @@ async fn call(target: &Target, app: &AppChannel, members: Vec<Member>, limit: At
     }
 }
 
+/// The trace that the app gets with a bulk: that of the first event that names one.
+fn trace(target: &Target, entries: &[Entry]) -> Option<Parent> {
+    let naming = entries.iter().find(|entry| entry.event.names_trace);
+    match naming.filter(|_| !target.wanted.raw) {
+        Some(entry) => Some(entry.event.told_trace(entry.span.as_parent())),
+        None => Some(entries.first()?.span.as_parent().told()),
+    }
+}
+
 struct Entry {
     id: String,
     event: Arc<Incoming>,
+    /// Of the delivery of this event.
+    span: Span,
+}
+
+impl Entry {
+    /// Notes what came of the event.
+    fn end_span(&mut self, answers: Option<&BulkResponse>, handled: &Handled) {
+        let status = answers.and_then(|answers| answers.http);
+        if let Some(status) = status {
+            self.span.http_status(status);
+        }
+        if status.is_none_or(|status| status < 400) {
+            attempt::note(&mut self.span, handled);
+        }
+    }
 }
 
 /// What the app says about a bulk.
-enum BulkResponse {
+struct BulkResponse {
+    /// The status of its answer, over HTTP.
+    http: Option<u16>,
+    said: Said,
+}
+
+enum Said {
     /// The same about all its entries.
     All(Handled, Outcome),
     /// By the entry's id.
@@ -238,7 +262,28 @@ enum BulkResponse {
 
 impl BulkResponse {
     fn all((handled, outcome): (Handled, Outcome)) -> Self {
-        Self::All(handled, outcome)
+        Self {
+            http: None,
+            said: Said::All(handled, outcome),
+        }
+    }
+
+    fn each(said: impl Iterator<Item = (String, (Handled, Outcome))>) -> Self {
+        Self {
+            http: None,
+            said: Said::Each(said.collect()),
+        }
+    }
+
+    /// What it says about the entry `id`.
+    fn of(&self, id: &str) -> (Handled, Outcome) {
+        match &self.said {
+            Said::All(handled, outcome) => (handled.clone(), *outcome),
+            Said::Each(statuses) => statuses
+                .get(id)
+                .cloned()
+                .unwrap_or_else(|| Handled::failed("the app's answer has no status for it", None)),
+        }
     }
 }
 
@@ -287,7 +332,7 @@ struct ResponseEntry {
 
 async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: Parent) -> BulkResponse {
     let Some(first) = entries.first().map(|entry| &entry.event) else {
-        return BulkResponse::Each(HashMap::new());
+        return BulkResponse::each(std::iter::empty());
     };
     let body = match request(target, entries) {
         Ok(body) => body,
@@ -307,7 +352,10 @@ async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
             return BulkResponse::all(Handled::failed(text, None));
         }
     };
-    read(entries, status, &body)
+    BulkResponse {
+        http: Some(status),
+        ..read(entries, status, &body)
+    }
 }
 
 fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Error> {
@@ -355,7 +403,7 @@ fn read(entries: &[Entry], status: u16, body: &[u8]) -> BulkResponse {
                     };
                     (entry.entry_id, said)
                 });
-                BulkResponse::Each(said.collect())
+                BulkResponse::each(said)
             }
             Err(error) => {
                 let text = format!(
@@ -422,7 +470,7 @@ async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
                 };
                 (entry.entry_id, said)
             });
-            BulkResponse::Each(statuses.collect())
+            BulkResponse::each(statuses)
         }
         Err(status) if is_unknown(&status) => {
             tracing::warn!(
@@ -542,25 +590,23 @@ mod tests {
             .map(|id| Entry {
                 id: id.to_owned(),
                 event: event("/a"),
+                span: Span::none(),
             })
             .into();
         let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
             {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
-        let BulkResponse::Each(said) = read(&entries, 200, body) else {
-            panic!("statuses are read")
-        };
-        assert_eq!(said["1"].0, Handled::Done);
-        assert!(matches!(said["2"].0, Handled::Dropped(_)));
-        assert!(matches!(said["3"].0, Handled::Failed(_)));
+        let said = read(&entries, 200, body);
+        assert_eq!(said.of("1").0, Handled::Done);
+        assert!(matches!(said.of("2").0, Handled::Dropped(_)));
+        assert!(matches!(said.of("3").0, Handled::Failed(_)));
+        assert!(
+            matches!(said.of("4").0, Handled::Failed(_)),
+            "nothing is said of it"
+        );
         for (status, body) in [(200, "no json"), (500, "")] {
-            assert!(matches!(
-                read(&entries, status, body.as_bytes()),
-                BulkResponse::All(Handled::Failed(_), _)
-            ));
+            let said = read(&entries, status, body.as_bytes());
+            assert!(matches!(said.of("1").0, Handled::Failed(_)));
         }
-        assert!(matches!(
-            read(&entries, 404, b""),
-            BulkResponse::All(Handled::Dropped(_), _)
-        ));
+        assert!(matches!(read(&entries, 404, b"").of("1").0, Handled::Dropped(_)));
     }
 }

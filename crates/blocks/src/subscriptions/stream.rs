@@ -9,7 +9,7 @@ use outrigger_wire::runtime::v1::TopicEventRequest;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::attempt::Handled;
+use super::attempt::{self, Handled};
 use super::incoming::Incoming;
 use super::metrics::Status;
 use super::target::Target;
@@ -116,7 +116,11 @@ impl Stream {
             () = self.gone.cancelled() => None,
         };
         match status {
-            Some(status) => target.read_status(event, status, started),
+            Some(status) => {
+                let (handled, outcome) = target.read_status(event, status, started);
+                attempt::note(&mut span, &handled);
+                (handled, outcome)
+            }
             None => {
                 span.grpc_failed("stream closed");
                 target.count(event, Status::Retry, false, started);

@@ -3,14 +3,17 @@
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outrigger_component::pubsub::{Lane, Message, Publish, Receipt, Subscribe, Subscription};
+use outrigger_component::pubsub::{Message, Publish, Receipt, Subscribe, Subscription};
 use outrigger_delivery::Limits;
-use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome, Policy};
+use outrigger_policy::resiliency::{ComponentKind, Direction, Outcome};
 use outrigger_runtime::app::AppChannel;
-use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Pending, StopTokens, Undelivered};
-use outrigger_runtime::resilience::Attempt;
+use outrigger_runtime::delivery::{
+    self, Consumer, Depth, Inbox, OnStop, Order, Pending, StopTokens, Undelivered,
+};
+use outrigger_runtime::resilience::{Attempt, ComponentPolicy};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -42,8 +45,10 @@ pub(super) struct Target {
     pub(super) wanted: Arc<AppSubscription>,
     broker: Arc<Broker>,
     sink: Sink,
-    policy: Option<Arc<Policy>>,
+    policy: ComponentPolicy,
     collector: Option<Collector>,
+    /// Of messages that wait for no other.
+    next: AtomicU64,
 }
 
 /// What is left to do with a message.
@@ -73,6 +78,7 @@ impl Target {
         Self {
             policy: policies.component(&wanted.pubsub, ComponentKind::Pubsub, Direction::Inbound),
             collector,
+            next: AtomicU64::new(0),
             wanted,
             broker,
             sink,
@@ -178,7 +184,8 @@ impl Target {
             collector.limit(limits.in_flight);
         }
         let metrics = self.resilience_metrics();
-        let (inbox, engine) = delivery::engine(limits, self.policy.as_deref(), metrics);
+        let (inbox, engine) = delivery::engine(limits, None, metrics);
+        let engine = engine.under(&self.policy);
         let engine = engine.showing(Depth::of_topic(metrics, &self.wanted.pubsub, &self.wanted.topic));
         let ending = CancellationToken::new();
         let tokens = StopTokens {
@@ -206,10 +213,13 @@ impl Target {
     }
 
     /// What orders a message. In bulks that is a key alone: the messages of a partition go to the app together.
-    fn lane(&self, message: &Message) -> Option<Lane> {
-        let lane = message.lane.as_ref();
-        let lane = lane.filter(|lane| self.collector.is_none() || lane.key.is_some());
-        lane.cloned()
+    fn order(&self, message: &Message) -> Option<Order> {
+        let lane = message.lane.clone()?;
+        if self.collector.is_some() && lane.key.is_none() {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            return Some(Order::alone(lane, number));
+        }
+        Some(Order::after(lane))
     }
 
     /// The name that apps use for a topic of the broker.
@@ -270,6 +280,18 @@ impl Target {
         }
     }
 
+    /// Nobody could do anything with a message: the broker has it again.
+    fn return_to_broker(&self, topic: &str, why: &str, receipt: Receipt) {
+        self.metrics()
+            .event(&self.wanted.pubsub, topic, Status::Retry, false, Duration::ZERO);
+        tracing::warn!(
+            target: LOG,
+            "a message of topic {topic} of {} goes back to the broker: {why}",
+            self.wanted.pubsub
+        );
+        receipt.give_back();
+    }
+
     async fn attempt(
         &self,
         event: Arc<Incoming>,
@@ -299,10 +321,10 @@ impl Consumer for Target {
     type Outcome = Handled;
     type Disposition = Disposition;
 
-    async fn offer(&self, inbox: &Inbox<Lane, Incoming, Handled>, message: &Message) -> Disposition {
+    async fn offer(&self, inbox: &Inbox<Order, Incoming, Handled>, message: &Message) -> Disposition {
         let topic = self.app_topic(&message.topic);
         match prepare(&self.wanted, self.broker.name(), topic, message) {
-            Prepared::Ready(incoming) => match inbox.offer(self.lane(message), *incoming).await {
+            Prepared::Ready(incoming) => match inbox.offer(self.order(message), *incoming).await {
                 Ok(pending) => Disposition::Pending(pending),
                 Err(_) => Disposition::Stopped,
             },
@@ -324,10 +346,13 @@ impl Consumer for Target {
                     Dropped::Expired => ("it has expired", false),
                     Dropped::NoRoute => ("no route matches it", true),
                 };
-                counted(Status::Drop, by_app);
-                // It is done whether it can be kept or not.
-                let _kept = self.dead_letter(&message, why).await;
-                return receipt.acknowledge();
+                match self.dead_letter(&message, why).await {
+                    DeadLettering::Failed => return self.return_to_broker(&topic, why, receipt),
+                    DeadLettering::Published | DeadLettering::Nowhere => {
+                        counted(Status::Drop, by_app);
+                        return receipt.acknowledge();
+                    }
+                }
             }
             Disposition::Unreadable(why) => {
                 tracing::error!(
@@ -349,7 +374,7 @@ impl Consumer for Target {
                 Ok(Handled::Failed(_)) if tokens.any_cancelled() => {
                     return receipt.give_back();
                 }
-                Err(Undelivered::Stopped) => return receipt.give_back(),
+                Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.give_back(),
                 Ok(Handled::Failed(why)) => why,
                 Err(refused @ Undelivered::Refused(_)) => refused.to_string(),
             },
@@ -359,15 +384,7 @@ impl Consumer for Target {
                 counted(Status::Drop, false);
                 receipt.acknowledge();
             }
-            DeadLettering::Failed | DeadLettering::Nowhere => {
-                counted(Status::Retry, false);
-                tracing::warn!(
-                    target: LOG,
-                    "a message of topic {topic} of {} goes back to the broker: {failed}",
-                    self.wanted.pubsub
-                );
-                receipt.give_back();
-            }
+            DeadLettering::Failed | DeadLettering::Nowhere => self.return_to_broker(&topic, &failed, receipt),
         }
     }
 }
@@ -400,3 +417,6 @@ impl Drop for Target {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

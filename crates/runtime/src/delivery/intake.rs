@@ -26,6 +26,36 @@ impl StopTokens<'_> {
     }
 }
 
+/// What orders a message among those of its subscription.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Order {
+    lane: Lane,
+    /// Of a message that waits for no other.
+    alone: Option<u64>,
+}
+
+impl Order {
+    /// After the messages of its lane that came before it.
+    pub fn after(lane: Lane) -> Self {
+        Self { lane, alone: None }
+    }
+
+    /// After none; but it goes with its lane when a rebalance takes that away. `number`: no other message's.
+    pub fn alone(lane: Lane, number: u64) -> Self {
+        Self {
+            lane,
+            alone: Some(number),
+        }
+    }
+
+    /// Whether it came by one of these partitions.
+    fn came_by(&self, partitions: &HashSet<u32>) -> bool {
+        self.lane
+            .partition
+            .is_some_and(|partition| partitions.contains(&partition))
+    }
+}
+
 /// What is done with the messages of one subscription around the engine.
 pub trait Consumer: Sync {
     /// What the engine gets.
@@ -38,7 +68,7 @@ pub trait Consumer: Sync {
     /// Makes an event of a message and gives it to the engine.
     fn offer(
         &self,
-        inbox: &Inbox<Lane, Self::Event, Self::Outcome>,
+        inbox: &Inbox<Order, Self::Event, Self::Outcome>,
         message: &Message,
     ) -> impl Future<Output = Self::Disposition> + Send;
 
@@ -60,7 +90,7 @@ pub trait Consumer: Sync {
 pub async fn take<C: Consumer>(
     consumer: &C,
     mut subscription: Subscription,
-    inbox: Inbox<Lane, C::Event, C::Outcome>,
+    inbox: Inbox<Order, C::Event, C::Outcome>,
     tokens: StopTokens<'_>,
 ) -> (bool, Result<(), Error>) {
     let mut settling = FuturesUnordered::new();
@@ -77,8 +107,7 @@ pub async fn take<C: Consumer>(
                 }
                 Some(Event::Revoked(revoked)) => {
                     let gone: HashSet<u32> = revoked.partitions.into_iter().collect();
-                    let is_gone = move |lane: &Lane| lane.partition.is_some_and(|it| gone.contains(&it));
-                    inbox.revoke(Box::new(is_gone)).await;
+                    inbox.revoke(Box::new(move |order: &Order| order.came_by(&gone))).await;
                     drop(revoked.noted);
                 }
             },

@@ -7,11 +7,13 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use outrigger_cloudevents::{Event, content_type, member};
 use outrigger_component::Pairs;
-use outrigger_component::pubsub::{BulkEntry, Lane, Message, Receipt, Subscribe, Subscription};
+use outrigger_component::pubsub::{BulkEntry, Message, Receipt, Subscribe, Subscription};
 use outrigger_component::state::{Consistency, Delete};
 use outrigger_delivery::Limits;
 use outrigger_policy::resiliency::{Key, Outcome, Policy};
-use outrigger_runtime::delivery::{self, Consumer, Depth, Inbox, OnStop, Pending, StopTokens, Undelivered};
+use outrigger_runtime::delivery::{
+    self, Consumer, Depth, Inbox, OnStop, Order, Pending, StopTokens, Undelivered,
+};
 use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_runtime::resilience::Attempts;
 use tokio_util::sync::CancellationToken;
@@ -285,7 +287,7 @@ impl Consumer for Relay {
     type Outcome = RelayOutcome;
     type Disposition = Disposition;
 
-    async fn offer(&self, inbox: &Inbox<Lane, Internal, RelayOutcome>, message: &Message) -> Disposition {
+    async fn offer(&self, inbox: &Inbox<Order, Internal, RelayOutcome>, message: &Message) -> Disposition {
         let marker = match marker_of(&message.data) {
             Ok(marker) => marker,
             Err(why) => return Disposition::Unreadable(why),
@@ -294,7 +296,10 @@ impl Consumer for Relay {
             marker: marker.clone(),
             envelope: message.data.clone(),
         };
-        match inbox.offer(message.lane.clone(), internal).await {
+        match inbox
+            .offer(message.lane.clone().map(Order::after), internal)
+            .await
+        {
             Ok(pending) => Disposition::Pending(marker, pending),
             Err(_) => Disposition::Stopped,
         }
@@ -325,7 +330,7 @@ impl Consumer for Relay {
                 self.count("dropped");
                 return receipt.acknowledge();
             }
-            Err(Undelivered::Stopped) => return receipt.give_back(),
+            Err(Undelivered::Stopped | Undelivered::Revoked) => return receipt.give_back(),
             // Its wait was cut short: somebody else goes on.
             Ok(RelayOutcome::Missing | RelayOutcome::Failed(_)) if tokens.any_cancelled() => {
                 return receipt.give_back();

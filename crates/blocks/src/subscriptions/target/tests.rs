@@ -1,0 +1,406 @@
+//! Targets between a broker that does what the test says and a client that answers what the test says.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use async_trait::async_trait;
+use outrigger_component::pubsub::{Features, Lane, Settlement};
+use outrigger_component::{Error, Kind, PubSub, Result as ComponentResult};
+use outrigger_policy::resiliency::Resiliency;
+use outrigger_policy::routing::Routes;
+use outrigger_resources::load::text;
+use outrigger_resources::subscription::{Routes as Rules, Rule};
+use outrigger_runtime::metrics::SidecarMetrics;
+use outrigger_runtime::registry::Registration;
+use outrigger_runtime::resilience::Resilience;
+use outrigger_telemetry::metrics::Metrics;
+use outrigger_telemetry::trace::Tracer;
+use outrigger_wire::runtime::v1::topic_event_response::TopicEventResponseStatus as Said;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+use super::super::stream::Opened;
+use super::*;
+use crate::pubsub::{PubSubs, Topics};
+
+/// Three attempts, an hour apart.
+const PATIENT: &str = "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    \
+                       retries:\n      patient: {policy: constant, duration: 1h, maxRetries: 2}\n  targets:\n    \
+                       components:\n      broker: {inbound: {retry: patient}}\n";
+/// Any test is over before that.
+const LONG: Duration = Duration::from_secs(30);
+
+/// What the broker does next.
+enum Step {
+    Deliver(&'static str, Option<Lane>),
+    /// Takes a partition away; the other end hears when the engine has taken note.
+    Revoke(u32, oneshot::Sender<()>),
+}
+
+struct Fake {
+    steps: Mutex<Option<UnboundedReceiver<Step>>>,
+    settled: UnboundedSender<(String, Settlement)>,
+    /// Topics and payloads.
+    published: Mutex<Vec<(String, String)>>,
+    refuses: AtomicBool,
+}
+
+#[async_trait]
+impl PubSub for Fake {
+    fn features(&self) -> Features {
+        Features::default()
+    }
+
+    async fn publish(&self, message: &Publish) -> ComponentResult<()> {
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Unavailable, "the broker is away"));
+        }
+        let data = String::from_utf8_lossy(&message.data).into_owned();
+        self.published.lock().unwrap().push((message.topic.clone(), data));
+        Ok(())
+    }
+
+    async fn subscribe(&self, request: Subscribe) -> ComponentResult<Subscription> {
+        let mut steps = self.steps.lock().unwrap().take().unwrap();
+        let told = self.settled.clone();
+        let run = move |mut feed: outrigger_component::pubsub::Feed<String>| async move {
+            let drain = feed.drain_token();
+            while !feed.draining() || !feed.is_settled() {
+                tokio::select! {
+                    () = drain.cancelled(), if !feed.draining() || feed.is_settled() => {}
+                    Some(step) = steps.recv() => match step {
+                        Step::Deliver(data, lane) => feed.offer(data.to_owned(), message(data, lane)),
+                        Step::Revoke(partition, noted) => {
+                            feed.revoked(vec![partition]).await;
+                            noted.send(()).unwrap();
+                        }
+                    },
+                    settled = feed.settled() => settled.into_iter().for_each(|one| {
+                        // The test may be over.
+                        let _over = told.send(one);
+                    }),
+                }
+            }
+            Ok(())
+        };
+        Ok(Subscription::start(&request, run))
+    }
+
+    async fn ping(&self) -> ComponentResult<()> {
+        Ok(())
+    }
+
+    async fn close(&self) {}
+}
+
+fn message(data: &str, lane: Option<Lane>) -> Message {
+    Message {
+        topic: "orders".into(),
+        data: data.to_owned().into(),
+        content_type: None,
+        metadata: Default::default(),
+        lane,
+        redelivered: None,
+    }
+}
+
+/// A target with a stream for its client.
+struct Scene {
+    fake: Arc<Fake>,
+    steps: UnboundedSender<Step>,
+    settled: UnboundedReceiver<(String, Settlement)>,
+    opened: Opened,
+    subscriptions: Arc<Subscriptions>,
+    _registration: Registration,
+}
+
+impl Scene {
+    /// `policy`: a Resiliency resource.
+    async fn new(policy: &str, wanted: AppSubscription) -> Self {
+        let resources = text(policy, "app").unwrap().resiliency;
+        let resilience = Arc::new(Resilience {
+            policies: Resiliency::build(&resources, "app").0,
+            metrics: Arc::new(SidecarMetrics::new(Metrics::disabled())),
+        });
+        let pubsubs = PubSubs::new("app".into(), Arc::clone(&resilience), Tracer::off());
+        let (steps, to_do) = mpsc::unbounded_channel();
+        let (tell, settled) = mpsc::unbounded_channel();
+        let fake = Arc::new(Fake {
+            steps: Mutex::new(Some(to_do)),
+            settled: tell,
+            published: Mutex::default(),
+            refuses: AtomicBool::new(false),
+        });
+        let component: Arc<dyn PubSub> = fake.clone();
+        let registration = pubsubs.insert("broker", component, Topics::default(), String::new());
+        let subscriptions = Subscriptions::new(Dependencies {
+            app_id: "app".into(),
+            pubsubs: Arc::new(pubsubs),
+            resilience,
+            app: None,
+            tracer: Tracer::off(),
+            ask_app: false,
+            max_answer: 1024,
+        });
+        let opened = subscriptions.open_stream(wanted).await.unwrap();
+        Self {
+            fake,
+            steps,
+            settled,
+            opened,
+            subscriptions,
+            _registration: registration,
+        }
+    }
+
+    fn deliver(&self, data: &'static str, partition: Option<u32>) {
+        let lane = partition.map(|partition| Lane {
+            partition: Some(partition),
+            key: None,
+        });
+        assert!(self.steps.send(Step::Deliver(data, lane)).is_ok());
+    }
+
+    async fn revoke(&self, partition: u32) {
+        let (noted, heard) = oneshot::channel();
+        assert!(self.steps.send(Step::Revoke(partition, noted)).is_ok());
+        tokio::time::timeout(LONG, heard).await.unwrap().unwrap();
+    }
+
+    /// Waits until the client gets an event.
+    async fn event(&mut self) -> String {
+        let next = tokio::time::timeout(LONG, self.opened.events.recv());
+        next.await.unwrap().unwrap().id
+    }
+
+    fn answer(&self, id: &str, status: Said) {
+        self.opened.stream.answered(id, status.into());
+    }
+
+    /// Waits until the broker hears what became of a message.
+    async fn settlement(&mut self) -> Settlement {
+        let next = tokio::time::timeout(LONG, self.settled.recv());
+        next.await.unwrap().unwrap().1
+    }
+
+    fn dead_letters(&self) -> Vec<(String, String)> {
+        self.fake.published.lock().unwrap().clone()
+    }
+
+    async fn end(self) {
+        self.subscriptions.end_reading();
+        self.subscriptions.close_stream(&self.opened.stream);
+        tokio::time::timeout(LONG, self.subscriptions.drained())
+            .await
+            .unwrap();
+    }
+}
+
+fn wanted() -> AppSubscription {
+    AppSubscription {
+        origin: SubscriptionType::Streaming,
+        dead_letter: Some("dead".to_owned()),
+        ..AppSubscription::to_path("broker", "orders", "/orders")
+    }
+}
+
+const EVENT: &str = r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1}"#;
+const EXPIRED: &str =
+    r#"{"id":"1","type":"t","source":"s","specversion":"1.0","data":1,"expiration":"2001-01-01T00:00:00Z"}"#;
+
+/// Invariant: a rebalance dead-letters nothing that still has attempts, and acknowledges nothing that the app did not
+/// finish: the next owner gets it.
+#[tokio::test]
+async fn what_a_rebalance_takes_between_attempts_is_neither_parked_nor_acknowledged() {
+    let mut scene = Scene::new(PATIENT, wanted()).await;
+    scene.deliver(EVENT, Some(0));
+    let id = scene.event().await;
+    scene.answer(&id, Said::Retry);
+    scene.revoke(0).await;
+    assert_eq!(scene.settlement().await, Settlement::Return);
+    assert_eq!(scene.dead_letters(), []);
+    scene.end().await;
+}
+
+#[tokio::test]
+async fn an_attempt_that_a_rebalance_overtakes_counts_only_where_it_succeeds() {
+    for (said, settlement) in [
+        (Said::Retry, Settlement::Return),
+        (Said::Success, Settlement::Acknowledge),
+    ] {
+        // Without a policy there is one attempt, and this is the last.
+        let mut scene = Scene::new("", wanted()).await;
+        scene.deliver(EVENT, Some(0));
+        let id = scene.event().await;
+        scene.revoke(0).await;
+        scene.answer(&id, said);
+        assert_eq!(scene.settlement().await, settlement, "{said:?}");
+        assert_eq!(scene.dead_letters(), [], "{said:?}");
+        scene.end().await;
+    }
+}
+
+#[tokio::test]
+async fn other_partitions_do_not_feel_a_rebalance() {
+    let mut scene = Scene::new("", wanted()).await;
+    scene.deliver(EVENT, Some(1));
+    let id = scene.event().await;
+    scene.revoke(0).await;
+    scene.answer(&id, Said::Retry);
+    assert_eq!(scene.settlement().await, Settlement::Acknowledge);
+    assert_eq!(scene.dead_letters(), [("dead".to_owned(), EVENT.to_owned())]);
+    scene.end().await;
+}
+
+/// In bulks the messages of a partition go together, so they do not wait for each other; a rebalance takes them all the
+/// same.
+#[tokio::test]
+async fn messages_of_bulks_go_with_their_partition() {
+    let lane = |key: Option<&'static str>| Lane {
+        partition: Some(3),
+        key: key.map(Into::into),
+    };
+    let scene = Scene::new("", wanted()).await;
+    let broker = scene.subscriptions.dependencies.pubsubs.broker("broker").unwrap();
+    let sink = Sink::Stream(Arc::clone(&scene.opened.stream));
+    let subscriptions = Arc::clone(&scene.subscriptions);
+    let mut target = Target::new(subscriptions, Arc::new(wanted()), broker, sink);
+    let order = |target: &Target, key| target.order(&message(EVENT, Some(lane(key))));
+    assert_eq!(order(&target, None), Some(Order::after(lane(None))));
+    target.collector = Some(Collector::new(super::super::spec::Bulk {
+        count: 2,
+        wait: Duration::from_secs(1),
+    }));
+    assert_eq!(order(&target, None), Some(Order::alone(lane(None), 0)));
+    assert_eq!(order(&target, None), Some(Order::alone(lane(None), 1)));
+    assert_eq!(order(&target, Some("a")), Some(Order::after(lane(Some("a")))));
+    assert_eq!(target.order(&message(EVENT, None)), None);
+    drop(target);
+    scene.end().await;
+}
+
+/// Invariant: what does not go to the app is acknowledged only when its dead letter is published.
+#[tokio::test]
+async fn what_is_not_for_the_app_is_acknowledged_once_it_is_parked() {
+    let rules = Rules {
+        rules: vec![Rule {
+            r#match: "event.type == 'other'".to_owned(),
+            path: "/other".to_owned(),
+        }],
+        default: String::new(),
+    };
+    let unrouted = AppSubscription {
+        routes: Routes::compile(&rules).unwrap(),
+        ..wanted()
+    };
+    for (wanted, data) in [
+        (wanted(), EXPIRED),
+        (unrouted, EVENT),
+        (wanted(), "no event"),
+        (wanted(), "[]"),
+    ] {
+        let mut scene = Scene::new("", wanted).await;
+        scene.fake.refuses.store(true, Ordering::Relaxed);
+        scene.deliver(data, None);
+        assert_eq!(scene.settlement().await, Settlement::Return, "{data}: not parked");
+        scene.fake.refuses.store(false, Ordering::Relaxed);
+        scene.deliver(data, None);
+        assert_eq!(scene.settlement().await, Settlement::Acknowledge, "{data}");
+        assert_eq!(scene.dead_letters(), [("dead".to_owned(), data.to_owned())]);
+        scene.end().await;
+    }
+}
+
+/// Without a dead-letter topic what has expired is done, and what cannot be read goes back.
+#[tokio::test]
+async fn without_a_dead_letter_topic_what_cannot_be_read_goes_back() {
+    let wanted = AppSubscription {
+        dead_letter: None,
+        ..wanted()
+    };
+    let mut scene = Scene::new("", wanted).await;
+    for (data, settlement) in [
+        (EXPIRED, Settlement::Acknowledge),
+        ("no event", Settlement::Return),
+    ] {
+        scene.deliver(data, None);
+        assert_eq!(scene.settlement().await, settlement, "{data}");
+    }
+    scene.end().await;
+}
+
+/// Answers that are none of the contract's count as failures.
+#[tokio::test]
+async fn an_unknown_status_of_a_stream_is_a_failure() {
+    let mut scene = Scene::new("", wanted()).await;
+    for status in [3, -1, i32::MAX] {
+        scene.deliver(EVENT, None);
+        let id = scene.event().await;
+        scene.opened.stream.answered(&id, status);
+        assert_eq!(scene.settlement().await, Settlement::Acknowledge);
+    }
+    assert_eq!(scene.dead_letters().len(), 3, "each is parked");
+    scene.end().await;
+}
+
+/// Keeps the text of what is logged.
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text<'a>(&'a mut String);
+        impl tracing::field::Visit for Text<'_> {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    *self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut text = String::new();
+        event.record(&mut Text(&mut text));
+        let level = event.metadata().level();
+        self.0.lock().unwrap().push(format!("{level} {text}"));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test]
+async fn a_dead_letter_has_a_line_with_its_reason() {
+    let lines = Arc::<Mutex<Vec<String>>>::default();
+    let _logging = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
+    let mut scene = Scene::new("", wanted()).await;
+    scene.deliver(EVENT, None);
+    let id = scene.event().await;
+    scene.answer(&id, Said::Drop);
+    scene.settlement().await;
+    scene.deliver(EXPIRED, None);
+    scene.settlement().await;
+    scene.fake.refuses.store(true, Ordering::Relaxed);
+    scene.deliver(EXPIRED, None);
+    scene.settlement().await;
+    scene.end().await;
+    let lines = lines.lock().unwrap();
+    for wanted in [
+        "WARN a message of topic orders of broker went to the dead-letter topic dead: the app dropped it",
+        "WARN a message of topic orders of broker went to the dead-letter topic dead: it has expired",
+        "ERROR error sending message to dead letter, origin topic: orders dead letter topic dead err: the broker is away; \
+         it should go there because it has expired",
+        "WARN a message of topic orders of broker goes back to the broker: it has expired",
+    ] {
+        assert!(lines.iter().any(|line| line == wanted), "{wanted}: {lines:#?}");
+    }
+}

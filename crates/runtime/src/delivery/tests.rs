@@ -1,0 +1,210 @@
+use std::sync::Mutex;
+use std::time::Duration;
+
+use outrigger_policy::resiliency::{ComponentKind, Direction, Resiliency};
+use outrigger_resources::load::text;
+use outrigger_telemetry::metrics::Metrics;
+
+use super::*;
+
+const FAILURE: Outcome = Outcome::Failure { code: None };
+const LIMITS: Limits = Limits {
+    in_flight: 1,
+    held: 2,
+};
+
+/// Retries twice, at once.
+fn policy() -> Arc<Policy> {
+    policy_after("1ms")
+}
+
+/// Retries twice, each time after `pause`.
+fn policy_after(pause: &str) -> Arc<Policy> {
+    let yaml = format!(
+        "apiVersion: dapr.io/v1alpha1\nkind: Resiliency\nmetadata:\n  name: r\nspec:\n  policies:\n    retries:\n      \
+         twice:\n        policy: constant\n        duration: {pause}\n        maxRetries: 2\n  targets:\n    \
+         components:\n      source:\n        inbound:\n          retry: twice\n"
+    );
+    let resources = text(&yaml, "app").unwrap().resiliency;
+    let policies = Resiliency::build(&resources, "app").0;
+    let found = policies.component("source", ComponentKind::Binding, Direction::Inbound);
+    found.unwrap()
+}
+
+fn metrics() -> SidecarMetrics {
+    SidecarMetrics::new(Metrics::disabled())
+}
+
+#[tokio::test]
+async fn the_answer_of_the_last_attempt_is_the_answer() {
+    let (policy, metrics) = (policy(), metrics());
+    let (inbox, engine) = engine::<(), _, _>(LIMITS, Some(&policy), &metrics);
+    let stop = CancellationToken::new();
+    let source = async {
+        let fine = inbox.offer(None, 2).await.unwrap().settled().await;
+        let never = inbox.offer(None, 9).await.unwrap().settled().await;
+        drop(inbox);
+        (fine.unwrap(), never.unwrap())
+    };
+    // An event succeeds at the attempt that it names.
+    let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| async move {
+        let outcome = if attempt.number >= *event {
+            Outcome::Success
+        } else {
+            FAILURE
+        };
+        (attempt.number, outcome)
+    });
+    let (answers, ()) = tokio::join!(source, delivering);
+    assert_eq!(answers, (2, 3), "the first retry, and the end of all retries");
+}
+
+#[tokio::test]
+async fn a_retry_holds_back_its_own_key_alone() {
+    let (policy, metrics) = (policy(), metrics());
+    let limits = Limits { held: 3, ..LIMITS };
+    let (inbox, mut engine) = engine(limits, Some(&policy), &metrics);
+    drop(inbox);
+    for event in ["a1", "b1", "a2"] {
+        let (reply, _unheard) = oneshot::channel();
+        let key = event.chars().next();
+        engine.take(Offer { key, event, reply });
+    }
+    let (seen, stop) = (Mutex::new(Vec::new()), CancellationToken::new());
+    let delivering = engine.run(&stop, OnStop::DeliverAll, |event, attempt: Attempt| {
+        seen.lock().unwrap().push(*event);
+        async move {
+            let fails = *event == "a1" && attempt.number == 1;
+            ((), if fails { FAILURE } else { Outcome::Success })
+        }
+    });
+    delivering.await;
+    let seen = seen.into_inner().unwrap();
+    let of_a: Vec<_> = seen.iter().filter(|event| event.starts_with('a')).collect();
+    assert_eq!(of_a, [&"a1", &"a1", &"a2"]);
+    assert_eq!((seen.len(), seen[1]), (4, "b1"), "b does not wait for a");
+}
+
+#[tokio::test]
+async fn what_waits_when_the_engine_stops_is_not_attempted() {
+    let metrics = metrics();
+    let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
+    let (stop, open) = (CancellationToken::new(), CancellationToken::new());
+    let source = async {
+        let first = inbox.offer(None, "first").await.unwrap();
+        let second = inbox.offer(None, "second").await.unwrap();
+        let third = inbox.offer(None, "third");
+        let third = tokio::time::timeout(Duration::from_millis(50), third).await;
+        stop.cancel();
+        let second = second.settled().await;
+        open.cancel();
+        (first.settled().await, second, third)
+    };
+    let delivering = engine.run(&stop, OnStop::FinishAttempts, |event, _| {
+        let open = open.clone();
+        async move {
+            open.cancelled().await;
+            (*event, Outcome::Success)
+        }
+    });
+    let ((first, second, third), ()) = tokio::join!(source, delivering);
+    assert_eq!(first.unwrap(), "first", "it was in flight");
+    assert!(matches!(second, Err(Undelivered::Stopped)));
+    if let Ok(third) = third {
+        let third = third.unwrap().settled().await;
+        assert!(
+            matches!(third, Err(Undelivered::Stopped)),
+            "it was in nobody's hands"
+        );
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_attempted_while_the_app_is_unwell() {
+    let metrics = metrics();
+    let (set_health, health) = Health::new(false);
+    let (inbox, engine) = engine::<(), _, _>(LIMITS, None, &metrics);
+    let engine = engine.while_healthy(health.clone());
+    let stop = CancellationToken::new();
+    let source = async {
+        let pending = inbox.offer(None, ()).await.unwrap();
+        tokio::task::yield_now().await;
+        set_health.send_replace(true);
+        let was_healthy = pending.settled().await.unwrap();
+        drop(inbox);
+        was_healthy
+    };
+    let delivering = engine.run(&stop, OnStop::DeliverAll, |_, _| {
+        let was_healthy = health.is_healthy();
+        async move { (was_healthy, Outcome::Success) }
+    });
+    let (was_healthy, ()) = tokio::join!(source, delivering);
+    assert!(was_healthy);
+}
+
+#[tokio::test]
+async fn what_waits_for_its_next_attempt_has_no_answer_once_its_key_is_gone() {
+    let (policy, metrics) = (policy_after("1h"), metrics());
+    let (inbox, engine) = engine(LIMITS, Some(&policy), &metrics);
+    let stop = CancellationToken::new();
+    let source = async {
+        let failed = inbox.offer(Some('a'), FAILURE).await.unwrap();
+        let fine = inbox.offer(Some('b'), Outcome::Success).await.unwrap();
+        fine.settled().await.unwrap();
+        // One at a time: the attempt at `a` is over.
+        inbox.revoke(Box::new(|key| *key == 'a')).await;
+        let settled = failed.settled().await;
+        drop(inbox);
+        settled
+    };
+    let delivering = engine.run(&stop, OnStop::FinishAttempts, |outcome, _| async move {
+        ((), *outcome)
+    });
+    let (settled, ()) = tokio::join!(source, delivering);
+    assert!(matches!(settled, Err(Undelivered::Revoked)), "{settled:?}");
+}
+
+/// What becomes of an event whose key goes away while its last attempt, which ends in `outcome`, is under way.
+async fn revoked_in_its_last_attempt(outcome: Outcome) -> Result<u32, Undelivered> {
+    let (policy, metrics) = (policy(), metrics());
+    let (inbox, engine) = engine(LIMITS, Some(&policy), &metrics);
+    let (stop, begun, gone) = (
+        CancellationToken::new(),
+        CancellationToken::new(),
+        CancellationToken::new(),
+    );
+    let source = async {
+        let pending = inbox.offer(Some('a'), ()).await.unwrap();
+        begun.cancelled().await;
+        inbox.revoke(Box::new(|key| *key == 'a')).await;
+        gone.cancel();
+        let settled = pending.settled().await;
+        drop(inbox);
+        settled
+    };
+    let delivering = engine.run(&stop, OnStop::FinishAttempts, |_, attempt: Attempt| {
+        let (begun, gone) = (begun.clone(), gone.clone());
+        async move {
+            if attempt.number < 3 {
+                return (attempt.number, FAILURE);
+            }
+            begun.cancel();
+            gone.cancelled().await;
+            (attempt.number, outcome)
+        }
+    });
+    tokio::join!(source, delivering).0
+}
+
+#[tokio::test]
+async fn an_attempt_that_ends_after_its_key_is_gone_counts_only_where_it_succeeded() {
+    for outcome in [FAILURE, Outcome::TimedOut, Outcome::Final] {
+        let settled = revoked_in_its_last_attempt(outcome).await;
+        assert!(
+            matches!(settled, Err(Undelivered::Revoked)),
+            "{outcome:?}: {settled:?}"
+        );
+    }
+    let settled = revoked_in_its_last_attempt(Outcome::Success).await;
+    assert_eq!(settled.unwrap(), 3);
+}
