@@ -49,6 +49,11 @@ CASES = {
     "high availability": {"global": {"ha": {"enabled": True}}},
     "at least one": {"global": {"ha": {"enabled": True, "disruption": {"minimumAvailable": 1, "maximumUnavailable": ""}}}},
     "namespaced": {"global": {"rbac": {"namespaced": True}}},
+    "namespaced elsewhere": {"global": {"rbac": {"namespaced": True}}, "dapr_operator": {"watchNamespace": "shop"}},
+    "namespaced, with the webhook": {
+        "global": {"rbac": {"namespaced": True}},
+        "dapr_operator": {"extraEnvVars": {"ENABLE_WEBHOOKS": "true"}},
+    },
     "everything": EVERYTHING,
     "little": {
         "global": {
@@ -84,6 +89,13 @@ CASES = {
         "dapr_sentry": {"oidc": {"enabled": True}},
     },
 }
+# Differences from Dapr's chart with these values alone, with their reasons.
+NAMESPACED = [
+    # Without: its lists of the cluster are refused, and it is never ready.
+    (r"Deployment/dapr-operator", r".*/args/--watch-namespace", "follows where its rights are"),
+    (r"Deployment/dapr-operator", r".*/env/ENABLE_WEBHOOKS", "cannot change definitions"),
+]
+EXPECTED_IN = {"namespaced": NAMESPACED, "namespaced, with the webhook": NAMESPACED[:1]}
 REFUSED = {
     "a root that is a user": ({"dapr_sidecar_injector": {"sidecarRunAsUser": 0}}, "sidecarRunAsUser"),
     "a user that is root": (
@@ -199,6 +211,18 @@ def particular(rendered):
     def args(case, kind, name):
         return found[case][kind, name]["spec"]["template"]["spec"]["containers"][0]["args"]
 
+    def variables(case, kind, name):
+        env = found[case][kind, name]["spec"]["template"]["spec"]["containers"][0]["env"]
+        return {one["name"]: one.get("value") for one in env}
+
+    def follows(case):
+        given = compare.flags(args(case, "Deployment", "dapr-operator"))
+        return given.get("--watch-namespace")
+
+    def placed(case, name):
+        return {(one["kind"], one["metadata"].get("namespace")) for one in rendered[case]["objects"]
+                if one["metadata"]["name"] == name and one["kind"].startswith("Role")}
+
     secret, bundle = ("Secret", "dapr-trust-bundle"), ("ConfigMap", "dapr-trust-bundle")
     checks = {
         "without certificates the trust bundle is left to sentry":
@@ -215,6 +239,16 @@ def particular(rendered):
             == {"requests": {"storage": "16Gi"}},
         "a namespaced operator may do nothing elsewhere":
             not any(kind.startswith("Cluster") and "operator" in name for kind, name in found["namespaced"]),
+        "an operator follows where its rights are": follows("namespaced") == [NAMESPACE] and follows("default") is None,
+        "an operator follows the namespace that is named": follows("namespaced elsewhere") == ["shop"]
+            and follows("everything") == ["shop"],
+        "an operator has rights where it follows, and where it is": placed("namespaced elsewhere", "dapr-operator-admin")
+            == {(kind, place) for kind in ("Role", "RoleBinding") for place in (NAMESPACE, "shop")},
+        "who may not change definitions serves no conversions":
+            variables("namespaced", "Deployment", "dapr-operator").get("ENABLE_WEBHOOKS") == "false"
+            and "ENABLE_WEBHOOKS" not in variables("default", "Deployment", "dapr-operator"),
+        "who says otherwise is heard":
+            variables("namespaced, with the webhook", "Deployment", "dapr-operator")["ENABLE_WEBHOOKS"] == "true",
         "no watchdog, no deleted pods":
             not any("pods" in rule["resources"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
         "every part of the control plane has a policy":
@@ -250,7 +284,7 @@ def main():
                 checks.expect(f"{name} in Dapr's chart", [peer[name]["error"]])
                 continue
             injector = CASES[name].get("dapr_sidecar_injector", {}).get("enabled", True)
-            problems = compare.objects(peer[name]["objects"], ours[name]["objects"], injector)
+            problems = compare.objects(peer[name]["objects"], ours[name]["objects"], injector, EXPECTED_IN.get(name, []))
             checks.expect(f"{name} as in Dapr's chart", problems)
         checks.expect("definitions as in Dapr's chart", compare.definitions(peer["crds"]["objects"], ours["crds"]["objects"]))
     else:

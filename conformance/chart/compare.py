@@ -4,7 +4,7 @@ import json
 import re
 
 # Values that Dapr's chart does not have, or fails for.
-ONLY_HERE = ("only here", "another's actors")
+ONLY_HERE = ("only here", "another's actors", "namespaced elsewhere")
 # Objects that are not rendered here: roles without rules, and whoever is switched off has no rights.
 LEFT_OUT = {
     ("ClusterRole", "dapr-placement"), ("ClusterRoleBinding", "dapr-placement"),
@@ -108,7 +108,8 @@ def covered(right, others):
     return any((w, group, resource, n, verb) in others for w in (where, "") for n in (name, ""))
 
 
-def objects(there, here, with_injector):
+def objects(there, here, with_injector, expected=()):
+    """`expected`: differences beside `EXPECTED`."""
     problems = []
     left_out = LEFT_OUT if with_injector else LEFT_OUT | WITHOUT_INJECTOR
 
@@ -121,7 +122,7 @@ def objects(there, here, with_injector):
     for key in sorted(left.keys() & right.keys()):
         what = "/".join(key)
         for place, difference in differences(plain(left[key]), plain(right[key])):
-            if not any(re.fullmatch(a, what) and re.fullmatch(b, place) for a, b, _ in EXPECTED):
+            if not any(re.fullmatch(a, what) and re.fullmatch(b, place) for a, b, _ in [*EXPECTED, *expected]):
                 problems.append(f"{what}{place}: {difference}")
     theirs = rights(there)
     for account, mine in rights(here).items():

@@ -240,14 +240,20 @@ spec:
       app: {{ .app }}
 {{- end -}}
 
-{{- /* Gives a service account of the release a role of its scope. A dict: root, role, kind, account. */ -}}
+{{- /* The only namespace that the operator follows: named, or the one where its rights are. Nothing where it follows all. */ -}}
+{{- define "outrigger.watched" -}}
+{{ .Values.dapr_operator.watchNamespace | default (ternary .Release.Namespace "" .Values.global.rbac.namespaced) }}
+{{- end -}}
+
+{{- /* Gives a service account of the release a role of its scope. A dict: root, role, kind, account; namespace, where it is
+  not the release's. */ -}}
 {{- define "outrigger.binding" -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: {{ .kind }}Binding
 metadata:
   name: {{ .role }}
   {{- if eq .kind "Role" }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .namespace | default .root.Release.Namespace }}
   {{- end }}
   labels:
     {{- include "outrigger.labels" (dict "root" .root "component" "rbac") | nindent 4 }}
