@@ -87,6 +87,7 @@ CASES = {
             "prometheus": {"podMonitor": {"enabled": True}},
         },
         "dapr_sentry": {"oidc": {"enabled": True}},
+        "dapr_sidecar_injector": {"enableNativeSidecar": True},
     },
 }
 # Differences from Dapr's chart with these values alone, with their reasons.
@@ -103,6 +104,11 @@ REFUSED = {
     "a word for a number": ({"dapr_operator": {"replicaCount": "two"}}, "replicaCount"),
     "an unknown level": ({"dapr_sentry": {"logLevel": "loud"}}, "logLevel"),
     "an unknown policy": ({"dapr_sidecar_injector": {"webhookFailurePolicy": "Perhaps"}}, "webhookFailurePolicy"),
+    "a misspelt part": ({"dapr_operater": {"replicaCount": 2}}, "dapr_operater"),
+    "a misspelt value": ({"dapr_operator": {"watchIntervall": "30s"}}, "watchIntervall"),
+    "a misspelt value within": ({"dapr_scheduler": {"cluster": {"storagesize": "1Gi"}}}, "storagesize"),
+    "a misspelt value of all": ({"global": {"prometeus": {"enabled": False}}}, "prometeus"),
+    "a misspelt value within those of all": ({"global": {"ha": {"enable": True}}}, "enable"),
     "no duration": ({"global": {"mtls": {"workloadCertTTL": "soon"}}}, "workloadCertTTL"),
 }
 BINARIES = ("operator", "sentry", "injector", "placement", "scheduler")
@@ -249,6 +255,9 @@ def particular(rendered):
             and "ENABLE_WEBHOOKS" not in variables("default", "Deployment", "dapr-operator"),
         "who says otherwise is heard":
             variables("namespaced, with the webhook", "Deployment", "dapr-operator")["ENABLE_WEBHOOKS"] == "true",
+        "native sidecars are asked for":
+            variables("only here", "Deployment", "dapr-sidecar-injector").get("ENABLE_NATIVE_SIDECAR") == "true"
+            and "ENABLE_NATIVE_SIDECAR" not in variables("default", "Deployment", "dapr-sidecar-injector"),
         "no watchdog, no deleted pods":
             not any("pods" in rule["resources"] for rule in found["default"]["ClusterRole", "dapr-operator-admin"]["rules"]),
         "every part of the control plane has a policy":
@@ -279,6 +288,11 @@ def main():
     if theirs:
         alike = [name for name in CASES if name not in compare.ONLY_HERE]
         peer = render(program, theirs, {name: CASES[name] for name in alike})
+        # Each part has those of all charts once more.
+        own = {name: {key: value for key, value in part.items() if name == "global" or key != "global"}
+               for name, part in peer["values"]["objects"][0].items()}
+        given = render(program, chart, {"own": own})["own"]
+        checks.expect("every value of Dapr's chart is known", [given["error"]] if "error" in given else [])
         for name in alike:
             if "error" in peer[name]:
                 checks.expect(f"{name} in Dapr's chart", [peer[name]["error"]])

@@ -3,7 +3,8 @@
 // usage: render CHART <CASES >OBJECTS
 //
 // CASES is a JSON list of {"name", "namespace", "release", "values"}; values are checked against the schema of the chart.
-// OBJECTS is a JSON object: by name either {"objects": [...]} or {"error": "..."}; "crds" are the definitions.
+// OBJECTS is a JSON object: by name either {"objects": [...]} or {"error": "..."}; "crds" are the definitions,
+// "values" is one object: the values of the chart and of its parts.
 package main
 
 import (
@@ -60,6 +61,11 @@ func run() error {
 				return err
 			}
 			answers["crds"] = rendered{Objects: definitions}
+			values, err := chartutil.CoalesceValues(loaded, nil)
+			if err != nil {
+				return err
+			}
+			answers["values"] = rendered{Objects: []any{values}}
 		}
 		objects, err := render(loaded, one)
 		if err != nil {
