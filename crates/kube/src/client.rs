@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::de::DeserializeOwned;
@@ -19,14 +19,10 @@ use crate::kind::{Kind, is_object_name};
 const CONNECT: Duration = Duration::from_secs(5);
 /// Time for a request and its answer; a watch is longer.
 const REQUEST: Duration = Duration::from_secs(30);
-/// Largest answer, in bytes: a page of a list.
-const MAX_ANSWER: usize = 256 << 20;
+/// Largest answer, in bytes: a page of a list, or a whole list.
+pub(crate) const MAX_ANSWER: usize = 256 << 20;
 /// Largest refusal that is read, in bytes.
 const MAX_REFUSAL: usize = 64 << 10;
-/// Objects of a page.
-pub(crate) const PAGE: usize = 500;
-/// Pages of a list.
-const MAX_PAGES: usize = 10_000;
 
 /// A change to an object, as part of it.
 #[derive(Debug, Clone)]
@@ -48,29 +44,6 @@ impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Client").field(&self.server).finish()
     }
-}
-
-/// A page of a list. Lists of some servers have no items, or null.
-#[derive(serde::Deserialize)]
-pub(crate) struct Page {
-    #[serde(default)]
-    pub(crate) metadata: PageMeta,
-    #[serde(default)]
-    pub(crate) items: Option<Vec<Value>>,
-}
-
-#[derive(Default, serde::Deserialize)]
-pub(crate) struct PageMeta {
-    #[serde(rename = "resourceVersion", default)]
-    pub(crate) version: Option<String>,
-    #[serde(rename = "continue", default)]
-    rest: Option<String>,
-}
-
-/// All objects of a collection.
-pub(crate) struct Listed {
-    pub(crate) version: String,
-    pub(crate) items: Vec<Value>,
 }
 
 impl Client {
@@ -147,7 +120,7 @@ impl Client {
         }
         let absent = || absent(format!("{}/{namespace}/{name}", kind.plural));
         let selector = format!("fieldSelector=metadata.name%3D{name}%2Cmetadata.namespace%3D{namespace}");
-        let listed = match self.list(kind, None, &selector).await {
+        let listed = match self.all(kind, None, &selector).await {
             Ok(listed) => listed,
             // Whoever may not list everything has been answered by the first request.
             Err(error) if error.is_forbidden() || error.is_not_found() => return Err(absent()),
@@ -155,22 +128,9 @@ impl Client {
         };
         let wanted =
             |item: &Value| item["metadata"]["name"] == name && item["metadata"]["namespace"] == namespace;
-        let found = listed.items.into_iter().find(wanted).ok_or_else(absent)?;
+        let found = listed.into_iter().find(wanted).ok_or_else(absent)?;
         serde_json::from_value(found)
             .map_err(|error| unusable(&kind.path(Some(namespace), Some(name)), error))
-    }
-
-    /// All objects of a collection; `query` restricts it (`labelSelector=...`).
-    ///
-    /// # Errors
-    /// [`ApiError`].
-    pub async fn all(
-        &self,
-        kind: Kind,
-        namespace: Option<&str>,
-        query: &str,
-    ) -> Result<Vec<Value>, ApiError> {
-        Ok(self.list(kind, namespace, query).await?.items)
     }
 
     /// Creates an object.
@@ -220,7 +180,8 @@ impl Client {
             Patch::Merge(part) => ("application/merge-patch+json", part),
         };
         let body = (content, value.to_string().into());
-        self.request(Method::PATCH, &kind.path(namespace, Some(name)), Some(body))
+        let address = kind.path(namespace, Some(name));
+        self.request(Method::PATCH, &address, Some(body), MAX_ANSWER)
             .await
             .map(drop)
     }
@@ -239,41 +200,10 @@ impl Client {
         let options =
             json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}).to_string();
         let body = ("application/json", options.into());
-        self.request(Method::DELETE, &kind.path(namespace, Some(name)), Some(body))
+        let address = kind.path(namespace, Some(name));
+        self.request(Method::DELETE, &address, Some(body), MAX_ANSWER)
             .await
             .map(drop)
-    }
-
-    /// All pages of a list.
-    pub(crate) async fn list(
-        &self,
-        kind: Kind,
-        namespace: Option<&str>,
-        query: &str,
-    ) -> Result<Listed, ApiError> {
-        let path = kind.path(namespace, None);
-        let (mut items, mut rest) = (Vec::new(), String::new());
-        for _ in 0..MAX_PAGES {
-            let mut address = format!("{path}?limit={PAGE}");
-            for part in [query, &rest].into_iter().filter(|part| !part.is_empty()) {
-                address.push('&');
-                address.push_str(part);
-            }
-            let page: Page = self.call(Method::GET, &address, None).await?;
-            items.extend(page.items.unwrap_or_default());
-            match page.metadata.rest.filter(|rest| !rest.is_empty()) {
-                None => {
-                    let version = page.metadata.version.unwrap_or_default();
-                    return Ok(Listed { version, items });
-                }
-                Some(token) => rest = format!("continue={}", escape(&token)),
-            }
-        }
-        let cause = format!("the list has more than {MAX_PAGES} pages");
-        Err(ApiError::Unreachable {
-            what: format!("GET {path}"),
-            cause,
-        })
     }
 
     async fn call<T: DeserializeOwned>(
@@ -282,23 +212,31 @@ impl Client {
         address: &str,
         body: Option<(&'static str, Bytes)>,
     ) -> Result<T, ApiError> {
-        let bytes = self.request(method, address, body).await?;
+        let bytes = self.request(method, address, body, MAX_ANSWER).await?;
         serde_json::from_slice(&bytes).map_err(|error| unusable(address, error))
     }
 
-    async fn request(
+    /// Sends a request, and returns an answer that is no refusal and no longer than `most` bytes.
+    pub(crate) async fn request(
         &self,
         method: Method,
         address: &str,
         body: Option<(&'static str, Bytes)>,
+        most: usize,
     ) -> Result<Bytes, ApiError> {
         let what = format!("{method} {}", path_of(address));
         let answered = async {
             let response = self.open(method, address, body).await?;
-            let collected = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
-            let collected = collected.map_err(|error| ApiError::Unreachable {
-                what: what.clone(),
-                cause: error.to_string(),
+            let collected = Limited::new(response.into_body(), most).collect().await;
+            let collected = collected.map_err(|error| {
+                let what = what.clone();
+                match error.is::<LengthLimitError>() {
+                    true => ApiError::TooLarge { what, most },
+                    false => ApiError::Unreachable {
+                        what,
+                        cause: error.to_string(),
+                    },
+                }
             })?;
             Ok(collected.to_bytes())
         };
@@ -385,7 +323,7 @@ pub(crate) fn refusal(what: String, status: StatusCode, body: &[u8]) -> ApiError
     }
 }
 
-fn unusable(address: &str, error: serde_json::Error) -> ApiError {
+pub(crate) fn unusable(address: &str, error: serde_json::Error) -> ApiError {
     ApiError::Unreachable {
         what: path_of(address).to_owned(),
         cause: format!("the answer cannot be used: {error}"),
@@ -394,20 +332,6 @@ fn unusable(address: &str, error: serde_json::Error) -> ApiError {
 
 fn path_of(address: &str) -> &str {
     address.split('?').next().unwrap_or_default()
-}
-
-/// Escapes what may not stand in a query as it is.
-fn escape(text: &str) -> String {
-    use std::fmt::Write;
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte.into()),
-            // Writing to a String cannot fail.
-            _ => drop(write!(out, "%{byte:02X}")),
-        }
-    }
-    out
 }
 
 async fn config(kubeconfig: Option<&Path>) -> Result<kube::Config, ConnectError> {
@@ -463,10 +387,5 @@ mod tests {
             of(500).to_string(),
             "the Kubernetes API refused GET /x: 500 Internal Server Error pods is forbidden"
         );
-    }
-
-    #[test]
-    fn tokens_of_pages_are_escaped() {
-        assert_eq!(escape("a+b/c=="), "a%2Bb%2Fc%3D%3D");
     }
 }

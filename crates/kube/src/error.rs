@@ -50,6 +50,14 @@ pub enum ApiError {
         /// Its reason.
         message: String,
     },
+    /// The answer is longer than what is taken in.
+    #[error("more than {most} bytes are needed for {what}: that is the limit")]
+    TooLarge {
+        /// Method and address, or a copy.
+        what: String,
+        /// What is taken in, in bytes.
+        most: usize,
+    },
     /// There was no answer, or no usable one.
     #[error("the Kubernetes API did not answer {what}: {cause}")]
     Unreachable {

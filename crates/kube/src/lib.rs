@@ -11,6 +11,7 @@ mod domain;
 mod error;
 mod kind;
 mod lease;
+mod list;
 mod reflector;
 mod store;
 #[cfg(any(test, feature = "testing"))]

@@ -145,9 +145,15 @@ impl<T: Watched> Reflector<T> {
     /// Takes in the whole collection, and returns its version.
     async fn list(&self) -> Result<String, ApiError> {
         let Scope { namespace, query } = &self.scope;
-        let listed = self.client.list(T::KIND, namespace.as_deref(), query).await?;
-        self.store.replace(listed.items);
-        Ok(listed.version)
+        let mut fresh = self.store.fresh();
+        let take = |item| fresh.take(item);
+        // What is kept of it is bounded, whatever comes.
+        let listed = self
+            .client
+            .each(T::KIND, namespace.as_deref(), query, usize::MAX, take);
+        let version = listed.await?;
+        self.store.replace(fresh);
+        Ok(version)
     }
 
     /// Takes in what a watch tells, and returns how much that was.
@@ -166,8 +172,8 @@ impl<T: Watched> Reflector<T> {
                 version.push_str(newer);
             }
             match event {
-                Event::Applied(object) => self.store.apply(object),
-                Event::Removed(object) => self.store.remove(Meta::of(&object)),
+                Event::Applied(object) => self.store.apply(object)?,
+                Event::Removed(object) => self.store.remove(&Meta::of(&object)),
                 Event::Bookmark(_) => {}
             }
         }

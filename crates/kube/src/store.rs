@@ -1,14 +1,16 @@
 //! A collection as it was last seen, and what changes in it.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use serde_json::Value;
 use tokio::sync::broadcast;
 
+use crate::error::ApiError;
 use crate::kind::Kind;
 
+/// What is kept of a collection, in bytes. The last that was in the limit stays in force beyond it.
+pub(crate) const MAX_HELD: usize = 256 << 20;
 /// Changes that wait for who follows them. Who falls further behind has to look at the collection again.
 const CHANGES: usize = 1024;
 
@@ -24,6 +26,11 @@ pub trait Watched: PartialEq + Send + Sync + 'static {
     fn read(meta: &Meta, object: Value) -> Result<Option<Self>, String>
     where
         Self: Sized;
+
+    /// About how many bytes it takes: [`Store`] bounds what it keeps.
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
 }
 
 /// Which object.
@@ -70,33 +77,123 @@ impl<T> Clone for Change<T> {
 /// The objects of a collection.
 #[derive(Debug)]
 pub struct Store<T> {
-    objects: RwLock<HashMap<Meta, Arc<T>>>,
+    kept: RwLock<Kept<T>>,
     changes: broadcast::Sender<Change<T>>,
+    /// What may be kept, in bytes.
+    most: usize,
+}
+
+/// Objects, and the bytes that they take.
+#[derive(Debug)]
+struct Kept<T> {
+    objects: HashMap<Meta, Arc<T>>,
+    bytes: usize,
+}
+
+impl<T: Watched> Default for Kept<T> {
+    fn default() -> Self {
+        Self {
+            objects: HashMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<T: Watched> Kept<T> {
+    fn insert(&mut self, meta: Meta, object: Arc<T>) -> Option<Arc<T>> {
+        self.bytes += size(&meta, &*object);
+        let bytes = size_of_meta(&meta);
+        let old = self.objects.insert(meta, object);
+        if let Some(old) = &old {
+            self.bytes -= bytes + old.size();
+        }
+        old
+    }
+
+    fn remove(&mut self, meta: &Meta) -> Option<Arc<T>> {
+        let old = self.objects.remove(meta)?;
+        self.bytes -= size(meta, &*old);
+        Some(old)
+    }
+}
+
+fn size_of_meta(meta: &Meta) -> usize {
+    size_of::<Meta>() + meta.namespace.len() + meta.name.len()
+}
+
+fn size<T: Watched>(meta: &Meta, object: &T) -> usize {
+    size_of_meta(meta) + object.size()
+}
+
+fn too_large<T: Watched>(most: usize) -> ApiError {
+    ApiError::TooLarge {
+        what: format!("the copy of {}", T::KIND.plural),
+        most,
+    }
+}
+
+/// A collection as it comes, page by page: of each object only what is kept of it.
+pub(crate) struct Fresh<T> {
+    /// Nothing where an object cannot be read.
+    objects: Vec<(Meta, Option<T>)>,
+    /// How many more bytes may be kept.
+    left: usize,
+    most: usize,
+}
+
+impl<T: Watched> Fresh<T> {
+    /// Takes in an object.
+    ///
+    /// # Errors
+    /// [`ApiError::TooLarge`] where the collection is larger than what is kept of one.
+    pub(crate) fn take(&mut self, item: Value) -> Result<(), ApiError> {
+        let meta = Meta::of(&item);
+        let (bytes, object) = match read::<T>(&meta, item) {
+            Read::Object(object) => (size(&meta, &object), Some(object)),
+            Read::Broken => (size_of_meta(&meta), None),
+            Read::Nothing => return Ok(()),
+        };
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or_else(|| too_large::<T>(self.most))?;
+        self.objects.push((meta, object));
+        Ok(())
+    }
 }
 
 impl<T: Watched> Default for Store<T> {
     fn default() -> Self {
         Self {
-            objects: RwLock::default(),
+            kept: RwLock::default(),
             changes: broadcast::Sender::new(CHANGES),
+            most: MAX_HELD,
         }
     }
 }
 
 impl<T: Watched> Store<T> {
+    /// One that keeps so many bytes.
+    #[cfg(test)]
+    pub(crate) fn bounded(most: usize) -> Self {
+        Self {
+            most,
+            ..Self::default()
+        }
+    }
+
     /// An object.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
         let meta = Meta {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
-        self.read().get(&meta).cloned()
+        self.read().objects.get(&meta).cloned()
     }
 
     /// The objects of a namespace, by name.
     pub fn of_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
-        let objects = self.read();
-        let mut found: Vec<_> = objects
+        let kept = self.read();
+        let mut found: Vec<_> = kept
+            .objects
             .iter()
             .filter(|(meta, _)| meta.namespace == namespace)
             .collect();
@@ -106,9 +203,9 @@ impl<T: Watched> Store<T> {
 
     /// All objects.
     pub fn all(&self) -> Vec<(Meta, Arc<T>)> {
-        let objects = self.read();
+        let kept = self.read();
+        let objects = kept.objects.iter();
         objects
-            .iter()
             .map(|(meta, object)| (meta.clone(), Arc::clone(object)))
             .collect()
     }
@@ -118,32 +215,34 @@ impl<T: Watched> Store<T> {
         self.changes.subscribe()
     }
 
+    /// What takes in a list, for [`Store::replace`].
+    pub(crate) fn fresh(&self) -> Fresh<T> {
+        Fresh {
+            objects: Vec::new(),
+            left: self.most,
+            most: self.most,
+        }
+    }
+
     /// The collection is this.
-    pub(crate) fn replace(&self, items: Vec<Value>) {
-        let mut objects = self.write();
-        let mut gone = std::mem::take(&mut *objects);
-        for item in items {
-            let meta = Meta::of(&item);
+    pub(crate) fn replace(&self, fresh: Fresh<T>) {
+        let mut kept = self.write();
+        let mut gone = std::mem::take(&mut *kept).objects;
+        for (meta, new) in fresh.objects {
             let old = gone.remove(&meta);
-            match read::<T>(&meta, item) {
-                Read::Object(new) => {
-                    let same = old.as_ref().filter(|old| ***old == new).cloned();
-                    if let Some(old) = same {
-                        objects.insert(meta, old);
-                        continue;
-                    }
-                    let new = Arc::new(new);
-                    objects.insert(meta.clone(), Arc::clone(&new));
-                    self.tell(meta, old, Some(new));
-                }
+            let Some(new) = new else {
                 // What can no longer be read stays as it was.
-                Read::Broken => drop(old.map(|old| objects.insert(meta, old))),
-                Read::Nothing => {
-                    if old.is_some() {
-                        self.tell(meta, old, None);
-                    }
-                }
+                old.map(|old| kept.insert(meta, old));
+                continue;
+            };
+            let same = old.as_ref().filter(|old| ***old == new).cloned();
+            if let Some(old) = same {
+                kept.insert(meta, old);
+                continue;
             }
+            let new = Arc::new(new);
+            kept.insert(meta.clone(), Arc::clone(&new));
+            self.tell(meta, old, Some(new));
         }
         for (meta, old) in gone {
             self.tell(meta, Some(old), None);
@@ -151,31 +250,38 @@ impl<T: Watched> Store<T> {
     }
 
     /// An object was made, or changed.
-    pub(crate) fn apply(&self, item: Value) {
+    ///
+    /// # Errors
+    /// [`ApiError::TooLarge`] where the collection outgrows what is kept of one; it stays as it was.
+    pub(crate) fn apply(&self, item: Value) -> Result<(), ApiError> {
         let meta = Meta::of(&item);
         match read::<T>(&meta, item) {
             Read::Object(new) => {
+                let mut kept = self.write();
+                let old = kept.objects.get(&meta);
+                if old.is_some_and(|old| **old == new) {
+                    return Ok(());
+                }
+                let before = old.map_or(0, |old| size(&meta, &**old));
+                if kept.bytes - before + size(&meta, &new) > self.most {
+                    return Err(too_large::<T>(self.most));
+                }
                 let new = Arc::new(new);
-                let old = match self.write().entry(meta.clone()) {
-                    Entry::Occupied(entry) if *entry.get() == new => return,
-                    Entry::Occupied(mut entry) => Some(entry.insert(Arc::clone(&new))),
-                    Entry::Vacant(entry) => {
-                        entry.insert(Arc::clone(&new));
-                        None
-                    }
-                };
+                let old = kept.insert(meta.clone(), Arc::clone(&new));
+                drop(kept);
                 self.tell(meta, old, Some(new));
             }
             Read::Broken => {}
-            Read::Nothing => self.remove(meta),
+            Read::Nothing => self.remove(&meta),
         }
+        Ok(())
     }
 
     /// An object is gone.
-    pub(crate) fn remove(&self, meta: Meta) {
-        let old = self.write().remove(&meta);
+    pub(crate) fn remove(&self, meta: &Meta) {
+        let old = self.write().remove(meta);
         if old.is_some() {
-            self.tell(meta, old, None);
+            self.tell(meta.clone(), old, None);
         }
     }
 
@@ -184,12 +290,12 @@ impl<T: Watched> Store<T> {
         let _ = self.changes.send(Change { meta, old, new });
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<Meta, Arc<T>>> {
-        self.objects.read().unwrap_or_else(PoisonError::into_inner)
+    fn read(&self) -> RwLockReadGuard<'_, Kept<T>> {
+        self.kept.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<Meta, Arc<T>>> {
-        self.objects.write().unwrap_or_else(PoisonError::into_inner)
+    fn write(&self) -> RwLockWriteGuard<'_, Kept<T>> {
+        self.kept.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -241,6 +347,17 @@ pub(crate) mod tests {
         json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec.into()})
     }
 
+    /// What a thing with a name of one letter takes.
+    pub(crate) fn size_of_thing() -> usize {
+        size(&Meta::of(&thing("a", 1)), &Thing(1))
+    }
+
+    fn replace(store: &Store<Thing>, items: Vec<Value>) {
+        let mut fresh = store.fresh();
+        items.into_iter().for_each(|item| fresh.take(item).unwrap());
+        store.replace(fresh);
+    }
+
     fn told(changes: &mut broadcast::Receiver<Change<Thing>>) -> Vec<(String, Option<i64>, Option<i64>)> {
         let mut all = Vec::new();
         while let Ok(change) = changes.try_recv() {
@@ -255,9 +372,9 @@ pub(crate) mod tests {
     fn a_list_tells_only_what_is_different() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
-        store.replace(vec![thing("a", 1), thing("b", 2), thing("c", 3)]);
+        replace(&store, vec![thing("a", 1), thing("b", 2), thing("c", 3)]);
         assert_eq!(told(&mut changes).len(), 3);
-        store.replace(vec![thing("a", 1), thing("b", 7), thing("d", 4)]);
+        replace(&store, vec![thing("a", 1), thing("b", 7), thing("d", 4)]);
         let expected = [
             ("b".to_owned(), Some(2), Some(7)),
             ("c".to_owned(), Some(3), None),
@@ -272,10 +389,10 @@ pub(crate) mod tests {
     fn what_cannot_be_read_any_more_stays_as_it_was() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
-        store.replace(vec![thing("a", 1)]);
+        replace(&store, vec![thing("a", 1)]);
         told(&mut changes);
-        store.apply(thing("a", "x"));
-        store.replace(vec![thing("a", "x")]);
+        store.apply(thing("a", "x")).unwrap();
+        replace(&store, vec![thing("a", "x")]);
         assert_eq!(told(&mut changes), []);
         assert_eq!(store.get("ns", "a").unwrap().0, 1);
     }
@@ -284,16 +401,41 @@ pub(crate) mod tests {
     fn single_changes_are_told_once() {
         let store = Store::<Thing>::default();
         let mut changes = store.follow();
-        store.apply(thing("a", 1));
-        store.apply(thing("a", 1));
-        store.apply(thing("a", 2));
-        store.apply(thing("a", Value::Null));
-        store.remove(Meta::of(&thing("a", 2)));
+        store.apply(thing("a", 1)).unwrap();
+        store.apply(thing("a", 1)).unwrap();
+        store.apply(thing("a", 2)).unwrap();
+        store.apply(thing("a", Value::Null)).unwrap();
+        store.remove(&Meta::of(&thing("a", 2)));
         let expected = [
             ("a".to_owned(), None, Some(1)),
             ("a".to_owned(), Some(1), Some(2)),
             ("a".to_owned(), Some(2), None),
         ];
         assert_eq!(told(&mut changes), expected);
+    }
+
+    #[test]
+    fn a_collection_that_is_too_large_stays_as_it_was() {
+        let one = size_of_thing();
+        let store = Store::<Thing>::bounded(2 * one);
+        let mut changes = store.follow();
+        replace(&store, vec![thing("a", 1), thing("b", 1)]);
+        told(&mut changes);
+        let too_large = |result| matches!(result, Err(ApiError::TooLarge { most, .. }) if most == 2 * one);
+        assert!(too_large(store.apply(thing("c", 1))));
+        let mut fresh = store.fresh();
+        fresh.take(thing("a", 2)).unwrap();
+        fresh.take(thing("b", 2)).unwrap();
+        assert!(too_large(fresh.take(thing("c", 2))));
+        assert_eq!(told(&mut changes), []);
+        assert_eq!(store.get("ns", "a").unwrap().0, 1);
+        // What takes the place of something, or of nothing any more, has room.
+        store.apply(thing("a", 3)).unwrap();
+        store.remove(&Meta::of(&thing("b", 1)));
+        store.apply(thing("c", 1)).unwrap();
+        assert!(too_large(store.apply(thing("b", 1))));
+        replace(&store, vec![thing("d", 1)]);
+        store.apply(thing("e", 1)).unwrap();
+        assert_eq!(store.all().len(), 2);
     }
 }

@@ -6,7 +6,7 @@ use tokio::sync::broadcast;
 use super::*;
 use crate::kind::Kind;
 use crate::store::Change;
-use crate::store::tests::{Thing, thing};
+use crate::store::tests::{Thing, size_of_thing, thing};
 use crate::testing::Server;
 
 const PLURAL: &str = "/api/v1/configmaps";
@@ -30,7 +30,10 @@ impl Drop for Running {
 
 impl Running {
     fn start(server: &Server) -> Self {
-        let reflector = Reflector::<Thing>::new(server.client(), Scope::default());
+        Self::of(Reflector::new(server.client(), Scope::default()))
+    }
+
+    fn of(reflector: Reflector<Thing>) -> Self {
         let (store, progress) = (reflector.store(), reflector.progress());
         let (changes, stop) = (store.follow(), CancellationToken::new());
         tokio::spawn(reflector.run(stop.clone()));
@@ -71,12 +74,12 @@ impl Running {
 #[tokio::test]
 async fn a_copy_follows_the_collection() {
     let server = Server::start().await;
-    for number in 0..crate::client::PAGE + 3 {
+    for number in 0..crate::list::PAGE + 3 {
         server.put(&at(&format!("n{number}")), thing(&format!("n{number}"), 1));
     }
     let mut running = Running::start(&server);
     running.complete().await;
-    assert_eq!(running.store.all().len(), crate::client::PAGE + 3, "all pages");
+    assert_eq!(running.store.all().len(), crate::list::PAGE + 3, "all pages");
     assert_eq!(server.requests("LIST", PLURAL).len(), 2);
     running.changes = running.store.follow();
     server.put(&at("n1"), thing("n1", 2));
@@ -177,4 +180,29 @@ async fn objects_are_found_where_only_their_collection_is_served() {
         .get::<Value>(Kind::CONFIG_MAPS, Some("ns"), "../../x")
         .await;
     assert!(hostile.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn a_collection_that_outgrows_its_copy_leaves_it_as_it_was() {
+    let server = Server::start().await;
+    let mut running = Running::of(Reflector {
+        store: Arc::new(Store::bounded(2 * size_of_thing())),
+        ..Reflector::new(server.client(), Scope::default())
+    });
+    server.put(&at("a"), thing("a", 1));
+    assert_eq!(running.change().await, ("a".to_owned(), Some(1)));
+    server.put(&at("b"), thing("b", 1));
+    assert_eq!(running.change().await, ("b".to_owned(), Some(1)));
+    let lists = server.requests("LIST", PLURAL).len();
+    server.put(&at("c"), thing("c", 1));
+    server.asked("LIST", PLURAL, lists + 2).await;
+    assert_eq!(
+        running.store.all().len(),
+        2,
+        "neither the watch nor a list took it in"
+    );
+    server.delete(&at("a"));
+    let mut changes = [running.change().await, running.change().await];
+    changes.sort();
+    assert_eq!(changes, [("a".to_owned(), None), ("c".to_owned(), Some(1))]);
 }

@@ -1,0 +1,176 @@
+//! Lists of collections, page by page: only one page is there as it came, whatever is made of the objects.
+
+use http::Method;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::client::{Client, MAX_ANSWER, unusable};
+use crate::error::ApiError;
+use crate::kind::Kind;
+
+/// Objects of a page.
+pub(crate) const PAGE: usize = 500;
+/// Pages of a list.
+const MAX_PAGES: usize = 10_000;
+
+/// A page of a list. Lists of some servers have no items, or null.
+#[derive(serde::Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+struct Page<T> {
+    #[serde(default)]
+    metadata: PageMeta,
+    #[serde(default = "none")]
+    items: Option<Vec<T>>,
+}
+
+#[derive(Default, serde::Deserialize)]
+struct PageMeta {
+    #[serde(rename = "resourceVersion", default)]
+    version: Option<String>,
+    #[serde(rename = "continue", default)]
+    rest: Option<String>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+impl Client {
+    /// All objects of a collection; `query` restricts it (`labelSelector=...`).
+    ///
+    /// # Errors
+    /// [`ApiError`].
+    pub async fn all(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        query: &str,
+    ) -> Result<Vec<Value>, ApiError> {
+        let mut items = Vec::new();
+        let take = |item: Value| {
+            items.push(item);
+            Ok(())
+        };
+        self.each(kind, namespace, query, MAX_ANSWER, take).await?;
+        Ok(items)
+    }
+
+    /// Gives all objects of a collection to `take`, and returns the version of the collection; `query` restricts it. What
+    /// the API sends of it may be `most` bytes; of more, `take` may have been given a part.
+    ///
+    /// # Errors
+    /// [`ApiError`], that of `take` too; [`ApiError::TooLarge`] where there is more.
+    pub async fn each<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        query: &str,
+        most: usize,
+        mut take: impl FnMut(T) -> Result<(), ApiError>,
+    ) -> Result<String, ApiError> {
+        let path = kind.path(namespace, None);
+        let (mut rest, mut left) = (String::new(), most);
+        for _ in 0..MAX_PAGES {
+            let mut address = format!("{path}?limit={PAGE}");
+            for part in [query, &rest].into_iter().filter(|part| !part.is_empty()) {
+                address.push('&');
+                address.push_str(part);
+            }
+            let answer = self.request(Method::GET, &address, None, left.min(MAX_ANSWER));
+            let bytes = answer.await.map_err(|error| match error {
+                ApiError::TooLarge { what, .. } => ApiError::TooLarge { what, most },
+                error => error,
+            })?;
+            left = left.saturating_sub(bytes.len());
+            let page: Page<T> = serde_json::from_slice(&bytes).map_err(|error| unusable(&address, error))?;
+            page.items.into_iter().flatten().try_for_each(&mut take)?;
+            match page.metadata.rest.filter(|rest| !rest.is_empty()) {
+                None => return Ok(page.metadata.version.unwrap_or_default()),
+                Some(token) => rest = format!("continue={}", escape(&token)),
+            }
+        }
+        let cause = format!("the list has more than {MAX_PAGES} pages");
+        Err(ApiError::Unreachable {
+            what: format!("GET {path}"),
+            cause,
+        })
+    }
+}
+
+/// Escapes what may not stand in a query as it is.
+fn escape(text: &str) -> String {
+    use std::fmt::Write;
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte.into()),
+            // Writing to a String cannot fail.
+            _ => drop(write!(out, "%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::Server;
+
+    #[test]
+    fn tokens_of_pages_are_escaped() {
+        assert_eq!(escape("a+b/c=="), "a%2Bb%2Fc%3D%3D");
+    }
+
+    #[derive(serde::Deserialize)]
+    struct Named {
+        metadata: Value,
+    }
+
+    #[tokio::test]
+    async fn a_list_is_read_page_by_page_up_to_its_limit() {
+        let server = Server::start().await;
+        let long = "x".repeat(1000);
+        for number in 0..2 * PAGE {
+            let at = format!("/api/v1/namespaces/ns/configmaps/n{number}");
+            server.put(
+                &at,
+                json!({"metadata": {"name": format!("n{number}")}, "data": {"a": long}}),
+            );
+        }
+        let client = server.client();
+        let read = async |most: usize| {
+            let mut names = Vec::new();
+            let take = |item: Named| {
+                names.push(item.metadata["name"].to_string());
+                Ok(())
+            };
+            let version = client.each(Kind::CONFIG_MAPS, Some("ns"), "", most, take).await;
+            (version, names.len())
+        };
+        let (version, count) = read(2 << 20).await;
+        assert_eq!((version, count), (Ok((2 * PAGE).to_string()), 2 * PAGE));
+        // The first page has its place, the second has not.
+        let (version, count) = read(PAGE * 1500).await;
+        let error = version.unwrap_err();
+        assert!(
+            matches!(error, ApiError::TooLarge { most, .. } if most == PAGE * 1500),
+            "{error}"
+        );
+        assert_eq!(
+            (error.to_string().as_str(), count),
+            (
+                "more than 750000 bytes are needed for GET /api/v1/namespaces/ns/configmaps: that is the limit",
+                PAGE
+            )
+        );
+        // Lists of small servers.
+        server.fix(
+            "/api/v1/namespaces/ns/configmaps",
+            http::StatusCode::OK,
+            json!({"items": null}),
+        );
+        assert_eq!(read(100).await, (Ok(String::new()), 0));
+    }
+}
