@@ -21,6 +21,8 @@ pub fn builtin() -> Catalog {
     outrigger_components_http::add(&mut catalog);
     #[cfg(feature = "kafka")]
     outrigger_components_kafka::add(&mut catalog);
+    #[cfg(feature = "kubernetes")]
+    outrigger_components_kubernetes::add(&mut catalog);
     #[cfg(any(
         feature = "cron",
         feature = "in-memory",

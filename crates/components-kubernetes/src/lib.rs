@@ -1,0 +1,10 @@
+//! Kubernetes: `secretstores.kubernetes`, the secrets of the cluster.
+
+mod secrets;
+
+use outrigger_component::Catalog;
+
+/// Adds it.
+pub fn add(catalog: &mut Catalog) {
+    secrets::add(catalog);
+}
