@@ -9,15 +9,17 @@ import json
 import sys
 import time
 
+import annotations
 import outages
+import unrelated
 from world import (PARTS, RESOURCES, SECRET, SYSTEM, Refused, adder, chart, component, containers, holds, own_network,
                    perform, pod, same, session, subscription, wait)
 
 # Kinds of other projects.
 FOREIGN = ("PodMonitor",)
 # Seconds of rest, and the calls in it: docs/kubernetes.md promises two a minute of the operator, and none of the others.
-REST = 20
-AT_REST = {"dapr-operator": 1, "dapr-injector": 0, "dapr-sentry": 0, "dapr-scheduler": 0, "dapr-placement": 0}
+REST = 60
+AT_REST = {"dapr-operator": 2, "dapr-injector": 0, "dapr-sentry": 0, "dapr-scheduler": 0, "dapr-placement": 0}
 
 
 # They build on each other. Faults come before the last one.
@@ -363,7 +365,7 @@ def main():
     binaries, server, program = sys.argv[1:]
     own_network("conformance/kubernetes")
     with session(binaries, server, program) as world:
-        passed, failed = perform(world, [*CHECKS[:-1], *outages.CHECKS, CHECKS[-1]])
+        passed, failed = perform(world, [*CHECKS[:-1], *annotations.CHECKS, *unrelated.CHECKS, *outages.CHECKS, CHECKS[-1]])
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

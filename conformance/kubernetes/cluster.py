@@ -355,7 +355,9 @@ class Cluster:
         """Starts a container of a pod, as the process `name`; `more` are arguments beside its own, `binaries` is the folder
         of its program if that is another one, and its clock is some seconds ahead."""
         meta = pod["metadata"]
-        container = next(one for one in pod["spec"]["containers"] if one["name"] == container)
+        # Native sidecars are among those that start first.
+        every = pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
+        container = next(one for one in every if one["name"] == container)
         variables = {one["name"]: self._variable(pod, one) for one in container.get("env", [])}
 
         def expand(text):
