@@ -95,6 +95,11 @@ impl<K: ResourceKind> Watched for Resource<K> {
             kind: PhantomData,
         }))
     }
+
+    fn size(&self) -> usize {
+        let scopes = self.scopes.iter().map(|scope| size_of::<String>() + scope.len());
+        size_of_val(self) + self.manifest.len() + scopes.sum::<usize>()
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +140,17 @@ mod tests {
         let of = |scopes: Value| component(json!({"metadata": {"name": "a"}, "scopes": scopes}));
         assert!(of(Value::Null).is_for("a") && of(json!([])).is_for("a"));
         assert!(of(json!(["b", "a"])).is_for("a") && !of(json!(["b"])).is_for("a"));
+    }
+
+    #[test]
+    fn its_size_is_that_of_what_is_kept() {
+        let long = "x".repeat(5000);
+        let plain = component(json!({"metadata": {"name": "a"}}));
+        let data = component(json!({"metadata": {"name": "a"}, "spec": {"a": long}}));
+        let scopes = component(json!({"metadata": {"name": "a"}, "scopes": [long]}));
+        assert!(plain.size() < 1000);
+        // The scope is in the manifest, too.
+        assert!(data.size() > 5000 && scopes.size() > 10_000);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use outrigger_kube::annotations::{Annotations, CONTAINER, INJECTED, WATCHED};
-use outrigger_kube::{ApiError, Client, Kind, Meta, Patch};
+use outrigger_kube::{ApiError, Client, Kind, Patch};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -52,6 +52,12 @@ struct Pod {
 #[serde(rename_all = "camelCase")]
 struct PodMeta {
     #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
     #[serde(default)]
     deletion_timestamp: Option<String>,
@@ -69,15 +75,13 @@ struct Container {
     name: String,
 }
 
-fn verdict(pod: &Value) -> Verdict {
-    let Ok(pod) = Pod::deserialize(pod) else {
-        return Verdict::Leave;
-    };
-    let annotations = pod.metadata.annotations.unwrap_or_default();
-    if pod.metadata.deletion_timestamp.is_some() || !Annotations(&annotations).wants_sidecar() {
+fn verdict(pod: &Pod) -> Verdict {
+    let none = BTreeMap::new();
+    let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
+    if pod.metadata.deletion_timestamp.is_some() || !Annotations(annotations).wants_sidecar() {
         return Verdict::Leave;
     }
-    let containers = pod.spec.containers.unwrap_or_default();
+    let containers = pod.spec.containers.as_deref().unwrap_or_default();
     match containers.iter().any(|container| container.name == CONTAINER) {
         true => Verdict::Mark,
         false => Verdict::Delete,
@@ -127,16 +131,26 @@ impl Watchdog {
             return Ok(false);
         }
         let query = format!("labelSelector=%21{INJECTED}%2C%21{WATCHED}").replace("dapr.io/", "dapr.io%2F");
-        for pod in self
-            .client
-            .all(Kind::PODS, self.namespace.as_deref(), &query)
-            .await?
-        {
-            let Meta { namespace, name } = Meta::of(&pod);
+        // Only of those that something is to be done with anything is kept.
+        let mut found = Vec::new();
+        let take = |pod: Value| {
+            let Ok(pod) = serde_json::from_value::<Pod>(pod) else {
+                return Ok(());
+            };
+            match verdict(&pod) {
+                Verdict::Leave => {}
+                Verdict::Mark if !self.settings.labels => {}
+                todo => found.push((todo, pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)),
+            }
+            Ok(())
+        };
+        let namespace = self.namespace.as_deref();
+        let listed = self.client.each(Kind::PODS, namespace, &query, usize::MAX, take);
+        listed.await?;
+        for (todo, namespace, name, uid) in found {
             let namespace = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
-            let done = match verdict(&pod) {
+            let done = match todo {
                 Verdict::Leave => continue,
-                Verdict::Mark if !self.settings.labels => continue,
                 Verdict::Mark => {
                     let label = Patch::Merge(json!({"metadata": {"labels": {WATCHED: "true"}}}));
                     self.client.patch(Kind::PODS, namespace, &name, &label).await
@@ -145,8 +159,7 @@ impl Watchdog {
                     limit.wait().await;
                     let place = namespace.unwrap_or_default();
                     tracing::warn!(target: LOG, "the pod {place}/{name} lacks its sidecar: it is deleted to be created again");
-                    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-                    self.client.delete(Kind::PODS, namespace, &name, uid).await
+                    self.client.delete(Kind::PODS, namespace, &name, &uid).await
                 }
             };
             match done {
@@ -198,16 +211,17 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        assert_eq!(verdict(&pod("a", "true", &["app"])), Verdict::Delete);
-        assert_eq!(verdict(&pod("a", "true", &["app", "daprd"])), Verdict::Mark);
+        let verdict = |pod: Value| super::verdict(&serde_json::from_value(pod).unwrap());
+        assert_eq!(verdict(pod("a", "true", &["app"])), Verdict::Delete);
+        assert_eq!(verdict(pod("a", "true", &["app", "daprd"])), Verdict::Mark);
         // The injector gives none to "yes": a new pod would lack its sidecar as well.
         for other in ["false", "yes", "1", "on", " true"] {
-            assert_eq!(verdict(&pod("a", other, &["app"])), Verdict::Leave, "{other:?}");
+            assert_eq!(verdict(pod("a", other, &["app"])), Verdict::Leave, "{other:?}");
         }
-        assert_eq!(verdict(&json!({"metadata": {}})), Verdict::Leave);
+        assert_eq!(verdict(json!({"metadata": {}})), Verdict::Leave);
         let mut going = pod("a", "true", &["app"]);
         going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-        assert_eq!(verdict(&going), Verdict::Leave);
+        assert_eq!(verdict(going), Verdict::Leave);
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! The operator of a Kubernetes cluster: the source of a sidecar's settings and resources there.
 
+mod pauses;
 mod secrets;
 mod updates;
 
@@ -18,15 +19,14 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-pub(crate) use secrets::reveal;
+pub(crate) use pauses::Pauses;
+pub(crate) use secrets::{STORE as CLUSTER_SECRETS, reveal};
 pub(crate) use updates::{Update, Updates};
 
 const LOG: &str = "dapr.runtime.operator";
 /// Limit of one call, and how long the first ones are tried: the operator may be about to start.
 const CALL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries.
-const PAUSE: Duration = Duration::from_millis(500);
 /// Largest answer, in bytes.
 const MAX_MESSAGE: usize = 64 << 20;
 
@@ -284,7 +284,7 @@ impl Operator {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let given_up = Instant::now() + PATIENCE;
+        let (given_up, mut pauses) = (Instant::now() + PATIENCE, Pauses::new());
         loop {
             let status = match in_time(call()).await {
                 Ok(answer) => return Ok(answer),
@@ -295,7 +295,7 @@ impl Operator {
                 return Err(failed);
             }
             tracing::warn!(target: LOG, "{failed}; trying again");
-            sleep(PAUSE).await;
+            sleep(pauses.next()).await;
         }
     }
 

@@ -148,6 +148,15 @@ impl<K: Owner> Watched for Workload<K> {
             kind: PhantomData,
         }))
     }
+
+    fn size(&self) -> usize {
+        let texts = [&self.uid, &self.app_id, &self.service].map(String::len);
+        let pair = |key: &String, value: &String| 2 * size_of::<String>() + key.len() + value.len();
+        let selector = self.selector.iter().map(|(key, value)| pair(key, value));
+        let annotations = self.annotations.iter().map(|(key, value)| pair(key, value));
+        let pairs: usize = selector.chain(annotations).sum();
+        size_of_val(self) + texts.iter().sum::<usize>() + pairs
+    }
 }
 
 /// `k=v,k2=v2`; what is no pair is left out.

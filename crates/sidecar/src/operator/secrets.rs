@@ -7,7 +7,7 @@ use outrigger_resources::{Loaded, NameValue};
 use super::LOG;
 
 /// The store whose secrets the operator looks up; it is meant where a resource names none.
-const STORE: &str = "kubernetes";
+pub(crate) const STORE: &str = "kubernetes";
 
 /// Makes the values of secrets readable. Nobody has to look these up any more; what the operator did not find stays
 /// without value.

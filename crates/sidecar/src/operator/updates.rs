@@ -6,10 +6,11 @@ use futures::future::BoxFuture;
 use tokio::time::{Instant, sleep_until};
 use tonic::{Response, Status, Streaming};
 
+use super::pauses::Pauses;
 use super::{LOG, described};
 
-/// Pauses before a stream is opened again; each is twice the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// A stream that was there for so long, without a word, worked: the next pause is a short one.
+const LASTED: Duration = Duration::from_secs(30);
 
 type Opening<M> = BoxFuture<'static, Result<Response<Streaming<M>>, Status>>;
 
@@ -27,7 +28,9 @@ pub(crate) struct Updates<M> {
     what: &'static str,
     open: Box<dyn Fn() -> Opening<M> + Send>,
     state: State<M>,
-    pause: Duration,
+    /// When it was asked for.
+    since: Instant,
+    pauses: Pauses,
 }
 
 enum State<M> {
@@ -40,11 +43,13 @@ enum State<M> {
 
 impl<M> Updates<M> {
     pub(super) fn new(what: &'static str, open: impl Fn() -> Opening<M> + Send + 'static) -> Self {
+        let now = Instant::now();
         Self {
             what,
             open: Box::new(open),
-            state: State::Closed(Instant::now()),
-            pause: PAUSES.0,
+            state: State::Closed(now),
+            since: now,
+            pauses: Pauses::new(),
         }
     }
 
@@ -54,6 +59,7 @@ impl<M> Updates<M> {
             match &mut self.state {
                 State::Closed(until) => {
                     sleep_until(*until).await;
+                    self.since = Instant::now();
                     let mut opening = (self.open)();
                     // The request is on its way before anybody lists: nothing comes between.
                     match futures::poll!(&mut opening) {
@@ -68,7 +74,7 @@ impl<M> Updates<M> {
                 }
                 State::Open(stream) => match stream.message().await {
                     Ok(Some(said)) => {
-                        self.pause = PAUSES.0;
+                        self.pauses.reset();
                         return Update::Said(said);
                     }
                     Ok(None) => self.lost(None),
@@ -86,7 +92,10 @@ impl<M> Updates<M> {
     }
 
     fn lost(&mut self, status: Option<&Status>) {
-        let (what, pause) = (self.what, self.pause);
+        if self.since.elapsed() >= LASTED {
+            self.pauses.reset();
+        }
+        let (what, pause) = (self.what, self.pauses.next());
         match status {
             Some(status) => tracing::warn!(
                 target: LOG,
@@ -98,6 +107,59 @@ impl<M> Updates<M> {
             }
         }
         self.state = State::Closed(Instant::now() + pause);
-        self.pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::{Arc, Mutex};
+
+    use futures::FutureExt;
+    use futures::future::join_all;
+
+    use super::*;
+
+    /// When a sidecar asks an operator that is away: the first times, in milliseconds. Each try takes `long`.
+    async fn tries(seed: u64, long: Duration) -> Vec<u128> {
+        let (begun, asked) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+        let asking = Arc::clone(&asked);
+        let mut updates = Updates::<()>::new("things", move || {
+            asking.lock().unwrap().push(begun.elapsed().as_millis());
+            async move {
+                tokio::time::sleep(long).await;
+                Err(Status::unavailable("away"))
+            }
+            .boxed()
+        });
+        updates.pauses = Pauses::seeded(seed);
+        for _ in 0..6 {
+            assert!(matches!(updates.next().await, Update::Began));
+        }
+        let asked = asked.lock().unwrap();
+        asked.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_are_not_opened_again_in_step() {
+        let all = join_all((0..100).map(|seed| tries(seed, Duration::from_millis(1)))).await;
+        for retry in 1..6 {
+            let moments: BTreeSet<_> = all.iter().map(|times| times[retry]).collect();
+            assert!(
+                moments.len() > 50,
+                "retry {retry}: {} moments of 100",
+                moments.len()
+            );
+        }
+        assert!(all.iter().all(|times| times[0] == 0 && times[1] < 1000));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_lasted_is_opened_again_at_once() {
+        let times = tries(1, LASTED).await;
+        for pair in times.windows(2) {
+            let pause = pair[1] - pair[0] - LASTED.as_millis();
+            assert!(pause < 1000, "{times:?}");
+        }
     }
 }

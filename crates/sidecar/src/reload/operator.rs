@@ -1,7 +1,5 @@
 //! Resources as the operator of a cluster reports them.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use bytes::Bytes;
 use outrigger_resources::Loaded;
@@ -12,17 +10,15 @@ use outrigger_wire::operator::v1::{
 use tokio::time::{Instant, sleep_until};
 
 use super::{Event, LOG, ListError, Source};
-use crate::operator::{Operator, OperatorError, Update, Updates};
-
-/// When a list that could not be had is asked for again.
-const AGAIN: Duration = Duration::from_secs(1);
+use crate::operator::{Operator, OperatorError, Pauses, Update, Updates};
 
 /// One kind of the operator's resources. Each has a source of its own: a list that is late holds up no other kind.
 pub struct OperatorSource {
     operator: Operator,
     updates: Followed,
-    /// There is no list since the stream began.
+    /// When a list that could not be had is asked for again.
     again: Option<Instant>,
+    pauses: Pauses,
 }
 
 enum Followed {
@@ -38,6 +34,7 @@ impl OperatorSource {
             updates: Followed::Components(operator.component_updates()),
             operator,
             again: None,
+            pauses: Pauses::new(),
         }
     }
 
@@ -47,6 +44,7 @@ impl OperatorSource {
             updates: Followed::Endpoints(operator.endpoint_updates()),
             operator,
             again: None,
+            pauses: Pauses::new(),
         }
     }
 
@@ -56,6 +54,7 @@ impl OperatorSource {
             updates: Followed::Subscriptions(operator.subscription_updates()),
             operator,
             again: None,
+            pauses: Pauses::new(),
         }
     }
 
@@ -129,7 +128,9 @@ impl Source for OperatorSource {
             }
         };
         if matches!(listed, Err(ListError::Unavailable(_))) {
-            self.again = Some(Instant::now() + AGAIN);
+            self.again = Some(Instant::now() + self.pauses.next());
+        } else {
+            self.pauses.reset();
         }
         listed
     }
