@@ -9,16 +9,18 @@ mod hosts;
 mod ready;
 
 use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::job::{Job, Next, Outcome, Progress};
+use crate::shared::Shared;
 use crate::wheel::{Handle, Wheel};
 use hosts::Hosts;
 pub use hosts::{Host, HostId};
-use ready::Ready;
+use ready::{Place, Ready};
 
 /// To whom a job's ticks go. Hosts say which targets they take.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,7 +112,7 @@ pub struct UnknownTrigger(pub TriggerId);
 /// A job under the engine's care.
 #[derive(Debug)]
 struct Entry {
-    target: Target,
+    target: Arc<Target>,
     job: Job,
     progress: Progress,
     version: Version,
@@ -122,7 +124,7 @@ enum State {
     /// In the wheel.
     Waiting { tick: Timestamp, handle: Handle },
     /// Due, and waiting for its turn.
-    Due { tick: Timestamp },
+    Due { tick: Timestamp, place: Place },
     /// With a host.
     Sent { tick: Timestamp },
     /// Due, and no host takes it: waits for one.
@@ -132,9 +134,10 @@ enum State {
 impl State {
     fn tick(self) -> Timestamp {
         match self {
-            Self::Waiting { tick, .. } | Self::Due { tick } | Self::Sent { tick } | Self::Staged { tick } => {
-                tick
-            }
+            Self::Waiting { tick, .. }
+            | Self::Due { tick, .. }
+            | Self::Sent { tick }
+            | Self::Staged { tick } => tick,
         }
     }
 }
@@ -142,7 +145,9 @@ impl State {
 /// How much may be under way.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Triggers without an answer, over all hosts.
+    /// Triggers without an answer, over all hosts. An app or actor type may have as many as it leaves free, and where
+    /// there are hosts of several namespaces a namespace may, and an app half of that: apps that never answer hold up
+    /// nobody else.
     pub in_flight: usize,
     /// [`Action::Save`] and [`Action::Delete`] that are not stored: from here on nothing is sent, so that no more than
     /// these and one for each trigger under way ever wait for the store.
@@ -152,11 +157,13 @@ pub struct Limits {
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Engine {
-    jobs: HashMap<Name, Entry>,
+    /// Boxed: half of a map's places may be empty.
+    jobs: HashMap<Name, Box<Entry>>,
+    targets: Shared<Target, Target>,
     wheel: Wheel<Name>,
     ready: Ready,
     hosts: Hosts,
-    staged: HashMap<Target, BTreeSet<Name>>,
+    staged: HashMap<Arc<Target>, BTreeSet<Name>>,
     limits: Limits,
     /// What was given out to be stored, and is not stored as far as it is known here.
     unstored: usize,
@@ -181,6 +188,7 @@ impl Engine {
     pub fn new(now: Timestamp, limits: Limits) -> Self {
         Self {
             jobs: HashMap::new(),
+            targets: Shared::default(),
             wheel: Wheel::new(passed(now)),
             ready: Ready::default(),
             hosts: Hosts::default(),
@@ -257,16 +265,18 @@ impl Engine {
             self.store(Action::Delete { name, version });
             return;
         };
-        let state = State::Due { tick };
+        let Ok(target) = self
+            .targets
+            .get(target, |target| Ok::<_, Infallible>(target.clone()));
+        let handle = self.wheel.insert(millis(tick), Arc::clone(&name));
         let entry = Entry {
             target,
             job,
             progress,
             version,
-            state,
+            state: State::Waiting { tick, handle },
         };
-        self.jobs.insert(Arc::clone(&name), entry);
-        self.await_tick(name, tick, tick);
+        self.jobs.insert(name, Box::new(entry));
         self.advance(now);
     }
 
@@ -290,7 +300,7 @@ impl Engine {
             State::Waiting { handle, .. } => {
                 self.wheel.remove(handle);
             }
-            State::Due { .. } => self.ready.remove(entry.target.namespace(), name),
+            State::Due { place, .. } => self.ready.remove(&entry.target, place),
             State::Sent { .. } => self.hosts.forget(name),
             State::Staged { .. } => {
                 if let Some(names) = self.staged.get_mut(&entry.target) {
@@ -314,7 +324,7 @@ impl Engine {
         self.hosts.forget_all();
         self.jobs = HashMap::new();
         self.wheel = Wheel::new(passed(now));
-        self.ready = Ready::default();
+        self.ready.forget_due();
         self.staged = HashMap::new();
         self.held = false;
     }
@@ -333,8 +343,8 @@ impl Engine {
             if let Some(entry) = jobs.get_mut(&name) {
                 entry.state = State::Due {
                     tick: entry.state.tick(),
+                    place: ready.push(&entry.target, name),
                 };
-                ready.push(entry.target.namespace(), name);
             }
         });
         self.dispatch();
@@ -344,12 +354,7 @@ impl Engine {
     pub fn connect(&mut self, host: Host) -> HostId {
         for target in host.targets() {
             for name in self.staged.remove(target).into_iter().flatten() {
-                if let Some(entry) = self.jobs.get_mut(&name) {
-                    entry.state = State::Due {
-                        tick: entry.state.tick(),
-                    };
-                    self.ready.push(entry.target.namespace(), name);
-                }
+                self.due(name);
             }
         }
         let id = self.hosts.add(host);
@@ -359,8 +364,11 @@ impl Engine {
 
     /// A host is gone. What it has not answered goes to another one; that is no failed attempt.
     pub fn disconnect(&mut self, host: HostId) {
-        for name in self.hosts.remove(host) {
-            self.undelivered(name);
+        for (target, name) in self.hosts.remove(host) {
+            self.ready.ended(&target);
+            if let Some(name) = name {
+                self.due(name);
+            }
         }
         self.dispatch();
     }
@@ -368,10 +376,10 @@ impl Engine {
     /// A trigger was not sent, because the store has no such version of its job any more. Whatever has taken its place
     /// comes by [`Engine::put`].
     pub fn gone(&mut self, host: HostId, trigger: TriggerId) {
-        if let Ok(Some(name)) = self.hosts.finish(host, trigger) {
+        if let Ok(Some(name)) = self.finish(host, trigger) {
             self.jobs.remove(&name);
-            self.dispatch();
         }
+        self.dispatch();
     }
 
     /// A host's answer to a trigger.
@@ -386,11 +394,18 @@ impl Engine {
         outcome: Outcome,
     ) -> Result<(), UnknownTrigger> {
         // `None`: the job was changed or deleted meanwhile; nobody waits for this answer.
-        if let Some(name) = self.hosts.finish(host, trigger)? {
+        if let Some(name) = self.finish(host, trigger)? {
             self.answered(now, name, outcome);
         }
         self.dispatch();
         Ok(())
+    }
+
+    /// Ends a trigger; of which job, unless that was changed or deleted meanwhile.
+    fn finish(&mut self, host: HostId, trigger: TriggerId) -> Result<Option<Name>, UnknownTrigger> {
+        let (target, name) = self.hosts.finish(host, trigger)?;
+        self.ready.ended(&target);
+        Ok(name)
     }
 
     fn answered(&mut self, now: Timestamp, name: Name, outcome: Outcome) {
@@ -431,23 +446,21 @@ impl Engine {
         }
     }
 
-    /// Due once more, for another host.
-    fn undelivered(&mut self, name: Name) {
+    /// Due once more, for whichever host there is.
+    fn due(&mut self, name: Name) {
         if let Some(entry) = self.jobs.get_mut(&name) {
             entry.state = State::Due {
                 tick: entry.state.tick(),
+                place: self.ready.push(&entry.target, name),
             };
-            self.ready.push(entry.target.namespace(), name);
         }
     }
 
-    /// Sends what is due while there is room, namespace by namespace in turn.
+    /// Sends what is due while there is room, namespace by namespace and target by target in turn.
     fn dispatch(&mut self) {
-        let room = |engine: &Self| {
-            engine.hosts.in_flight() < engine.limits.in_flight && engine.unstored < engine.limits.unstored
-        };
-        while !self.held && room(self) {
-            let Some(name) = self.ready.pop() else {
+        while !self.held && self.unstored < self.limits.unstored {
+            let free = self.limits.in_flight.saturating_sub(self.hosts.in_flight());
+            let Some(name) = self.ready.pop(free, self.hosts.namespaces() <= 1) else {
                 return;
             };
             let Some(entry) = self.jobs.get_mut(&name) else {
@@ -457,6 +470,7 @@ impl Engine {
             match self.hosts.send(&entry.target, &name) {
                 Some((host, trigger)) => {
                     entry.state = State::Sent { tick };
+                    self.ready.sent(&entry.target);
                     self.actions.push(Action::Deliver {
                         host,
                         trigger,
@@ -470,7 +484,10 @@ impl Engine {
                     self.actions.push(Action::Undelivered {
                         name: Arc::clone(&name),
                     });
-                    self.staged.entry(entry.target.clone()).or_default().insert(name);
+                    self.staged
+                        .entry(Arc::clone(&entry.target))
+                        .or_default()
+                        .insert(name);
                 }
             }
         }

@@ -35,18 +35,25 @@ impl Host {
         Self { targets }
     }
 
+    /// Where it lives; `None` where it takes nothing.
+    fn namespace(&self) -> Option<&Arc<str>> {
+        self.targets.first().map(Target::namespace)
+    }
+
     /// What it takes.
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
 }
 
+/// Whose trigger it is, and of which job; `None`: that was changed or deleted.
+pub(super) type UnderWay = (Arc<Target>, Option<Name>);
+
 #[derive(Debug)]
 struct Connected {
     host: Host,
     next: TriggerId,
-    /// `None`: the job of that trigger was changed or deleted.
-    under_way: HashMap<TriggerId, Option<Name>>,
+    under_way: HashMap<TriggerId, UnderWay>,
 }
 
 /// Which hosts there are, and what they have not answered.
@@ -55,6 +62,8 @@ pub(super) struct Hosts {
     connected: HashMap<HostId, Connected>,
     by_target: HashMap<Target, Ring>,
     sent: HashMap<Name, (HostId, TriggerId)>,
+    /// How many hosts there are of each.
+    namespaces: HashMap<Arc<str>, usize>,
     next: u64,
     in_flight: usize,
 }
@@ -79,9 +88,17 @@ impl Hosts {
         self.in_flight
     }
 
+    /// Namespaces that have hosts.
+    pub(super) fn namespaces(&self) -> usize {
+        self.namespaces.len()
+    }
+
     pub(super) fn add(&mut self, host: Host) -> HostId {
         let id = HostId(self.next);
         self.next += 1;
+        if let Some(namespace) = host.namespace() {
+            *self.namespaces.entry(Arc::clone(namespace)).or_default() += 1;
+        }
         for target in &host.targets {
             self.by_target.entry(target.clone()).or_default().hosts.push(id);
         }
@@ -95,10 +112,18 @@ impl Hosts {
     }
 
     /// Takes a host out; what it has not answered comes back, in the order it was sent.
-    pub(super) fn remove(&mut self, id: HostId) -> Vec<Name> {
+    pub(super) fn remove(&mut self, id: HostId) -> Vec<UnderWay> {
         let Some(gone) = self.connected.remove(&id) else {
             return Vec::new();
         };
+        if let Some(namespace) = gone.host.namespace()
+            && let Some(hosts) = self.namespaces.get_mut(namespace)
+        {
+            *hosts -= 1;
+            if *hosts == 0 {
+                self.namespaces.remove(namespace);
+            }
+        }
         for target in &gone.host.targets {
             if let Some(ring) = self.by_target.get_mut(target) {
                 ring.hosts.retain(|other| *other != id);
@@ -110,39 +135,35 @@ impl Hosts {
         self.in_flight -= gone.under_way.len();
         let mut unanswered: Vec<_> = gone.under_way.into_iter().collect();
         unanswered.sort_unstable_by_key(|(trigger, _)| *trigger);
-        let names: Vec<Name> = unanswered.into_iter().filter_map(|(_, name)| name).collect();
-        for name in &names {
+        for name in unanswered.iter().filter_map(|(_, (_, name))| name.as_ref()) {
             self.sent.remove(name);
         }
-        names
+        unanswered.into_iter().map(|(_, under_way)| under_way).collect()
     }
 
     /// Chooses the host whose turn it is, and notes the trigger; `None` when no host takes the target.
-    pub(super) fn send(&mut self, target: &Target, name: &Name) -> Option<(HostId, TriggerId)> {
-        let host = self.by_target.get_mut(target)?.next()?;
+    pub(super) fn send(&mut self, target: &Arc<Target>, name: &Name) -> Option<(HostId, TriggerId)> {
+        let host = self.by_target.get_mut(&**target)?.next()?;
         let connected = self.connected.get_mut(&host)?;
         let trigger = connected.next;
         connected.next += 1;
-        connected.under_way.insert(trigger, Some(Arc::clone(name)));
+        let under_way = (Arc::clone(target), Some(Arc::clone(name)));
+        connected.under_way.insert(trigger, under_way);
         self.sent.insert(Arc::clone(name), (host, trigger));
         self.in_flight += 1;
         Some((host, trigger))
     }
 
-    /// Ends a trigger; `None` when its job was changed or deleted meanwhile.
-    pub(super) fn finish(
-        &mut self,
-        host: HostId,
-        trigger: TriggerId,
-    ) -> Result<Option<Name>, UnknownTrigger> {
+    /// Ends a trigger.
+    pub(super) fn finish(&mut self, host: HostId, trigger: TriggerId) -> Result<UnderWay, UnknownTrigger> {
         let unknown = UnknownTrigger(trigger);
         let connected = self.connected.get_mut(&host).ok_or(unknown)?;
-        let name = connected.under_way.remove(&trigger).ok_or(unknown)?;
+        let under_way = connected.under_way.remove(&trigger).ok_or(unknown)?;
         self.in_flight -= 1;
-        if let Some(name) = &name {
+        if let (_, Some(name)) = &under_way {
             self.sent.remove(name);
         }
-        Ok(name)
+        Ok(under_way)
     }
 
     /// The answer to a job's trigger does not matter any more.
@@ -151,9 +172,9 @@ impl Hosts {
             return;
         };
         if let Some(connected) = self.connected.get_mut(&host)
-            && let Some(under_way) = connected.under_way.get_mut(&trigger)
+            && let Some((_, job)) = connected.under_way.get_mut(&trigger)
         {
-            *under_way = None;
+            *job = None;
         }
     }
 
@@ -161,7 +182,10 @@ impl Hosts {
     pub(super) fn forget_all(&mut self) {
         self.sent.clear();
         for connected in self.connected.values_mut() {
-            connected.under_way.values_mut().for_each(|name| *name = None);
+            connected
+                .under_way
+                .values_mut()
+                .for_each(|(_, name)| *name = None);
         }
     }
 

@@ -1,49 +1,300 @@
-use std::collections::{HashMap, VecDeque};
+//! Whose turn it is, and who holds how many of the places for triggers under way.
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::Name;
+use super::{Name, Target};
 
-/// Jobs that are due, a line per namespace; lines take turns, so that a herd in one does not hold up the others.
+/// A number that orders what waits: smaller ones came first. It finds an entry again, whatever waits beside it.
+pub(super) type Place = u64;
+
+/// Jobs that are due: a line per namespace, and in it one per app or actor type. Lines take turns, so that a herd in one
+/// does not hold up the others. Nor do triggers that nobody answers: a line may take a place as long as it has fewer than
+/// are free for it, so half of them are there for others, whoever came first.
+///
+/// What neither waits nor holds a place takes no memory.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    lines: HashMap<Arc<str>, VecDeque<Name>>,
-    /// Namespaces that have a line, the next one first.
-    turns: VecDeque<Arc<str>>,
+    namespaces: HashMap<Arc<str>, Namespace>,
+    /// Namespaces that wait.
+    turns: BTreeMap<Place, Arc<str>>,
+    next: Place,
+}
+
+#[derive(Debug, Default)]
+struct Namespace {
+    lines: HashMap<Arc<Target>, Line>,
+    /// Targets that wait.
+    turns: BTreeMap<Place, Arc<Target>>,
+    /// Its place among the namespaces that wait.
+    turn: Option<Place>,
+    /// Triggers under way.
+    held: usize,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    due: BTreeMap<Place, Name>,
+    /// Its place among the targets that wait.
+    turn: Option<Place>,
+    /// Triggers under way.
+    held: usize,
+}
+
+impl Namespace {
+    /// How many places one of its targets may hold, where `free` are taken by nobody; 0: its namespace has enough.
+    fn room(&self, free: usize, alone: bool) -> usize {
+        if alone {
+            free
+        } else {
+            free.saturating_sub(self.held).div_ceil(2)
+        }
+    }
+
+    /// The first target that waits and may hold one more.
+    fn first(&self, room: usize) -> Option<&Arc<Target>> {
+        if room == 0 {
+            return None;
+        }
+        // Those that may not hold one: no more than there are places.
+        self.turns
+            .values()
+            .find(|target| self.lines.get(*target).is_some_and(|line| line.held < room))
+    }
+
+    fn forget_idle(&mut self, target: &Target) {
+        if self
+            .lines
+            .get(target)
+            .is_some_and(|line| line.due.is_empty() && line.held == 0)
+        {
+            self.lines.remove(target);
+        }
+    }
 }
 
 impl Ready {
-    pub(super) fn push(&mut self, namespace: &Arc<str>, name: Name) {
-        let line = self.lines.entry(Arc::clone(namespace)).or_default();
-        if line.is_empty() {
-            self.turns.push_back(Arc::clone(namespace));
+    fn place(&mut self) -> Place {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn push(&mut self, target: &Arc<Target>, name: Name) -> Place {
+        let place = self.place();
+        let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
+        let line = namespace.lines.entry(Arc::clone(target)).or_default();
+        line.due.insert(place, name);
+        if line.turn.is_none() {
+            line.turn = Some(place);
+            namespace.turns.insert(place, Arc::clone(target));
         }
-        line.push_back(name);
+        if namespace.turn.is_none() {
+            namespace.turn = Some(place);
+            self.turns.insert(place, Arc::clone(target.namespace()));
+        }
+        place
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 
-    pub(super) fn pop(&mut self) -> Option<Name> {
-        let namespace = self.turns.pop_front()?;
-        let line = self.lines.get_mut(&namespace)?;
-        let name = line.pop_front();
-        if line.is_empty() {
-            self.lines.remove(&namespace);
-        } else {
-            self.turns.push_back(namespace);
+    /// The job whose turn it is, of those that may have one of `free` places. `alone`: there are no hosts but of one
+    /// namespace, for whose targets all places are.
+    pub(super) fn pop(&mut self, free: usize, alone: bool) -> Option<Name> {
+        if free == 0 {
+            return None;
         }
-        name
+        let (name, target) = self.turns.values().find_map(|name| {
+            let namespace = self.namespaces.get(name)?;
+            let target = namespace.first(namespace.room(free, alone))?;
+            Some((Arc::clone(name), Arc::clone(target)))
+        })?;
+        let again = self.place();
+        let namespace = self.namespaces.get_mut(&name)?;
+        let line = namespace.lines.get_mut(&target)?;
+        let (_, job) = line.due.pop_first()?;
+        // Behind all others, if more wait.
+        if let Some(turn) = line.turn.take() {
+            namespace.turns.remove(&turn);
+        }
+        if !line.due.is_empty() {
+            line.turn = Some(again);
+            namespace.turns.insert(again, Arc::clone(&target));
+        }
+        if let Some(turn) = namespace.turn.take() {
+            self.turns.remove(&turn);
+        }
+        if !namespace.turns.is_empty() {
+            namespace.turn = Some(again);
+            self.turns.insert(again, Arc::clone(&name));
+        }
+        namespace.forget_idle(&target);
+        self.forget_idle(&name);
+        Some(job)
     }
 
-    pub(super) fn remove(&mut self, namespace: &Arc<str>, name: &str) {
-        let Some(line) = self.lines.get_mut(namespace) else {
+    /// Takes out what was put at that place.
+    pub(super) fn remove(&mut self, target: &Target, place: Place) {
+        let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
             return;
         };
-        line.retain(|other| &**other != name);
-        if line.is_empty() {
-            self.lines.remove(namespace);
-            self.turns.retain(|other| other != namespace);
+        let Some(line) = namespace.lines.get_mut(target) else {
+            return;
+        };
+        line.due.remove(&place);
+        if line.due.is_empty()
+            && let Some(turn) = line.turn.take()
+        {
+            namespace.turns.remove(&turn);
+        }
+        if namespace.turns.is_empty()
+            && let Some(turn) = namespace.turn.take()
+        {
+            self.turns.remove(&turn);
+        }
+        namespace.forget_idle(target);
+        self.forget_idle(target.namespace());
+    }
+
+    /// A trigger of that target is under way.
+    pub(super) fn sent(&mut self, target: &Arc<Target>) {
+        let namespace = self.namespaces.entry(Arc::clone(target.namespace())).or_default();
+        namespace.held += 1;
+        namespace.lines.entry(Arc::clone(target)).or_default().held += 1;
+    }
+
+    /// One is no longer.
+    pub(super) fn ended(&mut self, target: &Target) {
+        let Some(namespace) = self.namespaces.get_mut(target.namespace()) else {
+            return;
+        };
+        if let Some(line) = namespace.lines.get_mut(target) {
+            namespace.held = namespace.held.saturating_sub(1);
+            line.held = line.held.saturating_sub(1);
+        }
+        namespace.forget_idle(target);
+        self.forget_idle(target.namespace());
+    }
+
+    /// Forgets what waits; what is under way still is.
+    pub(super) fn forget_due(&mut self) {
+        self.turns.clear();
+        self.namespaces.retain(|_, namespace| {
+            namespace.turns.clear();
+            namespace.turn = None;
+            namespace.lines.retain(|_, line| {
+                line.due.clear();
+                line.turn = None;
+                line.held > 0
+            });
+            namespace.held > 0
+        });
+    }
+
+    fn forget_idle(&mut self, name: &Arc<str>) {
+        if self
+            .namespaces
+            .get(name)
+            .is_some_and(|namespace| namespace.lines.is_empty())
+        {
+            self.namespaces.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(namespace: &str, id: &str) -> Arc<Target> {
+        Arc::new(Target::App {
+            namespace: namespace.into(),
+            id: id.into(),
+        })
+    }
+
+    /// Sends all that may be sent with so many places; to whom, in turn.
+    fn send(ready: &mut Ready, places: usize, held: &mut usize, alone: bool) -> Vec<String> {
+        let mut sent = Vec::new();
+        while *held < places
+            && let Some(name) = ready.pop(places - *held, alone)
+        {
+            let (namespace, id) = name.split_once('/').unwrap();
+            ready.sent(&target(namespace, id));
+            *held += 1;
+            sent.push(name.to_string());
+        }
+        sent
+    }
+
+    fn herd(ready: &mut Ready, namespace: &str, id: &str, jobs: usize) {
+        for _ in 0..jobs {
+            ready.push(&target(namespace, id), format!("{namespace}/{id}").into());
+        }
+    }
+
+    #[test]
+    fn each_herd_that_nobody_answers_takes_half_of_what_is_free() {
+        let (mut ready, mut held) = (Ready::default(), 0);
+        let shares = [1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 1];
+        for (at, expected) in shares.into_iter().enumerate() {
+            herd(&mut ready, "ns", &at.to_string(), 3000);
+            let sent = send(&mut ready, 2048, &mut held, true);
+            assert_eq!(sent.len(), expected, "number {at}");
+        }
+    }
+
+    #[test]
+    fn apps_of_a_namespace_share_its_half() {
+        let (mut ready, mut held) = (Ready::default(), 0);
+        for (namespace, id, expected) in [
+            ("a", "1", 4),
+            ("a", "2", 2),
+            ("a", "3", 1),
+            ("a", "4", 1),
+            ("a", "5", 0),
+            ("b", "1", 2),
+            ("b", "2", 1),
+        ] {
+            herd(&mut ready, namespace, id, 100);
+            let sent = send(&mut ready, 16, &mut held, false);
+            assert_eq!(sent.len(), expected, "{namespace}/{id}");
+        }
+    }
+
+    #[test]
+    fn lines_take_turns_and_an_answer_gives_its_place_back() {
+        let (mut ready, mut held) = (Ready::default(), 0);
+        herd(&mut ready, "ns", "a", 3);
+        herd(&mut ready, "ns", "b", 3);
+        assert_eq!(send(&mut ready, 3, &mut held, true), ["ns/a", "ns/b"]);
+        herd(&mut ready, "other", "c", 2);
+        // One place is free, and every target of the first namespace holds one.
+        assert_eq!(send(&mut ready, 3, &mut held, false), ["other/c"]);
+        ready.ended(&target("ns", "a"));
+        held -= 1;
+        assert_eq!(send(&mut ready, 3, &mut held, false), [""; 0]);
+        ready.ended(&target("ns", "b"));
+        held -= 1;
+        assert_eq!(send(&mut ready, 3, &mut held, false), ["ns/a"]);
+    }
+
+    #[test]
+    fn what_neither_waits_nor_is_under_way_takes_no_memory() {
+        let mut ready = Ready::default();
+        for id in 0..100 {
+            let target = target("ns", &id.to_string());
+            let place = ready.push(&target, "taken out".into());
+            ready.push(&target, "sent".into());
+            ready.remove(&target, place);
+            assert_eq!(ready.pop(100, true).as_deref(), Some("sent"));
+            ready.sent(&target);
+            ready.push(&target, "forgotten".into());
+            ready.forget_due();
+            assert!(ready.is_empty() && ready.namespaces.len() == 1);
+            ready.ended(&target);
+            assert!(ready.namespaces.is_empty());
         }
     }
 }

@@ -1,0 +1,89 @@
+//! Values that many have in common, each held once.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+/// Values that are kept at least before the first look for those that nobody uses.
+const FEW: usize = 64;
+
+/// Values by what they are made of. One that nobody uses any more is forgotten before there are as many of those as of the
+/// others (or [`FEW`]), so it never holds more than twice what is in use.
+#[derive(Debug)]
+pub struct Shared<K, V> {
+    values: HashMap<K, Arc<V>>,
+    sweep_at: usize,
+}
+
+impl<K, V> Default for Shared<K, V> {
+    fn default() -> Self {
+        Self {
+            values: HashMap::new(),
+            sweep_at: FEW,
+        }
+    }
+}
+
+impl<K: Eq + Hash, V> Shared<K, V> {
+    /// The value of `key`, made if it is not there.
+    ///
+    /// # Errors
+    /// Those of `make`; nothing is kept then.
+    pub fn get<E>(&mut self, key: K, make: impl FnOnce(&K) -> Result<V, E>) -> Result<Arc<V>, E> {
+        if let Some(value) = self.values.get(&key) {
+            return Ok(Arc::clone(value));
+        }
+        let value = Arc::new(make(&key)?);
+        if self.values.len() >= self.sweep_at {
+            self.values.retain(|_, value| Arc::strong_count(value) > 1);
+            self.values.shrink_to(self.values.len() * 2);
+            self.sweep_at = (self.values.len() * 2).max(FEW);
+        }
+        self.values.insert(key, Arc::clone(&value));
+        Ok(value)
+    }
+
+    /// How many are held.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn get(shared: &mut Shared<usize, usize>, key: usize) -> Arc<usize> {
+        let made: Result<_, Infallible> = shared.get(key, |key| Ok(*key));
+        made.unwrap()
+    }
+
+    #[test]
+    fn equal_values_are_one() {
+        let mut shared = Shared::default();
+        let (one, again, other) = (get(&mut shared, 1), get(&mut shared, 1), get(&mut shared, 2));
+        assert!(Arc::ptr_eq(&one, &again) && !Arc::ptr_eq(&one, &other));
+        assert_eq!(shared.get(3, |_| Err("no")), Err("no"));
+        assert_eq!(shared.len(), 2, "what could not be made is not kept");
+    }
+
+    #[test]
+    fn what_nobody_uses_is_forgotten_and_the_rest_is_kept() {
+        let mut shared = Shared::default();
+        let used: Vec<_> = (0..100).map(|key| get(&mut shared, key)).collect();
+        for key in 100..100_000 {
+            get(&mut shared, key);
+            assert!(shared.len() <= 2 * used.len() + FEW);
+        }
+        for (key, value) in used.iter().enumerate() {
+            assert!(Arc::ptr_eq(value, &get(&mut shared, key)), "{key}");
+        }
+    }
+}
