@@ -221,9 +221,10 @@ def served(world):
 @check("scopes and namespaces hold")
 def scopes(world):
     world.deploy("stranger", "other", app=False)
-    same(world.components("orders"), {"store", "events", "keys"}, "components of orders")
-    same(world.components("billing"), {"store", "events", "keys", "private"}, "components of billing")
-    same(world.components("stranger"), {"elsewhere"}, "components of another namespace")
+    # The store of the cluster's secrets is there without a component.
+    same(world.components("orders"), {"kubernetes", "store", "events", "keys"}, "components of orders")
+    same(world.components("billing"), {"kubernetes", "store", "events", "keys", "private"}, "components of billing")
+    same(world.components("stranger"), {"kubernetes", "elsewhere"}, "components of another namespace")
 
 
 @check("a reference to a secret is resolved, and one to a missing secret keeps the component away with its name")
@@ -234,6 +235,36 @@ def secrets(world):
     wait("the operator says which", lambda: world.logged("dapr-operator-0", "shop/nowhere"))
     world.api.delete(f"{RESOURCES}/shop/components/lost")
     holds("lost" not in world.components("orders"), "the component is there")
+
+
+@check("an app reads secrets of the cluster with the chart's role, and without it is told which right is missing")
+def readers(world):
+    def ask(path):
+        status, _, told = world.sidecars["orders"].ask("GET", f"/v1.0/secrets/kubernetes/{path}")
+        return status, told
+
+    def refused(path, *parts):
+        status, told = ask(path)
+        same((status, told.get("errorCode")), (500, "ERR_SECRET_GET"), path)
+        for part in parts:
+            holds(part in told["message"], f"{path}: {told['message']}")
+    refused("places", "the Secret places in the namespace shop", "get secrets in the namespace shop")
+    # The chart makes the role in one namespace.
+    role = [one for one in world.objects({"dapr_rbac": {"secretReader": {"namespace": "shop"}}})
+            if one["metadata"]["name"] in ("secret-reader", "dapr-secret-reader")]
+    same(sorted(one["kind"] for one in role), ["Role", "RoleBinding"], "what the chart makes")
+    for one in role:
+        world.api.apply(one)
+
+    def granted():
+        status, told = ask("places")
+        return told if status == 200 else None
+    # The rights are known to the API server a moment later.
+    same(wait("the secret is read", granted), {"file": str(world.fleet.dir / "colours.json")}, "the secret")
+    refused("nowhere", "the Secret nowhere in the namespace shop")
+    # Of this namespace alone, and one by one.
+    refused(f"dapr-trust-bundle?metadata.namespace={SYSTEM}", f"get secrets in the namespace {SYSTEM}")
+    refused("bulk", "list secrets in the namespace shop")
 
 
 @check("changes are reloaded: components made, scoped and deleted, and a subscription that then delivers")

@@ -78,11 +78,11 @@ impl SecretStore for Gate {
     }
 }
 
-/// A catalog whose secret stores write down what they were given; `slow` ones never start.
+/// A catalog whose secret stores write down what they were given; `slow` ones never start, `broken` ones cannot.
 fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     let mut catalog = Catalog::empty();
     catalog.state = outrigger_components::builtin().state;
-    let (seen, gated) = (Arc::clone(seen), Arc::clone(seen));
+    let (seen, gated, tried) = (Arc::clone(seen), Arc::clone(seen), Arc::clone(seen));
     catalog
         .secrets
         .add(Entry::new(&["vault"], Version::Only, move |setup: Setup| {
@@ -94,6 +94,12 @@ fn catalog(seen: &Arc<Mutex<Vec<String>>>) -> Catalog {
     catalog
         .secrets
         .add(Entry::new(&["slow"], Version::Only, |_| std::future::pending()));
+    catalog
+        .secrets
+        .add(Entry::new(&["broken"], Version::Only, move |_| {
+            tried.lock().unwrap().push("tried".to_owned());
+            async { Err(Error::new(Kind::Configuration, "broken")) }
+        }));
     catalog
         .secrets
         .add(Entry::new(&["gate"], Version::Only, move |_| {
@@ -150,7 +156,7 @@ fn new(seen: &Arc<Mutex<Vec<String>>>) -> Components {
 fn with_blocks(seen: &Arc<Mutex<Vec<String>>>) -> (Components, Blocks) {
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
     let policies = Resiliency::build(&[], "app").0;
-    let resilience = Arc::new(Resilience { policies, metrics });
+    let resilience = Arc::new(Resilience::new(policies, metrics));
     let context = Context {
         catalog: catalog(seen),
         app_id: "app".to_owned(),
@@ -514,4 +520,51 @@ async fn secrets_take_no_longer_than_a_start_may() {
     let error = result.err().unwrap().to_string();
     assert!(error.contains("init timeout for component waiting"), "{error}");
     assert_eq!(seen, ["called", "closed"]);
+}
+
+#[tokio::test]
+async fn what_nobody_describes_runs_until_another_has_its_name() {
+    let seen = Arc::default();
+    let all = new(&seen).with_implicit(Some(vault("cluster", "implicit")));
+    // Those that need its secrets wait for it.
+    let user = dependent("user", "cluster", "token");
+    all.start(std::slice::from_ref(&user)).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["cluster=implicit", "user=implicit"]);
+    let names = || -> Vec<String> { all.registered().into_iter().map(|one| one.name).collect() };
+    all.reconcile(&[]).await.unwrap();
+    assert_eq!(names(), ["cluster"], "it is never removed");
+    all.reconcile(&[vault("cluster", "declared")]).await.unwrap();
+    assert_eq!(names(), ["cluster"]);
+    all.reconcile(&[]).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[2..], ["cluster=declared", "cluster=implicit"]);
+}
+
+#[tokio::test]
+async fn one_of_its_name_is_started_in_its_place() {
+    let seen = Arc::default();
+    let all = new(&seen).with_implicit(Some(vault("cluster", "implicit")));
+    all.start(&[vault("cluster", "declared")]).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), ["cluster=declared"]);
+}
+
+#[tokio::test]
+async fn what_nobody_describes_is_tried_once_where_it_cannot_start() {
+    let broken = Component {
+        ignore_errors: true,
+        ..component("cluster", "secretstores.broken")
+    };
+    let denied = component("cluster", "secretstores.denied");
+    for (implicit, tried) in [
+        (broken, &["first=x", "tried", "second=y"][..]),
+        (denied, &["first=x", "second=y"]),
+    ] {
+        let seen = Arc::default();
+        let all = new(&seen).with_implicit(Some(implicit));
+        all.start(&[vault("first", "x")]).await.unwrap();
+        all.reconcile(&[vault("first", "x"), vault("second", "y")])
+            .await
+            .unwrap();
+        assert_eq!(*seen.lock().unwrap(), tried);
+    }
 }

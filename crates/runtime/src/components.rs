@@ -93,6 +93,8 @@ struct Now {
     parked: Vec<Component>,
     /// The name of the state store of actors; it stays the one while the process runs.
     actor_store: Option<String>,
+    /// The component that nobody has to describe.
+    implicit: Option<Component>,
 }
 
 /// A component that works.
@@ -136,6 +138,19 @@ impl Components {
         }
     }
 
+    /// Adds a component that nobody has to describe: it runs as long as no other has its name.
+    #[must_use]
+    pub fn with_implicit(self, component: Option<Component>) -> Self {
+        self.now().implicit = component;
+        self
+    }
+
+    /// The component that nobody has to describe, unless one of these has its name.
+    fn implicit_beside(&self, components: &[Component]) -> Option<Component> {
+        let implicit = self.now().implicit.clone();
+        implicit.filter(|implicit| components.iter().all(|c| c.name != implicit.name))
+    }
+
     fn now(&self) -> MutexGuard<'_, Now> {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -153,8 +168,16 @@ impl Components {
     pub async fn start(&self, components: &[Component]) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
         tracing::info!(target: LOG, "Loading components…");
-        let allowed: Vec<_> = components.iter().filter(|c| self.allows(c)).collect();
-        let result = self.start_all(allowed).await;
+        let implicit = self.implicit_beside(components);
+        let all = components.iter().chain(&implicit);
+        let result = self.start_all(all.filter(|c| self.allows(c)).collect()).await;
+        if let Some(implicit) = implicit {
+            let mut now = self.now();
+            if now.live.iter().all(|live| live.component.name != implicit.name) {
+                // What it lacked at the start does not come later: it is told once.
+                now.implicit = None;
+            }
+        }
         match &result {
             Ok(()) => tracing::info!(target: LOG, "All outstanding components processed"),
             Err(_) => self.close_all().await,
@@ -217,7 +240,9 @@ impl Components {
     pub async fn reconcile(&self, wanted: &[Component]) -> Result<(), StartError> {
         let _changing = self.changing.lock().await;
         let current = self.now().all();
-        let allowed: Vec<_> = wanted.iter().filter(|c| self.allows(c)).collect();
+        let implicit = self.implicit_beside(wanted);
+        let all = wanted.iter().chain(&implicit);
+        let allowed: Vec<_> = all.filter(|c| self.allows(c)).collect();
         let changes = change::between(&current, &allowed);
         if changes.is_empty() {
             return Ok(());

@@ -174,11 +174,8 @@ impl Parts {
             metrics: Arc::clone(shared.metrics.all()),
             actors: !config.control_plane.placement.is_empty(),
         };
-        let components = Arc::new(Components::new(
-            context,
-            blocks.categories(),
-            Arc::clone(&blocks.secrets) as _,
-        ));
+        let components = Components::new(context, blocks.categories(), Arc::clone(&blocks.secrets) as _);
+        let components = Arc::new(components.with_implicit(resources::cluster_secrets(&config)));
         let loading = components.start(&loaded.components).await;
         loading.map_err(|error| SidecarError::Component(error.to_string()))?;
         let declared = blocks.subscriptions.declare(&loaded.subscriptions);

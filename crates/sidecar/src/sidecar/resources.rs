@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use outrigger_identity::{Identity, SpiffeId, TrustDomain};
+use outrigger_resources::component::DEFAULT_INIT_TIMEOUT;
 use outrigger_resources::configuration::{self, Configuration};
 use outrigger_resources::load::{self, Kinds, Loaded};
+use outrigger_resources::{Component, Source};
 
 use tokio::runtime::Handle;
 
 use super::{Env, LOG, SidecarError};
-use crate::config::Config;
-use crate::operator::{Operator, Workload};
+use crate::config::{Config, Mode};
+use crate::operator::{CLUSTER_SECRETS, Operator, Workload};
 
 /// The operator's name in the control plane.
 const OPERATOR_APP_ID: &str = "dapr-operator";
@@ -106,20 +108,32 @@ pub(super) fn operator(config: &Config, identity: Option<&Identity>) -> Result<O
         namespace: config.workload.namespace_or_default().to_owned(),
         pod: config.workload.pod_name.clone().unwrap_or_default(),
     };
-    if !config.resources.disable_builtin_kubernetes_secret_store {
-        tracing::warn!(
-            target: LOG,
-            "this release has no secret store for the secrets of the cluster: those that resources refer to come \
-             from the operator, but the app cannot ask for others (--disable-builtin-k8s-secret-store says that it \
-             does not)"
-        );
-    }
     Ok(Operator::new(
         &config.control_plane.operator,
         identity,
         id,
         workload,
     )?)
+}
+
+/// The store of the secrets of the cluster, which is there in Kubernetes without a description.
+pub(super) fn cluster_secrets(config: &Config) -> Option<Component> {
+    if config.mode != Mode::Kubernetes || config.resources.disable_builtin_kubernetes_secret_store {
+        return None;
+    }
+    Some(Component {
+        name: CLUSTER_SECRETS.to_owned(),
+        namespace: String::new(),
+        kind: "secretstores.kubernetes".to_owned(),
+        version: "v1".to_owned(),
+        // A pod without the token of a service account can do without it.
+        ignore_errors: true,
+        init_timeout: DEFAULT_INIT_TIMEOUT,
+        metadata: Vec::new(),
+        secret_store: String::new(),
+        scopes: Vec::new(),
+        source: Source::default(),
+    })
 }
 
 /// The Configuration that `--config` names, or the defaults.
