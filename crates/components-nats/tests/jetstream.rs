@@ -289,6 +289,30 @@ async fn what_the_server_does_not_have_is_named() {
     broker.close().await;
 }
 
+/// The server's own limit is 1 MiB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_refused_alone() {
+    const LARGEST: usize = 1 << 20;
+    let Some(server) = started().await else { return };
+    let broker = open(&server.url(), "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders").await.unwrap();
+    broker.publish(&message("orders", "before")).await.unwrap();
+    let large = "x".repeat(LARGEST + 1);
+    let error = broker.publish(&message("orders", &large)).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
+    for part in [LARGEST, LARGEST + 1] {
+        assert!(error.to_string().contains(&part.to_string()), "{part}: {error}");
+    }
+    broker.publish(&message("orders", "after")).await.unwrap();
+    for data in ["before", "after"] {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, data);
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn credentials_that_are_refused_are_told() {
     let Some(server) = Nats::start("secret") else {

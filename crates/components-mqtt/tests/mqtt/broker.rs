@@ -317,3 +317,53 @@ async fn wrong_settings_are_named() {
     assert_eq!(error.kind(), Kind::Unavailable);
     assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_not_let_in_over_mqtt_3_is_told_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let accounts = folder.path().join("accounts");
+    std::fs::write(&accounts, "").unwrap();
+    let rules = format!("allow_anonymous false\npassword_file {}\n", accounts.display());
+    let Some(server) = Mosquitto::start_with(&rules) else {
+        return;
+    };
+    let guessing = server.url().replace("tcp://", "tcp://somebody:guess@");
+    for url in [server.url(), guessing] {
+        let started = std::time::Instant::now();
+        let error = open("pubsub.mqtt3", &url, "app", &[])
+            .await
+            .map(drop)
+            .unwrap_err();
+        assert!(
+            started.elapsed() < Duration::from_secs(8),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(error.kind(), Kind::Denied, "{error}");
+        for part in ["user and password in url", "127.0.0.1"] {
+            assert!(error.to_string().contains(part), "{part}: {error}");
+        }
+        assert!(!error.to_string().contains("guess"), "{error}");
+    }
+}
+
+/// What is too large is never sent: the broker would end the connection, and get it again over the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_for_mqtt_3_is_refused_alone() {
+    const LARGEST: usize = 64 << 20;
+    let Some(server) = Mosquitto::start() else { return };
+    let broker = open("pubsub.mqtt3", &server.url(), "app", &[]).await.unwrap();
+    let mut subscription = subscribe(&broker, "orders", &[]).await;
+    let large = message("orders", &"x".repeat(LARGEST), &[]);
+    let small = message("orders", "small", &[]);
+    let (refused, published) = tokio::join!(broker.publish(&large), broker.publish(&small));
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
+    assert!(error.to_string().contains(&LARGEST.to_string()), "{error}");
+    published.unwrap();
+    let delivery = next(&mut subscription).await;
+    assert_eq!(delivery.message.data, "small");
+    delivery.receipt.acknowledge();
+    subscription.ended().await.unwrap();
+    broker.close().await;
+}
