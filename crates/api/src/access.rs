@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use outrigger_identity::SpiffeId;
 use outrigger_policy::access::{AccessControl, CallerId, denial};
 use outrigger_runtime::metrics::SidecarMetrics;
@@ -9,14 +10,22 @@ use tonic::Status;
 
 /// The policy of the Configuration, if it has one, and the counting of its decisions.
 pub struct Access {
-    control: Option<AccessControl>,
+    control: ArcSwapOption<AccessControl>,
     metrics: Arc<SidecarMetrics>,
 }
 
 impl Access {
     /// `None` allows everything.
     pub fn new(control: Option<AccessControl>, metrics: Arc<SidecarMetrics>) -> Self {
-        Self { control, metrics }
+        Self {
+            control: ArcSwapOption::from_pointee(control),
+            metrics,
+        }
+    }
+
+    /// Decides by another policy from the next call on; `None` allows everything.
+    pub fn replace(&self, control: Option<AccessControl>) {
+        self.control.store(control.map(Arc::new));
     }
 
     /// Decides on a call of `peer` (`None` without mTLS) to `operation`: a canonical method path or a full gRPC
@@ -25,7 +34,8 @@ impl Access {
     /// # Errors
     /// `PermissionDenied` in the contract's words.
     pub fn check(&self, peer: Option<&SpiffeId>, operation: &str, verb: &str) -> Result<(), Status> {
-        let Some(control) = &self.control else {
+        let control = self.control.load();
+        let Some(control) = control.as_deref() else {
             return Ok(());
         };
         let caller = peer.map(|id| CallerId {

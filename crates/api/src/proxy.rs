@@ -190,7 +190,7 @@ impl Proxy {
         method: &str,
         request: Request<Body>,
     ) -> Result<Response<Body>, Status> {
-        let rules = self.resilience.policies.app(id);
+        let rules = self.resilience.policies.load().app(id);
         let policy = rules.policy.as_deref();
         let long_lived = request.headers().get(names::STREAM).is_some_and(truthy);
         let repeat = !long_lived && policy.is_some_and(Policy::may_retry);

@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use async_trait::async_trait;
 use outrigger_component::configuration::{Items, Request};
 use outrigger_component::{ConfigurationStore, Pairs};
-use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
+use outrigger_policy::resiliency::{ComponentKind, Direction};
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::components::{Category, OpenError, Opened, Opening};
 use outrigger_runtime::registry::{Registration, Registry};
-use outrigger_runtime::resilience::Resilience;
+use outrigger_runtime::resilience::{ComponentPolicy, Resilience};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -80,7 +80,7 @@ struct Store {
     component: Arc<dyn ConfigurationStore>,
     outbound: Outbound,
     /// What applies to telling the app.
-    inbound: Option<Arc<Policy>>,
+    inbound: ComponentPolicy,
     get: Operation,
     subscribe: Operation,
     unsubscribe: Operation,

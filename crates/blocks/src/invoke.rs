@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use http_body_util::BodyExt;
-use outrigger_policy::resiliency::{Builtin, Key, Outcome, Policy};
+use outrigger_policy::resiliency::{AppPolicy, Builtin, Key, Outcome, Policy};
 use outrigger_policy::target::{Target, TargetError};
 use outrigger_runtime::app::{AppChannel, AppError};
 use outrigger_runtime::call::{AppStatus, Call, Reply};
@@ -163,8 +163,8 @@ impl InvokeError {
 struct Terms<'a> {
     policy: Option<&'a Policy>,
     key: Key<'a>,
-    /// Whether the user has rules for this target.
-    has_target: bool,
+    /// For connections to another sidecar, unless the user has rules for this target.
+    builtin: Option<&'a Policy>,
     /// Set when the body of the request failed.
     failure: Failure,
 }
@@ -235,7 +235,7 @@ impl Invoker {
         let route = self
             .route(id)
             .map_err(|error| InvokeError::Target(error.to_string()))?;
-        let rules = self.resilience.policies.app(id);
+        let (rules, builtin) = self.rules(id, &route);
         let base_url = match route {
             Route::Endpoint(name) => self.endpoints.base_url(name).unwrap_or_default(),
             _ => String::new(),
@@ -261,7 +261,7 @@ impl Invoker {
         let terms = Terms {
             policy: rules.policy.as_deref(),
             key,
-            has_target: rules.has_target,
+            builtin: builtin.as_deref(),
             failure: Failure::watch(&mut call.body),
         };
         let mut reply = match route {
@@ -280,6 +280,16 @@ impl Invoker {
             reply.content_type = Some(HeaderValue::from_static("text/plain; charset=utf-8"));
         }
         Ok(reply)
+    }
+
+    /// The user's policy for a target, and the built-in one for connections to another sidecar, unless the user has rules
+    /// for it.
+    fn rules(&self, id: &str, route: &Route<'_>) -> (AppPolicy, Option<Arc<Policy>>) {
+        let policies = self.resilience.policies.load();
+        let rules = policies.app(id);
+        let is_covered = matches!(route, Route::Remote { .. }) && !rules.has_target;
+        let builtin = is_covered.then(|| Arc::clone(policies.builtin(Builtin::ServiceRetries)));
+        (rules, builtin)
     }
 
     async fn remote(
@@ -313,12 +323,11 @@ impl Invoker {
         request: &mut OpenRequest,
         terms: &Terms<'_>,
     ) -> Result<Reply, InvokeError> {
-        if terms.has_target {
+        if terms.builtin.is_none() {
             let once = self.remote_once(id, namespace, request, terms);
             return once.await.map_err(|e| e.0);
         }
-        let builtin = self.resilience.policies.builtin(Builtin::ServiceRetries);
-        let attempts = Attempts::new(Some(builtin), Key::NONE, &self.metrics);
+        let attempts = Attempts::new(terms.builtin, Key::NONE, &self.metrics);
         let called = attempts.run_with(request, |request, attempt| async move {
             let result = self.remote_once(id, namespace, &mut *request, terms).await;
             let outcome = match &result {

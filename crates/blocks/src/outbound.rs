@@ -10,7 +10,7 @@ use outrigger_component::state::BulkError;
 use outrigger_component::{ApiStatus, Error, Kind};
 use outrigger_policy::resiliency::{ComponentKind, Direction, Key, Outcome, Policy};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::{Attempts, Refused, Resilience};
+use outrigger_runtime::resilience::{Attempts, ComponentPolicy, Refused, Resilience};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis, Registry};
 
 /// Why a component did not do what it was asked.
@@ -79,12 +79,12 @@ impl From<Error> for Cause {
 
 /// What applies to every outbound call of one component.
 pub struct Outbound {
-    policy: Option<Arc<Policy>>,
+    policy: ComponentPolicy,
     metrics: Arc<SidecarMetrics>,
 }
 
 impl Outbound {
-    /// For the component `name`; its policy is looked up once.
+    /// For the component `name`; its policy follows the resources.
     pub fn new(name: &str, kind: ComponentKind, resilience: &Resilience) -> Self {
         Self {
             policy: resilience.policies.component(name, kind, Direction::Outbound),
@@ -95,7 +95,11 @@ impl Outbound {
     /// Attempts under the policy, for operations that change from one to the next.
     #[inline]
     pub fn attempts(&self) -> Attempts<'_> {
-        Attempts::new(self.policy.as_deref(), Key::NONE, &self.metrics)
+        self.attempts_under(self.policy.current())
+    }
+
+    fn attempts_under(&self, policy: Option<Arc<Policy>>) -> Attempts<'_> {
+        Attempts::shared(policy, Key::NONE, &self.metrics)
     }
 
     /// Runs `attempt` until it succeeds or the policy gives up, and counts the result under `operation`.
@@ -126,14 +130,15 @@ impl Outbound {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        match &self.policy {
+        match self.policy.current() {
             None => attempt().await.map_err(Cause::Component),
-            Some(_) => self.repeat(attempt, code).await,
+            policy => self.repeat(policy, attempt, code).await,
         }
     }
 
     async fn repeat<T, F>(
         &self,
+        policy: Option<Arc<Policy>>,
         attempt: impl Fn() -> F,
         code: impl Fn(&Error) -> Option<i32>,
     ) -> Result<T, Cause>
@@ -141,7 +146,7 @@ impl Outbound {
         F: Future<Output = Result<T, Error>>,
     {
         let code = &code;
-        let attempts = self.attempts().run(|limit| {
+        let attempts = self.attempts_under(policy).run(|limit| {
             let attempt = attempt();
             async move {
                 let result = match limit.within(pin!(attempt)).await {

@@ -11,7 +11,7 @@ mod trip;
 
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use outrigger_resources::meta::in_scope;
@@ -20,7 +20,7 @@ use outrigger_resources::resiliency as spec;
 pub use breaker::{Breaker, BreakerError, BreakerSpec, BreakerState, Permit, StateChange};
 pub use builtin::Builtin;
 pub use execution::{Attempt, Event, Execution, Next, Outcome};
-pub use policy::{Direction, Key, Labels, Policy, Resource};
+pub use policy::{Direction, Key, Labels, Policy, PolicyRef, Resource};
 pub use retry::{Backoff, CodeListError, CodeMatch, RetrySpec, RetryState};
 pub use trip::{Counts, Trip, TripError};
 
@@ -44,17 +44,24 @@ pub struct Problem {
     pub error: bool,
     /// The text to log.
     pub text: String,
+    /// The key that is to be corrected, as [`outrigger_resources::meta::Source::of`] knows it; empty: the document.
+    pub key: String,
 }
 
 impl Problem {
     fn warning(text: String) -> Self {
-        Self { error: false, text }
+        Self {
+            error: false,
+            text,
+            key: String::new(),
+        }
     }
 
-    fn in_document(name: &str, what: &str) -> Self {
+    fn in_document(name: &str, key: String, what: &str) -> Self {
         Self {
             error: true,
             text: format!("Could not read resiliency policy {name}: {what}"),
+            key,
         }
     }
 }
@@ -136,6 +143,8 @@ pub struct Resiliency {
     default_apps: Mutex<Lru<Arc<Policy>>>,
     default_actors: Mutex<Lru<ActorPolicy>>,
     component_breakers: Mutex<Lru<Arc<Breaker>>>,
+    /// Breakers of components under earlier documents.
+    earlier_breakers: HashMap<Arc<str>, Arc<Breaker>>,
     builtin: [Arc<Policy>; 5],
 }
 
@@ -143,6 +152,23 @@ impl Resiliency {
     /// Merges the documents that are in scope for an app, in order. What cannot be used is reported and left out;
     /// if a document has a policy that cannot be read, its targets do not apply.
     pub fn build<'d>(
+        docs: impl IntoIterator<Item = &'d spec::Resiliency>,
+        app_id: &str,
+    ) -> (Self, Vec<Problem>) {
+        Self::build_after(None, docs, app_id)
+    }
+
+    /// The same in the place of these policies: the breakers of targets whose rules for them are the same keep their state.
+    pub fn rebuild<'d>(
+        &self,
+        docs: impl IntoIterator<Item = &'d spec::Resiliency>,
+        app_id: &str,
+    ) -> (Self, Vec<Problem>) {
+        Self::build_after(Some(self), docs, app_id)
+    }
+
+    fn build_after<'d>(
+        before: Option<&Self>,
         docs: impl IntoIterator<Item = &'d spec::Resiliency>,
         app_id: &str,
     ) -> (Self, Vec<Problem>) {
@@ -165,7 +191,7 @@ impl Resiliency {
                 loaded.push(this);
             }
         }
-        (Self::new(named, targets, resource, loaded), problems)
+        (Self::new(named, targets, resource, loaded, before), problems)
     }
 
     /// Only the built-in policies.
@@ -175,10 +201,17 @@ impl Resiliency {
             spec::Targets::default(),
             Arc::default(),
             Vec::new(),
+            None,
         )
     }
 
-    fn new(named: Named, targets: spec::Targets, resource: Arc<Resource>, loaded: Vec<Resource>) -> Self {
+    fn new(
+        named: Named,
+        targets: spec::Targets,
+        resource: Arc<Resource>,
+        loaded: Vec<Resource>,
+        before: Option<&Self>,
+    ) -> Self {
         let builtin = Builtin::ALL.map(|builtin| {
             Arc::new(Policy {
                 subject: Subject::Builtin(builtin.name()),
@@ -201,6 +234,7 @@ impl Resiliency {
             default_apps: Mutex::new(Lru::new(DEFAULT_TARGETS)),
             default_actors: Mutex::new(Lru::new(DEFAULT_TARGETS)),
             component_breakers: Mutex::new(Lru::new(MAX_BREAKERS)),
+            earlier_breakers: before.map(Self::breakers_of_components).unwrap_or_default(),
             builtin,
             resource,
         };
@@ -209,14 +243,60 @@ impl Resiliency {
                 .named
                 .rules(&target.timeout, &target.retry, &target.circuit_breaker);
             let size = cache_size(target.circuit_breaker_cache_size, APP_BREAKERS);
-            let policy = (!rules.is_empty()).then(|| this.app_policy(&id, rules, size));
+            let known = before.map(|before| before.known_app(&id)).unwrap_or_default();
+            let policy = (!rules.is_empty()).then(|| this.app_policy(&id, rules, size, known.as_deref()));
             this.apps.insert(id, policy);
         }
         for (kind, target) in targets.actors {
-            let policy = this.actor_target(&kind, &target);
+            let known = before.map(|before| before.known_actor(&kind)).unwrap_or_default();
+            let policy = this.actor_target(&kind, &target, &known);
             this.actors.insert(kind, policy);
         }
+        if let Some(before) = before {
+            this.take_defaults(before);
+        }
         this
+    }
+
+    /// Targets without an entry that calls were made to: their breakers are not forgotten.
+    fn take_defaults(&self, before: &Self) {
+        if !self.app_default.is_empty() {
+            let mut apps = lock(&self.default_apps);
+            for (id, known) in lock(&before.default_apps).oldest_first() {
+                apps.get_or_insert_with(id, || {
+                    self.app_policy(id, self.app_default.clone(), APP_BREAKERS, Some(known))
+                });
+            }
+        }
+        if !self.actor_default.is_empty() {
+            let mut actors = lock(&self.default_actors);
+            for (kind, known) in lock(&before.default_actors).oldest_first() {
+                actors.get_or_insert_with(kind, || {
+                    self.actor_policy(kind, self.actor_default.clone(), Scope::Type, false, known)
+                });
+            }
+        }
+    }
+
+    /// What applied to an app that was called, or that has an entry.
+    fn known_app(&self, id: &str) -> Option<Arc<Policy>> {
+        match self.apps.get(id) {
+            Some(policy) => policy.clone(),
+            None => lock(&self.default_apps).peek(id).cloned(),
+        }
+    }
+
+    fn known_actor(&self, kind: &str) -> ActorPolicy {
+        let own = self.actors.get(kind).cloned();
+        own.unwrap_or_else(|| lock(&self.default_actors).peek(kind).cloned().unwrap_or_default())
+    }
+
+    fn breakers_of_components(&self) -> HashMap<Arc<str>, Arc<Breaker>> {
+        let breakers = lock(&self.component_breakers);
+        let entries = breakers.oldest_first();
+        entries
+            .map(|(name, breaker)| (Arc::clone(name), Arc::clone(breaker)))
+            .collect()
     }
 
     /// The documents that were loaded without error: one `resiliency_loaded` each.
@@ -235,8 +315,8 @@ impl Resiliency {
         if self.app_default.is_empty() {
             return AppPolicy::default();
         }
-        let mut cache = self.default_apps.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || self.app_policy(id, self.app_default.clone(), APP_BREAKERS);
+        let mut cache = lock(&self.default_apps);
+        let make = || self.app_policy(id, self.app_default.clone(), APP_BREAKERS, None);
         AppPolicy {
             policy: Some(Arc::clone(cache.get_or_insert_with(id, make))),
             has_target: false,
@@ -251,8 +331,11 @@ impl Resiliency {
         if self.actor_default.is_empty() {
             return ActorPolicy::default();
         }
-        let mut cache = self.default_actors.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || self.actor_policy(kind, self.actor_default.clone(), Scope::Type, false);
+        let mut cache = lock(&self.default_actors);
+        let make = || {
+            let rules = self.actor_default.clone();
+            self.actor_policy(kind, rules, Scope::Type, false, &ActorPolicy::default())
+        };
         cache.get_or_insert_with(kind, make).clone()
     }
 
@@ -284,16 +367,16 @@ impl Resiliency {
             return None;
         }
         let breakers = rules.breaker.map_or(Breakers::None, |spec| {
-            let mut all = self
-                .component_breakers
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut all = lock(&self.component_breakers);
             let make = || {
-                Arc::new(Breaker::new(
-                    format!("{}-{name}", spec.name),
-                    spec.clone(),
-                    Instant::now(),
-                ))
+                let earlier = self.earlier_breakers.get(name);
+                match earlier.filter(|breaker| *breaker.spec() == spec) {
+                    Some(breaker) => Arc::clone(breaker),
+                    None => {
+                        let log_name = format!("{}-{name}", spec.name);
+                        Arc::new(Breaker::new(log_name, spec.clone(), Instant::now()))
+                    }
+                }
             };
             Breakers::One(Arc::clone(all.get_or_insert_with(name, make)))
         });
@@ -316,7 +399,8 @@ impl Resiliency {
         &self.builtin[builtin as usize]
     }
 
-    fn app_policy(&self, id: &str, rules: Rules, breakers: usize) -> Arc<Policy> {
+    /// `known`: what applied to it before.
+    fn app_policy(&self, id: &str, rules: Rules, breakers: usize, known: Option<&Policy>) -> Arc<Policy> {
         Arc::new(Policy {
             subject: Subject::App(id.to_owned()),
             target: format!("app_{id}"),
@@ -324,13 +408,13 @@ impl Resiliency {
             timeout: rules.timeout,
             retry: rules.retry,
             breakers: rules.breaker.map_or(Breakers::None, |spec| {
-                Breakers::per_key(spec, String::new(), breakers)
+                Breakers::per_key(spec, String::new(), breakers, known.map(|known| &known.breakers))
             }),
             seed: Seed::random(),
         })
     }
 
-    fn actor_target(&self, kind: &str, target: &spec::ActorTarget) -> ActorPolicy {
+    fn actor_target(&self, kind: &str, target: &spec::ActorTarget, known: &ActorPolicy) -> ActorPolicy {
         let rules = self
             .named
             .rules(&target.timeout, &target.retry, &target.circuit_breaker);
@@ -340,10 +424,17 @@ impl Resiliency {
         } else {
             Scope::Id { size }
         };
-        self.actor_policy(kind, rules, scope, true)
+        self.actor_policy(kind, rules, scope, true, known)
     }
 
-    fn actor_policy(&self, kind: &str, rules: Rules, scope: Scope, has_target: bool) -> ActorPolicy {
+    fn actor_policy(
+        &self,
+        kind: &str,
+        rules: Rules,
+        scope: Scope,
+        has_target: bool,
+        known: &ActorPolicy,
+    ) -> ActorPolicy {
         let policy = |timeout, retry, breakers| {
             Arc::new(Policy {
                 subject: Subject::Actor(kind.to_owned()),
@@ -355,9 +446,10 @@ impl Resiliency {
                 seed: Seed::random(),
             })
         };
+        let known = known.before_lock.as_ref().map(|policy| &policy.breakers);
         let breakers = rules.breaker.map_or(Breakers::None, |spec| match scope {
-            Scope::Type => Breakers::One(Arc::new(Breaker::new(kind.to_owned(), spec, Instant::now()))),
-            Scope::Id { size } => Breakers::per_key(spec, format!("{kind}-"), size),
+            Scope::Type => Breakers::one(kind.to_owned(), spec, known),
+            Scope::Id { size } => Breakers::per_key(spec, format!("{kind}-"), size, known),
         });
         let guarded = rules.retry.is_some() || !matches!(breakers, Breakers::None);
         ActorPolicy {
@@ -368,6 +460,11 @@ impl Resiliency {
             has_target,
         }
     }
+}
+
+fn lock<T>(lru: &Mutex<Lru<T>>) -> MutexGuard<'_, Lru<T>> {
+    // An entry is whole before it is put in, so a panic elsewhere does not spoil it.
+    lru.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How finely the breakers of an actor type are told apart.
@@ -400,7 +497,10 @@ fn add_targets(targets: &mut spec::Targets, doc: &spec::Resiliency, problems: &m
             None => {
                 targets.actors.insert(kind.clone(), target.clone());
             }
-            Some(why) => problems.push(Problem::in_document(&doc.name, &why)),
+            Some(why) => {
+                let key = format!("spec.targets.actors.{kind}");
+                problems.push(Problem::in_document(&doc.name, key, &why));
+            }
         }
     }
 }

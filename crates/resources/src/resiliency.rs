@@ -26,6 +26,17 @@ pub struct Resiliency {
     pub source: Source,
 }
 
+impl Resiliency {
+    /// Whether both say the same, wherever they were read: what hot reload compares.
+    pub fn same_as(&self, other: &Resiliency) -> bool {
+        let at = |r: &Resiliency| Resiliency {
+            source: Source::default(),
+            ..r.clone()
+        };
+        at(self) == at(other)
+    }
+}
+
 /// `spec.policies`: by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -219,6 +219,15 @@ impl SidecarMetrics {
         });
     }
 
+    /// Resiliency resources were loaded in the place of others: what is recorded from now on has the label of the last.
+    pub fn policies_replaced<'r>(&self, loaded: impl IntoIterator<Item = (&'r str, &'r str)>) {
+        for (name, namespace) in loaded {
+            self.all.resiliency.resource_loaded(name, namespace);
+        }
+        self.inbound.forget();
+        self.outbound.forget();
+    }
+
     /// A policy acted.
     pub fn policy_event(&self, policy: &Policy, event: &Event) {
         self.policy(policy, |[timeout, retry, breaker]| match event {

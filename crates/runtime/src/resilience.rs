@@ -1,24 +1,38 @@
 //! Calls under a resiliency policy, in one loop: the policy decides, this waits, logs and counts.
 
+mod policies;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, Resiliency};
+use outrigger_policy::resiliency::{Event, Execution, Key, Next, Outcome, Policy, PolicyRef, Resiliency};
 use outrigger_resources::value::format_go_duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::SidecarMetrics;
+
+pub use policies::{ComponentPolicy, Policies};
 
 const LOG: &str = "dapr.runtime.resiliency";
 
 /// The policies and where their events are counted.
 pub struct Resilience {
     /// All policies.
-    pub policies: Resiliency,
+    pub policies: Policies,
     /// Counts runs and activations.
     pub metrics: Arc<SidecarMetrics>,
+}
+
+impl Resilience {
+    /// Under `policies`, until others are put in their place.
+    pub fn new(policies: Resiliency, metrics: Arc<SidecarMetrics>) -> Self {
+        Self {
+            policies: Policies::new(policies),
+            metrics,
+        }
+    }
 }
 
 /// A circuit breaker is open: no attempt was made, or no more.
@@ -28,7 +42,7 @@ pub struct Refused(String);
 
 /// An operation that is attempted until it succeeds or its policy gives up. Without a policy there is one attempt.
 pub struct Attempts<'p> {
-    policy: Option<&'p Policy>,
+    policy: Option<PolicyRef<'p>>,
     key: Key<'p>,
     metrics: &'p SidecarMetrics,
     stop: Option<&'p CancellationToken>,
@@ -63,6 +77,17 @@ impl<'p> Attempts<'p> {
     /// Under `policy`, whose breakers know the operation by `key`.
     #[inline]
     pub fn new(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+        Self::held(policy.map(PolicyRef::Borrowed), key, metrics)
+    }
+
+    /// The same under a policy that nobody else may keep for as long.
+    #[inline]
+    pub fn shared(policy: Option<Arc<Policy>>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+        Self::held(policy.map(PolicyRef::Shared), key, metrics)
+    }
+
+    #[inline]
+    fn held(policy: Option<PolicyRef<'p>>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         Self {
             policy,
             key,
@@ -108,6 +133,7 @@ impl<'p> Attempts<'p> {
     where
         F: Future<Output = (S, T, Outcome)>,
     {
+        let stop = self.stop;
         let mut run = Run::start(self.policy, self.key, self.metrics);
         let mut number = 0;
         loop {
@@ -118,19 +144,19 @@ impl<'p> Attempts<'p> {
             let Some(pause) = run.after(outcome) else {
                 return Ok(result);
             };
-            if self.is_stopped_within(pause).await {
+            if is_stopped_within(stop, pause).await {
                 return Ok(result);
             }
         }
     }
+}
 
-    async fn is_stopped_within(&self, pause: Duration) -> bool {
-        let Some(stop) = self.stop else {
-            tokio::time::sleep(pause).await;
-            return false;
-        };
-        tokio::time::timeout(pause, stop.cancelled()).await.is_ok()
-    }
+async fn is_stopped_within(stop: Option<&CancellationToken>, pause: Duration) -> bool {
+    let Some(stop) = stop else {
+        tokio::time::sleep(pause).await;
+        return false;
+    };
+    tokio::time::timeout(pause, stop.cancelled()).await.is_ok()
 }
 
 /// What the policy says between attempts.
@@ -142,9 +168,9 @@ pub struct Run<'p> {
 impl<'p> Run<'p> {
     /// Before the first attempt.
     #[inline]
-    pub fn start(policy: Option<&'p Policy>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
+    pub fn start(policy: Option<PolicyRef<'p>>, key: Key<'p>, metrics: &'p SidecarMetrics) -> Self {
         let now = Instant::now();
-        let execution = policy.map(|policy| policy.start(key, now));
+        let execution = policy.map(|policy| Policy::run(policy, key, now));
         if let Some(execution) = &execution {
             metrics.policy_run(execution, now);
         }

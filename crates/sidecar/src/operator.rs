@@ -190,6 +190,16 @@ impl Operator {
         )
     }
 
+    /// The resiliency policies that concern the app.
+    ///
+    /// # Errors
+    /// [`OperatorError`], after one try.
+    pub async fn resiliency(&self) -> Result<Loaded, OperatorError> {
+        let listed = self.once("list resiliency policies", self.list_policies()).await?;
+        let listed = listed.resiliencies.into_iter();
+        self.read(listed.map(|json| (Kind::Resiliency, json)))
+    }
+
     /// Changes of subscriptions.
     pub(crate) fn subscription_updates(&self) -> Updates<wire::SubscriptionUpdateEvent> {
         let this = self.clone();

@@ -1,11 +1,13 @@
 //! Resources that come, change and go while the sidecar runs: a source tells of them, and for each kind a [`Reconcile`]
-//! brings what runs to what is wanted.
+//! brings what runs to what is wanted. The Configuration is not one of them: [`ConfigurationReloader`] follows its files.
 
 mod components;
+mod configuration;
 mod desired;
 mod endpoints;
 mod folders;
 mod operator;
+mod resiliency;
 mod subscriptions;
 mod watch;
 
@@ -20,16 +22,16 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 pub use components::ComponentReconciler;
+pub use configuration::{Applied, ConfigurationReloader};
 pub use endpoints::{EndpointReconciler, Resolve};
 pub use folders::FolderSource;
 pub use operator::OperatorSource;
+pub use resiliency::ResiliencyReconciler;
 pub use subscriptions::SubscriptionReconciler;
 
 const LOG: &str = "dapr.runtime.hotreload";
 /// How often everything is listed again although nothing was reported.
 const RELIST: Duration = Duration::from_secs(60);
-/// What must be ready for `/v1.0/healthz` where hot reload is on.
-const CONDITIONS: [&str; 2] = ["component-reconciler", "subscription-reconciler"];
 
 /// Where resources come from: all of them, and then what changes. Only those of this app are given.
 #[async_trait]
@@ -65,6 +67,11 @@ pub enum Event {
 pub trait Reconcile: Send {
     /// Of which kind.
     fn kind(&self) -> Kind;
+
+    /// What `/v1.0/healthz` waits for: that a source of this kind is watched. None: health does not depend on it.
+    fn condition(&self) -> Option<&'static str> {
+        None
+    }
 
     /// A source listed all that it has.
     ///
@@ -118,12 +125,11 @@ pub struct Reloader {
 impl Reloader {
     /// For what was started from resources that were read after the source began to watch.
     pub fn new(source: Box<dyn Source>, reconcilers: Vec<Box<dyn Reconcile>>, readiness: &Readiness) -> Self {
-        let has_components = reconcilers.iter().any(|one| one.kind() == Kind::Component);
-        let names = if has_components { &CONDITIONS[..] } else { &[] };
+        let names = reconcilers.iter().filter_map(|one| one.condition());
         Self {
             source,
+            watched: names.map(|name| readiness.condition(name)).collect(),
             reconcilers,
-            watched: names.iter().map(|name| readiness.condition(name)).collect(),
         }
     }
 
@@ -132,13 +138,6 @@ impl Reloader {
     /// # Errors
     /// [`ReloadError`].
     pub async fn run(mut self, stop: CancellationToken) -> Result<(), ReloadError> {
-        if !self.watched.is_empty() {
-            tracing::info!(
-                target: LOG,
-                "Hot reloading enabled. Daprd will reload 'Component', 'HTTPEndpoint' and 'Subscription' resources on \
-                 change."
-            );
-        }
         let mut relist = tokio::time::interval_at(Instant::now() + RELIST, RELIST);
         relist.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let Some(changed) = stop.run_until_cancelled(self.source.begin()).await else {
@@ -185,5 +184,118 @@ impl Reloader {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// A source that is watched once it is told to be, and has nothing to report.
+    struct Silent(oneshot::Receiver<()>);
+
+    #[async_trait]
+    impl Source for Silent {
+        async fn begin(&mut self) -> bool {
+            // Whoever drops the other half lets it begin, too.
+            let _told = (&mut self.0).await;
+            false
+        }
+
+        async fn list(&mut self) -> Result<Loaded, ListError> {
+            Ok(Loaded::default())
+        }
+
+        async fn next(&mut self) -> Event {
+            pending().await
+        }
+    }
+
+    struct Waited(Kind, Option<&'static str>);
+
+    #[async_trait]
+    impl Reconcile for Waited {
+        fn kind(&self) -> Kind {
+            self.0
+        }
+
+        fn condition(&self) -> Option<&'static str> {
+            self.1
+        }
+
+        async fn listed(&mut self, _: &Loaded) -> Result<(), ReloadError> {
+            Ok(())
+        }
+
+        async fn changed(&mut self, _: &Loaded) -> Result<(), ReloadError> {
+            Ok(())
+        }
+
+        async fn ended(&mut self, _: &str) -> Result<(), ReloadError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_is_ready_when_its_own_source_is_watched() {
+        let readiness = Readiness::default();
+        let stop = CancellationToken::new();
+        let reloader = |kind, condition| {
+            let (begin, told) = oneshot::channel();
+            let reconcilers: Vec<Box<dyn Reconcile>> = vec![Box::new(Waited(kind, condition))];
+            let reloader = Reloader::new(Box::new(Silent(told)), reconcilers, &readiness);
+            (begin, tokio::spawn(reloader.run(stop.clone())))
+        };
+        let (endpoints, _) = reloader(Kind::HttpEndpoint, None);
+        let (components, _) = reloader(Kind::Component, Some("component-reconciler"));
+        let (subscriptions, _) = reloader(Kind::Subscription, Some("subscription-reconciler"));
+        // Time stands still until every task waits, so that a pause lets all of them go as far as they can.
+        let settled = || tokio::time::sleep(Duration::from_millis(1));
+        endpoints.send(()).unwrap();
+        settled().await;
+        assert_eq!(
+            readiness.unready(),
+            ["component-reconciler", "subscription-reconciler"]
+        );
+        components.send(()).unwrap();
+        settled().await;
+        assert_eq!(readiness.unready(), ["subscription-reconciler"]);
+        subscriptions.send(()).unwrap();
+        settled().await;
+        assert!(readiness.unready().is_empty());
+        stop.cancel();
+    }
+
+    /// A source that reports nothing, and counts how often it is listed.
+    struct Unchanging(Arc<AtomicUsize>);
+
+    #[async_trait]
+    impl Source for Unchanging {
+        async fn list(&mut self) -> Result<Loaded, ListError> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Loaded::default())
+        }
+
+        async fn next(&mut self) -> Event {
+            pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_reports_nothing_is_listed_each_minute() {
+        let (stop, lists) = (CancellationToken::new(), Arc::new(AtomicUsize::new(0)));
+        let source = Box::new(Unchanging(Arc::clone(&lists)));
+        let reloader = Reloader::new(source, Vec::new(), &Readiness::default());
+        let running = tokio::spawn(reloader.run(stop.clone()));
+        tokio::time::sleep(RELIST * 3 + RELIST / 2).await;
+        assert_eq!(lists.load(Ordering::Relaxed), 3);
+        stop.cancel();
+        running.await.unwrap().unwrap();
     }
 }

@@ -53,7 +53,7 @@ impl Actors {
         reentry: Option<&str>,
     ) -> Result<Reply, ActorError> {
         let resilience = &self.with.resilience;
-        let rules = resilience.policies.actor(message.kind());
+        let rules = resilience.policies.load().actor(message.kind());
         let key = Key::actor(message.id());
         let attempts = Attempts::new(rules.after_lock.as_deref(), key, &resilience.metrics);
         let called = attempts.run(async |limit| {

@@ -105,12 +105,17 @@ impl Actors {
     pub(super) async fn send(&self, message: &Message<'_>) -> Result<Reply, ActorError> {
         self.known(message.kind()).await?;
         let resilience = &self.with.resilience;
-        let rules = resilience.policies.actor(message.kind());
-        let builtin = (!rules.has_target).then(|| resilience.policies.builtin(Builtin::ActorNotFoundRetries));
+        let (rules, builtin) = {
+            let policies = resilience.policies.load();
+            let rules = policies.actor(message.kind());
+            let builtin = || Arc::clone(policies.builtin(Builtin::ActorNotFoundRetries));
+            let builtin = (!rules.has_target).then(builtin);
+            (rules, builtin)
+        };
         let key = Key::actor(message.id());
         let attempts = Attempts::new(rules.before_lock.as_deref(), key, &resilience.metrics);
         let sent = attempts.until(&self.ended).run(async |_| {
-            let found = Attempts::new(builtin.map(Arc::as_ref), Key::NONE, &resilience.metrics);
+            let found = Attempts::new(builtin.as_deref(), Key::NONE, &resilience.metrics);
             let sent = found.until(&self.ended).run(async |_| {
                 // The future of a call to the app is large.
                 let result = Box::pin(self.once(message, Origin::Own)).await;

@@ -1,5 +1,6 @@
 //! Watching internal actors, wherever they live: one question, and what the actor tells from then on.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
@@ -37,8 +38,8 @@ impl Actors {
     /// [`ActorError`]; `Unimplemented` for an app's actor.
     pub async fn watch(&self, call: &ActorCall) -> Result<ActorStream, ActorError> {
         let resilience = &self.with.resilience;
-        let builtin = resilience.policies.builtin(Builtin::ActorNotFoundRetries);
-        let attempts = Attempts::new(Some(builtin), Key::NONE, &resilience.metrics);
+        let builtin = Arc::clone(resilience.policies.load().builtin(Builtin::ActorNotFoundRetries));
+        let attempts = Attempts::new(Some(&builtin), Key::NONE, &resilience.metrics);
         let watched = attempts.until(&self.ended).run(async |_| {
             let result = Box::pin(self.watch_once(call)).await;
             let outcome = outcome(&result);

@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use outrigger_component::InputBinding;
-use outrigger_policy::resiliency::{ComponentKind, Direction, Policy};
+use outrigger_policy::resiliency::{ComponentKind, Direction};
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::delivery::{self, OnStop};
-use outrigger_runtime::resilience::Resilience;
+use outrigger_runtime::resilience::{ComponentPolicy, Resilience};
 use outrigger_telemetry::metrics::{Counter, Histogram, Millis};
 use outrigger_telemetry::trace::Parent;
 use outrigger_transport::body::Body;
@@ -95,7 +95,7 @@ pub(super) struct Input {
     component: Arc<dyn InputBinding>,
     pub(super) route: String,
     declared: bool,
-    pub(super) policy: Option<Arc<Policy>>,
+    pub(super) policy: ComponentPolicy,
     succeeded: Series,
     failed: Series,
     /// Ends its reading.
@@ -267,8 +267,9 @@ async fn read(bindings: &Arc<Bindings>, input: &Arc<Input>, phases: &Phases) -> 
     }
     let drain = CancellationToken::new();
     let dependencies = &bindings.dependencies;
-    let policy = input.policy.as_deref();
-    let (inbox, engine) = delivery::engine(deliver::LIMITS, policy, &dependencies.resilience.metrics);
+    let metrics = &dependencies.resilience.metrics;
+    let (inbox, engine) = delivery::engine(deliver::LIMITS, None, metrics);
+    let engine = engine.under(&input.policy);
     let handler = Arc::new(Delivery {
         bindings: Arc::clone(bindings),
         input: Arc::clone(input),

@@ -9,12 +9,12 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use http::{HeaderMap, Method};
 use outrigger_component::configuration::{Item, Items};
 use outrigger_delivery::Limits;
-use outrigger_policy::resiliency::{Outcome, Policy};
+use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::{AppChannel, Health};
 use outrigger_runtime::call::{AppStatus, Call};
 use outrigger_runtime::delivery::{self, OnStop, Undelivered};
 use outrigger_runtime::metrics::SidecarMetrics;
-use outrigger_runtime::resilience::Attempt;
+use outrigger_runtime::resilience::{Attempt, ComponentPolicy};
 use outrigger_telemetry::trace::Parent;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -54,11 +54,11 @@ impl App {
         store: &str,
         id: &str,
         mut updates: mpsc::Receiver<Items>,
-        policy: Option<&Policy>,
+        policy: &ComponentPolicy,
         stop: &CancellationToken,
     ) {
-        let (inbox, engine) = delivery::engine(LIMITS, policy, &self.metrics);
-        let engine = engine.while_healthy(self.health.clone());
+        let (inbox, engine) = delivery::engine(LIMITS, None, &self.metrics);
+        let engine = engine.under(policy).while_healthy(self.health.clone());
         let reading = async move {
             let mut told = FuturesUnordered::new();
             loop {

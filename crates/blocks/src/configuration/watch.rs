@@ -213,7 +213,7 @@ impl Telling {
         match &self.receiver {
             Receiver::Stream(reader) => stream(reader, updates, over).await,
             Receiver::App(app) => {
-                let policy = store.inbound.as_deref();
+                let policy = &store.inbound;
                 app.follow(&store.name, &self.id, updates, policy, over).await;
             }
         }

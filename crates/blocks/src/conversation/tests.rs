@@ -48,7 +48,7 @@ impl Conversation for Asked {
 fn block() -> (Conversations, Arc<Mutex<Vec<Request>>>) {
     let policies = Resiliency::build(&[], "app").0;
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
-    let block = Conversations::new(Arc::new(Resilience { policies, metrics }));
+    let block = Conversations::new(Arc::new(Resilience::new(policies, metrics)));
     let asked = Arc::new(Mutex::default());
     let _placed = block.insert("llm", Arc::new(Asked(Arc::clone(&asked))));
     (block, asked)

@@ -22,7 +22,7 @@ macro_rules! document {
 async fn block() -> Crypto {
     let policies = Resiliency::build(&[], "app").0;
     let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
-    let block = Crypto::new(true, Arc::new(Resilience { policies, metrics }));
+    let block = Crypto::new(true, Arc::new(Resilience::new(policies, metrics)));
     let metadata = [("jwks".to_owned(), KEYS.to_owned())];
     let setup = Setup {
         metadata: Metadata::new("keys", metadata).unwrap(),

@@ -1,5 +1,7 @@
 //! What the app says it wants: `GET /dapr/subscribe`, or `ListTopicSubscriptions`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_component::Pairs;
@@ -27,8 +29,8 @@ const MAX_SUBSCRIPTIONS: usize = 10_000;
 /// Asks the app, again and again under the built-in policy for that. What it says and cannot be used is logged.
 pub(super) async fn ask(app: &AppChannel, dependencies: &Dependencies) -> Vec<AppSubscription> {
     let resilience = &dependencies.resilience;
-    let policy = resilience.policies.builtin(Builtin::InitializationRetries);
-    let attempts = Attempts::new(Some(policy), Key::NONE, &resilience.metrics);
+    let policy = Arc::clone(resilience.policies.load().builtin(Builtin::InitializationRetries));
+    let attempts = Attempts::new(Some(&policy), Key::NONE, &resilience.metrics);
     let answered = if app.is_grpc() {
         attempts.run(|_| over_grpc(app)).await
     } else {

@@ -55,7 +55,7 @@ pub enum BreakerError {
 }
 
 /// How a breaker behaves.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BreakerSpec {
     /// Name of the policy.
     pub name: String,
@@ -130,6 +130,11 @@ impl Breaker {
             spec,
             state: Mutex::new(state),
         }
+    }
+
+    /// How it behaves.
+    pub const fn spec(&self) -> &BreakerSpec {
+        &self.spec
     }
 
     /// The name in logs.

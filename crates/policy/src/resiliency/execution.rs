@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::breaker::{Breaker, BreakerError, BreakerState, Permit, StateChange};
-use super::policy::{Key, Policy};
+use super::policy::{Key, Policy, PolicyRef};
 use super::retry::RetryState;
 
 /// What the caller may do now: one attempt.
@@ -98,7 +98,7 @@ pub enum Event {
 /// One run. Dropping it in the middle of an attempt counts as a failure of that attempt.
 #[derive(Debug)]
 pub struct Execution<'p> {
-    policy: &'p Policy,
+    policy: PolicyRef<'p>,
     key: Key<'p>,
     breaker: Option<Arc<Breaker>>,
     retry: Option<RetryState>,
@@ -112,17 +112,17 @@ pub struct Execution<'p> {
 
 impl<'p> Execution<'p> {
     pub(super) fn new(
-        policy: &'p Policy,
+        policy: PolicyRef<'p>,
         key: Key<'p>,
         breaker: Option<Arc<Breaker>>,
         seed: u64,
         now: Instant,
     ) -> Self {
         Self {
+            retry: policy.retry.as_ref().map(|spec| RetryState::new(spec, now, seed)),
             policy,
             key,
             breaker,
-            retry: policy.retry.as_ref().map(|spec| RetryState::new(spec, now, seed)),
             permit: None,
             attempts: 0,
             timeout_seen: false,
@@ -210,8 +210,8 @@ impl<'p> Execution<'p> {
     }
 
     /// The policy of this run.
-    pub const fn policy(&self) -> &'p Policy {
-        self.policy
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// The state of the breaker, if there is one: the metric `resiliency_count` carries it.

@@ -36,6 +36,24 @@ impl<V> Lru<V> {
         }
     }
 
+    /// Keys and values, the one not used for longest first.
+    pub(super) fn oldest_first(&self) -> impl Iterator<Item = (&Arc<str>, &V)> {
+        let slot = |index: usize| self.slots.get(index);
+        std::iter::successors(slot(self.oldest), move |known| slot(known.newer))
+            .map(|slot| (&slot.key, &slot.value))
+    }
+
+    /// The value of `key`; it does not count as used.
+    pub(super) fn peek(&self, key: &str) -> Option<&V> {
+        let slot = self.slots.get(*self.index.get(key)?)?;
+        Some(&slot.value)
+    }
+
+    /// The most entries it keeps.
+    pub(super) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// The value of `key`, made when absent, and from now on the one used most recently.
     pub(super) fn get_or_insert_with(&mut self, key: &str, make: impl FnOnce() -> V) -> &mut V {
         let slot = match self.index.get(key).copied() {

@@ -54,7 +54,10 @@ impl Named {
                 Ok(timeout) => {
                     self.timeouts.insert(name.clone(), timeout);
                 }
-                Err(error) => errors.push(format!("invalid duration {name:?}, {text}: {error}")),
+                Err(error) => errors.push((
+                    format!("spec.policies.timeouts.{name}"),
+                    format!("invalid duration {name:?}, {text}: {error}"),
+                )),
             }
         }
         for (name, retry) in &doc.policies.retries {
@@ -70,7 +73,10 @@ impl Named {
                     let read = self.at_least_three(name, read, problems);
                     self.retries.insert(name.clone(), Arc::new(read));
                 }
-                Err(error) => errors.push(format!("invalid retry configuration {name:?}: {error}")),
+                Err(error) => errors.push((
+                    format!("spec.policies.retries.{name}"),
+                    format!("invalid retry configuration {name:?}: {error}"),
+                )),
             }
         }
         for (name, breaker) in &doc.policies.circuit_breakers {
@@ -78,14 +84,17 @@ impl Named {
                 Ok(read) => {
                     self.breakers.insert(name.clone(), read);
                 }
-                Err(error) => errors.push(format!("invalid circuit breaker configuration {name:?}: {error}")),
+                Err(error) => errors.push((
+                    format!("spec.policies.circuitBreakers.{name}"),
+                    format!("invalid circuit breaker configuration {name:?}: {error}"),
+                )),
             }
         }
         let outcome = if errors.is_empty() { Ok(()) } else { Err(()) };
         problems.extend(
             errors
                 .into_iter()
-                .map(|error| Problem::in_document(&doc.name, &error)),
+                .map(|(key, error)| Problem::in_document(&doc.name, key, &error)),
         );
         outcome
     }

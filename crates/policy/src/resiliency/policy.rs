@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::fmt::{self, Display, Formatter};
 use std::hash::{BuildHasher, Hasher};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -134,7 +135,7 @@ pub(super) enum Breakers {
     None,
     /// One for all its calls.
     One(Arc<Breaker>),
-    PerKey(Box<Pool>),
+    PerKey(Arc<Pool>),
 }
 
 /// One breaker per key, the key prefixed with a text; the least recently used are forgotten.
@@ -145,13 +146,34 @@ pub(super) struct Pool {
     breakers: Mutex<Lru<Arc<Breaker>>>,
 }
 
+impl Pool {
+    fn is_as(&self, spec: &BreakerSpec, prefix: &str, capacity: usize) -> bool {
+        let breakers = self.breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.spec == *spec && self.prefix == prefix && breakers.capacity() == capacity
+    }
+}
+
 impl Breakers {
-    pub(super) fn per_key(spec: BreakerSpec, prefix: String, capacity: usize) -> Self {
-        Self::PerKey(Box::new(Pool {
-            spec,
-            prefix,
-            breakers: Mutex::new(Lru::new(capacity)),
-        }))
+    /// Those of `before` if they are the same but for their state.
+    pub(super) fn per_key(spec: BreakerSpec, prefix: String, capacity: usize, before: Option<&Self>) -> Self {
+        match before {
+            Some(Self::PerKey(pool)) if pool.is_as(&spec, &prefix, capacity) => {
+                Self::PerKey(Arc::clone(pool))
+            }
+            _ => Self::PerKey(Arc::new(Pool {
+                spec,
+                prefix,
+                breakers: Mutex::new(Lru::new(capacity)),
+            })),
+        }
+    }
+
+    /// One for all calls: that of `before` if it is the same but for its state.
+    pub(super) fn one(name: String, spec: BreakerSpec, before: Option<&Self>) -> Self {
+        match before {
+            Some(Self::One(breaker)) if *breaker.spec() == spec => Self::One(Arc::clone(breaker)),
+            _ => Self::One(Arc::new(Breaker::new(name, spec, Instant::now()))),
+        }
     }
 
     fn find(&self, key: Key<'_>, now: Instant) -> Option<Arc<Breaker>> {
@@ -164,6 +186,27 @@ impl Breakers {
                 let make = || Arc::new(Breaker::new(name.clone(), pool.spec.clone(), now));
                 Some(Arc::clone(breakers.get_or_insert_with(&name, make)))
             }
+        }
+    }
+}
+
+/// A policy that somebody else keeps, or that the run itself keeps.
+#[derive(Debug, Clone)]
+pub enum PolicyRef<'p> {
+    /// Somebody else keeps it for longer than the run.
+    Borrowed(&'p Policy),
+    /// The run keeps it, whatever becomes of the policies meanwhile.
+    Shared(Arc<Policy>),
+}
+
+impl Deref for PolicyRef<'_> {
+    type Target = Policy;
+
+    #[inline]
+    fn deref(&self) -> &Policy {
+        match self {
+            Self::Borrowed(policy) => policy,
+            Self::Shared(policy) => policy,
         }
     }
 }
@@ -210,8 +253,14 @@ impl Policy {
 
     /// Starts one run of an operation. Where there is no policy there is no run: call the operation once.
     pub fn start<'p>(&'p self, key: Key<'p>, now: Instant) -> Execution<'p> {
-        let breaker = self.breakers.find(key, now);
-        Execution::new(self, key, breaker, self.seed.next(), now)
+        Self::run(PolicyRef::Borrowed(self), key, now)
+    }
+
+    /// Starts one run under a policy held either way.
+    pub fn run<'p>(policy: PolicyRef<'p>, key: Key<'p>, now: Instant) -> Execution<'p> {
+        let breaker = policy.breakers.find(key, now);
+        let seed = policy.seed.next();
+        Execution::new(policy, key, breaker, seed, now)
     }
 
     /// The time limit of each attempt.

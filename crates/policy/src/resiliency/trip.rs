@@ -51,6 +51,13 @@ pub struct Trip {
     rule: Rule,
 }
 
+/// The text decides what a trip does.
+impl PartialEq for Trip {
+    fn eq(&self, other: &Self) -> bool {
+        self.source == other.source
+    }
+}
+
 #[derive(Clone)]
 enum Rule {
     /// One counter against one number, which is how nearly every policy is written.

@@ -147,6 +147,15 @@ fn lines(node: &Node) -> BTreeMap<String, usize> {
         let named = |item: &Node| Some((item.text("name")?.to_lowercase(), item.line));
         lines.extend(items.iter().filter_map(named));
     }
+    for group in ["timeouts", "retries", "circuitBreakers"] {
+        let policies = spec.get("policies").and_then(|policies| policies.get(group));
+        if let Some(yaml::Kind::Map(policies)) = policies.map(|policies| &policies.kind) {
+            lines.extend(policies.iter().map(|entry| {
+                let key = format!("spec.policies.{group}.{}", entry.key.text);
+                (key.to_lowercase(), entry.line)
+            }));
+        }
+    }
     let rules = spec.get("routes").and_then(|routes| routes.get("rules"));
     if let Some(yaml::Kind::Seq(rules)) = rules.map(|rules| &rules.kind) {
         let matches = rules.iter().enumerate().map(|(index, rule)| {

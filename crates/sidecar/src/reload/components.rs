@@ -36,6 +36,10 @@ impl Reconcile for ComponentReconciler {
         Kind::Component
     }
 
+    fn condition(&self) -> Option<&'static str> {
+        Some("component-reconciler")
+    }
+
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
         self.desired.list(listed.components.clone(), &listed.broken);
         self.reconcile().await

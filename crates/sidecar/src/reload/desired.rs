@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use outrigger_resources::{Component, HttpEndpoint, Source, Subscription};
+use outrigger_resources::{Component, HttpEndpoint, Resiliency, Source, Subscription};
 
 use super::LOG;
 
@@ -18,46 +18,30 @@ pub(super) trait Resource: Clone {
     fn shown(&self) -> String;
 }
 
-impl Resource for Component {
-    fn name(&self) -> &str {
-        &self.name
-    }
+/// `Type: how a message shows it`.
+macro_rules! resources {
+    ($($resource:ident: $shown:expr;)*) => {
+        $(impl Resource for $resource {
+            fn name(&self) -> &str {
+                &self.name
+            }
 
-    fn source(&self) -> &Source {
-        &self.source
-    }
+            fn source(&self) -> &Source {
+                &self.source
+            }
 
-    fn shown(&self) -> String {
-        format!("component {}", self.log_name())
-    }
+            fn shown(&self) -> String {
+                ($shown)(self)
+            }
+        })*
+    };
 }
 
-impl Resource for HttpEndpoint {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn source(&self) -> &Source {
-        &self.source
-    }
-
-    fn shown(&self) -> String {
-        format!("http endpoint {}", self.name)
-    }
-}
-
-impl Resource for Subscription {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn source(&self) -> &Source {
-        &self.source
-    }
-
-    fn shown(&self) -> String {
-        format!("subscription {}", self.name)
-    }
+resources! {
+    Component: |this: &Component| format!("component {}", this.log_name());
+    HttpEndpoint: |this: &HttpEndpoint| format!("http endpoint {}", this.name);
+    Resiliency: |this: &Resiliency| format!("resiliency {}", this.name);
+    Subscription: |this: &Subscription| format!("subscription {}", this.name);
 }
 
 /// The resources of one kind.

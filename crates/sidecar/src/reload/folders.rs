@@ -79,12 +79,7 @@ fn list(folders: &[PathBuf], namespace: Option<&str>, app_id: &str) -> Result<Lo
     }
     let request = load::Request {
         paths: folders,
-        kinds: Kinds {
-            components: true,
-            http_endpoints: true,
-            subscriptions: true,
-            ..Kinds::default()
-        },
+        kinds: Kinds::ALL,
         namespace,
         app_id,
     };

@@ -25,6 +25,8 @@ enum Followed {
     Components(Updates<ComponentUpdateEvent>),
     Endpoints(Updates<HttpEndpointUpdateEvent>),
     Subscriptions(Updates<SubscriptionUpdateEvent>),
+    /// The protocol has no stream of them: they are only listed again.
+    Resiliency,
 }
 
 impl OperatorSource {
@@ -52,6 +54,16 @@ impl OperatorSource {
     pub fn subscriptions(operator: Operator) -> Self {
         Self {
             updates: Followed::Subscriptions(operator.subscription_updates()),
+            operator,
+            again: None,
+            pauses: Pauses::new(),
+        }
+    }
+
+    /// Its resiliency policies. Asks nothing yet.
+    pub fn resiliency(operator: Operator) -> Self {
+        Self {
+            updates: Followed::Resiliency,
             operator,
             again: None,
             pauses: Pauses::new(),
@@ -110,6 +122,7 @@ impl Source for OperatorSource {
             Followed::Subscriptions(updates) => matches!(updates.next().await, Update::Began),
             // The first list comes when the stream begins.
             Followed::Endpoints(_) => false,
+            Followed::Resiliency => true,
         }
     }
 
@@ -119,6 +132,10 @@ impl Source for OperatorSource {
             Followed::Components(_) => self.operator.components().await.map_err(list_error),
             Followed::Subscriptions(_) => {
                 let listed = self.operator.subscriptions().await;
+                listed.map_err(|error| ListError::Unavailable(error.to_string()))
+            }
+            Followed::Resiliency => {
+                let listed = self.operator.resiliency().await;
                 listed.map_err(|error| ListError::Unavailable(error.to_string()))
             }
             Followed::Endpoints(_) => {
@@ -158,6 +175,7 @@ impl Source for OperatorSource {
                         Update::Began => None,
                         Update::Said(event) => Some(WatchEvent::Subscription(event)),
                     },
+                    Followed::Resiliency => std::future::pending().await,
                 }
             };
             let event = tokio::select! {

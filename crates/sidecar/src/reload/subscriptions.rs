@@ -40,6 +40,10 @@ impl Reconcile for SubscriptionReconciler {
         Kind::Subscription
     }
 
+    fn condition(&self) -> Option<&'static str> {
+        Some("subscription-reconciler")
+    }
+
     async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
         self.desired.list(listed.subscriptions.clone(), &listed.broken);
         self.reconcile();

@@ -26,13 +26,13 @@ use super::expiry::CertificateWatch;
 use super::security::{IdentityCounts, secure, service_identity};
 use super::serve::{Servers, Sockets};
 use super::settings::{metrics_config, resolver as resolver_of, tracing_config};
-use super::shared::Shared;
+use super::shared::{Shared, access_protocol};
 use super::{Env, LOG, Secured, Sidecar, SidecarError, resources};
 use crate::config::{Config, Mode};
 use crate::operator::Operator;
 use crate::reload::{
-    ComponentReconciler, EndpointReconciler, FolderSource, OperatorSource, Reconcile, Reloader, Source,
-    SubscriptionReconciler,
+    Applied, ComponentReconciler, ConfigurationReloader, EndpointReconciler, FolderSource, OperatorSource,
+    Reconcile, Reloader, ResiliencyReconciler, Source, SubscriptionReconciler,
 };
 
 impl Sidecar {
@@ -189,8 +189,13 @@ impl Parts {
         let endpoints = shared.endpoints(&config, specs);
         let initialized = readiness.condition("runtime");
         let schedulers_known = readiness.condition("scheduler-watch-hosts");
-        // Secret stores come before the endpoints that use them.
+        // Policies come before what is called under them, secret stores before the endpoints that use them.
         let mut reconcilers: Vec<Box<dyn Reconcile>> = vec![
+            Box::new(ResiliencyReconciler::new(
+                Arc::clone(&shared.resilience),
+                config.app_id.clone(),
+                loaded.resiliency,
+            )),
             Box::new(ComponentReconciler::new(
                 Arc::clone(&components),
                 loaded.components,
@@ -210,6 +215,7 @@ impl Parts {
             Reloader::new(source, own.collect(), &readiness)
         });
         let reloaders = reloaders.collect();
+        let settings_reloader = settings_reloader(&config, &env, &control, &shared, &settings)?;
         let (resolver, fatal) = resolver_of(&config, &settings, shared.host.clone(), sockets.internal_port());
         let actors = shared.actors(&config, sockets.internal_port(), &blocks, &components, &scheduler);
         let workflows = shared.workflows(&config, &actors);
@@ -266,6 +272,7 @@ impl Parts {
             components,
             configuration: blocks.configuration,
             reloaders: Mutex::new(reloaders),
+            settings_reloader: Mutex::new(settings_reloader),
             bindings: blocks.bindings,
             actors,
             workflows,
@@ -318,7 +325,12 @@ fn policies(resources: &[spec::Resiliency], app_id: &str, metrics: &Metrics) -> 
 type Reported = (Box<dyn Source>, &'static [Kind]);
 
 /// The kinds that are followed in folders.
-const FOLDERS: &[Kind] = &[Kind::Component, Kind::HttpEndpoint, Kind::Subscription];
+const FOLDERS: &[Kind] = &[
+    Kind::Component,
+    Kind::HttpEndpoint,
+    Kind::Resiliency,
+    Kind::Subscription,
+];
 
 /// What reports changes of which kinds of resources: the operator always, of components as folders only where the
 /// feature is on.
@@ -329,6 +341,13 @@ fn sources(
     control: &Handle,
 ) -> Result<Vec<Reported>, SidecarError> {
     let hot_reload = settings.features.enabled(HOT_RELOAD);
+    if hot_reload {
+        tracing::info!(
+            target: LOG,
+            "Hot reloading enabled. Daprd will reload 'Component', 'HTTPEndpoint', 'Resiliency' and 'Subscription' \
+             resources on change."
+        );
+    }
     if let Some(operator) = operator {
         let endpoints = Box::new(OperatorSource::endpoints(operator.clone()));
         let mut sources: Vec<Reported> = vec![(endpoints, &[Kind::HttpEndpoint])];
@@ -337,6 +356,8 @@ fn sources(
             sources.push((components, &[Kind::Component]));
             let subscriptions = Box::new(OperatorSource::subscriptions(operator.clone()));
             sources.push((subscriptions, &[Kind::Subscription]));
+            let policies = Box::new(OperatorSource::resiliency(operator.clone()));
+            sources.push((policies, &[Kind::Resiliency]));
         }
         return Ok(sources);
     }
@@ -352,6 +373,29 @@ fn sources(
     source
         .map(|source| -> Vec<Reported> { vec![(Box::new(source), FOLDERS)] })
         .map_err(|error| SidecarError::Unsupported(error.to_string()))
+}
+
+/// Follows the files of the Configuration, where hot reload is on. The operator has no updates of it.
+fn settings_reloader(
+    config: &Config,
+    env: &Env,
+    control: &Handle,
+    shared: &Shared,
+    settings: &Arc<Configuration>,
+) -> Result<Option<ConfigurationReloader>, SidecarError> {
+    let files = &config.resources.configs;
+    if config.mode == Mode::Kubernetes || files.is_empty() || !settings.features.enabled(HOT_RELOAD) {
+        return Ok(None);
+    }
+    let applied = Applied {
+        access: Arc::clone(&shared.access),
+        protocol: access_protocol(config),
+        started: Arc::clone(settings),
+    };
+    let files = files.iter().map(Into::into).collect();
+    let reloader = ConfigurationReloader::new(files, Arc::clone(env), control.clone(), applied);
+    let reloader = reloader.map_err(|error| SidecarError::Unsupported(error.to_string()))?;
+    Ok(Some(reloader))
 }
 
 /// What this build has, and the components in processes of their own.

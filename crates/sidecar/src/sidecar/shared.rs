@@ -53,9 +53,9 @@ pub(super) struct Shared {
     middlewares: Arc<Middlewares>,
     pub(super) metrics: Arc<SidecarMetrics>,
     tracer: Tracer,
-    access: Arc<Access>,
+    pub(super) access: Arc<Access>,
     pub(super) peers: Arc<Peers>,
-    resilience: Arc<Resilience>,
+    pub(super) resilience: Arc<Resilience>,
     /// Longest message, bytes.
     max_message: usize,
 }
@@ -65,6 +65,14 @@ pub(super) struct Apis {
     pub(super) http: Arc<HttpApi>,
     pub(super) grpc: Arc<GrpcApi>,
     pub(super) internal: Arc<InternalApi>,
+}
+
+/// How the operations of the app are matched.
+pub(super) const fn access_protocol(config: &Config) -> AccessProtocol {
+    match config.app.protocol {
+        AppProtocol::Grpc | AppProtocol::Grpcs => AccessProtocol::Grpc,
+        AppProtocol::Http | AppProtocol::Https | AppProtocol::H2c => AccessProtocol::Http,
+    }
 }
 
 impl Shared {
@@ -85,15 +93,8 @@ impl Shared {
             Arc::clone(&metrics),
             Arc::clone(&middlewares),
         );
-        let protocol = match config.app.protocol {
-            AppProtocol::Grpc | AppProtocol::Grpcs => AccessProtocol::Grpc,
-            AppProtocol::Http | AppProtocol::Https | AppProtocol::H2c => AccessProtocol::Http,
-        };
-        let control_list = AccessControl::build(&settings.access_control, protocol)?;
-        let resilience = Resilience {
-            policies,
-            metrics: Arc::clone(&metrics),
-        };
+        let control_list = AccessControl::build(&settings.access_control, access_protocol(config))?;
+        let resilience = Resilience::new(policies, Arc::clone(&metrics));
         Ok(Self {
             app_id: config.app_id.as_str().into(),
             namespace: config.workload.namespace_or_default().into(),

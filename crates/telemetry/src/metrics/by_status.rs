@@ -73,6 +73,11 @@ impl<T> fmt::Debug for Remembered<T> {
 }
 
 impl<T: Clone> Remembered<T> {
+    /// Forgets all values: they are made anew.
+    pub fn forget(&self) {
+        self.entries.store(Arc::default());
+    }
+
     /// The value of `key`, made by `resolve` when it is not remembered.
     pub(super) fn get(&self, key: &str, resolve: impl FnOnce() -> T) -> T {
         self.with(key, resolve, T::clone)

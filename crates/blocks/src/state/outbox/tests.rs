@@ -19,10 +19,8 @@ fn settings(items: &[(&str, &str)]) -> Option<Settings> {
 }
 
 fn outbox() -> Outbox {
-    let resilience = Resilience {
-        policies: Resiliency::none(),
-        metrics: Arc::new(SidecarMetrics::new(Metrics::disabled())),
-    };
+    let metrics = Arc::new(SidecarMetrics::new(Metrics::disabled()));
+    let resilience = Resilience::new(Resiliency::none(), metrics);
     let pubsubs = PubSubs::new("app".into(), Arc::new(resilience), Tracer::off());
     let settings = settings(&[
         ("outboxPublishPubsub", "broker"),

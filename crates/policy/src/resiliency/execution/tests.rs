@@ -27,7 +27,7 @@ fn policy(retries: Option<u32>, trip: Option<&str>) -> Policy {
                 trip: Trip::compile(trip).unwrap(),
                 ..BreakerSpec::named("cb")
             };
-            Breakers::per_key(spec, String::new(), 2)
+            Breakers::per_key(spec, String::new(), 2, None)
         }),
         seed: Seed::random(),
     }

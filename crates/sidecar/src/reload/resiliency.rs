@@ -1,0 +1,123 @@
+//! Resiliency policies that follow their resources.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use outrigger_policy::resiliency::Resiliency as Policies;
+use outrigger_resources::load::Kind;
+use outrigger_resources::{Loaded, Resiliency};
+use outrigger_runtime::resilience::Resilience;
+
+use super::desired::Desired;
+use super::{LOG, Reconcile, ReloadError};
+
+/// Builds the policies anew when a document changes. One that cannot be used is reported, and its predecessor stays.
+pub struct ResiliencyReconciler {
+    resilience: Arc<Resilience>,
+    app_id: String,
+    desired: Desired<Resiliency>,
+    /// What the policies were built from.
+    applied: Vec<Resiliency>,
+    /// What could not be used, and was said to.
+    refused: Vec<Resiliency>,
+}
+
+impl ResiliencyReconciler {
+    /// For policies that were built from `desired`.
+    pub fn new(resilience: Arc<Resilience>, app_id: String, desired: Vec<Resiliency>) -> Self {
+        Self {
+            resilience,
+            app_id,
+            applied: desired.clone(),
+            desired: Desired::new(desired),
+            refused: Vec::new(),
+        }
+    }
+
+    fn reconcile(&mut self) {
+        let mut usable = Vec::with_capacity(self.desired.all().len());
+        let mut refused = Vec::new();
+        for wanted in self.desired.all() {
+            let is_known = holds(&self.applied, wanted);
+            if is_known || (!holds(&self.refused, wanted) && self.is_usable(wanted)) {
+                usable.push(wanted.clone());
+                continue;
+            }
+            refused.push(wanted.clone());
+            let before = self.applied.iter().find(|known| known.name == wanted.name);
+            usable.extend(before.cloned());
+        }
+        self.refused = refused;
+        let is_same = usable.len() == self.applied.len()
+            && usable
+                .iter()
+                .zip(&self.applied)
+                .all(|(new, old)| new.same_as(old));
+        if is_same {
+            return;
+        }
+        // What is odd about documents was said when they came.
+        let (policies, _) = self.resilience.policies.load().rebuild(&usable, &self.app_id);
+        self.resilience.policies.replace(policies);
+        let new = usable.iter().filter(|new| !holds(&self.applied, new));
+        let new: Vec<_> = new
+            .map(|new| (new.name.as_str(), new.namespace.as_str()))
+            .collect();
+        self.resilience.metrics.policies_replaced(new);
+        tracing::info!(target: LOG, "Resiliency policies were replaced: {}", names(&usable));
+        self.applied = usable;
+    }
+
+    /// Whether every policy of a document can be used; what is wrong is logged with its place.
+    fn is_usable(&self, document: &Resiliency) -> bool {
+        let (_, problems) = Policies::build([document], &self.app_id);
+        for problem in &problems {
+            let place = document.source.of(&problem.key);
+            if problem.error {
+                tracing::error!(target: LOG, "{place}: {problem}; what runs of this resource stays as it is");
+            } else {
+                tracing::warn!(target: LOG, "{place}: {problem}");
+            }
+        }
+        !problems.iter().any(|problem| problem.error)
+    }
+}
+
+fn holds(documents: &[Resiliency], document: &Resiliency) -> bool {
+    documents.iter().any(|known| known.same_as(document))
+}
+
+fn names(documents: &[Resiliency]) -> String {
+    if documents.is_empty() {
+        return "there are none".to_owned();
+    }
+    let names: Vec<_> = documents.iter().map(|document| document.name.as_str()).collect();
+    names.join(", ")
+}
+
+#[async_trait]
+impl Reconcile for ResiliencyReconciler {
+    fn kind(&self) -> Kind {
+        Kind::Resiliency
+    }
+
+    async fn listed(&mut self, listed: &Loaded) -> Result<(), ReloadError> {
+        self.desired.list(listed.resiliency.clone(), &listed.broken);
+        self.reconcile();
+        Ok(())
+    }
+
+    async fn changed(&mut self, changed: &Loaded) -> Result<(), ReloadError> {
+        for document in &changed.resiliency {
+            self.desired.put(document.clone());
+        }
+        self.reconcile();
+        Ok(())
+    }
+
+    async fn ended(&mut self, name: &str) -> Result<(), ReloadError> {
+        self.desired.remove(name);
+        self.reconcile();
+        Ok(())
+    }
+}
