@@ -20,7 +20,7 @@ HOP_BY_HOP = (
 )
 # Methods that are no URL's path, for Dapr, and such as no path can be.
 BEYOND = "invoke: body: beyond the limit, chunked: to own behind middleware"
-FORGED = "invoke: .*a forged caller: .*"
+FORGED = "invoke: .*a forged caller: .*|actors: call (a forged caller|with headers: .*dapr-caller-app-id).*"
 NO_PATHS = r"(path with (an encoded per cent|raw JSON in the path)|method '(a%zz|\{.*\})')"
 REFUSED = r"(path with (a control character|NUL|an encoded (question mark|hash))|method '(a\?b=c|a#b|a\\x01)')"
 # Requests that no server takes, and what Go's says of them.
@@ -290,7 +290,7 @@ ALLOWED = (
     Allowed("hop-by-hop", rf"({ANSWER}|{APPS}): \w+\.(dapr-)?({HOP_BY_HOP})", NOTHING, None),
     Allowed("http2-fields", ANSWER, r"INTERNAL Stream removed.*", None, r"invoke: .*: metadata hop-by-hop.*"),
     Allowed("http2-fields", r"(app|grpc-app) \d+", NOTHING, None, r"invoke: .*: metadata hop-by-hop.*"),
-    Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-app-id", NOTHING, "admin", FORGED),
+    Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-app-id", NOTHING, "admin|forged", FORGED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-namespace", NOTHING, "kube", FORGED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-callee-app-id", NOTHING, "x|ID-OF-GRPC", FORGED),
     Allowed("forged-caller", rf"{APPS}: \w+\.dapr-caller-app-id", "ID-OF-BARE", r"admin \| \S+|\S+ \| admin", FORGED),

@@ -123,6 +123,8 @@ def calls():
     for fields in ((("dapr-reentrancy-id", "mine"),), (("content-type", "application/json"), ("accept", "a/b"), ("x-a", "1"), ("x-a", "2")),
                    (("content-length", "4"), ("expect", "100-continue")), (("dapr-caller-app-id", "forged"), ("x-latin", "caf\xe9"))):
         yield f"with headers: {fields}", (call(headers=fields),) if fields[0][0] != "content-length" else (call(headers=fields[1:]),)
+    forged = (("dapr-caller-app-id", "admin"), ("dapr-caller-namespace", "kube"), ("dapr-callee-app-id", "x"))
+    yield "a forged caller", (call(headers=forged), call(headers=forged, sidecar="grpc-hub"), invoked(metadata=dict(forged)))
     for method in ("m?a=b&c=%20d", "m?", "%2e%2e", "m%3Fa=b", "timer/m", "remind/m", "x" * 300):
         yield f"method {method[:20]!r}", (call(method),)
     yield "in chunks", (Http("hub", "POST", "/v1.0/actors/Boat/@key@/method/m", (("content-type", "text/plain"),), b"ahoy" * 1000, "chunked"),)

@@ -11,7 +11,7 @@ use outrigger_policy::path::canonical;
 use outrigger_policy::path::clean_escaped_path;
 use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_transport::body::Body;
-use outrigger_transport::headers::{internal_to_http, strip_hop_by_hop};
+use outrigger_transport::headers::{internal_to_http, strip_hop_by_hop, strip_identities};
 use outrigger_transport::response::{bytes_response, empty_response};
 
 pub(super) use reminders::ROUTES as REMINDERS;
@@ -68,6 +68,7 @@ impl HttpApi {
         let content_type = head.headers.get(CONTENT_TYPE).cloned();
         let mut metadata = head.headers;
         strip_hop_by_hop(&mut metadata);
+        strip_identities(&mut metadata);
         metadata.remove(CONTENT_LENGTH);
         metadata.remove(http::header::HOST);
         metadata.insert(API_CALL, HeaderValue::from_static("true"));

@@ -6,7 +6,7 @@ use outrigger_actors::routes::{Origin, Stamp};
 use outrigger_identity::SpiffeId;
 use outrigger_runtime::call::{AppStatus, Reply};
 use outrigger_telemetry::trace::{Parent, SpanKind, Status as SpanStatus, Tracer};
-use outrigger_transport::headers::names;
+use outrigger_transport::headers::{names, put_identities};
 use outrigger_wire::internals::v1::{InternalInvokeRequest, InternalInvokeResponse, Reminder};
 use outrigger_wire::invoke::{Actor, Limits, RequestHead, ResponseHead};
 use prost::Message as _;
@@ -38,7 +38,7 @@ impl Actors {
         self.admit(served.peer)?;
         let origin = origin(served.headers);
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
-        let mut call = call_of(message)?;
+        let mut call = self.call_of(served.peer, origin, message)?;
         let mut span = served
             .tracer
             .start(SpanKind::Server, "", &Parent::from_grpc(served.headers));
@@ -82,6 +82,25 @@ impl Actors {
             _ => Ok(()),
         }
     }
+
+    /// A call as another sidecar made it, without a span. Who makes it is whom the certificate names. Only a sidecar of the
+    /// same app that hands a call over is believed who made it: that it has from a certificate itself, and its own name
+    /// would give a stranger's call the app's.
+    pub(super) fn call_of(
+        &self,
+        peer: Option<&SpiffeId>,
+        origin: Origin,
+        message: InternalInvokeRequest,
+    ) -> Result<ActorCall, Status> {
+        let mut call = call_of(message)?;
+        if let Some(peer) = peer
+            && !(matches!(origin, Origin::Handed(_)) && peer.app_id() == &*self.with.app_id)
+        {
+            put_identities(&mut call.metadata, peer, &self.with.app_id);
+        }
+        call.metadata.insert(REMOTE, HeaderValue::from_static("true"));
+        Ok(call)
+    }
 }
 
 fn origin(headers: &HeaderMap) -> Origin {
@@ -93,8 +112,7 @@ pub(super) fn unread(error: &dyn std::fmt::Display) -> Status {
     Status::invalid_argument(format!("parsing InternalInvokeRequest error: {error}"))
 }
 
-/// A call as another sidecar made it, without a span.
-pub(super) fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Status> {
+fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Status> {
     let (head, body) =
         RequestHead::from_message(message, &Limits::default()).map_err(|error| unread(&error))?;
     let Actor { kind, id } = head.actor.clone().unwrap_or_default();
@@ -105,7 +123,6 @@ pub(super) fn call_of(message: InternalInvokeRequest) -> Result<ActorCall, Statu
     let from_grpc = head.is_from_grpc();
     let mut metadata = head.metadata;
     metadata.remove(names::API_TOKEN);
-    metadata.insert(REMOTE, HeaderValue::from_static("true"));
     Ok(ActorCall {
         kind,
         id,

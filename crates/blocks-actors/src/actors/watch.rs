@@ -23,7 +23,7 @@ use super::call::{no_address, outcome};
 use super::gate::Claim;
 use super::host::Entrance;
 use super::remote::{failed, request};
-use super::serve::{Served, call_of, status, unread};
+use super::serve::{Served, status, unread};
 use super::{ActorCall, ActorError, Actors, check};
 
 const CALL_ACTOR_STREAM: &str = "/dapr.proto.internals.v1.ServiceInvocation/CallActorStream";
@@ -175,7 +175,7 @@ impl Actors {
     ) -> Result<BoxStream<'static, Result<InternalInvokeResponse, Status>>, Status> {
         self.admit(served.peer)?;
         let message = InternalInvokeRequest::decode(served.message).map_err(|error| unread(&error))?;
-        let call = call_of(message)?;
+        let call = self.call_of(served.peer, Origin::Peer, message)?;
         let watched = async {
             loop {
                 let mut steps = self.steps.subscribe();

@@ -8,7 +8,7 @@ use outrigger_blocks_actors::actors::{
 };
 use outrigger_component::state::Value;
 use outrigger_policy::path::canonical;
-use outrigger_transport::headers::grpc_to_internal;
+use outrigger_transport::headers::{grpc_to_internal, strip_identities};
 use outrigger_wire::runtime::v1::{
     ExecuteActorStateTransactionRequest, GetActorStateRequest, GetActorStateResponse, InvokeActorRequest,
     InvokeActorResponse, RegisterActorTimerRequest, UnregisterActorTimerRequest,
@@ -63,6 +63,7 @@ impl DaprService {
         };
         let reply = self.actors.invoke(&call).await;
         let reply = reply.map_err(|error| self.actor_failed(error))?;
+        strip_identities(&mut metadata);
         let data = reply.body.collect_up_to(self.max_message).await;
         let data = data.map_err(|error| outrigger_transport::grpc::body_status(&error))?;
         Ok(Response::new(InvokeActorResponse { data }))

@@ -91,6 +91,11 @@ impl Net {
 
     /// What the authority gives a process of the control plane, or anybody else.
     pub async fn identity(&self, app_id: &str) -> Identity {
+        self.identity_in(None, app_id).await
+    }
+
+    /// The same in a namespace; `None` is the default one.
+    pub async fn identity_in(&self, namespace: Option<&str>, app_id: &str) -> Identity {
         let ca = self.ca.as_ref().expect("an authority");
         let request = SecurityConfig {
             ca: CaConfig {
@@ -98,7 +103,7 @@ impl Net {
                 control_plane_trust_domain: "localhost".parse().unwrap(),
                 control_plane_namespace: "default".to_owned(),
                 app_id: app_id.to_owned(),
-                namespace: None,
+                namespace: namespace.map(str::to_owned),
                 jwt_audiences: Vec::new(),
                 mode: Mode::Standalone,
                 token_file: None,

@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
+use outrigger_identity::Identity;
 use outrigger_wire::placement::v1 as wire;
 use outrigger_wire::placement::v1::HostOperation as Operation;
 use outrigger_wire::placement::v1::placement_server::{Placement as Service, PlacementServer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -41,9 +44,27 @@ struct Stream {
     answered: bool,
 }
 
+async fn serve<I>(stream: I, service: PlacementServer<Played>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let builder = auto::Builder::new(TokioExecutor::new()).http2_only();
+    let service = TowerToHyperService::new(service);
+    let _ended = builder.serve_connection(TokioIo::new(stream), service).await;
+}
+
 impl Placement {
     /// Starts to listen.
     pub async fn start() -> Self {
+        Self::listen(None).await
+    }
+
+    /// The same for sidecars that have identities; this one is that of placement.
+    pub async fn secure(identity: &Identity) -> Self {
+        Self::listen(Some(TlsAcceptor::from(identity.server_config()))).await
+    }
+
+    async fn listen(tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let rounds = Arc::<Mutex<Rounds>>::default();
@@ -55,10 +76,16 @@ impl Placement {
                 let Ok((stream, _)) = listener.accept().await else {
                     continue;
                 };
-                let service = TowerToHyperService::new(service.clone());
+                let (service, tls) = (service.clone(), tls.clone());
                 connections.spawn(async move {
-                    let builder = auto::Builder::new(TokioExecutor::new()).http2_only();
-                    let _ended = builder.serve_connection(TokioIo::new(stream), service).await;
+                    match tls {
+                        None => serve(stream, service).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                serve(stream, service).await;
+                            }
+                        }
+                    }
                 });
             }
         });
