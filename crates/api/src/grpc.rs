@@ -1,6 +1,7 @@
 //! The gRPC API: token, lists, tracing, metrics, logs, then the service or the proxy.
 
 mod dapr;
+mod groups;
 mod taskhub;
 mod unary;
 
@@ -28,6 +29,7 @@ use tonic::{Code, Status};
 use tower::ServiceExt;
 
 pub use dapr::DaprService;
+pub use groups::methods;
 pub use taskhub::TaskHub;
 
 use crate::admit::{Token, hidden};

@@ -1,7 +1,5 @@
 //! Which parts of the sidecar's API are served: `spec.api.allowed` and `spec.api.denied`.
 
-mod methods;
-
 use std::collections::HashSet;
 
 use outrigger_resources::configuration::ApiRule;
@@ -13,21 +11,41 @@ pub struct ApiList {
     denied: HashSet<String>,
 }
 
-/// The API a list is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApiProtocol {
-    /// Rules with protocol `http`.
-    Http,
-    /// Rules with protocol `grpc`.
-    Grpc,
-}
+/// Methods that start with this are Dapr's own; the rest is proxied.
+const RUNTIME_PREFIX: &str = "/dapr.proto.runtime.";
+/// The service every listed method belongs to.
+const DAPR_SERVICE: &str = "/dapr.proto.runtime.v1.Dapr/";
 
 impl ApiList {
-    /// Compiles the rules of one protocol; the others are ignored.
-    pub fn build(allowed: &[ApiRule], denied: &[ApiRule], protocol: ApiProtocol) -> Self {
+    /// Compiles the rules for HTTP; the others are ignored.
+    pub fn http(allowed: &[ApiRule], denied: &[ApiRule]) -> Self {
+        let compile = |rules: &[ApiRule]| {
+            let rules = of_protocol(rules, "http");
+            rules
+                .map(|rule| format!("{}/{}", rule.version, rule.name))
+                .collect()
+        };
         Self {
-            allowed: compile(allowed, protocol),
-            denied: compile(denied, protocol),
+            allowed: compile(allowed),
+            denied: compile(denied),
+        }
+    }
+
+    /// Compiles the rules for gRPC; the others are ignored. `methods`: those of Dapr's service in a group, by its name and
+    /// version; none for an unknown one.
+    pub fn grpc(
+        allowed: &[ApiRule],
+        denied: &[ApiRule],
+        methods: impl Fn(&str, &str) -> &'static [&'static str],
+    ) -> Self {
+        let compile = |rules: &[ApiRule]| {
+            let rules = of_protocol(rules, "grpc");
+            let named = rules.flat_map(|rule| methods(&rule.name, &rule.version));
+            named.map(|method| format!("{DAPR_SERVICE}{method}")).collect()
+        };
+        Self {
+            allowed: compile(allowed),
+            denied: compile(denied),
         }
     }
 
@@ -46,7 +64,7 @@ impl ApiList {
     /// Whether a gRPC method, `/package.Service/Method`, is served. Only methods of Dapr's own runtime services
     /// are restricted; everything else is proxied traffic.
     pub fn grpc_allows(&self, full_method: &str) -> bool {
-        !full_method.starts_with(methods::RUNTIME_PREFIX)
+        !full_method.starts_with(RUNTIME_PREFIX)
             || !self.denied.contains(full_method)
                 && (self.allowed.is_empty() || self.allowed.contains(full_method))
     }
@@ -57,23 +75,10 @@ impl ApiList {
     }
 }
 
-fn compile(rules: &[ApiRule], protocol: ApiProtocol) -> HashSet<String> {
-    let wanted = match protocol {
-        ApiProtocol::Http => "http",
-        ApiProtocol::Grpc => "grpc",
-    };
-    let rules = rules
+fn of_protocol<'r>(rules: &'r [ApiRule], protocol: &'static str) -> impl Iterator<Item = &'r ApiRule> {
+    rules
         .iter()
-        .filter(|rule| rule.protocol.eq_ignore_ascii_case(wanted));
-    match protocol {
-        ApiProtocol::Http => rules
-            .map(|rule| format!("{}/{}", rule.version, rule.name))
-            .collect(),
-        ApiProtocol::Grpc => rules
-            .flat_map(|rule| methods::of(&rule.name, &rule.version))
-            .map(|method| format!("{}{method}", methods::DAPR_SERVICE))
-            .collect(),
-    }
+        .filter(move |rule| rule.protocol.eq_ignore_ascii_case(protocol))
 }
 
 #[cfg(test)]
@@ -89,7 +94,16 @@ mod tests {
     }
 
     fn http(allowed: &[ApiRule], denied: &[ApiRule]) -> ApiList {
-        ApiList::build(allowed, denied, ApiProtocol::Http)
+        ApiList::http(allowed, denied)
+    }
+
+    fn grpc(allowed: &[ApiRule], denied: &[ApiRule]) -> ApiList {
+        ApiList::grpc(allowed, denied, |group, version| match (group, version) {
+            ("state", "v1") => &["GetState", "SaveState"],
+            ("state", "v1alpha1") => &["QueryStateAlpha1"],
+            ("shutdown", "v1") => &["Shutdown"],
+            _ => &[],
+        })
     }
 
     #[test]
@@ -115,22 +129,21 @@ mod tests {
 
     #[test]
     fn grpc_methods_by_group() {
-        let list = ApiList::build(&[rule("state", "v1", "grpc")], &[], ApiProtocol::Grpc);
+        let list = grpc(&[rule("state", "v1", "grpc")], &[]);
         assert!(list.grpc_allows("/dapr.proto.runtime.v1.Dapr/GetState"));
         assert!(!list.grpc_allows("/dapr.proto.runtime.v1.Dapr/QueryStateAlpha1"));
         assert!(!list.grpc_allows("/dapr.proto.runtime.v1.Dapr/InvokeService"));
         assert!(list.grpc_allows("/my.app.Greeter/Hello"));
-        let list = ApiList::build(&[], &[rule("shutdown", "v1", "gRPC")], ApiProtocol::Grpc);
+        let list = grpc(&[], &[rule("shutdown", "v1", "gRPC")]);
         assert!(!list.grpc_allows("/dapr.proto.runtime.v1.Dapr/Shutdown"));
         assert!(list.grpc_allows("/dapr.proto.runtime.v1.Dapr/GetState"));
     }
 
     #[test]
     fn unknown_groups_and_other_protocols_are_ignored() {
-        let list = ApiList::build(
+        let list = grpc(
             &[rule("nonsense", "v1", "grpc"), rule("state", "v1", "http")],
             &[],
-            ApiProtocol::Grpc,
         );
         assert!(list.is_open());
         assert!(list.grpc_allows("/dapr.proto.runtime.v1.Dapr/GetState"));

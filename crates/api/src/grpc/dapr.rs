@@ -57,8 +57,33 @@ use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::CurrentSpan;
+use super::groups::Group;
 use crate::error::ApiError;
 use crate::metadata::Metadata;
+
+/// The groups of methods of each block.
+pub(super) const ALL: &[&[Group]] = &[
+    actors::GROUPS,
+    bindings::GROUPS,
+    configuration::GROUPS,
+    conversation::GROUPS,
+    crypto::GROUPS,
+    invoke::GROUPS,
+    jobs::GROUPS,
+    lock::GROUPS,
+    publish::GROUPS,
+    secrets::GROUPS,
+    state::GROUPS,
+    subscriptions::GROUPS,
+    subtle::GROUPS,
+    workflow::GROUPS,
+];
+
+/// The methods that belong to no block, as API lists name them.
+pub(super) const OWN: &[Group] = &[
+    Group::of("metadata", "v1", &["GetMetadata", "SetMetadata"]),
+    Group::of("shutdown", "v1", &["Shutdown"]),
+];
 
 /// The service; methods of blocks that are not here yet answer `Unimplemented`.
 pub struct DaprService {

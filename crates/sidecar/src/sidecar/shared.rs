@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use outrigger_api::access::Access;
 use outrigger_api::admit::Token;
-use outrigger_api::grpc::{DaprService, GrpcApi, TaskHub};
+use outrigger_api::grpc::{DaprService, GrpcApi, TaskHub, methods};
 use outrigger_api::http::{Cors, HttpApi, Routes};
 use outrigger_api::internal::InternalApi;
 use outrigger_api::metadata::{Metadata, Reported};
@@ -19,7 +19,7 @@ use outrigger_blocks_actors::workflow::metrics::WorkflowMetrics;
 use outrigger_blocks_actors::workflow::{self, Workflows};
 use outrigger_identity::{Identity, SpiffeId};
 use outrigger_policy::access::{AccessControl, AppProtocol as AccessProtocol};
-use outrigger_policy::apilist::{ApiList, ApiProtocol};
+use outrigger_policy::apilist::ApiList;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::configuration::{
     ACTOR_STATE_TTL, Configuration, WORKFLOWS_CLUSTERED, WORKFLOWS_REMOTE_ACTIVITY_REMINDER,
@@ -233,7 +233,7 @@ impl Shared {
         let (allowed, denied) = (&self.settings.api_allowed, &self.settings.api_denied);
         let http = HttpApi {
             app_id: Arc::clone(&self.app_id),
-            routes: Routes::build(&ApiList::build(allowed, denied, ApiProtocol::Http)),
+            routes: Routes::build(&ApiList::http(allowed, denied)),
             max_body: config.api.max_body_size,
             token: Token::new(config.api.token.as_deref()),
             cors: match &config.api.cors {
@@ -275,7 +275,7 @@ impl Shared {
                 .max_decoding_message_size(self.max_message)
                 .max_encoding_message_size(self.max_message),
             dapr,
-            list: ApiList::build(allowed, denied, ApiProtocol::Grpc),
+            list: ApiList::grpc(allowed, denied, methods),
             token: Token::new(config.api.token.as_deref()),
             tracer: self.tracer.clone(),
             metrics: Arc::clone(&self.metrics),

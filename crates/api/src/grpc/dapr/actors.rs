@@ -16,6 +16,25 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::super::CurrentSpan;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of(
+    "actors",
+    "v1",
+    &[
+        "RegisterActorTimer",
+        "UnregisterActorTimer",
+        "RegisterActorReminder",
+        "GetActorReminder",
+        "UnregisterActorReminder",
+        "UnregisterActorRemindersByType",
+        "ListActorReminders",
+        "GetActorState",
+        "ExecuteActorStateTransaction",
+        "InvokeActor",
+    ],
+)];
 use super::DaprService;
 use crate::error::{ApiError, actor_status};
 

@@ -12,7 +12,11 @@ use tonic::{Request, Response, Status};
 
 use super::DaprService;
 use crate::error::ApiError;
+use crate::grpc::groups::Group;
 use crate::grpc::{CurrentSpan, describe_database};
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of("bindings", "v1", &["InvokeBinding"])];
 
 impl DaprService {
     pub(super) async fn binding_invoke(

@@ -14,6 +14,29 @@ use tonic::{Response, Status};
 
 use super::DaprService;
 use crate::error::ApiError;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[
+    Group::of(
+        "configuration",
+        "v1alpha1",
+        &[
+            "GetConfigurationAlpha1",
+            "SubscribeConfigurationAlpha1",
+            "UnsubscribeConfigurationAlpha1",
+        ],
+    ),
+    Group::of(
+        "configuration",
+        "v1",
+        &[
+            "GetConfiguration",
+            "SubscribeConfiguration",
+            "UnsubscribeConfiguration",
+        ],
+    ),
+];
 
 impl DaprService {
     pub(super) async fn configuration_get(

@@ -7,6 +7,13 @@ use tonic::{Request, Response, Status};
 
 use super::DaprService;
 use crate::grpc::describe_conversation;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[
+    Group::of("conversation", "v1alpha1", &["ConverseAlpha1"]),
+    Group::of("conversation", "v1alpha2", &["ConverseAlpha2"]),
+];
 
 impl DaprService {
     pub(super) async fn conversation_alpha1(

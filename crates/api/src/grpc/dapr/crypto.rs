@@ -16,6 +16,14 @@ use tonic::{Response, Status, Streaming};
 
 use super::DaprService;
 use crate::error::ApiError;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of(
+    "crypto",
+    "v1alpha1",
+    &["EncryptAlpha1", "DecryptAlpha1"],
+)];
 
 /// How long the first message may take.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);

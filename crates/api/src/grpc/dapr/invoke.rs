@@ -18,6 +18,10 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::super::{CurrentSpan, Trailers};
 use super::DaprService;
 use crate::error::ApiError;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of("invoke", "v1", &["InvokeService"])];
 
 /// Longest part of an HTTP app's error body that a status carries, bytes.
 const MAX_ERROR_BODY: usize = 63;

@@ -7,6 +7,20 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Response, Status};
 
 use super::DaprService;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of(
+    "jobs",
+    "v1alpha1",
+    &[
+        "ScheduleJobAlpha1",
+        "DeleteJobAlpha1",
+        "GetJobAlpha1",
+        "DeleteJobsByPrefixAlpha1",
+        "ListJobsAlpha1",
+    ],
+)];
 
 impl DaprService {
     pub(super) async fn job_schedule(

@@ -6,6 +6,13 @@ use outrigger_wire::runtime::v1::{TryLockRequest, TryLockResponse, UnlockRequest
 use tonic::{Response, Status};
 
 use super::DaprService;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[
+    Group::of("lock", "v1alpha1", &["TryLockAlpha1"]),
+    Group::of("unlock", "v1alpha1", &["UnlockAlpha1"]),
+];
 
 impl DaprService {
     pub(super) async fn lock_try(

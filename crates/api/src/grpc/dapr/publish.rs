@@ -9,7 +9,14 @@ use tonic::{Request, Response, Status};
 
 use super::DaprService;
 use crate::error::ApiError;
+use crate::grpc::groups::Group;
 use crate::grpc::{CurrentSpan, describe_publish};
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[
+    Group::of("publish", "v1", &["PublishEvent", "BulkPublishEvent"]),
+    Group::of("publish", "v1alpha1", &["BulkPublishEventAlpha1"]),
+];
 
 impl DaprService {
     pub(super) async fn event_publish(

@@ -7,6 +7,10 @@ use tonic::{Request, Response, Status};
 
 use super::DaprService;
 use crate::grpc::describe_database;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of("secrets", "v1", &["GetSecret", "GetBulkSecret"])];
 
 impl DaprService {
     pub(super) async fn secret_get(

@@ -15,7 +15,25 @@ use tonic::{Request, Response, Status};
 
 use super::DaprService;
 use crate::error::ApiError;
+use crate::grpc::groups::Group;
 use crate::grpc::{CurrentSpan, describe_database};
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[
+    Group::of(
+        "state",
+        "v1",
+        &[
+            "GetState",
+            "GetBulkState",
+            "SaveState",
+            "DeleteState",
+            "DeleteBulkState",
+            "ExecuteStateTransaction",
+        ],
+    ),
+    Group::of("state", "v1alpha1", &["QueryStateAlpha1"]),
+];
 
 const SYSTEM: &str = "state";
 /// The metadata item, and its value, that makes a value JSON.

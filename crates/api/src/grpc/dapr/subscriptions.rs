@@ -17,6 +17,14 @@ use tonic::{Code, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::DaprService;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of(
+    "subscribe",
+    "v1alpha1",
+    &["SubscribeTopicEventsAlpha1"],
+)];
 
 impl DaprService {
     /// The first message of the client says what it wants; it gets events, and says what came of each by its id.

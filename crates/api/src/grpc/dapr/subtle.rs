@@ -10,6 +10,22 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Response, Status};
 
 use super::DaprService;
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[Group::of(
+    "subtlecrypto",
+    "v1alpha1",
+    &[
+        "SubtleGetKeyAlpha1",
+        "SubtleEncryptAlpha1",
+        "SubtleDecryptAlpha1",
+        "SubtleWrapKeyAlpha1",
+        "SubtleUnwrapKeyAlpha1",
+        "SubtleSignAlpha1",
+        "SubtleVerifyAlpha1",
+    ],
+)];
 
 type RpcResult<T> = Result<Response<T>, Status>;
 

@@ -8,6 +8,37 @@ use outrigger_wire::runtime::v1::{
 use tonic::{Request, Response, Status};
 
 use super::{CurrentSpan, DaprService};
+use crate::grpc::groups::Group;
+
+/// The methods here, as API lists name them.
+pub(super) const GROUPS: &[Group] = &[
+    Group::of(
+        "workflows",
+        "v1alpha1",
+        &[
+            "StartWorkflowAlpha1",
+            "GetWorkflowAlpha1",
+            "TerminateWorkflowAlpha1",
+            "RaiseEventWorkflowAlpha1",
+            "PurgeWorkflowAlpha1",
+            "PauseWorkflowAlpha1",
+            "ResumeWorkflowAlpha1",
+        ],
+    ),
+    Group::of(
+        "workflows",
+        "v1beta1",
+        &[
+            "StartWorkflowBeta1",
+            "GetWorkflowBeta1",
+            "TerminateWorkflowBeta1",
+            "RaiseEventWorkflowBeta1",
+            "PurgeWorkflowBeta1",
+            "PauseWorkflowBeta1",
+            "ResumeWorkflowBeta1",
+        ],
+    ),
+];
 
 impl DaprService {
     pub(super) async fn workflow_start(
