@@ -14,6 +14,7 @@ pub mod health;
 mod http1;
 mod keep_alive;
 mod listen;
+pub mod messages;
 mod throttle;
 
 use std::fmt::Debug;

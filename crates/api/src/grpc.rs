@@ -19,7 +19,7 @@ use outrigger_runtime::metrics::SidecarMetrics;
 use outrigger_telemetry::apilog::ApiLog;
 use outrigger_telemetry::trace::{Parent, Span, SpanKind, Status as SpanStatus, Tracer};
 use outrigger_transport::body::Body;
-use outrigger_transport::grpc;
+use outrigger_transport::grpc::{self, Asks, Messages};
 use outrigger_transport::headers::names;
 use outrigger_transport::listen::{Client, Handler};
 use outrigger_wire::durabletask::task_hub_sidecar_service_server::TaskHubSidecarServiceServer;
@@ -46,6 +46,9 @@ const STREAMING: [&str; 5] = [
     "SubscribeConfigurationAlpha1",
     "SubscribeTopicEventsAlpha1",
 ];
+
+/// Those of them that take a stream, which may be silent between two messages.
+const FED: [&str; 3] = ["DecryptAlpha1", "EncryptAlpha1", "SubscribeTopicEventsAlpha1"];
 
 /// In the place of a store's system: a model, which spans know by name only.
 const CONVERSATION: &str = "conversation";
@@ -196,12 +199,24 @@ impl Handler for GrpcApi {
     }
 }
 
-/// A call of a generated server. What is too large for it is refused with the contract's code.
+/// What the method at this path is called with.
+fn asks(path: &str) -> Asks {
+    match path.strip_prefix(DAPR) {
+        Some(name) if FED.contains(&name) => Asks::Many,
+        _ => Asks::One,
+    }
+}
+
+/// A call of a generated server. What stops half-way is given up; what is too large is refused with the contract's code.
 async fn by_generated<S>(server: S, request: Request<Body>) -> Response<TonicBody>
 where
     S: tower::Service<Request<TonicBody>, Response = Response<TonicBody>, Error = Infallible>,
 {
-    let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+    let asks = asks(request.uri().path());
+    let request = request.map(|body| {
+        let body = Messages::new(body, asks);
+        TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
+    });
     let response = match server.oneshot(request).await {
         Ok(response) => response,
         Err(never) => match never {},
@@ -290,7 +305,10 @@ impl GrpcApi {
         request.extensions_mut().insert(CurrentSpan(span.as_parent()));
         let response = match method {
             taskhub::GET_WORK_ITEMS => {
-                let request = request.map(|body| TonicBody::new(body.map_err(|e| grpc::body_status(&e))));
+                let request = request.map(|body| {
+                    let body = grpc::one_message(body);
+                    TonicBody::new(body.map_err(|e| grpc::body_status(&e)))
+                });
                 self.workers.work(request).await
             }
             _ => by_generated(self.task_hub.clone(), request).await,
@@ -349,5 +367,68 @@ impl GrpcApi {
             }
         }
         Ok((span, baggage))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::stream::{self, StreamExt};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// How a service that reads all of a request fares with one that says this and then nothing; `None`: it still waits
+    /// after a day.
+    async fn read(method: &str, said: &'static [u8]) -> Option<Code> {
+        let pieces = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from_static(said)))]);
+        let body = Body::stream(StreamBody::new(pieces.chain(stream::pending())));
+        let request = Request::post(format!("{DAPR}{method}")).body(body).unwrap();
+        let service = tower::service_fn(|request: Request<TonicBody>| async {
+            let read = request.into_body().collect().await;
+            let said = read.map_or_else(|status| status, |_| Status::ok(""));
+            Ok::<_, Infallible>(said.into_http::<TonicBody>())
+        });
+        let answer = timeout(Duration::from_secs(24 * 3600), by_generated(service, request)).await;
+        answer
+            .ok()
+            .map(|answer| Status::from_header_map(answer.headers()).unwrap().code())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_stops_half_way_is_given_up_and_streams_may_be_silent() {
+        let (half, whole) = (b"\0\0\0\0\x09half", b"\0\0\0\0\x04full");
+        for method in ["GetSecret", "SubscribeConfiguration", FED[0], FED[1], FED[2]] {
+            assert_eq!(read(method, half).await, Some(Code::DeadlineExceeded), "{method}");
+        }
+        assert_eq!(read("GetSecret", b"").await, Some(Code::DeadlineExceeded));
+        assert_eq!(
+            read("GetSecret", whole).await,
+            Some(Code::DeadlineExceeded),
+            "no end"
+        );
+        for method in FED {
+            assert_eq!(read(method, whole).await, None, "{method}");
+            assert_eq!(read(method, b"").await, None, "{method}");
+        }
+    }
+
+    #[test]
+    fn the_methods_that_take_streams_are_those_of_the_contract() {
+        let file = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../proto/dapr/proto/runtime/v1/dapr.proto"
+        );
+        let text = std::fs::read_to_string(file).unwrap();
+        let fed = text.lines().filter_map(|line| {
+            let (name, taken) = line.trim().strip_prefix("rpc ")?.split_once('(')?;
+            taken.starts_with("stream ").then_some(name.trim())
+        });
+        let mut fed: Vec<_> = fed.collect();
+        fed.sort_unstable();
+        assert_eq!(fed, FED);
     }
 }

@@ -1,5 +1,6 @@
 //! Serving gRPC: with the identities of the control plane, or in plain text.
 
+mod calls;
 mod written;
 
 use std::convert::Infallible;
@@ -7,6 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use calls::Calls;
 use futures::TryFutureExt;
 use http::{Request, Response};
 use hyper::{body::Incoming, server::conn::http2, service::service_fn};
@@ -24,8 +26,6 @@ pub use written::{list, stream};
 const LOG: &str = "dapr.grpc";
 /// Time until the first byte of a connection in plain text.
 const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// Time until the first call of a connection.
-const FIRST_CALL: Duration = Duration::from_secs(20);
 /// Connections may take this part of the descriptors of the process.
 const PART: usize = 2;
 /// Largest header of a request, in bytes.
@@ -63,7 +63,7 @@ pub async fn serve<S>(
     service: S,
     drain: CancellationToken,
 ) where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
         + Clone
         + Send
         + Sync
@@ -86,7 +86,7 @@ pub async fn serve<S>(
 
 async fn plain<S>(accepted: Accepted, limits: ServerLimits, service: S)
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let Accepted {
@@ -111,7 +111,7 @@ async fn says_something(stream: &TcpStream, drain: &CancellationToken) -> bool {
 
 async fn secure<S>(accepted: Accepted, limits: ServerLimits, identity: &Identity, service: S)
 where
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
     let Accepted {
@@ -161,18 +161,38 @@ fn http2<I, S>(
 ) -> impl Future<Output = ()>
 where
     I: AsyncRead + AsyncWrite + Unpin + 'static,
-    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send,
 {
-    let called = CancellationToken::new();
-    let first = called.clone();
-    let calls = service_fn(move |mut request: Request<Incoming>| {
-        first.cancel();
+    let introduced = move |request: &mut Request<Body>| {
         // Whoever calls keeps their place before those who do not.
         permit.prove();
         request.extensions_mut().insert(caller.clone());
         request.extensions_mut().insert(Arc::clone(&permit));
-        service.clone().oneshot(request).map_ok(written)
+    };
+    drive(io, limits, service, introduced, end)
+}
+
+fn drive<I, S>(
+    io: I,
+    limits: ServerLimits,
+    service: S,
+    introduced: impl Fn(&mut Request<Body>),
+    end: impl Future<Output = ()>,
+) -> impl Future<Output = ()>
+where
+    I: AsyncRead + AsyncWrite + Unpin + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    let calls = Calls::new();
+    let over = Arc::clone(&calls);
+    let served = service_fn(move |request: Request<Incoming>| {
+        let call = calls.begin(request.uri().path());
+        let mut request = request.map(|body| call.request(body));
+        introduced(&mut request);
+        let answered = service.clone().oneshot(request);
+        answered.map_ok(|answer| written(answer).map(|body| call.answer(body)))
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -181,19 +201,12 @@ where
         .max_concurrent_streams(limits.streams)
         .max_header_list_size(MAX_HEADER)
         .max_send_buf_size(SEND_BUFFER)
-        .serve_connection(TokioIo::new(io), calls);
+        .serve_connection(TokioIo::new(io), served);
     let end = async move {
         tokio::select! {
             () = end => {}
-            () = silent(&called) => tracing::debug!(target: LOG, "closed a connection without a call"),
+            over = over.over() => tracing::debug!(target: LOG, "closed a connection {over}"),
         }
     };
     outrigger_accept::finish(Box::pin(connection), end)
-}
-
-/// Ends when there was no call in time.
-async fn silent(called: &CancellationToken) {
-    if tokio::time::timeout(FIRST_CALL, called.cancelled()).await.is_ok() {
-        std::future::pending().await
-    }
 }

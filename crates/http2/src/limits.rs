@@ -32,9 +32,9 @@ pub const SEND_BUFFERS: usize = 32 * 1024 * 1024;
 /// - A request's body that somebody waits to read, and an answer's for which the client makes no room: the stream ends.
 /// - The body of a response that has announced its length: the stream ends.
 ///
-/// Bodies of gRPC are exempt, and those of responses without a length: streams of either kind may rightly be silent for
-/// hours. What guards against a peer that is gone are the pings ([`KeepAlive`](crate::KeepAlive)), and against one that
-/// idles the deadlines of calls.
+/// Bodies on a listener of gRPC are exempt, and those of responses without a length: streams of either kind may rightly be
+/// silent for hours. What guards against a peer that is gone are the pings ([`KeepAlive`](crate::KeepAlive)); who takes
+/// messages out of such a body sees to it that what has begun goes on.
 pub const STALL: Duration = Duration::from_secs(60);
 
 /// Time without a stream after which a server ends a connection, in order: GOAWAY, and what the client began before it

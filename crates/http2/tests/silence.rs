@@ -158,12 +158,20 @@ async fn a_body_that_goes_on_in_small_steps_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn streams_of_grpc_may_be_silent() {
-    for (config, grpc) in [(CONFIG, true), (Config { grpc: true, ..CONFIG }, false)] {
-        let (io, server) = served(config);
-        let words = [greeting(), post("/", grpc), frame(Kind::Data, 0, 1, b"half")].concat();
-        let silent = timeout(STALL * 100, until(Kind::Data, io, &words)).await;
-        assert!(silent.is_err() && !server.is_finished());
-    }
+    let (io, server) = served(Config { grpc: true, ..CONFIG });
+    let words = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
+    let silent = timeout(STALL * 100, until(Kind::Data, io, &words)).await;
+    assert!(silent.is_err() && !server.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_gets_out_of_the_limit_by_calling_it_grpc() {
+    let (io, _server) = served(CONFIG);
+    let words = [greeting(), post("/", true), frame(Kind::Data, 0, 1, b"half")].concat();
+    let (answer, waited, _io) = until(Kind::Data, io, &words).await;
+    let answer = String::from_utf8(answer).unwrap();
+    assert_eq!(answer, StreamError::Stalled(STALL).to_string());
+    assert!(waited >= STALL && waited < STALL + LATE, "{waited:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body::Frame;
-use hyper::body::Incoming;
 use outrigger_accept::Permit;
 use outrigger_controlplane::grpc::Caller;
 use outrigger_wire::placement::v1::Host;
@@ -40,7 +39,7 @@ pub(crate) struct Service {
     pub(crate) drain: CancellationToken,
 }
 
-impl tower::Service<Request<Incoming>> for Service {
+impl tower::Service<Request<Body>> for Service {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;
@@ -49,13 +48,13 @@ impl tower::Service<Request<Incoming>> for Service {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         ready(Ok(self.answer(request).unwrap_or_else(Status::into_http)))
     }
 }
 
 impl Service {
-    fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Status> {
+    fn answer(&self, request: Request<Body>) -> Result<Response<Body>, Status> {
         if request.uri().path() != METHOD {
             return Err(Status::unimplemented(format!(
                 "the placement service has no method {}",

@@ -7,6 +7,8 @@ use http::header::{CONTENT_TYPE, HeaderName, TE};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body as HttpBody, Frame};
 use http_body_util::{BodyExt, StreamBody};
+use outrigger_accept::messages::Late;
+pub use outrigger_accept::messages::{Asks, Messages};
 use outrigger_policy::path::grpc_method;
 use outrigger_telemetry::trace::Baggage;
 use prost::Message;
@@ -181,6 +183,14 @@ pub fn raw_code(headers: &HeaderMap) -> Option<i32> {
     headers.get(GRPC_STATUS)?.to_str().ok()?.parse().ok()
 }
 
+/// The body of a request that is one message: given up when the client stops half-way.
+pub fn one_message(body: Body) -> Body {
+    match body {
+        Body::Empty | Body::Full(_) => body,
+        body => Body::stream(Messages::new(body, Asks::One)),
+    }
+}
+
 /// What went wrong with a connection, as a status.
 pub fn send_status(error: &SendError) -> Status {
     let code = if error.is_unavailable() {
@@ -197,6 +207,9 @@ pub fn send_status(error: &SendError) -> Status {
 pub fn body_status(error: &BoxError) -> Status {
     if let Some(status) = error.downcast_ref::<Status>() {
         return status.clone();
+    }
+    if error.downcast_ref::<Late>().is_some() {
+        return Status::deadline_exceeded(error.to_string());
     }
     if error.downcast_ref::<crate::body::TooLarge>().is_some() {
         return Status::resource_exhausted(error.to_string());

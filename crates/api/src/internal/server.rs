@@ -152,7 +152,7 @@ impl InternalApi {
     }
 
     async fn message(&self, body: Body) -> Result<Bytes, Status> {
-        let body = body
+        let body = grpc::one_message(body)
             .collect_up_to(self.max_message.saturating_add(grpc::PREFIX))
             .await;
         grpc::unframe(body.map_err(|e| grpc::body_status(&e))?)

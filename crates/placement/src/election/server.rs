@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use openraft::Raft;
 use outrigger_controlplane::grpc::Caller;
 use outrigger_identity::SpiffeId;
@@ -38,7 +37,7 @@ impl RaftService {
         Self { raft, identity }
     }
 
-    fn refusal(&self, request: &Request<Incoming>) -> Option<Status> {
+    fn refusal(&self, request: &Request<Body>) -> Option<Status> {
         if request.uri().path() != METHOD {
             return Some(Status::unimplemented(
                 "this port is for replicas of the placement service",
@@ -84,7 +83,7 @@ fn unavailable(error: impl std::fmt::Display) -> Status {
     Status::unavailable(error.to_string())
 }
 
-impl tower::Service<Request<Incoming>> for RaftService {
+impl tower::Service<Request<Body>> for RaftService {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Answering<Result<Response<Body>, Infallible>>;
@@ -93,7 +92,7 @@ impl tower::Service<Request<Incoming>> for RaftService {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
         let service = self.clone();
         Box::pin(async move {
             if let Some(status) = service.refusal(&request) {

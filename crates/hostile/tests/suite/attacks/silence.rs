@@ -6,15 +6,16 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use crate::h1;
-use crate::h2::{self, ACK, END_STREAM, PREFACE, frame, hello, kind};
+use crate::h2::{self, ACK, END_HEADERS, END_STREAM, PREFACE, frame, hello, kind};
 use crate::listeners::Protocol::{self, Http1, Http2, Tcp, Tls};
+use crate::listeners::Request;
 use crate::peer::{Peer, Said, Target};
 
 /// A way to be silent.
 pub struct Silence {
     pub name: &'static str,
     pub needs: Protocol,
-    /// Ends when the server has ended the connection.
+    /// Ends when the server has ended the connection, or the call.
     pub run: fn(Target) -> BoxFuture<'static, ()>,
 }
 
@@ -81,8 +82,13 @@ pub const SILENCES: &[Silence] = &[
         needs: Http2,
         run: |target| {
             let block = frame(kind::HEADERS, END_STREAM, 1, &h2::fields(target.listener));
-            attentive(target, [hello(&[]), block].concat()).boxed()
+            attentive(target, [hello(&[]), block].concat(), |_| false).boxed()
         },
+    },
+    Silence {
+        name: "half a message, pings answered",
+        needs: Http2,
+        run: |target| half_a_message(target).boxed(),
     },
     Silence {
         name: "half a body",
@@ -134,8 +140,25 @@ async fn upgrade(target: Target) {
     said(target, words.into_bytes()).await;
 }
 
-/// Says this, and from then on answers pings and nothing else.
-async fn attentive(target: Target, words: Vec<u8>) {
+/// A gRPC message without its end; where gRPC is not spoken it is only called that.
+async fn half_a_message(target: Target) {
+    let listener = target.listener;
+    let fields = match listener.honest {
+        Request::Get(path) => {
+            let mut fields = h2::fields_of(listener, 0x83, path);
+            h2::field(&mut fields, "content-type", b"application/grpc");
+            fields
+        }
+        _ => h2::fields(listener),
+    };
+    let head = frame(kind::HEADERS, END_HEADERS, 1, &fields);
+    let half = frame(kind::DATA, 0, 1, b"\0\0\0\0\x09half");
+    let is_over = |heard: &[u8]| h2::is_over(heard, 1);
+    attentive(target, [hello(&[]), head, half].concat(), is_over).await;
+}
+
+/// Says this, and from then on answers pings and nothing else, until the connection ends or it is `over`.
+async fn attentive(target: Target, words: Vec<u8>, over: impl Fn(&[u8]) -> bool) {
     let Ok(mut peer) = target.connect().await else {
         return;
     };
@@ -146,6 +169,9 @@ async fn attentive(target: Target, words: Vec<u8>) {
             return;
         }
         heard.extend(more.bytes);
+        if over(&heard) {
+            return;
+        }
         let pings = h2::frames(&heard);
         let pings: Vec<_> = pings
             .iter()

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use super::control::depends_on;
 use super::receive::Block;
@@ -143,7 +143,7 @@ impl State {
         });
         let reason = match request {
             Ok(request) if request.method() != Method::CONNECT => {
-                stream.progress.limited = !self.config.grpc && !is_grpc(&request);
+                stream.progress.limited = !self.config.grpc;
                 self.insert(id, stream);
                 self.keep_fields(id, block.memory);
                 self.pending_accept.push_back((id, request));
@@ -260,11 +260,6 @@ struct FieldBlock {
     too_large: bool,
     /// What it is charged where it is kept, bytes.
     memory: usize,
-}
-
-fn is_grpc(request: &Request<()>) -> bool {
-    let kind = request.headers().get(CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// gRPC's words for an error, in a response that has no body.

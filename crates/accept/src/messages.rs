@@ -1,0 +1,246 @@
+//! Requests of gRPC that stop half-way.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Time without a byte of a message that has begun, or of a request that is one message and has not ended.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Bytes before each message: a flag and the length, big-endian (gRPC over HTTP/2, "Length-Prefixed-Message").
+const PREFIX: usize = 5;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a method is called with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// One message: all of it is due at once.
+    One,
+    /// A stream of them, which may be silent between two messages.
+    Many,
+}
+
+/// The client sent nothing more of what it had begun.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("nothing more of a message that had begun came within {MESSAGE_TIMEOUT:?}")]
+pub struct Late;
+
+/// The body of a request: it fails with [`Late`] when a message stops half-way. Pings say nothing about that, a peer
+/// can answer them for ever.
+#[derive(Debug)]
+pub struct Messages<B> {
+    body: B,
+    asks: Asks,
+    place: Place,
+    /// Since when nothing came; there is none before the first wait.
+    timer: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+}
+
+impl<B> Messages<B> {
+    /// Watches over `body`.
+    pub fn new(body: B, asks: Asks) -> Self {
+        Self {
+            body,
+            asks,
+            place: Place::default(),
+            timer: None,
+            waiting: false,
+        }
+    }
+
+    /// Bytes of the message that has begun; of a request of one message all that came.
+    pub fn unfinished(&self) -> usize {
+        match self.asks {
+            Asks::One => self.place.all,
+            Asks::Many => self.place.of_message,
+        }
+    }
+
+    fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Late> {
+        if self.asks == Asks::Many && self.place.of_message == 0 {
+            self.waiting = false;
+            return Poll::Pending;
+        }
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(MESSAGE_TIMEOUT)));
+        if !self.waiting {
+            self.waiting = true;
+            timer.as_mut().reset(Instant::now() + MESSAGE_TIMEOUT);
+        }
+        ready!(timer.as_mut().poll(cx));
+        Poll::Ready(Late)
+    }
+}
+
+impl<B> Body for Messages<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+            return self.poll_late(cx).map(|late| Some(Err(late.into())));
+        };
+        self.waiting = false;
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            self.place.pass(data);
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// How far a stream of messages is.
+#[derive(Debug, Default)]
+struct Place {
+    prefix: [u8; PREFIX],
+    /// Bytes of the message that has begun, its prefix included; 0 between two.
+    of_message: usize,
+    /// Bytes of all of them.
+    all: usize,
+}
+
+impl Place {
+    fn pass(&mut self, mut data: &[u8]) {
+        self.all = self.all.saturating_add(data.len());
+        while let [first, rest @ ..] = data {
+            if let Some(place) = self.prefix.get_mut(self.of_message) {
+                *place = *first;
+                self.of_message += 1;
+                data = rest;
+            } else {
+                let step = data.len().min(self.length() - self.of_message);
+                self.of_message += step;
+                data = &data[step..];
+            }
+            if self.of_message >= PREFIX && self.of_message == self.length() {
+                self.of_message = 0;
+            }
+        }
+    }
+
+    /// Of the message with its prefix, which is here.
+    fn length(&self) -> usize {
+        let [_, a, b, c, d] = self.prefix;
+        PREFIX.saturating_add(u32::from_be_bytes([a, b, c, d]) as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::convert::Infallible;
+
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    /// Pieces, each after its pause; then silence, or the end.
+    struct Slow {
+        pieces: VecDeque<(Pin<Box<Sleep>>, &'static [u8])>,
+        ends: bool,
+    }
+
+    impl Body for Slow {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let ends = self.ends;
+            let Some((pause, piece)) = self.pieces.front_mut() else {
+                return if ends { Poll::Ready(None) } else { Poll::Pending };
+            };
+            ready!(pause.as_mut().poll(cx));
+            let piece = Bytes::from_static(piece);
+            self.pieces.pop_front();
+            Poll::Ready(Some(Ok(Frame::data(piece))))
+        }
+    }
+
+    /// `pieces` at these seconds.
+    fn slow(pieces: &[(u64, &'static [u8])], ends: bool) -> Slow {
+        let pieces = pieces.iter().map(|&(at, piece)| {
+            let pause = Box::pin(sleep(Duration::from_secs(at)));
+            (pause, piece)
+        });
+        Slow {
+            pieces: pieces.collect(),
+            ends,
+        }
+    }
+
+    /// All that came, or the seconds until it was given up.
+    async fn outcome(asks: Asks, pieces: &[(u64, &'static [u8])], ends: bool) -> Result<Bytes, u64> {
+        let begun = Instant::now();
+        match Messages::new(slow(pieces, ends), asks).collect().await {
+            Ok(all) => Ok(all.to_bytes()),
+            Err(error) => {
+                assert!(error.is::<Late>(), "{error}");
+                Err(begun.elapsed().as_secs())
+            }
+        }
+    }
+
+    const WHOLE: &[u8] = b"\0\0\0\0\x02ab";
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_begun_has_to_go_on() {
+        for asks in [Asks::One, Asks::Many] {
+            for cut in 1..WHOLE.len() {
+                assert_eq!(
+                    outcome(asks, &[(7, &WHOLE[..cut])], false).await,
+                    Err(67),
+                    "{asks:?} {cut}"
+                );
+            }
+            let steps: Vec<_> = (0..).step_by(59).zip(WHOLE.chunks(1)).collect();
+            assert_eq!(outcome(asks, &steps, true).await.unwrap(), WHOLE);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_may_be_silent_between_messages_and_single_requests_may_not() {
+        let pieces = [(1000, WHOLE), (2000, b"\0\0\0\0\0"), (3000, WHOLE)];
+        let all = outcome(Asks::Many, &pieces, true).await.unwrap();
+        assert_eq!(all, [WHOLE, b"\0\0\0\0\0", WHOLE].concat());
+        assert_eq!(outcome(Asks::One, &pieces, true).await, Err(60));
+        assert_eq!(outcome(Asks::One, &[(1, WHOLE)], false).await, Err(61), "no end");
+        let late = [(1000, &WHOLE[..3])];
+        assert_eq!(outcome(Asks::Many, &late, false).await, Err(1060));
+    }
+
+    #[tokio::test]
+    async fn what_is_unfinished_is_counted() {
+        let pieces = [(0, WHOLE), (0, &WHOLE[..6]), (0, &WHOLE[6..])];
+        for (asks, counts) in [(Asks::Many, [0, 6, 0]), (Asks::One, [7, 13, 14])] {
+            let mut body = Messages::new(slow(&pieces, true), asks);
+            for count in counts {
+                let _piece = body.frame().await.unwrap().unwrap();
+                assert_eq!(body.unfinished(), count);
+            }
+        }
+    }
+}

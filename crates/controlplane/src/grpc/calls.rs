@@ -1,0 +1,266 @@
+//! The calls of a connection: what stops half-way is given up, and a connection without any ends.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
+use outrigger_accept::messages::{Asks, Late, Messages};
+use tokio::time::{Instant, sleep_until};
+use tonic::Status;
+use tonic::body::Body;
+
+/// Time until the first call of a connection.
+const FIRST_CALL: Duration = Duration::from_secs(20);
+/// Time without a call, after the first, after which a connection ends in order.
+const IDLE: Duration = Duration::from_secs(600);
+/// Time in which a client reads nothing of an answer to a single request.
+const UNREAD: Duration = Duration::from_secs(300);
+/// Between two looks at the answers that nobody reads.
+const LOOK: Duration = Duration::from_secs(60);
+/// Bytes of requests that a connection has begun and not ended.
+const UNFINISHED: usize = 64 << 20;
+
+/// The methods of the control plane that take a stream of messages, and so may be silent for as long as they like.
+const FED: [&str; 2] = [
+    "/dapr.proto.placement.v1.Placement/ReportDaprStatus",
+    "/dapr.proto.scheduler.v1.Scheduler/WatchJobs",
+];
+
+/// What the method at this path is called with.
+fn asks(path: &str) -> Asks {
+    match FED.contains(&path) {
+        true => Asks::Many,
+        false => Asks::One,
+    }
+}
+
+/// The calls of a connection.
+#[derive(Debug)]
+pub(super) struct Calls {
+    state: Mutex<State>,
+    /// Bytes of requests that have begun and not ended.
+    unfinished: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Calls that are served.
+    open: usize,
+    /// Since when there is none, and how long that may last.
+    idle: (Instant, Duration),
+    /// The answers that were taken from when the client last made room for more, by the numbers of their calls.
+    waiting: HashMap<u64, Instant>,
+    next: u64,
+}
+
+/// Why a connection ends.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Over {
+    #[error("without a call")]
+    NoCall,
+    #[error("that has had no call for long")]
+    Idle,
+    #[error("whose client does not read an answer")]
+    Unread,
+}
+
+impl Calls {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                open: 0,
+                idle: (Instant::now(), FIRST_CALL),
+                waiting: HashMap::new(),
+                next: 0,
+            }),
+            unfinished: AtomicUsize::new(0),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call begins.
+    pub(super) fn begin(self: &Arc<Self>, path: &str) -> Call {
+        let mut state = self.state();
+        state.open += 1;
+        state.next += 1;
+        Call {
+            calls: Arc::clone(self),
+            number: state.next,
+            asks: asks(path),
+        }
+    }
+
+    /// Ends when the connection should.
+    pub(super) async fn over(&self) -> Over {
+        loop {
+            let now = Instant::now();
+            let next = {
+                let state = self.state();
+                let unread = |since: &Instant| now.duration_since(*since) >= UNREAD;
+                if state.waiting.values().any(unread) {
+                    return Over::Unread;
+                }
+                let (since, limit) = state.idle;
+                match state.open {
+                    0 if now.duration_since(since) < limit => since + limit,
+                    0 if limit == FIRST_CALL => return Over::NoCall,
+                    0 => return Over::Idle,
+                    _ => now + LOOK,
+                }
+            };
+            sleep_until(next).await;
+        }
+    }
+}
+
+/// A call that is served. Its end is that of its answer.
+#[derive(Debug)]
+pub(super) struct Call {
+    calls: Arc<Calls>,
+    number: u64,
+    asks: Asks,
+}
+
+impl Call {
+    /// What the service reads of the request.
+    pub(super) fn request(&self, body: Incoming) -> Body {
+        Body::new(RequestBody {
+            body: Messages::new(body, self.asks),
+            calls: Arc::clone(&self.calls),
+            counted: 0,
+        })
+    }
+
+    /// What the client is sent.
+    pub(super) fn answer(self, body: Body) -> Body {
+        Body::new(Answer { body, call: self })
+    }
+
+    /// A piece of the answer was taken, and is on its way as soon as the client makes room for it.
+    fn handed_out(&self) {
+        if self.asks == Asks::One {
+            self.calls.state().waiting.insert(self.number, Instant::now());
+        }
+    }
+
+    /// The client has room.
+    fn asked(&self) {
+        if self.asks == Asks::One {
+            self.calls.state().waiting.remove(&self.number);
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut state = self.calls.state();
+        state.waiting.remove(&self.number);
+        state.open -= 1;
+        if state.open == 0 {
+            state.idle = (Instant::now(), IDLE);
+        }
+    }
+}
+
+/// The body of a request.
+struct RequestBody {
+    body: Messages<Incoming>,
+    calls: Arc<Calls>,
+    /// Its part of [`Calls::unfinished`].
+    counted: usize,
+}
+
+impl RequestBody {
+    /// Counts what is unfinished.
+    fn count(&mut self, bytes: usize) -> Result<(), Status> {
+        let before = std::mem::replace(&mut self.counted, bytes);
+        let all = self.calls.unfinished.fetch_sub(before, Ordering::Relaxed) - before;
+        self.calls.unfinished.fetch_add(bytes, Ordering::Relaxed);
+        match all + bytes {
+            ..=UNFINISHED => Ok(()),
+            _ => Err(Status::resource_exhausted(format!(
+                "the connection has more than {UNFINISHED} bytes of requests that have not ended"
+            ))),
+        }
+    }
+}
+
+impl http_body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => {
+                let unfinished = self.body.unfinished();
+                Some(self.count(unfinished).map(|()| frame))
+            }
+            Some(Err(error)) => Some(Err(match error.downcast_ref::<Late>() {
+                Some(late) => Status::deadline_exceeded(late.to_string()),
+                None => Status::from_error(error),
+            })),
+            None => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        self.calls.unfinished.fetch_sub(self.counted, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer. It is asked for more when what was taken of it has left.
+struct Answer {
+    body: Body,
+    call: Call,
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.call.asked();
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if matches!(frame, Some(Ok(_))) {
+            self.call.handed_out();
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests;

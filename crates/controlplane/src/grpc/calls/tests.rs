@@ -1,0 +1,178 @@
+use std::convert::Infallible;
+use std::future::pending;
+
+use futures::stream::{self, BoxStream, StreamExt};
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use outrigger_accept::Limits;
+use outrigger_accept::messages::MESSAGE_TIMEOUT;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::super::{ServerLimits, drive};
+use super::*;
+
+const LIMITS: ServerLimits = ServerLimits {
+    connections: Limits {
+        connections: 1,
+        per_source: 1,
+    },
+    ping_after: Duration::from_secs(10),
+    ping_timeout: Duration::from_secs(20),
+    streams: 1024,
+};
+const ONE: &str = "/dapr.proto.scheduler.v1.Scheduler/ScheduleJob";
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+/// Reads a request whole and says how that went, or answers with a megabyte where the path is `/large`.
+async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
+    if request.uri().path() == "/large" {
+        return Ok(Response::new(Body::new(Full::new(Bytes::from(vec![0; 1 << 20])))));
+    }
+    let read = request.into_body().collect().await;
+    let said = match read {
+        Ok(_) => Status::ok(""),
+        Err(status) => status,
+    };
+    Ok(said.into_http())
+}
+
+type Pieces = StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>>;
+
+fn begun(bytes: Bytes) -> Pieces {
+    let piece = stream::iter([Ok(Frame::data(bytes))]);
+    StreamBody::new(piece.chain(stream::pending()).boxed())
+}
+
+/// These bytes, then silence.
+fn silent(bytes: &'static [u8]) -> Pieces {
+    begun(Bytes::from_static(bytes))
+}
+
+/// Nothing but the end.
+fn nothing() -> Pieces {
+    StreamBody::new(stream::empty().boxed())
+}
+
+async fn connect() -> (SendRequest<Pieces>, JoinHandle<()>) {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let service = tower::service_fn(answer);
+    let served = tokio::spawn(drive(far, LIMITS, service, |_| {}, pending()));
+    // Pings are answered by this connection.
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(64 * 1024);
+    let (sender, connection) = builder.handshake(TokioIo::new(near)).await.unwrap();
+    tokio::spawn(connection);
+    (sender, served)
+}
+
+fn call(path: &str, body: Pieces) -> Request<Pieces> {
+    let request = Request::post(format!("http://localhost{path}"));
+    request.body(body).unwrap()
+}
+
+async fn status(sender: &mut SendRequest<Pieces>, path: &str, body: Pieces) -> Status {
+    let response = sender.send_request(call(path, body)).await.unwrap();
+    Status::from_header_map(response.headers()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn half_a_message_is_given_up_though_pings_are_answered() {
+    let (mut sender, _served) = connect().await;
+    for path in [ONE, FED[0], FED[1]] {
+        let begun = Instant::now();
+        let status = status(&mut sender, path, silent(b"\0\0\0\0\x09half")).await;
+        assert_eq!(status.code(), tonic::Code::DeadlineExceeded, "{path}: {status:?}");
+        assert_eq!(begun.elapsed().as_secs(), MESSAGE_TIMEOUT.as_secs(), "{path}");
+    }
+    // Others are served meanwhile and behind it.
+    assert_eq!(status(&mut sender, ONE, nothing()).await.code(), tonic::Code::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_may_be_silent_between_messages_and_keeps_its_connection() {
+    let (mut sender, served) = connect().await;
+    for path in FED {
+        let whole = silent(b"\0\0\0\0\x04full");
+        let silence = timeout(LONG, sender.send_request(call(path, whole))).await;
+        assert!(silence.is_err(), "{path}: {silence:?}");
+    }
+    assert!(!served.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_call_ends_in_order() {
+    let (_sender, served) = connect().await;
+    let begun = Instant::now();
+    served.await.unwrap();
+    assert_eq!(begun.elapsed().as_secs(), FIRST_CALL.as_secs());
+    let (mut sender, served) = connect().await;
+    for _ in 0..3 {
+        let _status = status(&mut sender, ONE, nothing()).await;
+        tokio::time::sleep(IDLE - Duration::from_secs(1)).await;
+        assert!(!served.is_finished());
+    }
+    timeout(Duration::from_secs(2), served).await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_reads_ends_the_connection() {
+    let (mut sender, served) = connect().await;
+    let response = sender.send_request(call("/large", nothing())).await.unwrap();
+    let begun = Instant::now();
+    timeout(LONG, served).await.unwrap().unwrap();
+    let waited = begun.elapsed();
+    assert!(waited >= UNREAD && waited < IDLE, "{waited:?}");
+    drop(response);
+    // One that is read in steps is not given up.
+    let (mut sender, served) = connect().await;
+    let mut response = sender.send_request(call("/large", nothing())).await.unwrap();
+    let mut read = 0;
+    while let Some(frame) = response.frame().await {
+        read += frame.unwrap().into_data().map_or(0, |data| data.len());
+        tokio::time::sleep(UNREAD / 4).await;
+    }
+    assert_eq!(read, 1 << 20);
+    assert!(!served.is_finished());
+}
+
+#[tokio::test]
+async fn what_a_connection_has_begun_is_bounded() {
+    let (sender, _served) = connect().await;
+    // Messages of 16 MiB, of each one byte is missing.
+    let most = UNFINISHED / (16 << 20);
+    let calls = (0..=most).map(|_| {
+        let mut sender = sender.clone();
+        async move {
+            let mut message = vec![0; 16 << 20];
+            message[1..5].copy_from_slice(&(16_u32 << 20).to_be_bytes());
+            status(&mut sender, ONE, begun(message.into())).await
+        }
+    });
+    let (refused, ..) = futures::future::select_all(calls.map(Box::pin)).await;
+    assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{refused:?}");
+}
+
+#[test]
+fn the_methods_that_take_streams_are_those_of_the_contract() {
+    let proto = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto/dapr/proto");
+    let mut fed = Vec::new();
+    for service in ["operator", "placement", "scheduler", "sentry"] {
+        let file = proto.join(service).join("v1").join(format!("{service}.proto"));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut package = "";
+        let mut name = "";
+        for line in text.lines().map(str::trim) {
+            let words: Vec<_> = line.split([' ', '(', ';']).collect();
+            match words[..] {
+                ["package", given, ..] => package = given,
+                ["service", given, ..] => name = given,
+                ["rpc", method, "stream", ..] => fed.push(format!("/{package}.{name}/{method}")),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(fed, FED);
+}
