@@ -1,4 +1,5 @@
-//! `middleware.http.routerchecker`: only targets that match a rule are let through.
+//! `middleware.http.routerchecker`: only targets that match a rule are let through, and only where they match it however a
+//! server may read them.
 
 use std::sync::Arc;
 
@@ -6,9 +7,29 @@ use async_trait::async_trait;
 use http::{Request, StatusCode};
 use outrigger_component::middleware::{Body, Next, Outcome, answer};
 use outrigger_component::{Catalog, Entry, Middleware, catalog::Version};
+use outrigger_policy::readings;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use regex::Regex;
 
 use super::{target, wrong};
+
+/// What is escaped in a path (RFC 3986 section 3.3): rules are written for targets as they are sent.
+const IN_PATH: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'[')
+    .add(b'\\')
+    .add(b']')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
 
 pub(super) fn add(catalog: &mut Catalog) {
     catalog.middleware.add(Entry::new(
@@ -30,10 +51,27 @@ struct RouterChecker {
     rule: Regex,
 }
 
+impl RouterChecker {
+    fn allows(&self, target: &str) -> bool {
+        if !self.rule.is_match(target) {
+            return false;
+        }
+        let (path, query) = target.split_at(target.find('?').unwrap_or(target.len()));
+        let decoded = percent_decode_str(path).decode_utf8_lossy();
+        let Some(readings) = readings::others(&decoded) else {
+            return false;
+        };
+        let mut targets = readings
+            .iter()
+            .map(|reading| format!("/{}{query}", utf8_percent_encode(reading, IN_PATH)));
+        targets.all(|target| self.rule.is_match(&target))
+    }
+}
+
 #[async_trait]
 impl Middleware for RouterChecker {
     async fn handle(&self, request: Request<Body>, next: Next<'_>) -> Outcome {
-        if self.rule.is_match(target(request.uri())) {
+        if self.allows(target(request.uri())) {
             next.run(request).await
         } else {
             Ok(answer(StatusCode::BAD_REQUEST, Some("invalid router")))

@@ -84,6 +84,37 @@ async fn routerchecker_keeps_the_rules() {
 }
 
 #[tokio::test]
+async fn routerchecker_judges_every_reading_of_a_path() {
+    let rule = "^/v1.0/invoke/b/method/public/";
+    let middleware = open("routerchecker", &[("rule", rule)]).await;
+    let method = |path: &str| request(&format!("/v1.0/invoke/b/method{path}"));
+    for path in [
+        "/public/..;/admin",
+        "/public/..;a=b/admin?x=1",
+        "/public/..%3B/admin",
+        "/public%5C..%5Cadmin",
+        "/public/..%5Cadmin",
+        "/public/%252e%252e/admin",
+        "/public/x%3B/..%3B/..%3B/admin",
+        &format!("/public/%{}61", "25".repeat(40)),
+    ] {
+        conformance::middleware_refuses(&middleware, &method(path), StatusCode::BAD_REQUEST).await;
+    }
+    for path in [
+        "/public/x",
+        "/public/a;b=c/d",
+        "/public/a%20b?x=/../;",
+        "/public/100%25",
+        "/public/%C3%BC;x",
+    ] {
+        conformance::middleware(&middleware, &method(path)).await;
+    }
+    // Rules are written for what is sent.
+    let middleware = open("routerchecker", &[("rule", "^/a%20b(;x)?/c$")]).await;
+    conformance::middleware(&middleware, &request("/a%20b;x/c")).await;
+}
+
+#[tokio::test]
 async fn ratelimit_keeps_the_rules() {
     let rate = "maxRequestsPerSecond";
     let middleware = open("ratelimit", &[(rate, "10000")]).await;
