@@ -1,4 +1,4 @@
-use std::{fs, num::NonZeroUsize, time::Duration};
+use std::{num::NonZeroUsize, path::Path, time::Duration};
 
 use async_nats::{
     Client, ConnectOptions, ServerAddr,
@@ -21,6 +21,9 @@ const WAITING: usize = 8192;
 const PING: Duration = Duration::from_secs(5);
 /// Until the server sends a message again that nobody acknowledged.
 const ACK_WAIT: Duration = Duration::from_secs(30);
+
+/// Largest file of a certificate or a key, bytes.
+const MAX_FILE: usize = 1 << 20;
 
 /// The properties of `pubsub.jetstream` besides the credentials.
 pub(super) struct Settings {
@@ -131,7 +134,8 @@ impl Settings {
 
 fn file(metadata: &Metadata, name: &str) -> Result<Vec<u8>, MetadataError> {
     let path = metadata.required(&[name])?;
-    fs::read(path).map_err(|error| metadata.wrong(&[name], &format!("the file cannot be read: {error}")))
+    outrigger_files::read(Path::new(path), MAX_FILE)
+        .map_err(|error| metadata.wrong(&[name], &format!("the file cannot be read: {error}")))
 }
 
 fn consumer(metadata: &Metadata) -> Result<push::Config, MetadataError> {
@@ -266,6 +270,35 @@ mod tests {
             (consumer.ack_wait, consumer.max_ack_pending),
             (Duration::from_secs(2), 3)
         );
+    }
+
+    #[test]
+    fn a_key_file_that_is_none_is_named_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let large = folder.path().join("large");
+        std::fs::write(&large, vec![b'x'; MAX_FILE + 1]).unwrap();
+        for (file, why) in [
+            (&pipe, "it is a named pipe (FIFO), not a regular file"),
+            (&large, "larger than"),
+        ] {
+            let file = file.to_str().unwrap();
+            let properties = [
+                ("natsURL", "nats://a"),
+                ("tls_client_cert", file),
+                ("tls_client_key", file),
+            ];
+            let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            let metadata = Metadata::new("broker", properties.to_vec()).unwrap();
+            let error = Settings::read(&metadata).unwrap().options(&metadata).map(drop);
+            let error = error.unwrap_err().to_string();
+            assert!(
+                error.contains("tls_client_cert") && error.contains(why),
+                "{error}"
+            );
+        }
     }
 
     #[test]

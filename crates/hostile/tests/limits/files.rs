@@ -1,0 +1,72 @@
+//! Files that people name are read by `crates/files` alone: a path can lead to a pipe that nobody writes to, or to a file
+//! without end.
+
+use super::{crates, released, sources};
+
+/// What reads a file of any kind, of any size, for as long as it takes.
+const READS: &[&str] = &["fs::read(", "fs::read_to_string(", "File::open("];
+/// Who may, and why.
+const ALLOWED: &[(&str, &str)] = &[
+    ("identity/src/security.rs", "/proc"),
+    ("kube/src/domain.rs", "/etc/resolv.conf, of limited size"),
+    ("scheduler/src/etcd_child.rs", "what it wrote itself"),
+    (
+        "scheduler/src/storage/embedded/log.rs",
+        "beside the store, which it wrote itself, record by record",
+    ),
+    (
+        "sentry/src/material.rs",
+        "a folder, to have it written to the disk",
+    ),
+    ("sentry/src/server/owner.rs", "/proc"),
+    ("sidecar/src/profiling.rs", "/proc"),
+    ("telemetry/src/log/format.rs", "/etc/localtime"),
+    ("telemetry/src/metrics/process.rs", "/proc"),
+];
+
+/// Lines of code, without those of the tests at the end of a file.
+fn reads(text: &str) -> impl Iterator<Item = usize> {
+    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let lines = code.lines().enumerate();
+    let reading = lines.filter(|(_, line)| {
+        let comment = line.trim_start().starts_with("//");
+        // `AnchorsFile::open` is another's.
+        let whole = |at: usize| !line[..at].ends_with(|before: char| before.is_ascii_alphanumeric());
+        !comment
+            && READS
+                .iter()
+                .any(|read| line.match_indices(read).any(|(at, _)| whole(at)))
+    });
+    reading.map(|(number, _)| number + 1)
+}
+
+#[test]
+fn files_are_read_by_the_crate_for_it() {
+    let (mut wrong, mut used) = (Vec::new(), Vec::new());
+    for name in released() {
+        for file in sources(&crates().join(name).join("src")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let file = file.strip_prefix(crates()).unwrap().display().to_string();
+            let found: Vec<_> = reads(&text).collect();
+            match ALLOWED.iter().find(|(allowed, _)| *allowed == file) {
+                Some((allowed, _)) if !found.is_empty() => used.push(*allowed),
+                Some(_) => {}
+                None => wrong.extend(found.iter().map(|line| format!("crates/{file}:{line}"))),
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "read with outrigger_files, which refuses what is no regular file, or name the reason in ALLOWED:\n{}",
+        wrong.join("\n")
+    );
+    let stale: Vec<_> = ALLOWED.iter().filter(|(file, _)| !used.contains(file)).collect();
+    assert!(stale.is_empty(), "{stale:?}");
+}
+
+#[test]
+fn reads_are_found() {
+    let text = "fn a() {\n    std::fs::read(path);\n    // fs::read(path)\n    AnchorsFile::open(path);\n    File::open(path);\n}\n\
+                #[cfg(test)]\nmod tests {\n    std::fs::read(path);\n}\n";
+    assert_eq!(reads(text).collect::<Vec<_>>(), [2, 5]);
+}
