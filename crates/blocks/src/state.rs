@@ -393,7 +393,7 @@ impl Store {
         let done = match &self.outbox {
             None => self.execute(operations, metadata).await,
             Some(outbox) => {
-                let prepared = outbox.prepare(operations, trace);
+                let prepared = outbox.prepare(operations, size, trace).await;
                 return self.publish_and_execute(outbox, prepared, metadata).await;
             }
         };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use outrigger_component::go_json::{Html, canonical};
+use outrigger_component::offload::{INLINE, offload};
 use outrigger_policy::resiliency::{Key, Outcome};
 use outrigger_resources::value::truthy;
 use outrigger_runtime::app::AppError;
@@ -58,7 +59,7 @@ impl Actors {
         let attempts = Attempts::new(rules.after_lock.as_deref(), key, &resilience.metrics);
         let called = attempts.run(async |limit| {
             let attempt = async {
-                let call = request(message, reentry)?;
+                let call = request(message, reentry).await?;
                 self.app_reply(call).await
             };
             let result = limit
@@ -129,7 +130,7 @@ pub(super) fn is_cancelled(reply: &Reply) -> bool {
     cancel.is_some_and(truthy)
 }
 
-fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, ActorError> {
+async fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, ActorError> {
     let mut call = match message {
         Message::Call(call) => {
             let mut metadata = call.metadata.clone();
@@ -147,12 +148,22 @@ fn request(message: &Message<'_>, reentry: Option<&str>) -> Result<Call, ActorEr
                 trace: call.trace.clone(),
             }
         }
-        Message::Due(reminder, callback) => due(reminder, callback)?,
+        Message::Due(reminder, callback) => Box::pin(told(reminder, callback)).await?,
     };
     if let Some(id) = reentry.and_then(|id| HeaderValue::try_from(id).ok()) {
         call.metadata.insert(REENTRANCY_ID, id);
     }
     Ok(call)
+}
+
+/// What the app is told of a timer or reminder; where its data are large, they are read away from everybody's calls.
+async fn told(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
+    let size = reminder.data.as_ref().map_or(0, |data| data.value.len());
+    if size <= INLINE {
+        return due(reminder, callback);
+    }
+    let (reminder, callback) = (reminder.clone(), callback.to_owned());
+    offload(size, move || due(&reminder, &callback)).await
 }
 
 fn due(reminder: &Reminder, callback: &str) -> Result<Call, ActorError> {
@@ -211,4 +222,35 @@ pub(super) fn json(any: &prost_types::Any) -> Result<Vec<u8>, prost::DecodeError
         return <Vec<u8> as prost::Message>::decode(any.value.as_slice());
     }
     Ok(any.value.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn large_data_are_read_on_another_thread() {
+        for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let json = format!("\"{}\"", "x".repeat(size - 2));
+            let reminder = Reminder {
+                name: "r".to_owned(),
+                data: Some(prost_types::Any {
+                    type_url: String::new(),
+                    value: json.clone().into_bytes(),
+                }),
+                ..Reminder::default()
+            };
+            let mut reading = Box::pin(told(&reminder, ""));
+            let first = reading.as_mut().now_or_never();
+            assert_eq!(first.is_some(), at_once, "{size}");
+            let call = match first {
+                Some(call) => call,
+                None => reading.await,
+            };
+            let body = call.unwrap().body.collect_up_to(usize::MAX).await.unwrap();
+            assert!(String::from_utf8_lossy(&body).contains(&json));
+        }
+    }
 }

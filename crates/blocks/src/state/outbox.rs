@@ -14,6 +14,7 @@ mod transactions;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use outrigger_component::offload::offload;
 use outrigger_component::pubsub::BulkEntry;
 use outrigger_component::state::{Operation as Step, Set, Value};
 use outrigger_resources::value::truthy;
@@ -117,40 +118,19 @@ impl Outbox {
         self.pubsubs.app_id()
     }
 
-    /// Makes an event and a marker of every value that is written.
-    pub(super) fn prepare(&self, operations: Vec<Step>, trace: &Parent) -> Prepared {
-        let origin = RequestContext {
-            app_id: self.pubsubs.app_id(),
-            pubsub: &self.settings.internal_pubsub,
-            trace: &trace.clone().told(),
+    /// Makes an event and a marker of every value that is written, of values of `size` bytes in all.
+    pub(super) async fn prepare(&self, operations: Vec<Step>, size: usize, trace: &Parent) -> Prepared {
+        let trace = trace.clone().told();
+        let (app_id, pubsub) = (self.app_id().to_owned(), self.settings.internal_pubsub.clone());
+        let work = move || {
+            let origin = RequestContext {
+                app_id: &app_id,
+                pubsub: &pubsub,
+                trace: &trace,
+            };
+            origin.prepare(operations)
         };
-        let (projections, mut operations): (Vec<Step>, Vec<Step>) =
-            operations.into_iter().partition(is_projection);
-        let projection = |key: &str| {
-            let found = projections.iter().rev().find(|step| step.key() == key);
-            found.and_then(|step| match step {
-                Step::Set(set) => Some(set),
-                Step::Delete(_) => None,
-            })
-        };
-        let events: Vec<_> = operations
-            .iter()
-            .filter_map(|step| match step {
-                Step::Set(set) => Some(set),
-                Step::Delete(_) => None,
-            })
-            .map(|set| {
-                let marker = event::marker();
-                let payload = projection(&set.key).unwrap_or(set);
-                BulkEntry {
-                    data: origin.event(&marker, set, payload),
-                    id: marker,
-                    ..BulkEntry::default()
-                }
-            })
-            .collect();
-        operations.extend(events.iter().map(|event| Step::Set(marker(&event.id))));
-        Prepared { operations, events }
+        offload(size, work).await
     }
 
     /// A transaction with these events begins.
@@ -183,6 +163,38 @@ impl Outbox {
             PublishError::Publish { cause, .. } => cause.to_string(),
             other => other.to_string(),
         })
+    }
+}
+
+impl RequestContext<'_> {
+    fn prepare(&self, operations: Vec<Step>) -> Prepared {
+        let (projections, mut operations): (Vec<Step>, Vec<Step>) =
+            operations.into_iter().partition(is_projection);
+        let projection = |key: &str| {
+            let found = projections.iter().rev().find(|step| step.key() == key);
+            found.and_then(|step| match step {
+                Step::Set(set) => Some(set),
+                Step::Delete(_) => None,
+            })
+        };
+        let events: Vec<_> = operations
+            .iter()
+            .filter_map(|step| match step {
+                Step::Set(set) => Some(set),
+                Step::Delete(_) => None,
+            })
+            .map(|set| {
+                let marker = event::marker();
+                let payload = projection(&set.key).unwrap_or(set);
+                BulkEntry {
+                    data: self.event(&marker, set, payload),
+                    id: marker,
+                    ..BulkEntry::default()
+                }
+            })
+            .collect();
+        operations.extend(events.iter().map(|event| Step::Set(marker(&event.id))));
+        Prepared { operations, events }
     }
 }
 

@@ -1,5 +1,6 @@
 //! One attempt to hand an event to the app.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -87,9 +88,9 @@ impl Target {
         (handled, outcome)
     }
 
-    pub(super) async fn over_grpc(&self, app: &AppChannel, event: &Incoming) -> (Handled, Outcome) {
+    pub(super) async fn over_grpc(&self, app: &AppChannel, event: &Arc<Incoming>) -> (Handled, Outcome) {
         let mut span = self.span(event);
-        let request = match message::topic_event(event, &self.wanted.pubsub) {
+        let request = match message::written(event, &self.wanted.pubsub).await {
             Ok(request) => request,
             Err(text) => {
                 self.count(event, Status::Retry, false, Instant::now());

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use outrigger_cloudevents::BULK_TYPE;
 use outrigger_cloudevents::content_type::{CLOUD_EVENT, JSON, OCTET_STREAM};
 use outrigger_component::Pairs;
+use outrigger_component::offload::offload;
 use outrigger_policy::resiliency::Outcome;
 use outrigger_runtime::app::AppChannel;
 use outrigger_runtime::resilience::{Attempt, grpc_outcome};
@@ -31,7 +32,7 @@ use tonic::{Code, Status as GrpcStatus};
 use super::attempt::{self, Handled};
 use super::incoming::{Incoming, PUBSUB_NAME};
 use super::metrics::Status;
-use super::spec::Bulk;
+use super::spec::{AppSubscription, Bulk};
 use super::target::{Target, timed_out};
 use super::{LOG, message};
 
@@ -334,7 +335,7 @@ async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
     let Some(first) = entries.first().map(|entry| &entry.event) else {
         return BulkResponse::each(std::iter::empty());
     };
-    let body = match request(target, entries) {
+    let body = match written(target, entries, request).await {
         Ok(body) => body,
         Err(error) => {
             return BulkResponse::all(Handled::failed(
@@ -352,16 +353,34 @@ async fn over_http(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
             return BulkResponse::all(Handled::failed(text, None));
         }
     };
+    let count = entries.len();
+    let read = offload(body.len(), move || read(count, status, &body)).await;
     BulkResponse {
         http: Some(status),
-        ..read(entries, status, &body)
+        ..read
     }
 }
 
-fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Error> {
-    let wanted = &target.wanted;
-    let shown = entries.iter().map(|entry| {
-        let event = &entry.event;
+/// An event and its id in the bulk.
+type Shown = (String, Arc<Incoming>);
+
+/// What the app gets, written where it keeps nobody waiting.
+async fn written<T: Send + 'static>(
+    target: &Target,
+    entries: &[Entry],
+    write: impl FnOnce(&AppSubscription, &[Shown]) -> T + Send + 'static,
+) -> T {
+    let shown = entries
+        .iter()
+        .map(|entry| (entry.id.clone(), Arc::clone(&entry.event)));
+    let shown: Vec<Shown> = shown.collect();
+    let size = shown.iter().map(|(_, event)| event.data.len()).sum();
+    let wanted = Arc::clone(&target.wanted);
+    offload(size, move || write(&wanted, &shown)).await
+}
+
+fn request(wanted: &AppSubscription, entries: &[Shown]) -> Result<Bytes, serde_json::Error> {
+    let shown = entries.iter().map(|(id, event)| {
         let (body, default) = if wanted.raw {
             use base64::Engine as _;
             let text = base64::engine::general_purpose::STANDARD.encode(&event.payload);
@@ -370,7 +389,7 @@ fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Erro
             (Body::Event(serde_json::from_slice(&event.data)?), CLOUD_EVENT)
         };
         Ok(RequestEntry {
-            entry_id: &entry.id,
+            entry_id: id,
             event: body,
             metadata: Some(&event.metadata).filter(|metadata| !metadata.is_empty()),
             content_type: event.content_type.as_deref().unwrap_or(default),
@@ -381,13 +400,14 @@ fn request(target: &Target, entries: &[Entry]) -> Result<Bytes, serde_json::Erro
         id: uuid::Uuid::new_v4().to_string(),
         metadata: Pairs::from([(PUBSUB_NAME.to_owned(), wanted.pubsub.clone())]),
         pubsubname: &wanted.pubsub,
-        topic: entries.first().map_or("", |entry| &entry.event.topic),
+        topic: entries.first().map_or("", |(_, event)| &event.topic),
         r#type: BULK_TYPE,
     };
     serde_json::to_vec(&body).map(Bytes::from)
 }
 
-fn read(entries: &[Entry], status: u16, body: &[u8]) -> BulkResponse {
+/// The answer to a bulk of `count` events.
+fn read(count: usize, status: u16, body: &[u8]) -> BulkResponse {
     match status {
         200..300 => match serde_json::from_slice::<Response>(body) {
             Ok(response) => {
@@ -406,10 +426,7 @@ fn read(entries: &[Entry], status: u16, body: &[u8]) -> BulkResponse {
                 BulkResponse::each(said)
             }
             Err(error) => {
-                let text = format!(
-                    "the app's answer to a bulk of {} cannot be read: {error}",
-                    entries.len()
-                );
+                let text = format!("the app's answer to a bulk of {count} cannot be read: {error}");
                 tracing::error!(target: LOG, "{text}");
                 BulkResponse::all(Handled::failed(text, None))
             }
@@ -444,7 +461,7 @@ fn dropped(entry: &str) -> (Handled, Outcome) {
 }
 
 async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: &Parent) -> BulkResponse {
-    let request = match grpc_request(target, entries) {
+    let request = match written(target, entries, grpc_request).await {
         Ok(request) => request,
         Err(text) => return BulkResponse::all(Handled::failed(text, None)),
     };
@@ -486,18 +503,16 @@ async fn over_grpc(target: &Target, app: &AppChannel, entries: &[Entry], trace: 
     }
 }
 
-fn grpc_request(target: &Target, entries: &[Entry]) -> Result<TopicEventBulkRequest, String> {
-    let wanted = &target.wanted;
-    let first = entries.first().map(|entry| &entry.event);
-    let shown = entries.iter().map(|entry| {
-        let event = &entry.event;
+fn grpc_request(wanted: &AppSubscription, entries: &[Shown]) -> Result<TopicEventBulkRequest, String> {
+    let first = entries.first().map(|(_, event)| event);
+    let shown = entries.iter().map(|(id, event)| {
         let (body, default) = if wanted.raw {
             (EntryEvent::Bytes(event.payload.clone()), OCTET_STREAM)
         } else {
             (EntryEvent::CloudEvent(message::envelope(event)?), CLOUD_EVENT)
         };
         Ok(TopicEventBulkRequestEntry {
-            entry_id: entry.id.clone(),
+            entry_id: id.clone(),
             event: Some(body),
             content_type: event.content_type.as_deref().unwrap_or(default).to_owned(),
             metadata: event.metadata.clone(),
@@ -586,16 +601,9 @@ mod tests {
 
     #[test]
     fn each_entry_has_a_status_of_its_own() {
-        let entries: Vec<_> = ["1", "2", "3"]
-            .map(|id| Entry {
-                id: id.to_owned(),
-                event: event("/a"),
-                span: Span::none(),
-            })
-            .into();
         let body = br#"{"statuses":[{"entryId":"1","status":"SUCCESS"},{"entryId":"2","status":"DROP"},
             {"entryId":"3","status":""},{"entryId":"unknown","status":"SUCCESS"}]}"#;
-        let said = read(&entries, 200, body);
+        let said = read(3, 200, body);
         assert_eq!(said.of("1").0, Handled::Done);
         assert!(matches!(said.of("2").0, Handled::Dropped(_)));
         assert!(matches!(said.of("3").0, Handled::Failed(_)));
@@ -604,9 +612,9 @@ mod tests {
             "nothing is said of it"
         );
         for (status, body) in [(200, "no json"), (500, "")] {
-            let said = read(&entries, status, body.as_bytes());
+            let said = read(3, status, body.as_bytes());
             assert!(matches!(said.of("1").0, Handled::Failed(_)));
         }
-        assert!(matches!(read(&entries, 404, b"").of("1").0, Handled::Dropped(_)));
+        assert!(matches!(read(3, 404, b"").of("1").0, Handled::Dropped(_)));
     }
 }

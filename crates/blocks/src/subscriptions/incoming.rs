@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::Timestamp;
 use outrigger_cloudevents::{Event, content_type, member};
 use outrigger_component::Pairs;
+use outrigger_component::offload::{INLINE, offload};
 use outrigger_component::pubsub::Message;
 use outrigger_policy::routing::Routes;
 use outrigger_telemetry::trace::Parent;
@@ -98,13 +99,23 @@ pub(super) enum Dropped {
     NoRoute,
 }
 
-/// What becomes of `message`, which came from the broker `pubsub`. `prefix`: what the broker's topics begin with.
-pub(super) fn prepare(
-    wanted: &AppSubscription,
+/// As [`prepare`], where it keeps nobody waiting.
+pub(super) async fn prepared(
+    wanted: &Arc<AppSubscription>,
     pubsub: &str,
     topic: Arc<str>,
     message: &Message,
 ) -> Prepared {
+    let size = message.data.len();
+    if size <= INLINE {
+        return prepare(wanted, pubsub, topic, message);
+    }
+    let (wanted, pubsub, message) = (Arc::clone(wanted), pubsub.to_owned(), message.clone());
+    offload(size, move || prepare(&wanted, &pubsub, topic, &message)).await
+}
+
+/// What becomes of `message`, which came from the broker `pubsub`. `prefix`: what the broker's topics begin with.
+fn prepare(wanted: &AppSubscription, pubsub: &str, topic: Arc<str>, message: &Message) -> Prepared {
     let said = message.content_type.as_ref();
     let said = said.or_else(|| message.metadata.get(CONTENT_TYPE));
     let mut incoming = Incoming {
@@ -268,6 +279,7 @@ pub(super) fn binary_event(attributes: &[(String, String)]) -> Event<'_> {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
     use outrigger_resources::subscription;
     use serde_json::json;
 
@@ -305,6 +317,36 @@ mod tests {
         assert_eq!(incoming.headers("broker")["pubsubname"], "broker");
         assert!(incoming.metadata.is_empty());
         assert!(incoming.trace.context.is_some());
+    }
+
+    #[tokio::test]
+    async fn large_events_are_read_and_written_on_another_thread() {
+        let wanted = Arc::new(AppSubscription::to_path("broker", "t", "/a"));
+        let frame = r#"{"id":"7","data":""}"#.len();
+        for (size, at_once) in [(INLINE, true), (INLINE + 1, false)] {
+            let text = format!(r#"{{"id":"7","data":"{}"}}"#, "x".repeat(size - frame));
+            let message = message(&text, &[]);
+            let mut reading = Box::pin(prepared(&wanted, "broker", "t".into(), &message));
+            let first = reading.as_mut().now_or_never();
+            assert_eq!(first.is_some(), at_once, "{size}");
+            let read = match first {
+                Some(read) => read,
+                None => reading.await,
+            };
+            let Prepared::Ready(incoming) = read else {
+                panic!("{read:?}");
+            };
+            assert_eq!(incoming.data, text);
+            let incoming = Arc::from(incoming);
+            let mut writing = Box::pin(crate::subscriptions::message::written(&incoming, "broker"));
+            let first = writing.as_mut().now_or_never();
+            assert_eq!(first.is_some(), at_once, "{size}");
+            let written = match first {
+                Some(written) => written,
+                None => writing.await,
+            };
+            assert_eq!(written.unwrap().id, "7");
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Events as gRPC messages.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use outrigger_cloudevents::{Data, Event, content_type, member};
+use outrigger_component::offload::{INLINE, offload};
 use outrigger_wire::runtime::v1::{TopicEventCeRequest, TopicEventRequest};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct};
@@ -22,11 +25,24 @@ const FIELDS: [&str; 7] = [
     member::DATA_BASE64,
 ];
 
+/// As [`topic_event`], where it keeps nobody waiting.
+///
+/// # Errors
+/// As [`topic_event`].
+pub(super) async fn written(incoming: &Arc<Incoming>, pubsub: &str) -> Result<TopicEventRequest, String> {
+    let size = incoming.data.len();
+    if size <= INLINE {
+        return topic_event(incoming, pubsub);
+    }
+    let (incoming, pubsub) = (Arc::clone(incoming), pubsub.to_owned());
+    offload(size, move || topic_event(&incoming, &pubsub)).await
+}
+
 /// The message of an event.
 ///
 /// # Errors
 /// Data that is not what its content type says.
-pub(super) fn topic_event(incoming: &Incoming, pubsub: &str) -> Result<TopicEventRequest, String> {
+fn topic_event(incoming: &Incoming, pubsub: &str) -> Result<TopicEventRequest, String> {
     let event = envelope(incoming)?;
     Ok(TopicEventRequest {
         id: event.id,

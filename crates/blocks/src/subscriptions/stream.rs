@@ -88,11 +88,11 @@ impl Stream {
     pub(super) async fn deliver(
         &self,
         target: &Target,
-        event: &Incoming,
+        event: &Arc<Incoming>,
         ending: &CancellationToken,
     ) -> (Handled, Outcome) {
         let mut span = target.span(event);
-        let request = match message::topic_event(event, &self.wanted.pubsub) {
+        let request = match message::written(event, &self.wanted.pubsub).await {
             Ok(request) => request,
             Err(text) => return Handled::failed(format!("event {}: {text}", event.id), None),
         };

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attempt::Handled;
 use super::bulk::Collector;
-use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepare};
+use super::incoming::{CONTENT_TYPE, Dropped, Incoming, PUBSUB_NAME, Prepared, prepared};
 use super::metrics::{IngressMetrics, Status};
 use super::spec::{AppSubscription, SubscriptionType};
 use super::stream::Stream;
@@ -323,7 +323,7 @@ impl Consumer for Target {
 
     async fn offer(&self, inbox: &Inbox<Order, Incoming, Handled>, message: &Message) -> Disposition {
         let topic = self.app_topic(&message.topic);
-        match prepare(&self.wanted, self.broker.name(), topic, message) {
+        match prepared(&self.wanted, self.broker.name(), topic, message).await {
             Prepared::Ready(incoming) => match inbox.offer(self.order(message), *incoming).await {
                 Ok(pending) => Disposition::Pending(pending),
                 Err(_) => Disposition::Stopped,

@@ -1,5 +1,7 @@
 use std::time::{Duration, SystemTime};
 
+use futures::FutureExt;
+use outrigger_component::offload::INLINE;
 use outrigger_component::state::Delete;
 use outrigger_policy::resiliency::Resiliency;
 use outrigger_resources::NameValue;
@@ -44,8 +46,13 @@ fn set(key: &str, value: &'static str, metadata: &[(&str, &str)]) -> Set {
     }
 }
 
+/// Of values that are prepared at once.
+fn prepared(outbox: &Outbox, operations: Vec<Step>, trace: &Parent) -> Prepared {
+    outbox.prepare(operations, 1, trace).now_or_never().unwrap()
+}
+
 fn event(outbox: &Outbox, operations: Vec<Step>) -> serde_json::Value {
-    let prepared = outbox.prepare(operations, &Parent::from_text(TRACE, "a=b"));
+    let prepared = self::prepared(outbox, operations, &Parent::from_text(TRACE, "a=b"));
     assert_eq!(prepared.events.len(), 1);
     serde_json::from_slice(&prepared.events[0].data).unwrap()
 }
@@ -84,7 +91,7 @@ fn what_is_written_has_an_event_and_a_marker() {
         }),
         Step::Set(set("app||c", "3", &[])),
     ];
-    let prepared = outbox.prepare(operations, &Parent::default());
+    let prepared = self::prepared(&outbox, operations, &Parent::default());
     assert_eq!((prepared.operations.len(), prepared.events.len()), (5, 2));
     for (entry, step) in prepared.events.iter().zip(&prepared.operations[3..]) {
         let Step::Set(marker) = step else {
@@ -167,7 +174,7 @@ fn a_projection_is_published_in_the_place_of_its_key() {
     let stored = set("k", "\"secret\"", &[("type", "t")]);
     let other = set("other", "1", &[("outbox.projection", "true")]);
     let operations = vec![Step::Set(projection), Step::Set(other), Step::Set(stored.clone())];
-    let prepared = outbox.prepare(operations, &Parent::default());
+    let prepared = self::prepared(&outbox, operations, &Parent::default());
     assert_eq!(prepared.operations[0], Step::Set(stored));
     assert_eq!((prepared.operations.len(), prepared.events.len()), (2, 1));
     let said: serde_json::Value = serde_json::from_slice(&prepared.events[0].data).unwrap();
@@ -178,12 +185,27 @@ fn a_projection_is_published_in_the_place_of_its_key() {
     );
     let kept = set("k", "1", &[("outbox.projection", "false")]);
     assert_eq!(
-        outbox
-            .prepare(vec![Step::Set(kept)], &Parent::default())
+        self::prepared(&outbox, vec![Step::Set(kept)], &Parent::default())
             .operations
             .len(),
         2
     );
+}
+
+#[tokio::test]
+async fn large_values_are_prepared_on_another_thread() {
+    let outbox = outbox();
+    let operations = || vec![Step::Set(set("k", "1", &[]))];
+    let trace = Parent::default();
+    assert!(
+        outbox
+            .prepare(operations(), INLINE, &trace)
+            .now_or_never()
+            .is_some()
+    );
+    let mut large = Box::pin(outbox.prepare(operations(), INLINE + 1, &trace));
+    assert!(large.as_mut().now_or_never().is_none());
+    assert_eq!(large.await.events.len(), 1);
 }
 
 #[test]
