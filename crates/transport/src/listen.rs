@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 use crate::body::Body;
 
 pub use http1::Received;
+#[cfg(feature = "fuzzing")]
+pub use http1::{fuzz_body_end, fuzz_head};
 pub use room::{api_connections, peer_connections, public_connections};
 
 const LOG: &str = "dapr.runtime.listen";

@@ -17,6 +17,8 @@
 
 mod body;
 mod chunks;
+#[cfg(feature = "fuzzing")]
+mod fuzzing;
 mod head;
 mod requests;
 #[cfg(test)]
@@ -45,6 +47,8 @@ use tokio_util::sync::CancellationToken;
 pub use body::Received;
 use body::ResponseBody;
 use body::Unread;
+#[cfg(feature = "fuzzing")]
+pub use fuzzing::{fuzz_body_end, fuzz_head};
 use requests::{Calling, Exchange, Framing, Requests, Times};
 
 use super::{Client, HEAD_TIMEOUT, Handler, Options, Versions, h2c, http2};
