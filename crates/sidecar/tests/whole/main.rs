@@ -40,8 +40,10 @@ mod placements;
 mod pluggable;
 mod pressure;
 mod proxy;
+mod pubsub_metrics;
 mod pubsub_outbox;
 mod pubsub_publish;
+mod pubsub_retries;
 mod reminders;
 #[path = "../../../workflow/tests/simulation/replay.rs"]
 mod replay;

@@ -17,6 +17,7 @@ use crate::common::{Answer, App, Net, Node, Plan, app, eventually, get, grpc, po
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const COUNTED: &str = "dapr_component_outbox_event_count";
 const TRANSACTION: &str = "/v1.0/state/store/transaction";
 
 /// The files of the components that outlive their sidecars.
@@ -224,6 +225,8 @@ async fn what_is_stored_is_published_once_and_leaves_no_marker() {
     assert_eq!(node.ask(get("/v1.0/state/store/b")).await.text(), r#"{"n":1}"#);
     eventually(async || files.markers().is_empty() && files.unsettled("broker") == 0).await;
     assert_eq!(got.lock().unwrap().len(), 2);
+    node.counts(COUNTED, &["component=\"broker\"", "outcome=\"published\""], 2.0)
+        .await;
     let metadata = node.ask(get("/v1.0/metadata")).await.json();
     assert_eq!(
         metadata["subscriptions"].as_array().unwrap().len(),
@@ -294,6 +297,10 @@ async fn a_transaction_that_fails_publishes_nothing_and_leaves_nothing() {
         .await
         .unwrap();
     assert_eq!(payloads(&got), [json!("1")]);
+    for outcome in ["published", "dropped"] {
+        let labels = ["component=\"broker\"", &format!("outcome=\"{outcome}\"")];
+        node.counts(COUNTED, &labels, 1.0).await;
+    }
 }
 
 #[tokio::test]

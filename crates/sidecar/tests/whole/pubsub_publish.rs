@@ -510,3 +510,58 @@ async fn what_has_expired_does_not_come() {
     publish(&writer, "", &[], "last").await;
     assert_eq!(event(&got, 1).await["data"], "last");
 }
+
+/// Whatever the broker would take: what is larger than the sidecar takes is refused with the limit, and nothing else is lost.
+#[tokio::test]
+async fn a_message_above_the_limit_is_refused_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let net = Net::plain();
+    let (app, got) = keeping().await;
+    let node = net
+        .sidecar("me")
+        .app(app.port)
+        .flag("--max-body-size=4Ki")
+        .resource(&sqlite(&folder.path().join("broker.db")))
+        .resource(&subscription("{}"))
+        .start()
+        .await;
+    publish(&node, "", &[], "before").await;
+    let large = "x".repeat(5000);
+    let entry = json!([{"entryId": "1", "event": large, "contentType": "text/plain"}]).to_string();
+    for (path, body) in [
+        ("/v1.0/publish/broker/a", large.clone()),
+        ("/v1.0/publish/bulk/broker/a", entry),
+    ] {
+        let answer = node.ask(post(path, body)).await;
+        let message = answer.error(500, "ERR_PUBSUB_PUBLISH_MESSAGE");
+        assert!(message.contains("more than 4096 bytes"), "{path}: {message}");
+    }
+    let event = PublishEventRequest {
+        pubsub_name: "broker".to_owned(),
+        topic: "a".to_owned(),
+        data: large.into(),
+        ..PublishEventRequest::default()
+    };
+    let outcome = grpc::unary(node.ports.grpc, &format!("{DAPR}/PublishEvent"), &[], &event).await;
+    assert_eq!(
+        outcome.status.code(),
+        Code::ResourceExhausted,
+        "{:?}",
+        outcome.status
+    );
+    assert!(outcome.status.message().contains("4096"), "{:?}", outcome.status);
+    publish(&node, "", &[], "after").await;
+    event_texts(&got, &["before", "after"]).await;
+}
+
+/// Waits until these payloads have come, and no others.
+async fn event_texts(got: &Got, wanted: &[&str]) {
+    let came = || {
+        let got = got.lock().unwrap();
+        got.iter().map(|event| event["data"].clone()).collect::<Vec<_>>()
+    };
+    eventually(async || came().len() >= wanted.len()).await;
+    let mut came = came();
+    came.sort_by_key(|data| wanted.iter().position(|one| data == one));
+    assert_eq!(came, wanted);
+}

@@ -47,6 +47,10 @@ pub struct Desk {
     pub max_size: Mutex<Option<i64>>,
     /// The filters of queries, as JSON.
     pub queries: Mutex<Vec<String>>,
+    /// What was to be published, try by try: a topic, or the ids of a bulk.
+    pub published: Mutex<Vec<Vec<String>>>,
+    /// How often entries of bulks are still refused, by their ids.
+    pub refused: Mutex<HashMap<String, u32>>,
     /// What the input binding has said and heard.
     pub events: Mutex<Vec<ReadResponse>>,
     pub acks: Mutex<Vec<ReadRequest>>,

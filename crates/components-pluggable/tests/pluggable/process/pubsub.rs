@@ -7,10 +7,10 @@ use outrigger_component::{
     pubsub::{BulkEntry, BulkPublish, Event, Publish, Receipt, Subscribe, Subscription},
 };
 use outrigger_wire::components::v1::{
-    BulkPublishRequest, BulkPublishResponse, BulkPublishResponseFailedEntry, FeaturesRequest,
-    FeaturesResponse, PauseRequest, PauseResponse, PingRequest, PingResponse, PubSubInitRequest,
-    PubSubInitResponse, PublishRequest, PublishResponse, PullMessagesRequest, PullMessagesResponse,
-    ResumeRequest, ResumeResponse, pub_sub_server::PubSub,
+    BulkMessageEntry, BulkPublishRequest, BulkPublishResponse, BulkPublishResponseFailedEntry,
+    FeaturesRequest, FeaturesResponse, PauseRequest, PauseResponse, PingRequest, PingResponse,
+    PubSubInitRequest, PubSubInitResponse, PublishRequest, PublishResponse, PullMessagesRequest,
+    PullMessagesResponse, ResumeRequest, ResumeResponse, pub_sub_server::PubSub,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -30,6 +30,28 @@ impl Services {
         let brokers = self.brokers.lock().unwrap();
         let broker = brokers.get(&instance(request)).cloned();
         broker.ok_or_else(|| Status::failed_precondition("it was not initialised"))
+    }
+
+    fn publishing(&self, what: Vec<String>) {
+        self.desk.published.lock().unwrap().push(what);
+    }
+
+    /// Takes out what the desk wants refused.
+    fn refuse(&self, bulk: &mut BulkPublishRequest) -> Vec<BulkPublishResponseFailedEntry> {
+        let mut wanted = self.desk.refused.lock().unwrap();
+        let mut is_refused = |id: &str| {
+            let left = wanted.get_mut(id).filter(|left| **left > 0);
+            left.map(|left| *left -= 1).is_some()
+        };
+        let (refused, taken): (Vec<_>, Vec<_>) = std::mem::take(&mut bulk.entries)
+            .into_iter()
+            .partition(|entry| is_refused(&entry.entry_id));
+        bulk.entries = taken;
+        let told = |entry: BulkMessageEntry| BulkPublishResponseFailedEntry {
+            entry_id: entry.entry_id,
+            error: "not now".to_owned(),
+        };
+        refused.into_iter().map(told).collect()
     }
 }
 
@@ -64,6 +86,7 @@ impl PubSub for Services {
     }
 
     async fn publish(&self, request: Request<PublishRequest>) -> Answer<PublishResponse> {
+        self.publishing(vec![request.get_ref().topic.clone()]);
         self.desk.fault().await?;
         let broker = self.broker(&request)?;
         let request = request.into_inner();
@@ -79,9 +102,12 @@ impl PubSub for Services {
     }
 
     async fn bulk_publish(&self, request: Request<BulkPublishRequest>) -> Answer<BulkPublishResponse> {
+        let entries = request.get_ref().entries.iter();
+        self.publishing(entries.map(|entry| entry.entry_id.clone()).collect());
         self.desk.fault().await?;
         let broker = self.broker(&request)?;
-        let request = request.into_inner();
+        let mut request = request.into_inner();
+        let mut refused = self.refuse(&mut request);
         let entries = request.entries.into_iter().map(|entry| BulkEntry {
             id: entry.entry_id,
             data: entry.event,
@@ -94,12 +120,12 @@ impl PubSub for Services {
             metadata: request.metadata,
         };
         let failed = broker.publish_bulk(&bulk).await.map_err(internal)?;
-        let failed = failed.into_iter().map(|failed| BulkPublishResponseFailedEntry {
+        refused.extend(failed.into_iter().map(|failed| BulkPublishResponseFailedEntry {
             entry_id: failed.id,
             error: failed.error.to_string(),
-        });
+        }));
         Ok(Response::new(BulkPublishResponse {
-            failed_entries: failed.collect(),
+            failed_entries: refused,
         }))
     }
 
