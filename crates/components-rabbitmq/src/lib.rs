@@ -94,10 +94,28 @@ impl Rabbit {
             Ok(_) => Ok(()),
             Err(error) => {
                 shared.link.forget_publisher(&publisher).await;
-                Err(error)
+                Err(oversized(error, message.data.len()))
             }
         }
     }
+}
+
+/// RabbitMQ answers a message that is too large by ending the channel, for all that are on their way there. Who sent it is
+/// told; the others try again.
+fn oversized(error: Error, size: usize) -> Error {
+    let text = error.to_string();
+    let Some((_, told)) = text.split_once("message size ") else {
+        return error;
+    };
+    let is_this = told.split(' ').next().and_then(|told| told.parse().ok()) == Some(size);
+    if !is_this {
+        let text = "RabbitMQ ended the channel because of another message, which is too large";
+        return Error::new(Kind::Unavailable, text);
+    }
+    let told = told.split(';').next().unwrap_or(told);
+    Error::invalid_request(format!(
+        "RabbitMQ does not take the message, its size of {told}: publish less at once, or raise max_message_size there"
+    ))
 }
 
 /// A message as AMQP has it.

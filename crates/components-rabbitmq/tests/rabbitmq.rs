@@ -86,6 +86,7 @@ async fn rabbitmq_keeps_the_rules() {
     what_the_app_failed_becomes_a_dead_letter(&url).await;
     routing_keys_choose(&url).await;
     other_properties_are_named(&url).await;
+    what_is_too_large_is_refused_alone(&url).await;
     credentials_that_are_refused_are_told(&rabbit).await;
     tls_protects_the_connection(&rabbit.tls_url(), &certificates).await;
     let mut proxy = Proxy::start(rabbit.port()).await;
@@ -322,6 +323,41 @@ async fn other_properties_are_named(url: &str) {
         .unwrap_err();
     assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
     broker.publish(&message("t", "x", &[])).await.unwrap();
+    broker.close().await;
+}
+
+/// The server ends the channel, on which others publish too.
+async fn what_is_too_large_is_refused_alone(url: &str) {
+    const LARGEST: usize = RabbitMq::LARGEST;
+    let broker = open(url, "large", &LASTING).await.unwrap();
+    let mut subscription = subscribe(&broker, "large", &[]).await.unwrap();
+    let large = "x".repeat(LARGEST + 1);
+    let large = message("large", &large, &[]);
+    let small = message("large", "small", &[]);
+    let (refused, one, two) = tokio::join!(
+        broker.publish(&large),
+        broker.publish(&small),
+        broker.publish(&small)
+    );
+    let error = refused.unwrap_err();
+    assert_eq!(error.kind(), Kind::InvalidRequest, "{error}");
+    for part in [
+        (LARGEST + 1).to_string(),
+        LARGEST.to_string(),
+        "max_message_size".to_owned(),
+    ] {
+        assert!(error.to_string().contains(&part), "{part}: {error}");
+    }
+    one.unwrap();
+    two.unwrap();
+    broker.publish(&small).await.unwrap();
+    // Those that were tried again may be there twice.
+    for _ in 0..3 {
+        let delivery = next(&mut subscription).await;
+        assert_eq!(delivery.message.data, "small");
+        delivery.receipt.acknowledge();
+    }
+    subscription.ended().await.unwrap();
     broker.close().await;
 }
 

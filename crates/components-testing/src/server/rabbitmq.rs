@@ -25,6 +25,9 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
+    /// The largest message that it takes, bytes.
+    pub const LARGEST: usize = 16 << 20;
+
     /// With an empty store, and TLS for clients that show a certificate.
     pub fn start(certificates: &Certificates) -> Option<Self> {
         let script = "rabbitmq-server";
@@ -55,10 +58,12 @@ impl RabbitMq {
         let conf = format!(
             "listeners.tcp.local = 127.0.0.1:{port}\nlisteners.ssl.local = 127.0.0.1:{tls_port}\n\
              ssl_options.cacertfile = {}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n\
-             ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n",
+             ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = true\n\
+             max_message_size = {}\n",
             certificates.text("root.pem"),
             certificates.text("server.pem"),
-            certificates.text("server.key")
+            certificates.text("server.key"),
+            Self::LARGEST
         );
         fs::write(folder.path().join("rabbit.conf"), conf).unwrap();
         fs::write(folder.path().join("plugins"), "[].").unwrap();
