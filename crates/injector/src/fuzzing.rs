@@ -26,8 +26,9 @@ pub fn review(body: &[u8]) {
     if !is_wanted(pod) || !is_regular(pod) {
         return;
     }
-    let warnings = patch::warnings(read.annotations());
-    let Ok(operations) = patch::operations(&read, &settings(), &surroundings()) else {
+    let settings = settings();
+    let warnings = patch::warnings(&read, &settings);
+    let Ok(operations) = patch::operations(&read, &settings, &surroundings()) else {
         return;
     };
     if operations.is_empty() {
@@ -52,11 +53,17 @@ pub fn review(body: &[u8]) {
     apply_patch(&mut patched, &patch);
     let again = Pod::deserialize(&patched).expect("a patched pod is a pod");
     assert!(!again.needs_sidecar(), "a patched pod has its sidecar");
-    let containers = patched["spec"]["containers"].as_array().expect("containers");
-    let sidecars = containers
-        .iter()
-        .filter(|container| container["name"] == CONTAINER);
-    assert_eq!(sidecars.count(), 1);
+    let lists = ["containers", "initContainers"];
+    let containers = lists
+        .into_iter()
+        .filter_map(|list| patched["spec"][list].as_array())
+        .flatten();
+    assert_eq!(
+        containers
+            .filter(|container| container["name"] == CONTAINER)
+            .count(),
+        1
+    );
 }
 
 /// Whether all that a patch touches is an object where the API has objects: that is checked before a webhook is asked.

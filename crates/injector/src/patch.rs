@@ -5,6 +5,7 @@ mod components;
 mod container;
 mod environment;
 mod known;
+mod values;
 mod volumes;
 
 #[cfg(test)]
@@ -13,14 +14,16 @@ mod tests;
 use std::collections::BTreeMap;
 
 use outrigger_kube::annotations::{
-    APP_ID, Annotations, CONTAINER, DEFAULT_GRPC_PORT, ENABLE_METRICS, GRPC_PORT, HTTP_PORT, INJECTED,
-    is_truthy, service_name,
+    APP_ID, Annotations, DEFAULT_GRPC_PORT, ENABLE_METRICS, GRPC_PORT, HTTP_PORT, INJECTED, NATIVE,
+    has_sidecar, is_truthy, service_name,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::config::Settings;
-pub(crate) use known::warnings;
+
+/// How long the sidecar goes on after it was told to stop.
+const BLOCK_SHUTDOWN: &str = "dapr.io/block-shutdown-duration";
 
 /// What is known beside the pod and the settings.
 #[derive(Debug, Clone)]
@@ -38,7 +41,7 @@ pub struct Surroundings {
 }
 
 /// What is read of a pod.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Clone, Deserialize)]
 pub struct Pod {
     #[serde(default)]
     metadata: PodMeta,
@@ -46,7 +49,7 @@ pub struct Pod {
     spec: PodSpec,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Clone, Deserialize)]
 struct PodMeta {
     #[serde(default)]
     name: Option<String>,
@@ -56,8 +59,12 @@ struct PodMeta {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct PodSpec {
+    /// Started before the others; also native sidecars.
+    #[serde(default)]
+    init_containers: Option<Vec<Named>>,
     #[serde(default)]
     containers: Option<Vec<Container>>,
     #[serde(default)]
@@ -66,7 +73,7 @@ struct PodSpec {
     tolerations: Option<Vec<Value>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Container {
     #[serde(default)]
@@ -77,13 +84,13 @@ struct Container {
     volume_mounts: Option<Vec<Mount>>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 struct Named {
     #[serde(default)]
     name: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mount {
     #[serde(default)]
@@ -114,11 +121,16 @@ impl Pod {
 
     /// Whether it wants a sidecar and has none.
     pub fn needs_sidecar(&self) -> bool {
-        Annotations(self.annotations()).wants_sidecar()
-            && !self
-                .containers()
-                .iter()
-                .any(|container| container.name == CONTAINER)
+        let containers = self.containers().iter().map(|container| container.name.as_str());
+        let init = self
+            .init_containers()
+            .iter()
+            .map(|container| container.name.as_str());
+        Annotations(self.annotations()).wants_sidecar() && !has_sidecar(containers, init)
+    }
+
+    fn init_containers(&self) -> &[Named] {
+        self.spec.init_containers.as_deref().unwrap_or_default()
     }
 
     fn containers(&self) -> &[Container] {
@@ -134,19 +146,45 @@ impl Pod {
     }
 }
 
+/// Whoever creates the pod is told of this.
+pub(crate) fn warnings(pod: &Pod, settings: &Settings) -> Vec<String> {
+    let annotations = Annotations(pod.annotations());
+    let mut all = known::warnings(pod.annotations());
+    let has_components = components::own(pod).next().is_some() || pod.wants_components();
+    if annotations.boolean(NATIVE, settings.native) {
+        if has_components && annotations.text(NATIVE).is_some() {
+            all.push(format!(
+                "annotation {NATIVE} does not count: pluggable components start after native sidecars, which wait for them"
+            ));
+        } else if !has_components && annotations.text(BLOCK_SHUTDOWN).is_some() {
+            all.push(format!(
+                "annotation {BLOCK_SHUTDOWN} does not count: a native sidecar is stopped after the app"
+            ));
+        }
+    }
+    all
+}
+
 /// The operations that give a pod its sidecar; none where there is nothing to do.
 ///
 /// # Errors
-/// What is wrong with its app id.
+/// What is wrong with its app id, or with an annotation of which the API server would take no container.
 pub fn operations(pod: &Pod, settings: &Settings, around: &Surroundings) -> Result<Vec<Value>, String> {
     if !pod.needs_sidecar() {
         return Ok(Vec::new());
     }
     service_name(pod.app_id())?;
+    let counting = known::counting(pod.annotations())?;
+    let mut counts = pod.clone();
+    counts.metadata.annotations = Some(counting);
+    // What the app is told goes by what it said.
+    let (pod, given) = (&counts, pod);
     let annotations = Annotations(pod.annotations());
     let plan = volumes::Plan::new(pod, settings, around);
     let extra = components::containers(pod, around, &plan);
-    let sidecar = container::sidecar(pod, settings, around, &plan);
+    // Components in containers start after native sidecars, which would wait for them.
+    let native = annotations.boolean(NATIVE, settings.native) && plan.sockets.is_none();
+    let sidecar = container::sidecar(pod, settings, around, &plan, native);
 
     let mut operations = Vec::new();
     let mut add =
@@ -165,7 +203,15 @@ pub fn operations(pod: &Pod, settings: &Settings, around: &Surroundings) -> Resu
             .into_iter()
             .for_each(|volume| add("/spec/volumes/-".to_owned(), volume)),
     }
-    add("/spec/containers/-".to_owned(), sidecar);
+    if native {
+        // After those that the pod has: they prepare what the sidecar may need, and start without one as ever.
+        if pod.init_containers().is_empty() {
+            add("/spec/initContainers".to_owned(), json!([]));
+        }
+        add("/spec/initContainers/-".to_owned(), sidecar);
+    } else {
+        add("/spec/containers/-".to_owned(), sidecar);
+    }
     let metrics = annotations.boolean(ENABLE_METRICS, true).to_string();
     for (label, value) in [
         (INJECTED, "true"),
@@ -177,7 +223,7 @@ pub fn operations(pod: &Pod, settings: &Settings, around: &Surroundings) -> Resu
             value.into(),
         );
     }
-    add_to_apps(&mut add, pod, &plan);
+    add_to_apps(&mut add, given, &plan);
     add_to_components(&mut add, pod, &plan);
     for container in extra {
         add("/spec/containers/-".to_owned(), container);

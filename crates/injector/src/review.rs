@@ -150,7 +150,7 @@ impl Reviewer {
         if operations.is_empty() {
             return Verdict::default();
         }
-        let warnings = patch::warnings(pod.annotations());
+        let warnings = patch::warnings(&pod, &self.settings);
         for warning in &warnings {
             tracing::warn!(target: LOG, "pod of app {app_id:?} in {}: {warning}", asked.namespace);
         }

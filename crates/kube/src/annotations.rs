@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 pub use outrigger_resources::value::truthy as is_truthy;
+/// What the sidecar reads its flags with.
+pub use outrigger_resources::value::{go_nanos, quantity};
 
 /// Whether a pod gets a sidecar.
 pub const ENABLED: &str = "dapr.io/enabled";
@@ -29,6 +31,9 @@ pub const WATCHED: &str = "dapr.io/watchdog-patched";
 /// The container of the sidecar.
 pub const CONTAINER: &str = "daprd";
 
+/// Whether the sidecar is a native one; only here, Dapr has none.
+pub const NATIVE: &str = "dapr.io/enable-native-sidecar";
+
 /// Port of a sidecar's HTTP API in a pod.
 pub const HTTP_PORT: u16 = 3500;
 /// Ports where no annotation says otherwise.
@@ -47,6 +52,16 @@ const SERVICE_SUFFIX: &str = "-dapr";
 /// looks for pods that lack theirs has to ask the same question, or it deletes pods that will never get one.
 pub fn enables_sidecar(text: &str) -> bool {
     text.eq_ignore_ascii_case("true")
+}
+
+/// Whether one of a pod's containers is the sidecar: `init` are those that are started before the others, where a native
+/// one is. Who gives pods their sidecar and who looks for pods without it ask this same question.
+pub fn has_sidecar<'a>(
+    containers: impl IntoIterator<Item = &'a str>,
+    init: impl IntoIterator<Item = &'a str>,
+) -> bool {
+    // Names are a pod's, of whichever kind containers are.
+    containers.into_iter().chain(init).any(|name| name == CONTAINER)
 }
 
 /// The annotations of an object.
@@ -121,6 +136,13 @@ mod tests {
             assert_eq!(Annotations(&map).wants_sidecar(), wanted, "{text:?}");
         }
         assert!(!Annotations(&BTreeMap::new()).wants_sidecar());
+    }
+
+    #[test]
+    fn sidecars_are_among_either_kind_of_containers() {
+        assert!(has_sidecar(["app", "daprd"], []));
+        assert!(has_sidecar(["app"], ["init", "daprd"]));
+        assert!(!has_sidecar(["app"], ["init"]));
     }
 
     #[test]

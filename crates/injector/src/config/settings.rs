@@ -51,6 +51,8 @@ pub struct Settings {
     pub drop_capabilities: bool,
     /// Whether sidecars are told the address of their pod.
     pub downward: bool,
+    /// Whether sidecars are native ones, where no annotation says it.
+    pub native: bool,
     /// Where sockets of components are mounted, where no annotation says it.
     pub sockets_folder: String,
 }
@@ -126,6 +128,7 @@ pub(super) fn read(
         read_only_root: boolean("SIDECAR_READ_ONLY_ROOT_FILESYSTEM", true),
         drop_capabilities: boolean("SIDECAR_DROP_ALL_CAPABILITIES", false),
         downward: boolean("ENABLE_K8S_DOWNWARD_APIS", false),
+        native: boolean("ENABLE_NATIVE_SIDECAR", false),
         sockets_folder: env("DAPR_COMPONENT_SOCKETS_FOLDER")
             .unwrap_or_else(|| "/tmp/dapr-components-sockets".to_owned()),
     })

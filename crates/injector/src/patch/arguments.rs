@@ -7,7 +7,7 @@ use outrigger_kube::annotations::{
 
 use super::container::PUBLIC_PORT;
 use super::volumes::SOCKET_FOLDER;
-use super::{Pod, Surroundings};
+use super::{BLOCK_SHUTDOWN, Pod, Surroundings};
 use crate::config::Settings;
 
 /// Arguments as they are added.
@@ -65,8 +65,8 @@ impl Arguments<'_> {
     }
 }
 
-/// The arguments, in the order in which Dapr gives them.
-pub(super) fn arguments(pod: &Pod, settings: &Settings, around: &Surroundings) -> Vec<String> {
+/// The arguments, in the order in which Dapr gives them. A native sidecar is stopped after its app, and need not wait for it.
+pub(super) fn arguments(pod: &Pod, settings: &Settings, around: &Surroundings, native: bool) -> Vec<String> {
     let annotations = Annotations(pod.annotations());
     let mut args = Arguments {
         list: Vec::with_capacity(64),
@@ -106,7 +106,7 @@ pub(super) fn arguments(pod: &Pod, settings: &Settings, around: &Surroundings) -
         args.flag("enable-mtls");
     }
     args.switch("app-ssl", "dapr.io/app-ssl");
-    limits(&mut args);
+    limits(&mut args, native);
     match address(annotations, "dapr.io/scheduler-host-address") {
         // Also an empty one, which switches the scheduler off.
         Some(address) => args.with("scheduler-host-address", address),
@@ -153,7 +153,7 @@ fn always(args: &mut Arguments<'_>, pod: &Pod, settings: &Settings) {
 }
 
 /// Sizes and times, and the sockets of the API.
-fn limits(args: &mut Arguments<'_>) {
+fn limits(args: &mut Arguments<'_>, native: bool) {
     let annotations = args.annotations;
     args.given_number("app-max-concurrency", "dapr.io/app-max-concurrency");
     args.given_number("dapr-http-max-request-size", "dapr.io/http-max-request-size");
@@ -166,7 +166,7 @@ fn limits(args: &mut Arguments<'_>) {
     {
         args.with("unix-domain-socket", SOCKET_FOLDER);
     }
-    if let Some(duration) = annotations.text("dapr.io/block-shutdown-duration") {
+    if let Some(duration) = annotations.text(BLOCK_SHUTDOWN).filter(|_| !native) {
         args.with("dapr-block-shutdown-duration", duration);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::arguments::arguments;
 use super::environment::variables;
-use super::known::is_quantity;
+use super::values::is_quantity;
 use super::volumes::Plan;
 use super::{Pod, Surroundings};
 use crate::config::Settings;
@@ -17,17 +17,30 @@ use crate::config::Settings;
 pub(super) const PUBLIC_PORT: u16 = 3501;
 /// Port of the debugger.
 const DEBUG_PORT: i32 = 40000;
+/// Says that a sidecar can be called, without asking for its app: that starts after a native one.
+const STARTED: &str = "/v1.0/healthz/outbound";
+/// A native sidecar is asked for that each so many seconds, and started again after so many refusals: two minutes.
+const START: (i32, i32) = (1, 120);
 const BINARY: &str = "/daprd";
 /// Set, a container on Windows has to install certificates, which takes an administrator.
 const CERTIFICATES: &str = "SSL_CERT_DIR";
 
 /// The container.
-pub(super) fn sidecar(pod: &Pod, settings: &Settings, around: &Surroundings, plan: &Plan) -> Value {
+pub(super) fn sidecar(
+    pod: &Pod,
+    settings: &Settings,
+    around: &Surroundings,
+    plan: &Plan,
+    native: bool,
+) -> Value {
     let annotations = Annotations(pod.annotations());
     let environment = variables(annotations, settings, around, plan);
     let debug = annotations.boolean("dapr.io/enable-debug", false);
     let debug_port = annotations.number("dapr.io/debug-port").unwrap_or(DEBUG_PORT);
-    let (binary, args) = command(arguments(pod, settings, around), debug.then_some(debug_port));
+    let (binary, args) = command(
+        arguments(pod, settings, around, native),
+        debug.then_some(debug_port),
+    );
     let mut container = json!({
         "name": CONTAINER,
         "image": annotations.text("dapr.io/sidecar-image").filter(|image| !image.is_empty()).unwrap_or(&settings.image),
@@ -39,6 +52,11 @@ pub(super) fn sidecar(pod: &Pod, settings: &Settings, around: &Surroundings, pla
         "livenessProbe": probe(annotations, "liveness", ("tcpSocket", json!({"port": PUBLIC_PORT}))),
         "env": environment,
     });
+    if native {
+        container["restartPolicy"] = "Always".into();
+        container["startupProbe"] = json!({"httpGet": {"path": STARTED, "port": PUBLIC_PORT},
+            "timeoutSeconds": 3, "periodSeconds": START.0, "failureThreshold": START.1});
+    }
     let mounts = plan.mounts(pod);
     if !mounts.is_empty() {
         container["volumeMounts"] = mounts.into();

@@ -1,73 +1,74 @@
-//! The annotations that there are, and what is wrong with those of a pod. A wrong one does not count, as in Dapr; whoever
-//! creates the pod is told of it.
+//! The annotations that there are, and what is wrong with those of a pod.
+//!
+//! One of which the API server would take no container is refused, by its name: the API server names the field alone. One with
+//! which a sidecar would not start does not count, so that the pod works; whoever creates the pod is told. What decides
+//! about access counts as it is, whatever it is.
 
 use std::collections::BTreeMap;
 
+use outrigger_kube::annotations::{Annotations, ENABLE_METRICS};
+
 use super::environment::pairs;
+use super::values::{Problem, Want, problem};
 use super::volumes::given;
 
 const PREFIX: &str = "dapr.io/";
 /// Warnings of a pod, and characters of each: API servers cut longer ones.
 const MAX_WARNINGS: usize = 10;
 const MAX_LENGTH: usize = 240;
+/// Characters of a value that are told.
+const MAX_VALUE: usize = 60;
 
-/// What an annotation holds.
-#[derive(Clone, Copy)]
-enum Kind {
-    Text,
-    Switch,
-    Number,
-    Quantity,
-    Mounts,
-    Variables,
-}
+use Want::{
+    Addresses, Amount, AppPort, Duration, Endpoints, Hosts, Level, Mounts, Name, Number, Port, Probe,
+    Protocol, Seccomp, Secrets, Size, Switch, Text, Variables,
+};
 
-use Kind::{Mounts, Number, Quantity, Switch, Text, Variables};
-
-const KNOWN: &[(&str, Kind)] = &[
+const KNOWN: &[(&str, Want)] = &[
     ("enabled", Switch),
+    ("enable-native-sidecar", Switch),
     ("app-id", Text),
-    ("app-port", Number),
-    ("app-protocol", Text),
+    ("app-port", AppPort),
+    ("app-protocol", Protocol),
     ("app-ssl", Switch),
     ("app-channel-address", Text),
     ("app-max-concurrency", Number),
-    ("config", Text),
-    ("log-level", Text),
+    ("config", Name),
+    ("log-level", Level),
     ("log-as-json", Switch),
     ("enable-api-logging", Switch),
     ("enable-profiling", Switch),
     ("enable-metrics", Switch),
-    ("metrics-port", Number),
+    ("metrics-port", Port),
     ("enable-debug", Switch),
-    ("debug-port", Number),
-    ("grpc-port", Number),
-    ("internal-grpc-port", Number),
-    ("sidecar-listen-addresses", Text),
+    ("debug-port", Port),
+    ("grpc-port", Port),
+    ("internal-grpc-port", Port),
+    ("sidecar-listen-addresses", Hosts),
     ("env", Variables),
-    ("env-from-secret", Variables),
-    ("api-token-secret", Text),
-    ("app-token-secret", Text),
-    ("sidecar-cpu-request", Quantity),
-    ("sidecar-cpu-limit", Quantity),
-    ("sidecar-memory-request", Quantity),
-    ("sidecar-memory-limit", Quantity),
-    ("sidecar-liveness-probe-delay-seconds", Number),
-    ("sidecar-liveness-probe-timeout-seconds", Number),
-    ("sidecar-liveness-probe-period-seconds", Number),
-    ("sidecar-liveness-probe-threshold", Number),
-    ("sidecar-readiness-probe-delay-seconds", Number),
-    ("sidecar-readiness-probe-timeout-seconds", Number),
-    ("sidecar-readiness-probe-period-seconds", Number),
-    ("sidecar-readiness-probe-threshold", Number),
+    ("env-from-secret", Secrets),
+    ("api-token-secret", Name),
+    ("app-token-secret", Name),
+    ("sidecar-cpu-request", Amount),
+    ("sidecar-cpu-limit", Amount),
+    ("sidecar-memory-request", Amount),
+    ("sidecar-memory-limit", Amount),
+    ("sidecar-liveness-probe-delay-seconds", Probe),
+    ("sidecar-liveness-probe-timeout-seconds", Probe),
+    ("sidecar-liveness-probe-period-seconds", Probe),
+    ("sidecar-liveness-probe-threshold", Probe),
+    ("sidecar-readiness-probe-delay-seconds", Probe),
+    ("sidecar-readiness-probe-timeout-seconds", Probe),
+    ("sidecar-readiness-probe-period-seconds", Probe),
+    ("sidecar-readiness-probe-threshold", Probe),
     ("sidecar-image", Text),
-    ("sidecar-seccomp-profile-type", Text),
+    ("sidecar-seccomp-profile-type", Seccomp),
     ("http-max-request-size", Number),
-    ("max-body-size", Quantity),
+    ("max-body-size", Size),
     ("http-read-buffer-size", Number),
-    ("read-buffer-size", Quantity),
+    ("read-buffer-size", Size),
     ("graceful-shutdown-seconds", Number),
-    ("block-shutdown-duration", Text),
+    ("block-shutdown-duration", Duration),
     ("unix-domain-socket-path", Text),
     ("volume-mounts", Mounts),
     ("volume-mounts-rw", Mounts),
@@ -77,82 +78,168 @@ const KNOWN: &[(&str, Kind)] = &[
     ("app-health-probe-interval", Number),
     ("app-health-probe-timeout", Number),
     ("app-health-threshold", Number),
-    ("app-binding-options-timeout", Text),
-    ("placement-host-address", Text),
-    ("scheduler-host-address", Text),
+    ("app-binding-options-timeout", Duration),
+    ("placement-host-address", Addresses),
+    ("scheduler-host-address", Addresses),
     ("sentry-request-jwt-audiences", Text),
     ("pluggable-components", Text),
     ("pluggable-components-sockets-folder", Text),
     ("inject-pluggable-components", Switch),
     ("component-container", Text),
     ("sidecar-svc-annotations", Text),
-    ("disable-init-endpoints", Text),
+    ("disable-init-endpoints", Endpoints),
     ("control-plane", Text),
 ];
 
-/// What is wrong with annotations.
+/// What is wrong with annotations that are admitted.
 pub(crate) fn warnings(annotations: &BTreeMap<String, String>) -> Vec<String> {
-    let ours = annotations
-        .iter()
-        .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value)));
-    let mut all: Vec<String> = ours.filter_map(|(name, value)| warning(name, value)).collect();
+    let mut all: Vec<String> = ours(annotations)
+        .filter_map(|(name, value)| warning(name, value))
+        .collect();
+    all.extend(late_probe(annotations).then(|| {
+        format!(
+            "annotation {PREFIX}{PROBE_TIMEOUT} does not count: it is longer than {PREFIX}{PROBE_INTERVAL}; give at most that"
+        )
+    }));
+    all.extend(shared_port(annotations));
     all.truncate(MAX_WARNINGS);
     for text in &mut all {
-        let end = text
-            .char_indices()
-            .nth(MAX_LENGTH)
-            .map_or(text.len(), |(end, _)| end);
-        text.truncate(end);
+        *text = cut(text, MAX_LENGTH).to_owned();
     }
     all
 }
 
+/// The annotations that count.
+///
+/// # Errors
+/// What is wrong with those of which the API server would take no container.
+pub(super) fn counting(annotations: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, String> {
+    let mut counting = annotations.clone();
+    let mut refused = Vec::new();
+    for (name, value) in ours(annotations) {
+        let Some((want, problem)) = wrong(name, value) else {
+            continue;
+        };
+        match problem {
+            Problem::Refused => {
+                refused.push(told(name, value, want, "the API server takes no such container"))
+            }
+            Problem::Ignored => drop(counting.remove(&format!("{PREFIX}{name}"))),
+            Problem::Counts(_) => {}
+        }
+    }
+    for what in ["cpu", "memory"] {
+        let amount = |kind: &str| {
+            let text = annotations.get(&format!("{PREFIX}sidecar-{what}-{kind}"))?;
+            super::values::amount(text)
+        };
+        if let (Some(request), Some(limit)) = (amount("request"), amount("limit"))
+            && request > limit
+        {
+            refused.push(format!(
+                "annotation {PREFIX}sidecar-{what}-request is more than {PREFIX}sidecar-{what}-limit, of which the API server \
+                 takes no container: give at most the limit"
+            ));
+        }
+    }
+    if late_probe(annotations) {
+        counting.remove(&format!("{PREFIX}{PROBE_TIMEOUT}"));
+    }
+    match refused.is_empty() {
+        true => Ok(counting),
+        false => Err(refused.join("; ")),
+    }
+}
+
+const PROBE_INTERVAL: &str = "app-health-probe-interval";
+const PROBE_TIMEOUT: &str = "app-health-probe-timeout";
+
+/// Whether probes of the app would take longer (milliseconds) than what is between them (seconds): no sidecar starts so.
+fn late_probe(annotations: &BTreeMap<String, String>) -> bool {
+    let number = |name: &str, default: i64| {
+        let text = annotations.get(&format!("{PREFIX}{name}"));
+        let given = text.and_then(|text| text.parse::<i32>().ok()).map(i64::from);
+        given.filter(|number| *number > 0).unwrap_or(default)
+    };
+    number(PROBE_TIMEOUT, 500) > number(PROBE_INTERVAL, 5) * 1000
+}
+
+/// A port that two would listen on.
+fn shared_port(annotations: &BTreeMap<String, String>) -> Option<String> {
+    let number = |name: &str, default: i32| {
+        let given = annotations.get(&format!("{PREFIX}{name}"));
+        given.and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let has_metrics = Annotations(annotations).boolean(ENABLE_METRICS, true);
+    let mut ports = vec![
+        ("the sidecar's HTTP API".to_owned(), 3500),
+        ("the sidecar's health".to_owned(), 3501),
+    ];
+    let annotated = [
+        ("grpc-port", 50001),
+        ("internal-grpc-port", 50002),
+        ("metrics-port", if has_metrics { 9090 } else { 0 }),
+        ("app-port", 0),
+    ];
+    ports.extend(annotated.map(|(name, default)| (format!("{PREFIX}{name}"), number(name, default))));
+    // None listens there.
+    ports.retain(|(_, port)| *port > 0);
+    let mut pairs = ports
+        .iter()
+        .enumerate()
+        .flat_map(|(index, one)| ports[index + 1..].iter().map(move |other| (one, other)));
+    let ((one, port), (other, _)) = pairs.find(|((_, one), (_, other))| one == other)?;
+    Some(format!(
+        "{other} is {port}, as is {one}: only one can listen there, and the sidecar or the app does not start; give each a port of its own"
+    ))
+}
+
+fn ours(annotations: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+    annotations
+        .iter()
+        .filter_map(|(name, value)| Some((name.strip_prefix(PREFIX)?, value.as_str())))
+}
+
 fn warning(name: &str, value: &str) -> Option<String> {
-    let Some((_, kind)) = KNOWN.iter().find(|(known, _)| *known == name) else {
+    if !KNOWN.iter().any(|(known, _)| *known == name) {
         let nearest = outrigger_nearest::nearest(name, KNOWN.iter().map(|(known, _)| *known));
         return Some(match nearest {
             Some(known) => format!("annotation {PREFIX}{name} is unknown (did you mean {PREFIX}{known}?)"),
             None => format!("annotation {PREFIX}{name} is unknown"),
         });
-    };
-    let wanted = match kind {
-        Number if value.parse::<i32>().is_err() => "a whole number",
-        Switch if !is_switch(value) => "true or false",
-        Quantity if !value.is_empty() && !is_quantity(value) => "a quantity such as 100m, 64Mi or 4",
-        Mounts if given(value).count() != value.split(',').count() => "name:path,name:path",
-        Variables if pairs(value).is_empty() && !value.is_empty() => "NAME=value,NAME=value",
-        Text | Number | Switch | Quantity | Mounts | Variables => return None,
-    };
-    Some(format!(
-        "annotation {PREFIX}{name}: {value:?} is not {wanted}, and does not count"
-    ))
-}
-
-fn is_switch(value: &str) -> bool {
-    let off = ["", "n", "no", "false", "f", "off", "0"];
-    outrigger_kube::annotations::is_truthy(value)
-        || off.iter().any(|word| value.trim().eq_ignore_ascii_case(word))
-}
-
-/// Whether Kubernetes reads a text as an amount: a number with a suffix (`m`, `Ki`, `M`, ...) or an exponent.
-pub(super) fn is_quantity(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = unsigned
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at(end);
-    let digits = number.bytes().filter(u8::is_ascii_digit).count();
-    if digits == 0 || number.len() - digits > 1 {
-        return false;
     }
-    let suffixes = [
-        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei",
-    ];
-    let exponent = suffix
-        .strip_prefix(['e', 'E'])
-        .map(|rest| rest.strip_prefix(['+', '-']).unwrap_or(rest));
-    suffixes.contains(&suffix)
-        || exponent.is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+    let (want, problem) = wrong(name, value)?;
+    let effect = match problem {
+        // Told by the refusal.
+        Problem::Refused => return None,
+        Problem::Ignored => "it does not count",
+        Problem::Counts(effect) => effect,
+    };
+    Some(told(name, value, want, effect))
+}
+
+fn told(name: &str, value: &str, want: Want, effect: &str) -> String {
+    let value = cut(value, MAX_VALUE);
+    format!("annotation {PREFIX}{name}: {value:?} is not {want}: {effect}")
+}
+
+/// What an annotation should hold, and what comes of it that it does not.
+fn wrong(name: &str, value: &str) -> Option<(Want, Problem)> {
+    let (_, want) = KNOWN.iter().find(|(known, _)| *known == name)?;
+    let problem = match want {
+        Mounts if given(value).count() != value.split(',').count() => Some(Problem::Counts(PARTLY)),
+        Variables if pairs(value).is_empty() && !value.is_empty() => Some(Problem::Ignored),
+        _ => problem(*want, value),
+    };
+    Some((*want, problem?))
+}
+
+/// What comes of a list of which a part is wrong.
+const PARTLY: &str = "what is not so does not count";
+
+fn cut(text: &str, most: usize) -> &str {
+    let end = text.char_indices().nth(most).map_or(text.len(), |(end, _)| end);
+    &text[..end]
 }
 
 #[cfg(test)]
@@ -164,16 +251,6 @@ mod tests {
     }
 
     #[test]
-    fn quantities_are_those_of_kubernetes() {
-        for good in ["1", "100m", "1.5", "64Mi", "2Gi", ".5", "1e3", "1E-2", "4k", "+1"] {
-            assert!(is_quantity(good), "{good}");
-        }
-        for bad in ["", "m", "1.2.3", "10MB", "1 Mi", "e3", "1e", "lots"] {
-            assert!(!is_quantity(bad), "{bad}");
-        }
-    }
-
-    #[test]
     fn wrong_annotations_are_named() {
         for (name, value, text) in [
             ("dapr.io/app-port", "http", "\"http\" is not a whole number"),
@@ -181,6 +258,29 @@ mod tests {
             ("dapr.io/sidecar-cpu-limit", "fast", "is not a quantity"),
             ("dapr.io/volume-mounts", "a:/x,b", "name:path"),
             ("dapr.io/env", "A", "NAME=value"),
+            (
+                "dapr.io/app-protocol",
+                "soap",
+                "is not http, https, h2c, grpc or grpcs: it does not count",
+            ),
+            (
+                "dapr.io/log-level",
+                "loud",
+                "is not debug, info, warn, error or fatal: it does not count",
+            ),
+            ("dapr.io/block-shutdown-duration", "5", "a duration such as 5s"),
+            ("dapr.io/config", "My Config", "the sidecar does not start"),
+            ("dapr.io/app-port", "9090", "give each a port of its own"),
+            (
+                "dapr.io/grpc-port",
+                "3500",
+                "dapr.io/grpc-port is 3500, as is the sidecar's HTTP API",
+            ),
+            (
+                "dapr.io/app-health-probe-timeout",
+                "6000",
+                "longer than dapr.io/app-health-probe-interval",
+            ),
             ("dapr.io/app-prot", "1", "did you mean dapr.io/app-protocol?"),
             ("dapr.io/zzzzzz", "1", "dapr.io/zzzzzz is unknown"),
         ] {
@@ -193,12 +293,74 @@ mod tests {
     fn right_ones_and_those_of_others_are_not() {
         for (name, value) in [
             ("dapr.io/app-port", "80"),
+            ("dapr.io/app-port", "0"),
+            ("dapr.io/enable-metrics", "false"),
+            ("dapr.io/app-protocol", "gRPC"),
+            ("dapr.io/scheduler-host-address", ""),
             ("dapr.io/enabled", "Yes"),
             ("dapr.io/sidecar-memory-limit", "64Mi"),
             ("dapr.io/volume-mounts", "a:/x,b:/y"),
             ("example.com/app-port", "x"),
         ] {
             assert_eq!(of(name, value), Vec::<String>::new(), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_would_not_take_is_refused_by_name() {
+        for (name, value, text) in [
+            ("metrics-port", "99999", "\"99999\" is not a port (1 to 65535)"),
+            ("grpc-port", "0", "dapr.io/grpc-port: \"0\""),
+            ("debug-port", "-1", "is not a port"),
+            (
+                "sidecar-liveness-probe-period-seconds",
+                "-1",
+                "is not a whole number from 0",
+            ),
+            (
+                "sidecar-seccomp-profile-type",
+                "Localhost",
+                "is not RuntimeDefault or Unconfined",
+            ),
+            ("sidecar-memory-limit", "-1Gi", "is not a quantity"),
+        ] {
+            let one = BTreeMap::from([(format!("dapr.io/{name}"), value.to_owned())]);
+            let refused = counting(&one).unwrap_err();
+            assert!(refused.contains(text), "{name}: {refused}");
+            assert!(warnings(&one).is_empty(), "{name} is refused, no warning besides");
+        }
+        let amounts = [("cpu-request", "2"), ("cpu-limit", "500m")];
+        let amounts = amounts.map(|(name, value)| (format!("dapr.io/sidecar-{name}"), value.to_owned()));
+        assert!(
+            counting(&amounts.into())
+                .unwrap_err()
+                .contains("give at most the limit")
+        );
+    }
+
+    #[test]
+    fn what_no_sidecar_would_take_does_not_count_and_what_protects_does() {
+        let all = [
+            ("app-protocol", "soap", false),
+            ("log-level", "loud", false),
+            ("app-port", "70000", false),
+            ("max-body-size", "lots", false),
+            ("sidecar-listen-addresses", "every where", false),
+            ("app-health-probe-timeout", "6000", false),
+            ("config", "My Config", true),
+            ("api-token-secret", "My Secret", true),
+            ("enable-metrics", "perhaps", true),
+            ("sidecar-cpu-limit", "fast", true),
+            ("unheard-of", "x", true),
+        ];
+        let given = all.map(|(name, value, _)| (format!("dapr.io/{name}"), value.to_owned()));
+        let counting = counting(&given.into()).unwrap();
+        for (name, _, counts) in all {
+            assert_eq!(
+                counting.contains_key(&format!("dapr.io/{name}")),
+                counts,
+                "{name}"
+            );
         }
     }
 

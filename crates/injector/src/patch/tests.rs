@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 use super::*;
 use crate::config::Service;
 
+mod native;
+mod wrong;
+
 fn settings() -> Settings {
     Settings {
         namespace: "dapr-system".to_owned(),
@@ -26,6 +29,7 @@ fn settings() -> Settings {
         read_only_root: true,
         drop_capabilities: false,
         downward: false,
+        native: false,
         sockets_folder: "/tmp/dapr-components-sockets".to_owned(),
     }
 }

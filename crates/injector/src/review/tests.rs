@@ -37,6 +37,7 @@ impl Webhook {
                 read_only_root: true,
                 drop_capabilities: false,
                 downward: false,
+                native: false,
                 sockets_folder: "/s".to_owned(),
             },
             callers: Callers {

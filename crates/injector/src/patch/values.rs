@@ -1,0 +1,277 @@
+//! What an annotation may hold: what the API server takes in a container, and what the sidecar takes as a flag.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use outrigger_kube::annotations::{go_nanos, is_truthy, quantity};
+use outrigger_kube::is_object_name;
+
+/// What an annotation holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Want {
+    Text,
+    Switch,
+    Number,
+    /// Where the app listens; none is 0.
+    AppPort,
+    /// Of a container.
+    Port,
+    /// Of a probe of the sidecar.
+    Probe,
+    /// Of processor or memory.
+    Amount,
+    /// In bytes.
+    Size,
+    Duration,
+    Protocol,
+    Level,
+    /// Of an object of the cluster.
+    Name,
+    /// Where the sidecar listens.
+    Hosts,
+    /// Of a service of the control plane; empty: it is not used.
+    Addresses,
+    Endpoints,
+    Seccomp,
+    Mounts,
+    Variables,
+    Secrets,
+}
+
+/// What comes of an annotation that does not hold what it should.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Problem {
+    /// The API server would not take the pod, and not say why.
+    Refused,
+    /// It is as if there were none.
+    Ignored,
+    /// It is given to the sidecar, or to the cluster, as it is; what comes of that.
+    Counts(&'static str),
+}
+
+impl fmt::Display for Want {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Text => "a text",
+            Self::Switch => "true or false",
+            Self::Number => "a whole number",
+            Self::AppPort => "a whole number from 1 to 65535, or 0 for none",
+            Self::Port => "a port (1 to 65535)",
+            Self::Probe => "a whole number from 0 (which is Kubernetes' default)",
+            Self::Amount => "a quantity such as 100m, 64Mi or 4",
+            Self::Size => "a number of bytes such as 4Mi, 512Ki or 1048576",
+            Self::Duration => "a duration such as 5s or 1m30s",
+            Self::Protocol => "http, https, h2c, grpc or grpcs",
+            Self::Level => "debug, info, warn, error or fatal",
+            Self::Name => "the name of an object (lower case letters, digits, '-' and '.')",
+            Self::Hosts => "host,host (IP addresses or names)",
+            Self::Addresses => "host:port,host:port",
+            Self::Endpoints => "config, subscribe or config,subscribe",
+            Self::Seccomp => "RuntimeDefault or Unconfined",
+            Self::Mounts => "name:path,name:path",
+            Self::Variables => "NAME=value,NAME=value",
+            Self::Secrets => "NAME=secret,NAME=secret:key",
+        })
+    }
+}
+
+/// What comes of a value, where it is not what is wanted.
+pub(super) fn problem(want: Want, value: &str) -> Option<Problem> {
+    use Problem::{Counts, Ignored, Refused};
+    let number = || value.parse::<i32>().ok();
+    let one_of = |words: &[&str]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    let parts = || value.split(',').map(str::trim);
+    let unless = |holds: bool, problem| (!holds).then_some(problem);
+    match want {
+        Want::Text | Want::Mounts | Want::Variables => None,
+        Want::Switch => unless(is_switch(value), Counts("it counts as false")),
+        Want::Number => unless(number().is_some(), Ignored),
+        Want::AppPort => unless(number().is_some_and(|port| (0..=65535).contains(&port)), Ignored),
+        Want::Port => match number() {
+            None => Some(Ignored),
+            Some(port) => unless((1..=65535).contains(&port), Refused),
+        },
+        Want::Probe => match number() {
+            None => Some(Ignored),
+            Some(number) => unless(number >= 0, Refused),
+        },
+        Want::Amount if value.is_empty() => None,
+        Want::Amount if !is_quantity(value) => Some(Counts("none of the sidecar's resources is set")),
+        Want::Amount => unless(!value.starts_with('-'), Refused),
+        Want::Size => unless(value.is_empty() || quantity(value).is_ok(), Ignored),
+        Want::Duration => unless(go_nanos(value).is_ok(), Ignored),
+        Want::Protocol => unless(one_of(&["", "http", "https", "h2c", "grpc", "grpcs"]), Ignored),
+        Want::Level => unless(one_of(&["debug", "info", "warn", "error", "fatal"]), Ignored),
+        Want::Name => unless(
+            value.is_empty() || is_object_name(value),
+            Counts("the cluster has no such object, and the sidecar does not start"),
+        ),
+        Want::Hosts => unless(parts().all(is_host), Ignored),
+        Want::Addresses => {
+            let text = value.trim_matches(['"', '\'']).trim();
+            let right = text.is_empty() || text.split(',').all(|part| is_address(part.trim()));
+            unless(right, Counts("the sidecar cannot connect to it"))
+        }
+        Want::Endpoints => {
+            let known = |part: &str| {
+                ["", "config", "subscribe"]
+                    .iter()
+                    .any(|word| part.eq_ignore_ascii_case(word))
+            };
+            unless(parts().all(known), Ignored)
+        }
+        // "Localhost" takes a file that no annotation names.
+        Want::Seccomp => unless(matches!(value, "" | "RuntimeDefault" | "Unconfined"), Refused),
+        Want::Secrets => unless(
+            value.is_empty() || value.split(',').all(is_secret),
+            Counts("what is not so does not count"),
+        ),
+    }
+}
+
+fn is_switch(value: &str) -> bool {
+    let off = ["", "n", "no", "false", "f", "off", "0"];
+    is_truthy(value) || off.iter().any(|word| value.trim().eq_ignore_ascii_case(word))
+}
+
+fn is_host(text: &str) -> bool {
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(text);
+    let in_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    bare.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.bytes().all(in_name))
+}
+
+/// A host and a port, after a scheme that gRPC knows, if any.
+fn is_address(text: &str) -> bool {
+    let port = text
+        .rsplit_once(':')
+        .map(|(host, port)| (host.is_empty(), port.parse::<u16>()));
+    matches!(port, Some((false, Ok(1..))))
+}
+
+fn is_secret(text: &str) -> bool {
+    let pair = text.split_once('=');
+    pair.is_some_and(|(name, from)| {
+        !name.trim().is_empty() && !from.trim().is_empty() && from.matches(':').count() <= 1
+    })
+}
+
+/// Whether Kubernetes reads a text as an amount: a number with a suffix (`m`, `Ki`, `M`, ...) or an exponent.
+pub(super) fn is_quantity(text: &str) -> bool {
+    amount(text).is_some()
+}
+
+/// An amount as a number, near enough to tell which of two is more.
+pub(super) fn amount(text: &str) -> Option<f64> {
+    let (sign, unsigned) = match text.strip_prefix('-') {
+        Some(rest) => (-1.0, rest),
+        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let end = unsigned
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(unsigned.len());
+    let (number, suffix) = unsigned.split_at(end);
+    let digits = number.bytes().filter(u8::is_ascii_digit).count();
+    if digits == 0 || number.len() - digits > 1 {
+        return None;
+    }
+    let factor = match suffix {
+        "" => 1.0,
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 1024.0,
+        "Mi" => 1024_f64.powi(2),
+        "Gi" => 1024_f64.powi(3),
+        "Ti" => 1024_f64.powi(4),
+        "Pi" => 1024_f64.powi(5),
+        "Ei" => 1024_f64.powi(6),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+            if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+            // Beyond these an amount is nothing, or more than there is.
+            let smallest = if exponent.starts_with('-') { -400 } else { 400 };
+            10_f64.powi(exponent.parse().unwrap_or(smallest).clamp(-400, 400))
+        }
+    };
+    Some(sign * number.parse::<f64>().ok()? * factor)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities_are_those_of_kubernetes() {
+        for good in ["1", "100m", "1.5", "64Mi", "2Gi", ".5", "1e3", "1E-2", "4k", "+1"] {
+            assert!(is_quantity(good), "{good}");
+        }
+        for bad in ["", "m", "1.2.3", "10MB", "1 Mi", "e3", "1e", "lots"] {
+            assert!(!is_quantity(bad), "{bad}");
+        }
+        assert!(
+            amount("1Gi") > amount("1G") && amount("250m") < amount("0.5") && amount("1e3") == amount("1k")
+        );
+    }
+
+    #[test]
+    fn what_comes_of_values() {
+        use Problem::{Counts, Ignored, Refused};
+        let counts = |problem: Option<Problem>| matches!(problem, Some(Counts(_)));
+        for (want, value, expected) in [
+            (Want::Port, "99999", Some(Refused)),
+            (Want::Port, "0", Some(Refused)),
+            (Want::Port, "http", Some(Ignored)),
+            (Want::Port, "65535", None),
+            (Want::AppPort, "65536", Some(Ignored)),
+            (Want::AppPort, "-1", Some(Ignored)),
+            (Want::AppPort, "0", None),
+            (Want::Probe, "-1", Some(Refused)),
+            (Want::Probe, "0", None),
+            (Want::Amount, "-1", Some(Refused)),
+            (Want::Amount, "64Mi", None),
+            (Want::Size, "0.5", Some(Ignored)),
+            (Want::Size, "-1", None),
+            (Want::Duration, "5", Some(Ignored)),
+            (Want::Duration, "1m30s", None),
+            (Want::Protocol, "soap", Some(Ignored)),
+            (Want::Protocol, "GRPC", None),
+            (Want::Level, "trace", Some(Ignored)),
+            (Want::Level, "Warn", None),
+            (Want::Hosts, "[::1],127.0.0.1", None),
+            (Want::Hosts, "0.0.0.0:80", Some(Ignored)),
+            (Want::Endpoints, "Config, subscribe", None),
+            (Want::Endpoints, "all", Some(Ignored)),
+            (Want::Seccomp, "runtimedefault", Some(Refused)),
+            (Want::Seccomp, "Localhost", Some(Refused)),
+            (Want::Seccomp, "RuntimeDefault", None),
+            (Want::Name, "appconfig", None),
+            (Want::Addresses, "'p:1, q:2'", None),
+            (Want::Addresses, " ", None),
+            (Want::Secrets, "A=s,B=t:k", None),
+        ] {
+            assert_eq!(problem(want, value), expected, "{want:?} {value:?}");
+        }
+        for (want, value) in [
+            (Want::Switch, "perhaps"),
+            (Want::Amount, "fast"),
+            (Want::Name, "my config"),
+            (Want::Addresses, "placement"),
+            (Want::Addresses, "p:0"),
+            (Want::Secrets, "A=s:k:x"),
+        ] {
+            assert!(counts(problem(want, value)), "{want:?} {value:?}");
+        }
+    }
+}
