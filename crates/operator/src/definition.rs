@@ -28,11 +28,25 @@ const DISPUTE: Duration = Duration::from_secs(300);
 #[derive(Debug, thiserror::Error)]
 enum DefinitionError {
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Api(ApiError),
+    #[error(
+        "{0}; give the operator's service account get, list, watch and patch of customresourcedefinitions subscriptions.dapr.io, or, \
+         where it has the rights of a namespace alone, switch the webhook off with ENABLE_WEBHOOKS=false"
+    )]
+    Right(ApiError),
     #[error(
         "it has no webhook for conversions (spec.conversion.webhook.clientConfig): install the definitions of the chart"
     )]
     NoWebhook,
+}
+
+impl From<ApiError> for DefinitionError {
+    fn from(error: ApiError) -> Self {
+        match error.is_forbidden() {
+            true => Self::Right(error),
+            false => Self::Api(error),
+        }
+    }
 }
 
 /// What the definition says of conversions.
@@ -220,6 +234,16 @@ mod tests {
         let third = dispute.changed(begun + RETRY * 2).unwrap();
         assert!(RETRY <= third && third <= RETRY * 2, "{third:?}");
         assert_eq!(dispute.changed(begun + DISPUTE * 2), None, "the dispute is over");
+    }
+
+    #[tokio::test]
+    async fn whoever_may_not_change_it_is_told_what_to_do() {
+        let server = Server::start().await;
+        server.fix(ADDRESS, 403_u16.try_into().unwrap(), json!({"kind": "Status"}));
+        let error = correct(&server.client(), "dapr-system", "anchors")
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("ENABLE_WEBHOOKS=false"), "{error}");
     }
 
     #[test]

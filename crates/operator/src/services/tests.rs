@@ -179,3 +179,82 @@ fn attempts_go_on_at_the_longest_pause() {
     assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
     assert_eq!(pause(u32::MAX), FULL_PAUSE);
 }
+
+const ROLLOUTS: &str = "/apis/argoproj.io/v1alpha1/rollouts";
+
+fn rollout(annotations: &Value) -> Value {
+    let mut rollout = deployment(annotations);
+    rollout["apiVersion"] = "argoproj.io/v1alpha1".into();
+    rollout["kind"] = "Rollout".into();
+    rollout
+}
+
+fn with_rollouts(server: &Server) -> Services {
+    Services {
+        client: server.client(),
+        metrics: Arc::default(),
+        namespace: None,
+        rollouts: true,
+    }
+}
+
+#[tokio::test]
+async fn rollouts_get_services_where_that_is_asked_for() {
+    let server = Server::start().await;
+    let address = "/apis/argoproj.io/v1alpha1/namespaces/ns/rollouts/cart";
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    server.put(address, rollout(&annotations));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(with_rollouts(&server).run(stop.clone()));
+    server.asked("POST", "/services", 1).await;
+    let owner = &server.object(SERVICE).unwrap()["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        owner,
+        &json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "cart", "uid": "u1",
+            "controller": true, "blockOwnerDeletion": true})
+    );
+    let mut changed = annotations;
+    changed["dapr.io/metrics-port"] = "9191".into();
+    server.put(address, rollout(&changed));
+    server.asked("PUT", SERVICE, 1).await;
+    assert_eq!(server.object(SERVICE).unwrap()["spec"]["ports"][3]["port"], 9191);
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn rollouts_are_not_looked_at_where_nobody_asked() {
+    let server = Server::start().await;
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    server.put(DEPLOYMENT, deployment(&annotations));
+    let mut services = with_rollouts(&server);
+    services.rollouts = false;
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(services.run(stop.clone()));
+    server.asked("POST", "/services", 1).await;
+    assert!(server.requests("LIST", ROLLOUTS).is_empty());
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn without_the_definition_of_rollouts_all_else_gets_services_and_rollouts_once_it_is_there() {
+    let server = Server::start().await;
+    let absent = json!({"kind": "Status", "reason": "NotFound"});
+    server.fix(ROLLOUTS, http::StatusCode::NOT_FOUND, absent);
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    server.put(DEPLOYMENT, deployment(&annotations));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(with_rollouts(&server).run(stop.clone()));
+    server.asked("POST", "/services", 1).await;
+    server.asked("LIST", ROLLOUTS, 2).await;
+    let mut late = rollout(&json!({"dapr.io/enabled": "true", "dapr.io/app-id": "late"}));
+    late["metadata"]["name"] = "late".into();
+    let listed = json!({"metadata": {"resourceVersion": "1"}, "items": [late]});
+    server.fix(ROLLOUTS, http::StatusCode::OK, listed);
+    server.asked("POST", "/services", 2).await;
+    let service = server.object("/api/v1/namespaces/ns/services/late-dapr").unwrap();
+    assert_eq!(service["metadata"]["ownerReferences"][0]["kind"], "Rollout");
+    stop.cancel();
+    running.await.unwrap();
+}

@@ -62,11 +62,15 @@ async fn start_sentry(folder: &Path, stop: CancellationToken) -> String {
 }
 
 pub(crate) async fn start(more: &[&str]) -> Running {
+    start_on(Server::start().await, more).await
+}
+
+/// As [`start`], in a cluster that may have objects.
+pub(crate) async fn start_on(api: Server, more: &[&str]) -> Running {
     let folder = tempfile::tempdir().unwrap();
     let stop = CancellationToken::new();
     let sentry = start_sentry(folder.path(), stop.clone()).await;
     let anchors = folder.path().join("ca.crt");
-    let api = Server::start().await;
     let mtls = json!({"controlPlaneTrustDomain": TRUST_DOMAIN, "sentryAddress": sentry});
     api.put(
         "/apis/dapr.io/v1alpha1/namespaces/dapr-system/configurations/daprsystem",

@@ -1,11 +1,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use outrigger_kube::testing::Server;
 use outrigger_wire::operator::v1 as wire;
 use outrigger_wire::operator::v1::ResourceEventType::{Created, Deleted, Updated};
 use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
-use crate::running::{PATIENCE, http, start};
+use crate::running::{PATIENCE, http, start, start_on};
 
 fn list() -> wire::ListComponentsRequest {
     wire::ListComponentsRequest {
@@ -207,4 +208,24 @@ async fn the_replica_that_leads_makes_the_services_of_apps() {
         while !http(metrics, "/metrics").await.contains(line) {}
     };
     tokio::time::timeout(PATIENCE, counted).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_looks_for_rollouts_works_where_there_are_none() {
+    let absent = json!({"kind": "Status", "reason": "NotFound", "message": "the server could not find it"});
+    let (api, rollouts) = (Server::start().await, "/apis/argoproj.io/v1alpha1/rollouts");
+    api.fix(rollouts, 404_u16.try_into().unwrap(), absent);
+    let running = start_on(api, &["--enable-argo-rollout-service-reconciler"]).await;
+    let annotations = json!({"dapr.io/enabled": "true", "dapr.io/app-id": "cart"});
+    running.api.put(
+        "/apis/apps/v1/namespaces/shop/deployments/cart",
+        json!({"metadata": {"name": "cart", "namespace": "shop", "uid": "u"},
+            "spec": {"template": {"metadata": {"annotations": annotations}}}}),
+    );
+    let made = running.api.asked("POST", "/services", 1);
+    tokio::time::timeout(PATIENCE, made).await.unwrap();
+    let asked = running.api.asked("LIST", rollouts, 2);
+    tokio::time::timeout(PATIENCE, asked).await.unwrap();
+    let healthz = running.addresses.healthz;
+    assert!(http(healthz, "/healthz").await.starts_with("HTTP/1.1 200"));
 }
