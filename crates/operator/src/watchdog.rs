@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use outrigger_kube::annotations::{Annotations, CONTAINER, INJECTED, WATCHED};
+use outrigger_kube::annotations::{Annotations, INJECTED, WATCHED, has_sidecar};
 use outrigger_kube::{ApiError, Client, Kind, Patch};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -64,9 +64,13 @@ struct PodMeta {
 }
 
 #[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct PodSpec {
     #[serde(default)]
     containers: Option<Vec<Container>>,
+    /// Started before the others; also native sidecars.
+    #[serde(default)]
+    init_containers: Option<Vec<Container>>,
 }
 
 #[derive(Deserialize)]
@@ -75,14 +79,18 @@ struct Container {
     name: String,
 }
 
+fn names(containers: &Option<Vec<Container>>) -> impl Iterator<Item = &str> {
+    let containers = containers.as_deref().unwrap_or_default();
+    containers.iter().map(|container| container.name.as_str())
+}
+
 fn verdict(pod: &Pod) -> Verdict {
     let none = BTreeMap::new();
     let annotations = pod.metadata.annotations.as_ref().unwrap_or(&none);
     if pod.metadata.deletion_timestamp.is_some() || !Annotations(annotations).wants_sidecar() {
         return Verdict::Leave;
     }
-    let containers = pod.spec.containers.as_deref().unwrap_or_default();
-    match containers.iter().any(|container| container.name == CONTAINER) {
+    match has_sidecar(names(&pod.spec.containers), names(&pod.spec.init_containers)) {
         true => Verdict::Mark,
         false => Verdict::Delete,
     }
@@ -214,6 +222,11 @@ mod tests {
         let verdict = |pod: Value| super::verdict(&serde_json::from_value(pod).unwrap());
         assert_eq!(verdict(pod("a", "true", &["app"])), Verdict::Delete);
         assert_eq!(verdict(pod("a", "true", &["app", "daprd"])), Verdict::Mark);
+        let mut native = pod("a", "true", &["app"]);
+        native["spec"]["initContainers"] = json!([{"name": "init"}]);
+        assert_eq!(verdict(native.clone()), Verdict::Delete);
+        native["spec"]["initContainers"] = json!([{"name": "daprd", "restartPolicy": "Always"}]);
+        assert_eq!(verdict(native.clone()), Verdict::Mark, "a native sidecar is one");
         // The injector gives none to "yes": a new pod would lack its sidecar as well.
         for other in ["false", "yes", "1", "on", " true"] {
             assert_eq!(verdict(pod("a", other, &["app"])), Verdict::Leave, "{other:?}");
