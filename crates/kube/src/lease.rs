@@ -1,7 +1,7 @@
 //! Which replica leads: whoever holds a Lease (`coordination.k8s.io/v1`), by the rules that Kubernetes' own programs
 //! follow, so that replicas of either make can share one.
 //!
-//! A holder writes twice a minute, and the others watch: nobody asks for what has not changed. The price is that a
+//! A holder writes less than twice a minute, and the others watch: nobody asks for what has not changed. The price is that a
 //! holder that dies without a word is followed after a minute; one that is told to stop gives the lease back, and is
 //! followed at once.
 
@@ -35,7 +35,7 @@ struct Pace {
 
 const PACE: Pace = Pace {
     lasts: Duration::from_secs(60),
-    renew: Duration::from_secs(30),
+    renew: Duration::from_secs(36),
     retry: Duration::from_secs(5),
     give_up: Duration::from_secs(50),
 };
@@ -378,8 +378,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn at_rest_nobody_reads_and_the_holder_writes_twice_a_minute() {
-        assert!(Duration::from_secs(60).div_duration_f64(PACE.renew) <= 2.0);
+    async fn at_rest_nobody_reads_and_the_holder_writes_less_than_twice_a_minute() {
+        // With the watches of an operator, of which each is opened again after half an hour at the earliest.
+        let watches = 8.0 / 30.0;
+        assert!(Duration::from_secs(60).div_duration_f64(PACE.renew) + watches <= 2.0);
         assert!(PACE.renew.mul_f64(1.0 + SPREAD) + PACE.retry * 2 < PACE.give_up);
         assert!(PACE.give_up < PACE.lasts);
         let server = Server::start().await;
